@@ -1,0 +1,69 @@
+# Sets up what it needs in .venv: `make demo` and `make test` work on a fresh machine that has
+# Python 3.11 or newer with the venv module.
+#
+#   make demo        the main job end to end            DEMO_ARGS="--fast" for a short one
+#   make test        linters, types, tests, coverage    PYTEST_ARGS="-k trace" to choose tests
+#   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm
+#   make test-previous  the tests on live clusters with the release of distributed before the newest
+#   make lint        linters and types alone
+#   make benchmarks  measured claims, with their bars   BENCHMARK_ARGS="--fast" for short ones
+#   make clean       removes all that is generated
+#
+# PYTHON=python3.12 chooses the interpreter, VENV=path the place of the environment.
+
+PYTHON ?= python3
+VENV ?= .venv
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+BENCHMARK_ARGS ?=
+BIN := $(VENV)/bin
+PREVIOUS := 2026.7.1
+
+.NOTPARALLEL:
+.PHONY: demo test test-slow test-previous lint benchmarks clean
+
+demo: $(VENV)/.demo
+	$(BIN)/dask hpc demo $(DEMO_ARGS)
+
+test: lint
+	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+test-previous: $(VENV)-previous/.test
+	$(VENV)-previous/bin/python -m pytest tests/scheduler tests/test_client.py tests/test_preload.py tests/test_program.py tests/test_program_failures.py $(PYTEST_ARGS)
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+benchmarks: $(VENV)/.test
+	$(BIN)/python tests/benchmarks/run.py $(BENCHMARK_ARGS)
+
+# A change of pyproject.toml makes the environment anew, so that it never holds what is no longer asked for.
+$(VENV)/.made: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "dask-hpc needs Python 3.11 or newer; choose one with make PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.made
+	$(BIN)/python -m pip install --quiet --editable '.[plot]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.made
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@
+
+$(VENV)-previous/.test: pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)-previous
+	$(VENV)-previous/bin/python -m pip install --quiet --editable '.[test]' \
+	  "distributed==$(PREVIOUS)" "dask==$(PREVIOUS)"
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(VENV)-previous build dist .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

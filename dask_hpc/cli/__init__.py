@@ -1,0 +1,28 @@
+"""The command line: ``dask hpc ...``.
+
+One module a topic; each command is thin: it reads options, calls the library, shows the result.
+"""
+
+from __future__ import annotations
+
+import click
+
+from dask_hpc.cli.cluster import cancel, decisions, jobs, status
+from dask_hpc.cli.demo import demo
+from dask_hpc.cli.doctor import doctor
+from dask_hpc.cli.output import OneLineGroup
+from dask_hpc.cli.policies import policies
+from dask_hpc.cli.replay import replay
+
+__all__ = ["hpc"]
+
+
+@click.group(
+    cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88}
+)
+def hpc() -> None:
+    """Turn a Dask cluster into a managed batch system."""
+
+
+for _command in (demo, policies, replay, doctor, status, jobs, decisions, cancel):
+    hpc.add_command(_command)

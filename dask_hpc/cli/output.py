@@ -1,0 +1,112 @@
+"""How the commands show results and errors.
+
+Rules of the file: results go to stdout, as aligned plain text or as one JSON value; errors and
+warnings go to stderr, one line each. Exit codes: 1 when something went wrong or did not hold, 2 when
+the command line itself is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from dask_hpc.errors import DaskHPCError
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead of text.")
+
+
+class OneLineGroup(click.Group):
+    """A group whose errors are one line, without a traceback, for everything a user can do wrong."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; see the class."""
+        with warnings_on_stderr():
+            try:
+                return super().invoke(ctx)
+            except click.exceptions.NoArgsIsHelpError:
+                raise
+            except click.UsageError as error:
+                command = error.ctx.command_path if error.ctx else ctx.command_path
+                message = f"{one_line(error.format_message())} ({command} -h shows the options)"
+                raise click.UsageError(message) from None  # without a context: no usage lines before it
+            except DaskHPCError as error:
+                raise click.ClickException(one_line(str(error))) from None
+
+
+@contextmanager
+def warnings_on_stderr() -> Iterator[None]:
+    """Show warnings as single lines on stderr while the block runs."""
+    with warnings.catch_warnings():
+
+        def show(message: Warning | str, *_: Any, **__: Any) -> None:
+            click.echo(f"Warning: {one_line(str(message))}", err=True)
+
+        warnings.showwarning = show
+        warnings.simplefilter("always", UserWarning)
+        yield
+
+
+def one_line(text: str) -> str:
+    """`text` with every run of white space made one space."""
+    return " ".join(text.split())
+
+
+def echo_json(value: Any) -> None:
+    """Print `value` as JSON."""
+    click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def echo_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], empty: str) -> None:
+    """Print `rows` below headings, numbers to the right.
+
+    Parameters
+    ----------
+    columns
+        Heading by key of the rows, in order.
+    empty
+        What is printed when there are no rows.
+    """
+    if not rows:
+        click.echo(empty)
+        return
+    cells = [[cell(row.get(key)) for key in columns] for row in rows]
+    headings = list(columns.values())
+    numeric = [
+        all(isinstance(row.get(key), (int, float, type(None))) for row in rows)
+        and any(row.get(key) is not None for row in rows)
+        for key in columns
+    ]
+    widths = [max(len(line[i]) for line in [headings, *cells]) for i in range(len(headings))]
+    for line in [headings, *cells]:
+        padded = (
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, numeric, strict=True)
+        )
+        click.echo("  ".join(padded).rstrip())
+
+
+def echo_pairs(pairs: Iterable[tuple[str, Any]], indent: str = "") -> None:
+    """Print names and values, values aligned."""
+    listed = [(name, cell(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in listed), default=0)
+    for name, value in listed:
+        click.echo(f"{indent}{name.ljust(width)}  {value}".rstrip())
+
+
+def cell(value: Any) -> str:
+    """One value as short text on one line."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.2f}" if value == 0 or 0.01 <= abs(value) < 1e6 else f"{value:.2g}"
+    if isinstance(value, (dict, list, tuple)):
+        return json.dumps(value)
+    # names come from users: nothing in them may move the cursor or break the line
+    return "".join(c if c.isprintable() else "?" for c in one_line(str(value)))

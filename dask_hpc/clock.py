@@ -1,0 +1,27 @@
+"""The only place that reads a clock.
+
+Everything else gets the time passed in, so that the same code runs live, in tests and simulated.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+
+
+class Clock:
+    """Seconds since it was made, on a clock that never goes back."""
+
+    def __init__(self) -> None:
+        self._start_s = time.monotonic()
+        #: Wall-clock time at which the clock was made, ISO 8601 with zone.
+        self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+    def now_s(self) -> float:
+        """Seconds since the clock was made."""
+        return time.monotonic() - self._start_s
+
+
+def stopwatch_s() -> float:
+    """A reading of the finest clock there is; differences are durations in seconds."""
+    return time.perf_counter()

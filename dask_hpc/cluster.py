@@ -1,0 +1,268 @@
+"""Cluster classes: drop-in replacements of the stock ones that lose nothing when they shrink.
+
+Stock closes workers with what only they hold, and workers that Dask has refused to retire. Here every
+way to a smaller cluster goes through the scheduler side first: `dask_hpc.scheduler.releases`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, cast
+
+import distributed
+from dask.utils import parse_bytes
+from distributed.core import Status
+from distributed.deploy.spec import NoOpAwaitable, SpecCluster
+
+from dask_hpc.adaptive import SafeAdaptive
+from dask_hpc.config import Settings, settings
+from dask_hpc.errors import DaskHPCError
+from dask_hpc.scheduler.install import attach
+from dask_hpc.scheduler.releases import Releases
+
+logger = logging.getLogger(__name__)
+
+#: Arguments of `adapt`; ``minimum_jobs`` and ``maximum_jobs`` are those of clusters of batch jobs.
+_ADAPT = frozenset(
+    "minimum maximum minimum_cores maximum_cores minimum_memory maximum_memory interval wait_count "
+    "target_duration worker_key memory_ratio".split()
+)
+#: How long nodes that could not be released are left alone.
+_AGAIN_S = 5.0
+
+
+class SafeScaling(SpecCluster):
+    """Scaling for clusters that are made of worker specifications: nothing is lost."""
+
+    #: Workers asked for last; None: what was started with.
+    _wanted: int | None = None
+    _shrinking: asyncio.Task[None] | None = None
+    _releases: Releases | None = None
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why nodes that should have gone have stayed, by node."""
+        return {} if self._releases is None else dict(self._releases.refused)
+
+    async def _start(self) -> Any:
+        result = await super()._start()
+        self._install()
+        return result
+
+    def _install(self) -> Releases:
+        """Have the scheduler side there, also when somebody has uninstalled it: nothing leaves without it."""
+        service = attach(cast(Any, self.scheduler), self._settings())
+        service.pool_target.wrap()
+        self._releases = service.releases
+        self._releases.wrap()
+        return self._releases
+
+    def _settings(self) -> Settings:
+        return settings()
+
+    def scale(self, n: int = 0, memory: Any = None, cores: int | None = None, dry_run: bool = False) -> Any:
+        """Have `n` workers: grow at once, shrink as workers are emptied.
+
+        Those that leave get no new tasks, finish what they execute, take part in shuffles to the end, and
+        hand what only they hold to others. A worker that cannot be emptied (an actor lives there, nobody
+        has room for its data, its tasks take longer than ``hpc.shrink-deadline``) stays; `refused` says
+        why, and it is tried again.
+
+        Parameters
+        ----------
+        n, memory, cores
+            As in stock: a number of workers, or as many as have that memory or those cores together.
+        dry_run
+            Change nothing; return what would be done.
+
+        Returns
+        -------
+        dict
+            With `dry_run`: ``add`` (workers), ``release`` (names of workers by node), ``bytes`` that would
+            be moved, ``refused`` (reasons by node).
+        """
+        if self.status in (Status.closing, Status.closed, Status.failed):
+            return super().scale(n, memory, cores)
+        for name, value in (("n", n), ("cores", cores)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise ValueError(f"{name} is {value!r}; allowed: a whole number, 0 or more")
+        if memory is not None:
+            n = max(n, math.ceil(parse_bytes(memory) / self._memory_per_worker()))
+        if cores is not None:
+            n = max(n, math.ceil(cores / self._threads_per_worker()))
+        if dry_run:
+            return self.sync(self._rehearse, n)
+        self._wanted = n
+        while len(self.worker_spec) < n:
+            self.worker_spec.update(self.new_worker_spec())
+        cast(Any, self.loop).add_callback(self._adjust)
+        return NoOpAwaitable() if self.asynchronous else None
+
+    async def scale_down(self, workers: Iterable[Any]) -> None:
+        """Let workers go by name, those that can; all workers of a batch job go together."""
+        specs = {self._spec_of(name) for name in workers}
+        if self._starting(specs):
+            await self._open()
+        self._install()
+        names = [name for spec in specs for name in self._workers_of(spec)]
+        await cast(Any, self.scheduler_comm).retire_workers(names=names, close_workers=False, remove=True)
+        stay = await self._there()
+        gone = [spec for spec in specs if not any(str(name) in stay for name in self._workers_of(spec))]
+        await self._forget(gone)
+        if self._wanted is not None:
+            self._wanted = min(self._wanted, len(self.worker_spec))
+
+    def adapt(self, Adaptive: Any = SafeAdaptive, *args: Any, **kwargs: Any) -> Any:
+        """Follow the load; as in stock, but shrinking loses nothing and never keeps from growing."""
+        low, high = kwargs.get("minimum", 0), kwargs.get("maximum", math.inf)
+        if not 0 <= low <= high:
+            raise ValueError(f"minimum is {low!r}, maximum {high!r}; allowed: 0 <= minimum <= maximum")
+        unknown = set(kwargs) - _ADAPT
+        if unknown and Adaptive is SafeAdaptive:
+            raise TypeError(f"adapt got {', '.join(sorted(unknown))}; allowed: {', '.join(sorted(_ADAPT))}")
+        return super().adapt(Adaptive, *args, **kwargs)
+
+    def together(self, workers: Iterable[Any]) -> list[set[Any]]:
+        """Workers (by name) in groups that can only go together, with the rest of each group."""
+        return [set(self._workers_of(spec)) for spec in {self._spec_of(name) for name in workers}]
+
+    # ------------------------------------------------------------ internals
+
+    async def _adjust(self) -> None:
+        await self._open()
+        if self.status != Status.running:
+            return
+        if self._shrinking is None or self._shrinking.done():
+            self._shrinking = asyncio.ensure_future(self._shrink())
+
+    @property
+    def _excess(self) -> int:
+        return 0 if self._wanted is None else len(self.worker_spec) - self._wanted
+
+    async def _shrink(self) -> None:
+        """Release workers until there are as many as wanted; what cannot be released is tried again."""
+        while self.status == Status.running and self._excess > 0:
+            if self._starting(self.worker_spec):
+                await self._open()
+                continue
+            try:
+                coming = [spec for spec in await self._coming() if spec in self.worker_spec]
+                if coming:
+                    await self._forget(coming[: self._excess])
+                    continue
+                answer = await self._ask("release", count=self._excess)
+            except (DaskHPCError, OSError) as error:
+                logger.warning("The cluster could not be made smaller: %s", error)
+                answer = {"released": {}}
+            gone = {self._spec_of(name) for names in answer["released"].values() for name in names}
+            await self._forget(gone)
+            if not gone:
+                await asyncio.sleep(_AGAIN_S)
+        if self.status != Status.running:
+            return
+        self._install().refused.clear()
+        while self._excess < 0:
+            # more were asked for while workers were leaving
+            self.worker_spec.update(self.new_worker_spec())
+        await self._open()
+
+    async def _open(self) -> None:
+        """Start and close workers as specified; what cannot be started is said, and asked for no more.
+
+        It goes on when the caller is cancelled: others wait for the same task, and a worker whose closing is
+        cut off never ends.
+        """
+        try:
+            await asyncio.shield(self._correct_state())
+        except Exception as error:
+            failed = [spec for spec, worker in self.workers.items() if worker.status != Status.running]
+            logger.error("%d of the workers could not be started: %s", len(failed), _first_line(error))
+            for spec in failed:
+                self.worker_spec.pop(spec, None)
+                self.workers.pop(spec).status = Status.failed
+            if self._wanted is not None:
+                self._wanted = min(self._wanted, len(self.worker_spec))
+
+    def _starting(self, specs: Iterable[Any]) -> bool:
+        """Whether some are being started: they may execute tasks already, and cannot be stopped halfway."""
+        return any(spec in self.worker_spec and spec not in self.workers for spec in specs)
+
+    def _workers_of(self, spec: Any) -> list[Any]:
+        """Names of the workers that one specification stands for."""
+        group = self.worker_spec.get(spec, {}).get("group")
+        return [f"{spec}{suffix}" for suffix in group] if group else [spec]
+
+    def _spec_of(self, worker: Any) -> Any:
+        """The specification that a worker, by name, comes from; the name itself when there is none."""
+        for spec in self.worker_spec:
+            if str(worker) in map(str, self._workers_of(spec)):
+                return spec
+        return worker
+
+    async def _there(self) -> set[str]:
+        """Names of the workers that are connected to the scheduler."""
+        identity = await cast(Any, self.scheduler_comm).identity()
+        return {str(worker["name"]) for worker in identity["workers"].values()}
+
+    async def _coming(self) -> list[Any]:
+        """Specifications of which no worker is connected: there is nothing to lose."""
+        there = await self._there()
+        return [s for s in self.worker_spec if not any(str(name) in there for name in self._workers_of(s))]
+
+    async def _forget(self, specs: Iterable[Any]) -> None:
+        """Close what specifications stand for: their workers have left the scheduler, or never came."""
+        for spec in specs:
+            self.worker_spec.pop(spec, None)
+        await self._open()
+
+    async def _rehearse(self, n: int) -> dict[str, Any]:
+        excess = len(self.worker_spec) - n
+        plan = {"add": max(0, -excess), "release": {}, "bytes": 0, "refused": {}}
+        if excess > 0:
+            answer = await self._ask("release", count=excess, dry_run=True)
+            plan["release"] = {node: list(names) for node, names in answer["nodes"].items()}
+            plan |= {"bytes": answer["bytes"], "refused": answer["refused"]}
+        return plan
+
+    async def _ask(self, method: str, **arguments: Any) -> Any:
+        self._install()
+        answer = await cast(Any, self.scheduler_comm).hpc(method=method, arguments=arguments)
+        if "error" in answer:
+            raise DaskHPCError(answer["error"][1])
+        return answer["result"]
+
+    async def _close(self) -> None:
+        self._wanted = None  # whatever was asked for, nothing is to be started any more
+        if self._shrinking is not None:
+            self._shrinking.cancel()
+        if self.status == Status.running:
+            with suppress(DaskHPCError, OSError, TimeoutError):
+                await asyncio.wait_for(self._ask("closing"), _AGAIN_S)
+        await super()._close()
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong, without the pages that commands may print."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines)[:500]}"
+
+
+class LocalCluster(SafeScaling, distributed.LocalCluster):
+    """`distributed.LocalCluster` that has the runtime and loses nothing when it shrinks.
+
+    Takes the same arguments.
+
+    Raises
+    ------
+    InstallError
+        When the installed `distributed` is not one this release knows.
+
+    Examples
+    --------
+    >>> cluster = LocalCluster(n_workers=4, threads_per_worker=1)  # doctest: +SKIP
+    >>> rt = dask_hpc.runtime(cluster.get_client())  # doctest: +SKIP
+    """

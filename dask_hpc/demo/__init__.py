@@ -1,0 +1,1 @@
+"""The main job: several workloads that share one cluster, run, checked and reported by one command."""

@@ -1,0 +1,252 @@
+"""Checks of the environment: is what we rely on there, and what to do when it is not.
+
+Rules of the file: a check looks and tells; it changes nothing, connects to no cluster of Dask (the checks
+of a running one are in `dask_hpc.doctor_cluster`) and never raises. What a check looks at comes in as
+an argument with the real thing as default, so that every verdict can be produced on purpose.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import dask.config
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from dask_hpc.errors import SlurmError
+from dask_hpc.slurm.commands import SINFO, command_environment
+from dask_hpc.slurm.text import parse_sinfo
+
+#: Releases that were tested, used when the package's own metadata is not installed.
+TESTED_DASK = SpecifierSet(">=2026.7.1,<2026.9")
+#: Oldest Python that works.
+OLDEST_PYTHON = (3, 11)
+#: Results held in shared memory need room; below this many bytes containers usually have the 64 MiB default.
+SMALL_SHM_BYTES = 256 * 2**20
+#: How long one of Slurm's commands may take; they give up by themselves after 10 s or a minute.
+SLURM_TIMEOUT_S = 15.0
+
+_SLURM_COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found."""
+
+    name: str
+    #: ``ok``; ``warn``: a part will not work; ``fail``: nothing will.
+    verdict: Literal["ok", "warn", "fail"]
+    text: str
+    #: What to do about it; empty when nothing is to be done.
+    remedy: str = ""
+
+
+def check_python(version: tuple[int, int, int] = sys.version_info[:3]) -> Finding:
+    """Is Python new enough?"""
+    text = f"Python {'.'.join(map(str, version))}"
+    if version[:2] >= OLDEST_PYTHON:
+        return Finding("python", "ok", text)
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    return Finding(
+        "python", "fail", f"{text}; needs {oldest} or newer", f"make an environment with Python {oldest}"
+    )
+
+
+def tested_releases() -> SpecifierSet:
+    """Releases of distributed that this version was tested with."""
+    try:
+        requirements = importlib.metadata.requires("dask-hpc") or []
+    except importlib.metadata.PackageNotFoundError:
+        return TESTED_DASK
+    parsed = (Requirement(text) for text in requirements)
+    return next(
+        (one.specifier for one in parsed if one.name == "distributed" and not one.marker), TESTED_DASK
+    )
+
+
+def _text(releases: SpecifierSet) -> str:
+    """Lower bound first, as people write it."""
+    return ",".join(sorted(map(str, releases), reverse=True))
+
+
+def check_dask(dask_version: str | None = None, distributed_version: str | None = None) -> Finding:
+    """Are dask and distributed of one release that was tested?"""
+    dask_version = dask_version or importlib.metadata.version("dask")
+    distributed_version = distributed_version or importlib.metadata.version("distributed")
+    tested = tested_releases()
+    allowed = _text(tested)
+    text = f"dask {dask_version}, distributed {distributed_version}"
+    remedy = f"pip install 'dask{allowed}' 'distributed{allowed}'"
+    if Version(dask_version) != Version(distributed_version):
+        return Finding("dask", "fail", f"{text}: they must be of one release", remedy)
+    if Version(distributed_version) not in tested:
+        return Finding("dask", "fail", f"{text}: tested with {allowed}", remedy)
+    return Finding("dask", "ok", text)
+
+
+def check_internals(check: Callable[[], list[str]] | None = None) -> Finding:
+    """Are the internals of Dask's scheduler that we wrap as we expect them?"""
+    remedy = (
+        f"install a tested release of distributed ({_text(tested_releases())}); the runtime refuses this one"
+    )
+    if check is None:
+        try:
+            from dask_hpc.scheduler import selfcheck
+
+            check = selfcheck.check
+        except ImportError as error:
+            # a name that we import from Dask is gone: the worst a release can do
+            return Finding("scheduler internals", "fail", f"cannot be loaded: {error}", remedy)
+    problems = check()
+    if not problems:
+        return Finding("scheduler internals", "ok", "as expected")
+    return Finding("scheduler internals", "fail", "; ".join(problems), remedy)
+
+
+def check_module(module: str, name: str, use: str, extra: str) -> Finding:
+    """Is an optional package there?"""
+    if importlib.util.find_spec(module) is None:
+        return Finding(name, "warn", f"{module} is not installed: no {use}", f"pip install {extra}")
+    return Finding(name, "ok", f"{module} {importlib.metadata.version(module)}")
+
+
+def check_dashboard_link(environment: Mapping[str, str] = os.environ, template: str | None = None) -> Finding:
+    """Behind JupyterHub, does the dashboard's link go through the proxy?"""
+    if template is None:
+        import distributed  # noqa: F401  (its defaults hold the template)
+
+        template = str(dask.config.get("distributed.dashboard.link"))
+    if "JUPYTERHUB_SERVICE_PREFIX" not in environment:
+        return Finding("dashboard link", "ok", f"{template} (not behind JupyterHub)")
+    if "JUPYTERHUB_" in template or "proxy/" in template:
+        return Finding("dashboard link", "ok", template)
+    return Finding(
+        "dashboard link",
+        "warn",
+        f"{template} does not lead through JupyterHub's proxy: the link in notebooks is dead",
+        "export DASK_DISTRIBUTED__DASHBOARD__LINK='{JUPYTERHUB_SERVICE_PREFIX}proxy/{port}/status' "
+        "and pip install jupyter-server-proxy in the server's environment",
+    )
+
+
+def check_sensors(powercap: Path = Path("/sys/class/powercap")) -> Finding:
+    """Can the energy counters of the processors be read?"""
+    counters = sorted(powercap.glob("*/energy_uj")) if powercap.is_dir() else []
+    if not counters:
+        return Finding("power sensors", "ok", f"no energy counters in {powercap}: power is not measured")
+    readable = [counter for counter in counters if os.access(counter, os.R_OK)]
+    if readable:
+        return Finding("power sensors", "ok", f"{len(readable)} of {len(counters)} counters can be read")
+    return Finding(
+        "power sensors",
+        "warn",
+        f"{len(counters)} energy counters, none can be read",
+        f"ask the administrator for read access to {counters[0]} and its like",
+    )
+
+
+def check_slurm(path: str | None = None, environment: Mapping[str, str] | None = None) -> Finding:
+    """Which Slurm commands are there, of what version, and does Slurm answer with its partitions?"""
+    settings = command_environment(environment)
+    path = path or settings.get("PATH")
+    module = "load the site's Slurm module"
+    found = {name: where for name in _SLURM_COMMANDS if (where := shutil.which(name, path=path))}
+    if not found:
+        return Finding("slurm", "ok", "not found: only LocalCluster")
+    missing = [name for name in _SLURM_COMMANDS if name not in found]
+    asked = next(iter(found.values()))
+    try:
+        version = _output([asked, "--version"], settings)
+    except (OSError, subprocess.SubprocessError) as error:
+        text = f"{asked} --version failed: {_said(error)}"
+        return Finding("slurm", "warn", text, f"{module}, and check SLURM_CONF")
+    if missing:
+        return Finding("slurm", "warn", f"{version}; not on PATH: {', '.join(missing)}", module)
+    remedy = "ask whether Slurm's controller runs, and check SLURM_CONF"
+    try:
+        groups = parse_sinfo(_output([found["sinfo"], *SINFO[1:]], settings))
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("slurm", "warn", f"{version}; does not answer: {_said(error)}", remedy)
+    except SlurmError as error:
+        return Finding("slurm", "warn", f"{version}; {error}", remedy)
+    nodes = Counter({group.partition: 0 for group in groups})
+    for group in groups:
+        nodes[group.partition] += group.nodes
+    default = {group.partition for group in groups if group.is_default}
+    partitions = (
+        f"{name} ({'default, ' if name in default else ''}{n} {'node' if n == 1 else 'nodes'})"
+        for name, n in nodes.items()
+    )
+    return Finding("slurm", "ok", f"{version}; partitions {', '.join(partitions) or 'none'}")
+
+
+def _output(command: list[str], environment: Mapping[str, str]) -> str:
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=SLURM_TIMEOUT_S,
+        check=True,
+        env=environment,
+    )
+    return done.stdout.strip()
+
+
+def _said(error: OSError | subprocess.SubprocessError) -> str:
+    """Why a command failed, in its own words if it had any; the last line is where Slurm gives up."""
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"it did not end within {error.timeout:g} s"
+    if isinstance(error, subprocess.CalledProcessError):
+        lines = error.stderr.strip().splitlines()
+        return lines[-1] if lines else f"exit code {error.returncode}"
+    return str(error)
+
+
+def check_shared_memory(folder: Path = Path("/dev/shm"), small_bytes: int = SMALL_SHM_BYTES) -> Finding:
+    """Has shared memory room?"""
+    if not folder.is_dir():
+        return Finding("shared memory", "warn", f"no {folder}", "")
+    usage = shutil.disk_usage(folder)
+    text = f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB free in {folder}"
+    if usage.total < small_bytes:
+        return Finding(
+            "shared memory", "warn", text, "give the container more, such as docker run --shm-size=2g"
+        )
+    return Finding("shared memory", "ok", text)
+
+
+#: The checks of this machine, in the order they are told.
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    check_python,
+    check_dask,
+    check_internals,
+    lambda: check_module("bokeh", "dashboard", "dashboard", "'bokeh>=3.1'"),
+    check_dashboard_link,
+    lambda: check_module("matplotlib", "plots", "plots", "'dask-hpc[plot]'"),
+    check_slurm,
+    check_sensors,
+    check_shared_memory,
+)
+
+
+def examine(checks: Iterable[Callable[[], Finding]] = CHECKS) -> list[Finding]:
+    """Findings of all `checks`; the first tells what was examined."""
+    try:
+        version = importlib.metadata.version("dask-hpc")
+    except importlib.metadata.PackageNotFoundError:
+        version = "from a source tree"
+    about = Finding("dask-hpc", "ok", f"{version}, {platform.system()} {platform.machine()}")
+    return [about, *(check() for check in checks)]

@@ -1,0 +1,64 @@
+"""Checks of a running cluster: is the package there, of one version, and switched on?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.doctor import Finding
+from dask_hpc.errors import InstallError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+#: Packages of which client, scheduler and workers must have one version.
+PACKAGES = ("dask-hpc", "distributed", "python")
+
+
+def examine_cluster(client: Client) -> list[Finding]:
+    """Findings about the cluster of `client`."""
+    import dask_hpc
+
+    versions: Any = client.get_versions(packages=["dask-hpc"])
+    found = [Finding("scheduler", "ok", f"answers, {len(versions['workers'])} workers")]
+    found += [
+        compare(package, versions["client"], versions["scheduler"], versions["workers"])
+        for package in PACKAGES
+    ]
+    try:
+        policy = dask_hpc.runtime(client).status()["policy"]["policy"]
+    except InstallError as error:
+        found.append(
+            Finding("runtime", "warn", f"not switched on there: {error}", "dask_hpc.install(client)")
+        )
+    else:
+        found.append(Finding("runtime", "ok", f"switched on, policy {policy}"))
+    return found
+
+
+def compare(
+    package: str, client: dict[str, Any], scheduler: dict[str, Any], workers: dict[str, dict[str, Any]]
+) -> Finding:
+    """Do client, scheduler and all workers have one version of `package`?
+
+    Parameters
+    ----------
+    client, scheduler, workers
+        As `distributed.Client.get_versions` gives them; a version is None when the package is absent.
+    """
+    here = client["packages"].get(package)
+    elsewhere = {"the scheduler": scheduler, **{f"worker {address}": one for address, one in workers.items()}}
+    found = {where: one["packages"].get(package) for where, one in elsewhere.items()}
+    others = {where: version for where, version in found.items() if version != here}
+    name = f"{package} there"
+    if others:
+        where, version = next(iter(others.items()))
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        text = f"{version or 'absent'} on {where}{more}, {here or 'absent'} here"
+        return Finding(
+            name, "fail", text, f"install one version of {package} for client, scheduler and workers"
+        )
+    if here is None:
+        return Finding(
+            name, "warn", "runs from a source tree: versions cannot be compared", "pip install dask-hpc"
+        )
+    return Finding(name, "ok", f"{here} everywhere")

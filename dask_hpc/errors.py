@@ -1,0 +1,52 @@
+"""Errors that users may meet.
+
+Rules of the file: every error is a `DaskHPCError` and also the builtin that fits, so that both
+``except DaskHPCError`` and ordinary code work. Normal refusals are not errors: they are values with a
+`dask_hpc_policies.decision.Reason`.
+"""
+
+from __future__ import annotations
+
+
+class DaskHPCError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+
+class ConfigError(DaskHPCError, ValueError):
+    """A setting has a value that is not allowed; the message names key, value and allowed range."""
+
+
+class InstallError(DaskHPCError, RuntimeError):
+    """The runtime cannot be switched on, or is not there; the message says what to do about it."""
+
+
+class TraceError(DaskHPCError, ValueError):
+    """A trace cannot be read or replayed; the message names file, line and what was expected."""
+
+
+class SlurmError(DaskHPCError, RuntimeError):
+    """A command of Slurm is absent, failed, hung, or printed what cannot be read; the message says which."""
+
+
+class JobError(DaskHPCError, RuntimeError):
+    """Base of the errors about one job."""
+
+
+class JobCancelled(JobError):
+    """The job that was waited for has been cancelled."""
+
+
+class JobFailed(JobError):
+    """The job that was waited for has failed."""
+
+
+class UnknownJob(DaskHPCError, KeyError):
+    """No job has that id or name."""
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of its argument, which is unreadable for a sentence
+        return Exception.__str__(self)
+
+
+class WindowError(JobError):
+    """A cooperative window cannot be used so; the message says what is open and what would be right."""

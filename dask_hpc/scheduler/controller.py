@@ -1,0 +1,180 @@
+"""The policy pass: picture, decision, round, records.
+
+A pass runs on a tick, when a job is submitted, when one ends, when nodes come or go, and when the
+user asks. Requests made in one turn of the event loop are one pass.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from dask_hpc.clock import stopwatch_s
+from dask_hpc.scheduler.rounds import Rounds
+from dask_hpc.scheduler.state import State
+from dask_hpc.trace import Pass, Result
+from dask_hpc_policies import registry
+from dask_hpc_policies.decision import Action, Decision, Hold, Outcome, Reason, ReasonCode
+from dask_hpc_policies.model import Trigger
+from dask_hpc_policies.protocol import Policy, encode_state
+
+logger = logging.getLogger(__name__)
+
+
+class Controller:
+    """Calls the policy and has its decisions carried out."""
+
+    def __init__(self, state: State, policy: Policy) -> None:
+        self.state = state
+        self.rounds: Rounds
+        self.decisions: deque[dict[str, Any]] = deque(maxlen=state.settings.decisions_keep)
+        #: Passes run while this is true.
+        self.enabled = False
+        #: Why the policy could not answer the last time; None when it did.
+        self.failure: str | None = None
+        #: Seconds of the last passes on the loop, snapshot and records included.
+        self.pass_s: deque[float] = deque(maxlen=1000)
+        self._trigger: Trigger | None = None
+        self._said: dict[tuple[str, str], str] = {}
+        #: Rows of actions under way, by job: the outcome completes them.
+        self._open: dict[str, dict[str, Any]] = {}
+        self.use(policy)
+
+    def use(self, policy: Policy) -> None:
+        """Decide by `policy` from now on."""
+        self.policy = policy
+        self._memory = policy.initial_state()
+        self._last: Decision | None = None
+        self._spec = registry.spec_of(policy)
+        self.failure = None
+
+    def request(self, trigger: Trigger) -> None:
+        """Have a pass run in this turn of the loop."""
+        if self._trigger is None:
+            self._trigger = trigger
+            self.state.scheduler.loop.asyncio_loop.call_soon(self._run)  # type: ignore[attr-defined]
+        elif self._trigger == "tick":
+            self._trigger = trigger
+
+    def _run(self) -> None:
+        trigger, self._trigger = self._trigger, None
+        if not self.enabled or trigger is None or not self.state.jobs.active:
+            return
+        began_s = stopwatch_s()
+        self.decide(trigger)
+        self.pass_s.append(stopwatch_s() - began_s)
+
+    def decide(self, trigger: Trigger) -> None:
+        """One pass: call the policy on the state of now and begin the round it asks for."""
+        state = self.state
+        view = state.snapshot(trigger)
+        before = self._memory
+        began_s = stopwatch_s()
+        try:
+            decision, after = self.policy.decide(view, before)
+            if not isinstance(decision, Decision):
+                raise TypeError(f"decide returned {type(decision).__name__}, not a Decision")
+            memory = encode_state(before)
+            encode_state(after)
+            self._memory = after
+        except Exception as error:
+            # A policy is the user's code; the allotments stay as they are until it works again
+            if self.failure is None:
+                logger.exception("Policy %s failed; allotments stay as they are", self.policy.name)
+            self.failure = f"{type(error).__name__}: {error}"
+            self._say(
+                view.now_s, trigger, "policy", "", None, ReasonCode.POLICY_FAILED, self.failure, "failed"
+            )
+            return
+        self.failure = None
+        acts = any(not isinstance(action, Hold) for action in decision.actions)
+        if not acts and decision == self._last and self._memory == before:
+            return  # nothing new: a quiet cluster writes no trace
+        self._last = decision
+        state.record(
+            Pass(
+                policy=self._spec,
+                state=memory,
+                snapshot=view,
+                decision=decision,
+                decide_s=stopwatch_s() - began_s,
+            )
+        )
+        for suppressed in decision.suppressed:
+            self._log(view.now_s, trigger, suppressed.action, suppressed.reason, "suppressed")
+        for action in decision.actions:
+            if isinstance(action, Hold):
+                job = state.jobs.active.get(action.job)
+                if job is not None:
+                    job.reason = action.reason.text
+                self._log(view.now_s, trigger, action, action.reason, "held")
+        self.act([a for a in decision.actions if not isinstance(a, Hold)], trigger)
+
+    def act(
+        self, actions: Iterable[Action], trigger: Trigger
+    ) -> tuple[list[tuple[Action, int]], list[Outcome]]:
+        """Begin a round (see `Rounds.begin`); decisions and outcomes are logged with their reasons."""
+        return self.rounds.begin(list(actions), trigger, lambda action: self._accepted(action, trigger))
+
+    def _accepted(self, action: Action, trigger: Trigger) -> None:
+        self._log(self.state.now_s(), trigger, action, action.reason, "under way")
+        self._open[getattr(action, "job", "")] = self.decisions[-1] if self.decisions else {}
+
+    def report(self, outcome: Outcome, trigger: Trigger) -> None:
+        """Note what became of an action."""
+        now_s = self.state.now_s()
+        self.state.record(Result(t_s=now_s, outcome=outcome))
+        row = self._open.pop(getattr(outcome.action, "job", ""), None) if outcome.reconfig_id else None
+        if row:
+            row["result"] = outcome.result
+            row["latency_s"] = round(outcome.latency_s, 6)
+            if outcome.result != "done":
+                row["reason_code"], row["reason"] = outcome.reason.code.value, outcome.reason.text
+            return
+        reason = outcome.reason if outcome.result != "done" else outcome.action.reason
+        self._log(now_s, trigger, outcome.action, reason, outcome.result)
+
+    def note(self, job: str, code: ReasonCode, text: str) -> None:
+        """Log something that happened to a job without a decision of the policy."""
+        self._say(self.state.now_s(), "request", "note", job, None, code, text, "done")
+
+    def _log(self, now_s: float, trigger: str, action: Action, reason: Reason, result: str) -> None:
+        job = getattr(action, "job", "")
+        nodes = getattr(action, "nodes", None)
+        self._say(now_s, trigger, action.TAG, job, nodes, reason.code, reason.text, result)
+
+    def _say(
+        self,
+        now_s: float,
+        trigger: str,
+        action: str,
+        job: str,
+        nodes: int | None,
+        code: ReasonCode,
+        text: str,
+        result: str,
+    ) -> None:
+        """Add a row to the feed, unless it repeats what was last said of that job in that respect."""
+        key = (job, f"{action} {result}")
+        if result in ("held", "suppressed", "refused", "failed"):
+            if self._said.get(key) == text:
+                return
+            self._said[key] = text
+        else:
+            for other in [k for k in self._said if k[0] == job]:
+                del self._said[other]
+        self.decisions.append(
+            {
+                "t_s": round(now_s, 6),
+                "trigger": trigger,
+                "action": action,
+                "job": job,
+                "nodes": nodes,
+                "reason_code": code.value,
+                "reason": text,
+                "result": result,
+                "latency_s": None,
+            }
+        )

@@ -1,0 +1,286 @@
+"""The one module that reads the internals of Dask's scheduler.
+
+Rules of the file: nothing is changed here. Every attribute of `distributed` that is not documented is
+listed in `selfcheck`; whatever else the package wants to know about the scheduler it asks here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distributed.scheduler import _task_slots_available
+
+from dask_hpc_policies.model import Demand
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+#: States of a task that has been asked for and is not finished.
+IN_PLAY = frozenset({"waiting", "queued", "no-worker", "processing"})
+#: Key prefix of the barrier of a P2P shuffle or rechunk.
+BARRIER = "shuffle-barrier-"
+_UNLIMITED_SLOTS = 1 << 30
+#: Actions of a worker's report, besides transfers, that count as communication.
+_STORAGE = frozenset({"deserialize", "disk-read", "disk-write"})
+
+
+def queuing(scheduler: Scheduler) -> bool:
+    """Whether the scheduler queues root tasks (a finite ``worker-saturation``)."""
+    return not math.isinf(scheduler.WORKER_SATURATION)
+
+
+def free_slots(scheduler: Scheduler, ws: WorkerState) -> int:
+    """Further tasks that stock queuing would send to the worker; 0 unless it is running.
+
+    All tasks on the worker count, whoever submitted them, except those that have seceded.
+    """
+    if ws not in scheduler.running:
+        return 0
+    saturation = scheduler.WORKER_SATURATION
+    return _UNLIMITED_SLOTS if math.isinf(saturation) else _task_slots_available(ws, saturation)
+
+
+def load(ws: WorkerState) -> float:
+    """Tasks per thread: what stock queuing compares to find the least busy worker."""
+    return len(ws.processing) / ws.nthreads
+
+
+def user_restricted(ts: TaskState) -> bool:
+    """Whether the user said where the task may run, by workers, hosts or resources."""
+    return bool(ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions)
+
+
+def is_barrier(key: Any) -> bool:
+    """Whether a key is that of the barrier of a P2P shuffle or rechunk."""
+    return type(key) is str and key.startswith(BARRIER)
+
+
+def shuffle_tasks(scheduler: Scheduler, keys: Iterable[Any]) -> set[TaskState]:
+    """Barriers among `keys` and the tasks that depend on one: a shuffle pins those itself."""
+    tasks = scheduler.tasks
+    found: set[TaskState] = set()
+    for key in keys:
+        if is_barrier(key) and key in tasks:
+            barrier = tasks[key]
+            found.add(barrier)
+            found.update(barrier.dependents)
+    return found
+
+
+def pinned_by_shuffle(ts: TaskState) -> bool:
+    """Whether a running shuffle has pinned the task to one worker for now."""
+    return bool(ts.annotations and "shuffle_original_restrictions" in ts.annotations)
+
+
+def is_root(scheduler: Scheduler, ts: TaskState, groups: dict[Any, bool]) -> bool:
+    """Whether stock would queue the task, or it has no dependencies.
+
+    Ask before the task is restricted; `groups` caches the answer per task group.
+    """
+    if not ts.dependencies:
+        return True
+    if ts.run_spec is not None and ts.run_spec.data_producer:
+        return True
+    group = ts.group
+    answer = groups.get(group)
+    if answer is None:
+        answer = groups[group] = scheduler.is_rootish(ts)
+    return answer
+
+
+def spent(startstops: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Seconds that one task spent in communication and in computation, from its worker's report.
+
+    Communication is ``transfer`` (fetching what it depends on; transfers at the same time count once),
+    ``deserialize``, ``disk-read`` and ``disk-write`` (spilled data). Runs for every task.
+    """
+    if len(startstops) == 1 and startstops[0]["action"] == "compute":  # most tasks
+        return 0.0, max(0.0, startstops[0]["stop"] - startstops[0]["start"])
+    comm_s = compute_s = 0.0
+    covered_s = math.inf
+    # rows are in the order in which they ended: backwards, the overlap of transfers is one comparison
+    for row in reversed(startstops):
+        start_s, stop_s = row["start"], row["stop"]
+        if stop_s <= start_s:  # clocks of workers may be set back
+            continue
+        action = row["action"]
+        if action == "compute":
+            compute_s += stop_s - start_s
+        elif action == "transfer":
+            if start_s < covered_s:
+                comm_s += (stop_s if stop_s < covered_s else covered_s) - start_s
+                covered_s = start_s
+        elif action in _STORAGE:
+            comm_s += stop_s - start_s
+    return comm_s, compute_s
+
+
+def tasks_on(ws: WorkerState) -> list[TaskState]:
+    """Tasks that have been sent to the worker and not come back, seceded ones included."""
+    return list(ws.processing)
+
+
+def runs_on(ts: TaskState, address: str, run_id: int | None) -> bool:
+    """Whether the task is on that worker, in that very run."""
+    ws = ts.processing_on
+    return ws is not None and ws.address == address and ts.run_id == run_id
+
+
+def host_actors(ws: WorkerState) -> int:
+    """Number of actors that live on the worker."""
+    return len(ws.actors)
+
+
+def actors_on(scheduler: Scheduler, address: str) -> list[Any]:
+    """Keys of the actors that live on the worker."""
+    return [ts.key for ts in scheduler.workers[address].actors]
+
+
+def shuffles_on(scheduler: Scheduler, address: str) -> list[Any]:
+    """Keys of the barriers of running shuffles that the worker takes part in or will get outputs of."""
+    plugin = scheduler.plugins.get("shuffle")
+    if plugin is None or not plugin.active_shuffles:  # type: ignore[attr-defined]
+        return []
+    return [
+        f"{BARRIER}{id}"
+        for id, shuffle in plugin.active_shuffles.items()  # type: ignore[attr-defined]
+        if address in shuffle.participating_workers or address in shuffle.run_spec.worker_for.values()
+    ]
+
+
+def is_bare(scheduler: Scheduler, address: str) -> bool:
+    """Whether the worker has no tasks, data, actors or shuffles."""
+    ws = scheduler.workers[address]
+    return not (ws.processing or ws.nbytes or ws.actors or shuffles_on(scheduler, address))
+
+
+def is_needed(ws: WorkerState) -> bool:
+    """Whether the worker holds results, or executes what will become one."""
+    return bool(ws.has_what or ws.processing)
+
+
+def vetoed_by(scheduler: Scheduler, workers: list[WorkerState]) -> str | None:
+    """Name of a plugin that lets not all of these workers go; None when all of them do.
+
+    The plugin of shuffles is not asked: they end, and are waited for.
+    """
+    for name, plugin in scheduler.plugins.items():
+        if name != "shuffle" and len(plugin.valid_workers_downscaling(scheduler, workers)) < len(workers):
+            return name
+    return None
+
+
+def sole_bytes(scheduler: Scheduler, addresses: Collection[str]) -> int:
+    """Bytes of results that are on these workers and on no other."""
+    return sum(scheduler.tasks[key].get_nbytes() for key in sole_keys(scheduler, addresses))
+
+
+def sole_keys(
+    scheduler: Scheduler, addresses: Collection[str], leaving: Collection[str] | None = None
+) -> list[Any]:
+    """Keys of results on these workers that are on none but the leaving ones; actors are not among them.
+
+    `leaving` are these workers themselves by default.
+    """
+    leaving = addresses if leaving is None else leaving
+    found: dict[Any, None] = {}
+    for address in addresses:
+        for ts in scheduler.workers[address].has_what:
+            if not ts.actor and all(ws.address in leaving for ws in ts.who_has or ()):
+                found[ts.key] = None
+    return list(found)
+
+
+def moving_s(scheduler: Scheduler, addresses: Collection[str]) -> float:
+    """Seconds that moving what only these workers hold may take, by the measured bandwidth, twice over."""
+    return 2 * sole_bytes(scheduler, addresses) / max(1.0, scheduler.bandwidth)
+
+
+def keys_on(scheduler: Scheduler, address: str) -> list[Any]:
+    """Keys of tasks that have been sent to the worker and not come back."""
+    ws = scheduler.workers.get(address)
+    return [] if ws is None else [ts.key for ts in ws.processing]
+
+
+def unfinished(scheduler: Scheduler, keys: Iterable[Any]) -> list[Any]:
+    """Those of `keys` whose tasks have no result yet."""
+    return [key for key in keys if key in scheduler.tasks and scheduler.tasks[key].state != "memory"]
+
+
+def to_retire(
+    scheduler: Scheduler,
+    workers: Iterable[str] | None,
+    names: Iterable[Any] | None,
+    options: Mapping[str, Any],
+) -> list[str]:
+    """Addresses of the workers that a call of ``Scheduler.retire_workers`` is about."""
+    if names is not None:
+        wanted = {str(name) for name in names}
+        return [address for address, ws in scheduler.workers.items() if str(ws.name) in wanted]
+    if workers is not None:
+        return [address for address in workers if address in scheduler.workers]
+    return list(scheduler.workers_to_close(**{**options, "attribute": "address"}))
+
+
+def stealing_towards(scheduler: Scheduler, address: str) -> bool:
+    """Whether work stealing is about to move a task to the worker."""
+    stealing = scheduler.extensions.get("stealing")
+    if stealing is None:
+        return False
+    return any(info["thief"].address == address for info in stealing.in_flight.values())
+
+
+def wanted_by(scheduler: Scheduler, keys: Collection[Any]) -> dict[str, list[Any]]:
+    """Which of `keys` each client wants."""
+    wanted: dict[str, list[Any]] = {}
+    for key in keys:
+        ts = scheduler.tasks.get(key)
+        if ts is not None:
+            for client in ts.who_wants or ():
+                wanted.setdefault(client.client_key, []).append(key)
+    return wanted
+
+
+def all_tasks(scheduler: Scheduler) -> Iterator[TaskState]:
+    """Every task the scheduler knows, as of now."""
+    return iter(list(scheduler.tasks.values()))
+
+
+def worker_facts(ws: WorkerState) -> dict[str, Any]:
+    """What the node table keeps about a worker."""
+    return {
+        "name": ws.name,
+        "host": ws.host,
+        "nthreads": ws.nthreads,
+        "memory_bytes": ws.memory_limit,
+    }
+
+
+def demand(scheduler: Scheduler) -> Demand:
+    """What Dask's own adaptive scaling computes its target from."""
+    waiting_s = 0.0
+    ready = len(scheduler.queued) + len(scheduler.unrunnable)
+    sample = 0
+    for tasks in (scheduler.queued, scheduler.unrunnable):
+        for ts in tasks:
+            if sample == 100:
+                break
+            waiting_s += scheduler._get_prefix_duration(ts.prefix)
+            sample += 1
+    if ready > 100:
+        waiting_s *= ready / 100
+    processing = used_bytes = limit_bytes = 0
+    # past the sorted dictionary's own slow iteration: this runs in every pass
+    for ws in dict.values(scheduler.workers):
+        processing += len(ws.processing)
+        used_bytes += ws.nbytes
+        limit_bytes += ws.memory_limit
+    return Demand(
+        occupancy_s=scheduler.total_occupancy + waiting_s,
+        ready_tasks=ready,
+        processing_tasks=processing,
+        used_bytes=used_bytes,
+        limit_bytes=limit_bytes,
+    )

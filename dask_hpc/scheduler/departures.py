@@ -1,0 +1,106 @@
+"""Departures: workers that will be gone in a while, whatever is left on them.
+
+The end of a walltime, a notice, SIGTERM and the end of a lifetime cannot be refused. The worker gets no
+new tasks, finishes what it executes while there is time, and what only it holds is moved to others. What
+has to be lost is named: in the answer, in the log, and in the event topic of the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from dask_hpc.scheduler import dask_reads, dask_writes
+from dask_hpc.scheduler.engine import Engine
+from dask_hpc.scheduler.nodes import Node
+from dask_hpc.scheduler.releases import drain
+from dask_hpc_policies.decision import Reason, ReasonCode
+
+logger = logging.getLogger(__name__)
+
+#: What becomes of the keys of an answer, in words.
+_SAID = {"executing": "to be run again", "lost": "lost with it", "actors": "actors that end with it"}
+#: Keys named in a line of the log.
+_NAMED = 20
+#: What is left of a worker: keys of tasks that were cut short and run again elsewhere (``executing``), of
+#: results and scattered data that nobody else could take (``lost``), and of its ``actors``.
+Left = dict[str, list[str]]
+
+
+class Departures:
+    """Empties workers that have to go."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        #: The whole cluster is going: nothing has to be moved any more.
+        self.closing = False
+        #: Departures under way, by the addresses that leave together.
+        self._under_way: dict[tuple[str, ...], asyncio.Task[dict[str, Left]]] = {}
+
+    async def depart(self, address: str, within_s: float, why: str) -> Left:
+        """A worker will be gone in `within_s` seconds; says what is left of it.
+
+        All workers of a batch job depart together (``hpc.node.by: job``), when the first of them does.
+        """
+        scheduler = self.engine.scheduler
+        nothing: Left = {"executing": [], "lost": [], "actors": []}
+        if self.closing or address not in scheduler.workers:
+            return nothing
+        async with self.engine.kept_awake():
+            table = self.engine.state.nodes
+            node = table.at.get(address)
+            together: tuple[str, ...] = (address,)
+            if node is not None and table.by == "job":
+                together = tuple(sorted(node.workers))
+            if together not in self._under_way:
+                task = asyncio.ensure_future(self._leave(together, node, within_s, why))
+                self._under_way[together] = task
+                task.add_done_callback(lambda _: self._under_way.pop(together, None))
+            answers = await asyncio.shield(self._under_way[together])
+        return answers.get(address, nothing)
+
+    async def _leave(
+        self, addresses: tuple[str, ...], node: Node | None, within_s: float, why: str
+    ) -> dict[str, Left]:
+        scheduler, state = self.engine.scheduler, self.engine.state
+        deadline_s = state.now_s() + within_s
+        whole = node is not None and set(node.workers) == set(addresses) and not node.reserved
+        if whole and node is not None:
+            reason = Reason(ReasonCode.USER_REQUEST, f"{node.id} leaves: {why}")
+            moving_s = dask_reads.moving_s(scheduler, addresses)
+            await drain(self.engine, [node], reason, max(0.0, within_s - moving_s))
+        executing = {address: dask_reads.keys_on(scheduler, address) for address in addresses}
+        answers: dict[str, Left] = {}
+        staying = [address for address, node in state.nodes.at.items() if not node.reserved]
+        left_s = max(1.0, deadline_s - state.now_s())
+        gone = await dask_writes.move_off(scheduler, addresses, staying, left_s)
+        for address in addresses:
+            there = address in scheduler.workers
+            # what one of them holds and another one, too, is lost all the same
+            lost = dask_reads.sole_keys(scheduler, {address}, addresses) if there else []
+            answers[address] = {
+                "executing": dask_reads.unfinished(scheduler, executing[address]),
+                "lost": lost,
+                "actors": dask_reads.actors_on(scheduler, address) if there else [],
+            }
+            if any(answers[address].values()):
+                self._announce(address, why, answers[address])
+            if address not in gone:
+                await dask_writes.remove(scheduler, address)
+        if whole and node is not None:
+            state.give([node], None)
+        return {
+            address: {what: [str(key) for key in keys] for what, keys in left.items()}
+            for address, left in answers.items()
+        }
+
+    def _announce(self, address: str, why: str, left: Mapping[str, list[Any]]) -> None:
+        for what, keys in left.items():
+            if keys:
+                names = ", ".join(repr(key) for key in keys[:_NAMED])
+                more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+                logger.warning("Worker %s leaves (%s); %s: %s%s", address, why, _SAID[what], names, more)
+        event = {what: [str(key) for key in keys] for what, keys in left.items()}
+        self.engine.scheduler.log_event(address, {"action": "hpc-departure", "reason": why, **event})

@@ -1,0 +1,80 @@
+"""Putting the runtime on a scheduler. All three ways (client, preload, cluster class) end here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import dask_hpc
+from dask_hpc.config import Settings, settings
+from dask_hpc.errors import DaskHPCError, InstallError
+from dask_hpc.scheduler import selfcheck, workers
+from dask_hpc.scheduler.service import RPC, Service
+from dask_hpc_policies import registry
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+
+def attach(scheduler: Scheduler, wanted: Settings | None = None, policy: Any = None) -> Service:
+    """Install the runtime on a scheduler in this process; returns what is there if it was installed.
+
+    Raises
+    ------
+    InstallError
+        When a self-check of Dask's internals fails; the scheduler is left as it was.
+    """
+    present = getattr(scheduler.handlers.get(RPC), "__self__", None)
+    if isinstance(present, Service):
+        return present
+    selfcheck.require(scheduler)
+    wanted = wanted if wanted is not None else settings()
+    made = policy if policy is not None else registry.create(wanted.policy, **wanted.policy_params)
+    return Service(scheduler, wanted, made)
+
+
+async def bootstrap(
+    version: str,
+    policy: Any = None,
+    pickled: bytes | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    dask_scheduler: Any = None,
+) -> dict[str, Any]:
+    """Install on the scheduler that runs this function (a client sends it there).
+
+    Returns
+    -------
+    dict
+        ``{}``, or ``{"error": [class, text]}`` (see `Service.call`) when versions differ, a worker lacks
+        the package, a self-check fails, or policy and settings are refused. Nothing is installed then.
+    """
+    try:
+        await _bootstrap(version, policy, pickled, parameters, dask_scheduler)
+    except (DaskHPCError, ValueError) as error:
+        return {"error": [type(error).__name__, str(error)]}
+    return {}
+
+
+async def _bootstrap(
+    version: str,
+    policy: Any,
+    pickled: bytes | None,
+    parameters: Mapping[str, Any] | None,
+    dask_scheduler: Any,
+) -> None:
+    if version != dask_hpc.__version__:
+        raise InstallError(
+            f"the client has dask_hpc {version}, the scheduler {dask_hpc.__version__}; install the same "
+            "version in both environments"
+        )
+    selfcheck.require(dask_scheduler)
+    await workers.require(dask_scheduler, sorted(dask_scheduler.workers))
+    was_there = RPC in dask_scheduler.handlers
+    service = attach(dask_scheduler)
+    try:
+        if policy is not None or pickled is not None or parameters:
+            await service.update(policy, pickled, parameters)
+    except Exception:
+        if not was_there:
+            await service.leave()
+        raise

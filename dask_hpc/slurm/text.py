@@ -1,0 +1,291 @@
+"""The output of Slurm's commands as rows.
+
+Rules of the file: text in, frozen rows out; no clock, no process. What is asked for and how it is read
+stand in one table per command, so that they cannot differ. Texts that users choose (names of jobs,
+reasons of administrators) come last in a line, because they may hold the divider. Words of Slurm, such as
+states and reasons, are kept as they are: a newer release may have more of them. A line that is not as
+expected is an error that names it; nothing is guessed and nothing left out.
+
+The formats are those of Slurm 20.11 to 25.05; times are read as `dask_hpc.slurm.commands` asks for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dask_hpc.errors import SlurmError
+from dask_hpc.slurm.notation import expand_hosts, parse_duration_s, parse_job_id, parse_time_s
+from dask_hpc.slurm.rows import NodeGroup, QueuedJob, RecordedJob, ShownJob
+
+_MIB = 2**20
+_WORD = re.compile(r"[A-Z][A-Z_]*")
+_COUNT = re.compile(r"[0-9]{1,10}")
+_NODE_STATE = re.compile(r"([A-Za-z_]+)([^A-Za-z_\s]*)")
+_CANCELLED = re.compile(r"CANCELLED by ([0-9]+)")
+_EXIT = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
+_ENTRY = re.compile(r"([A-Za-z][^\s=]*)=")
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    #: What the command calls it.
+    asked: str
+    #: Names of the fields of the row that it fills, and how they are read.
+    names: tuple[str, ...]
+    read: Callable[[str], Any]
+
+
+def parse_squeue(output: str) -> tuple[QueuedJob, ...]:
+    """What `squeue` printed with the format `SQUEUE_FORMAT` and without header.
+
+    Raises
+    ------
+    SlurmError
+        For a line that is not as expected, with its number, the line and what was expected.
+    """
+    return tuple(QueuedJob(**row) for row in _rows("squeue", output, _SQUEUE))
+
+
+def parse_sacct(output: str) -> tuple[RecordedJob, ...]:
+    """What `sacct` printed with the format `SACCT_FORMAT`, parsable and without header.
+
+    Raises
+    ------
+    SlurmError
+        As `parse_squeue`.
+    """
+    return tuple(RecordedJob(**row) for row in _rows("sacct", output, _SACCT))
+
+
+def parse_sinfo(output: str) -> tuple[NodeGroup, ...]:
+    """What `sinfo` printed with the format `SINFO_FORMAT` and without header.
+
+    Raises
+    ------
+    SlurmError
+        As `parse_squeue`.
+    """
+    return tuple(NodeGroup(**row) for row in _rows("sinfo", output, _SINFO))
+
+
+def parse_show_job(output: str) -> tuple[ShownJob, ...]:
+    """What `scontrol show job` printed, in its form of several lines a job.
+
+    Raises
+    ------
+    SlurmError
+        As `parse_squeue`, and for a job that lacks a field.
+    """
+    if output.strip() == "No jobs in the system":
+        return ()
+    return tuple(_shown(line, fields) for line, fields in _records(output))
+
+
+def _rows(command: str, output: str, columns: tuple[_Column, ...]) -> Iterator[dict[str, Any]]:
+    for line_number, line in enumerate(output.split("\n"), start=1):
+        if not line.strip():
+            continue
+        texts = line.split("|", len(columns) - 1)
+        if len(texts) != len(columns):
+            names = "|".join(column.asked for column in columns)
+            expected = f"{len(columns)} fields ({names}), got {len(texts)}"
+            raise _malformed(command, line_number, line, f"expected {expected}")
+        row: dict[str, Any] = {}
+        for column, text in zip(columns, texts, strict=True):
+            try:
+                value = column.read(text)
+            except SlurmError as error:
+                raise _malformed(command, line_number, line, f"{column.asked}: {error}") from None
+            row.update(zip(column.names, value if len(column.names) > 1 else (value,), strict=True))
+        yield row
+
+
+def _records(output: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Fields of each job of `scontrol show job`, with the number of its first line."""
+    fields: dict[str, str] = {}
+    start = 1
+    for line_number, line in enumerate(output.split("\n"), start=1):
+        if line.startswith("JobId="):
+            if fields:
+                yield start, fields
+            fields, start = {}, line_number
+        entries = tuple(_entries(line.strip()))
+        if line.strip() and (not entries or not (fields or line.startswith("JobId="))):
+            raise _malformed("scontrol show job", line_number, line, "expected JobId=... or a field of a job")
+        fields.update(entries)
+    if fields:
+        yield start, fields
+
+
+def _entries(line: str) -> Iterator[tuple[str, str]]:
+    """Pairs of a line such as ``Partition=a NodeList=n1``; free texts go to the end of the line."""
+    while match := _ENTRY.match(line):
+        key, rest = match.group(1), line[match.end() :]
+        if key in _FREE:
+            yield key, rest
+            return
+        # a value with blanks goes on until the next key
+        following = re.search(r"\s+(?=[A-Za-z][^\s=]*=)", rest)
+        value, line = (rest[: following.start()], rest[following.end() :]) if following else (rest, "")
+        yield key, value
+
+
+def _shown(line_number: int, fields: dict[str, str]) -> ShownJob:
+    def get(key: str, read: Callable[[str], Any]) -> Any:
+        if key not in fields:
+            raise SlurmError(f"scontrol show job, line {line_number}: the job has no field {key}")
+        try:
+            return read(fields[key])
+        except SlurmError as error:
+            raise SlurmError(f"scontrol show job, line {line_number}: {key}: {error}") from None
+
+    if "ArrayJobId" in fields:
+        tasks = get("ArrayTaskId", str)
+        part = f"_{tasks}" if tasks.isdigit() else f"_[{tasks}]"
+        job = get("ArrayJobId", lambda text: parse_job_id(text + part))
+    elif "HetJobId" in fields:
+        job = get("HetJobId", lambda text: parse_job_id(f"{text}+{get('HetJobOffset', str)}"))
+    else:
+        job = get("JobId", parse_job_id)
+    return ShownJob(
+        id=job,
+        number=get("JobId", _count),
+        name=get("JobName", str),
+        partition=get("Partition", str),
+        state=get("JobState", _state),
+        reason=get("Reason", _reason),
+        # a waiting job has the least and the most nodes it asks for
+        nodes=get("NumNodes", lambda text: _count(text.partition("-")[0])),
+        hosts=get("NodeList", expand_hosts),
+        time_limit_s=get("TimeLimit", parse_duration_s),
+        run_time_s=get("RunTime", parse_duration_s),
+        submit_s=get("SubmitTime", parse_time_s),
+        start_s=get("StartTime", parse_time_s),
+        end_s=get("EndTime", parse_time_s),
+        restarts=get("Restarts", _count),
+        fields=fields,
+    )
+
+
+def _malformed(command: str, line_number: int, line: str, expected: str) -> SlurmError:
+    shown = line if len(line) <= 200 else line[:200] + "..."
+    return SlurmError(f"{command}, line {line_number}: {expected}; the line is {shown!r}")
+
+
+def _count(text: str) -> int:
+    if not _COUNT.fullmatch(text):
+        raise SlurmError(f"{text!r} is no number; expected digits")
+    return int(text)
+
+
+def _at_least(text: str) -> int:
+    # a plus says that some nodes have more
+    return _count(text.removesuffix("+"))
+
+
+def _seconds(text: str) -> float:
+    return float(_count(text))
+
+
+def _memory_bytes(text: str) -> int:
+    return _at_least(text) * _MIB
+
+
+def _state(text: str) -> str:
+    if not _WORD.fullmatch(text):
+        raise SlurmError(f"{text!r} is no state of a job; expected a word such as RUNNING")
+    return text
+
+
+def _state_and_who(text: str) -> tuple[str, int | None]:
+    if match := _CANCELLED.fullmatch(text):
+        return "CANCELLED", int(match.group(1))
+    return _state(text), None
+
+
+def _node_state(text: str) -> tuple[str, str]:
+    match = _NODE_STATE.fullmatch(text)
+    if match is None:
+        raise SlurmError(f"{text!r} is no state of a node; expected a word such as idle, and marks such as *")
+    return match.group(1).lower(), match.group(2)
+
+
+def _exit(text: str) -> tuple[int, int]:
+    match = _EXIT.fullmatch(text)
+    if match is None:
+        raise SlurmError(f"{text!r} is no exit code; expected code:signal, such as 0:15")
+    return int(match.group(1)), int(match.group(2))
+
+
+def _reason(text: str) -> str:
+    return "" if text.strip() in ("None", "none", "(null)") else text.strip()
+
+
+def _is_default(text: str) -> bool:
+    return text.endswith("*")
+
+
+def _columns(*columns: tuple[str, str, Callable[[str], Any]]) -> tuple[_Column, ...]:
+    return tuple(_Column(asked, tuple(names.split()), read) for asked, names, read in columns)
+
+
+def _asked(columns: Iterable[_Column], divider: str) -> str:
+    return divider.join(column.asked for column in columns)
+
+
+_SQUEUE = _columns(
+    ("%A", "number", _count),
+    ("%i", "id", parse_job_id),
+    ("%P", "partition", str),
+    ("%u", "user", str),
+    ("%T", "state", _state),
+    ("%D", "nodes", _count),
+    ("%N", "hosts", expand_hosts),
+    ("%l", "time_limit_s", parse_duration_s),
+    ("%L", "time_left_s", parse_duration_s),
+    ("%V", "submit_s", parse_time_s),
+    ("%S", "start_s", parse_time_s),
+    ("%e", "end_s", parse_time_s),
+    ("%r", "reason", _reason),
+    ("%j", "name", str),
+)
+_SACCT = _columns(
+    ("JobID", "id", parse_job_id),
+    ("JobIDRaw", "plain_id", parse_job_id),
+    ("Partition", "partition", str),
+    ("User", "user", str),
+    ("State", "state cancelled_by", _state_and_who),
+    ("ExitCode", "exit_code exit_signal", _exit),
+    ("NNodes", "nodes", _count),
+    ("NodeList", "hosts", expand_hosts),
+    ("Timelimit", "time_limit_s", parse_duration_s),
+    ("ElapsedRaw", "elapsed_s", _seconds),
+    ("Submit", "submit_s", parse_time_s),
+    ("Start", "start_s", parse_time_s),
+    ("End", "end_s", parse_time_s),
+    ("Reason", "reason", _reason),
+    ("JobName", "name", str),
+)
+_SINFO = _columns(
+    ("%R", "partition", str),
+    ("%P", "is_default", _is_default),
+    ("%a", "availability", str),
+    ("%l", "time_limit_s", parse_duration_s),
+    ("%D", "nodes", _count),
+    ("%T", "state flags", _node_state),
+    ("%c", "cpus", _at_least),
+    ("%m", "memory_bytes", _memory_bytes),
+    ("%N", "hosts", expand_hosts),
+    ("%E", "reason", _reason),
+)
+#: What to ask `squeue`, `sacct` and `sinfo` for.
+SQUEUE_FORMAT = _asked(_SQUEUE, "|")
+SACCT_FORMAT = _asked(_SACCT, ",")
+SINFO_FORMAT = _asked(_SINFO, "|")
+#: Fields of `scontrol show job` that people write; they are last in their lines.
+_FREE = frozenset(
+    "JobName Comment AdminComment SystemComment Extra Command SubmitLine WorkDir StdErr StdIn StdOut".split()
+)

@@ -1,0 +1,149 @@
+"""JSON round trip for the frozen dataclasses of this package.
+
+Rules of the file: only data goes in and comes out. ``encode`` gives plain lists, dicts, strings and
+numbers; ``decode`` rebuilds the value from the type annotations of the class. Fields that are absent
+from the data take their defaults and fields that the class does not know are ignored, so that traces
+written by older and newer versions load.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def encode(value: Any) -> Any:
+    """Plain JSON data for `value`.
+
+    Parameters
+    ----------
+    value
+        A dataclass instance, enum, mapping, sequence, string, number, bool or None.
+
+    Raises
+    ------
+    ValueError
+        For a float that JSON cannot hold (infinite or not a number): use None in the model instead.
+    TypeError
+        For any other type.
+    """
+    if value is None or isinstance(value, (bool, int, str)) and not isinstance(value, enum.Enum):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"JSON cannot hold {value!r}; the model uses None for unknown or unlimited")
+        return value
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        data = {name: encode(getattr(value, name)) for name in _field_names(type(value))}
+        tag = getattr(type(value), "TAG", None)
+        return data if tag is None else {"kind": tag, **data}
+    if isinstance(value, Mapping):
+        return {str(k): encode(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encode(v) for v in value]
+    raise TypeError(f"cannot encode {type(value).__name__}: {value!r}")
+
+
+def decode(kind: type[T], data: Any) -> T:
+    """The instance of `kind` that `data` (the output of :func:`encode`) describes.
+
+    Raises
+    ------
+    ValueError
+        When `data` does not fit `kind`; the message names the class and the field.
+    """
+    return typing.cast(T, _decode(kind, data, kind.__name__))
+
+
+@functools.cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(kind))
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _decode(kind: Any, data: Any, where: str) -> Any:
+    if kind is Any:
+        return data
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(typing.get_args(kind), data, where)
+    if origin is typing.Literal:
+        if data not in typing.get_args(kind):
+            raise ValueError(f"{where}: {data!r} is not one of {typing.get_args(kind)}")
+        return data
+    if origin is tuple:
+        if not isinstance(data, list):
+            raise ValueError(f"{where}: expected a list, got {data!r}")
+        (item, *rest) = typing.get_args(kind)
+        if rest == [Ellipsis]:
+            return tuple(_decode(item, v, f"{where}[{i}]") for i, v in enumerate(data))
+        return tuple(
+            _decode(t, v, f"{where}[{i}]") for i, (t, v) in enumerate(zip((item, *rest), data, strict=True))
+        )
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(data, Mapping):
+            raise ValueError(f"{where}: expected a mapping, got {data!r}")
+        (_, item) = typing.get_args(kind)
+        return {k: _decode(item, v, f"{where}.{k}") for k, v in data.items()}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        try:
+            return kind(data)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+    if dataclasses.is_dataclass(kind):
+        return _decode_dataclass(typing.cast(type, kind), data, where)
+    if kind is float and isinstance(data, (int, float)) and not isinstance(data, bool):
+        return float(data)
+    if kind is type(None) and data is None:
+        return None
+    if isinstance(kind, type) and isinstance(data, kind) and not (kind is int and isinstance(data, bool)):
+        return data
+    raise ValueError(f"{where}: expected {getattr(kind, '__name__', kind)}, got {data!r}")
+
+
+def _decode_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
+    if data is None and type(None) in options:
+        return None
+    if isinstance(data, Mapping) and "kind" in data:
+        for option in options:
+            if getattr(option, "TAG", None) == data["kind"]:
+                return _decode_dataclass(option, data, where)
+        raise ValueError(f"{where}: unknown kind {data['kind']!r}")
+    errors = []
+    for option in options:
+        if option is type(None):
+            continue
+        try:
+            return _decode(option, data, where)
+        except ValueError as error:
+            errors.append(str(error))
+    raise ValueError("; ".join(errors) or f"{where}: {data!r} fits nothing")
+
+
+def _decode_dataclass(kind: type, data: Any, where: str) -> Any:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where}: expected an object, got {data!r}")
+    hints = _hints(kind)
+    values = {
+        name: _decode(hints[name], data[name], f"{where}.{name}")
+        for name in _field_names(kind)
+        if name in data
+    }
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}") from None

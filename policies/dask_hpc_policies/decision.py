@@ -1,0 +1,171 @@
+"""What a policy answers: typed actions, each with its reason.
+
+Rules of the file: frozen dataclasses only. A decision holds what should be done (`actions`) and what
+was considered and turned down (`suppressed`). Sizes are absolute targets, never differences. Every
+action and every refusal carries a `Reason`; codes are a closed set that logs, metrics, reports and
+tests share.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+
+class ReasonCode(enum.Enum):
+    """Why something was done or not done. Values are stable: traces and users script against them."""
+
+    #: starts
+    FITS = "fits"
+    MOLDED_TO_FIT = "molded-to-fit"
+    BELOW_MINIMUM = "below-minimum"
+    #: expansions
+    IDLE_NODES = "idle-nodes"
+    EQUAL_SHARE = "equal-share"
+    SCALES_WELL = "scales-well"
+    #: shrinks
+    HEAD_JOB_WAITS = "head-job-waits"
+    POOL_SHARED = "pool-shared"
+    FIXED_TARGET = "fixed-target"
+    #: pool
+    DEMAND = "demand"
+    NO_DEMAND = "no-demand"
+    #: holds and refusals by a policy
+    NOT_ENOUGH_NODES = "not-enough-nodes"
+    BEHIND_HEAD = "behind-head"
+    NO_LEGAL_SIZE = "no-legal-size"
+    ALMOST_DONE = "almost-done"
+    EXPANSION_CAP = "expansion-cap"
+    NO_PERFORMANCE_DATA = "no-performance-data"
+    THRESHOLD = "threshold"
+    LOCKED = "locked"
+    COOLDOWN = "cooldown"
+    HYSTERESIS = "hysteresis"
+    CLAMPED = "clamped"
+    CONFLICT = "conflict"
+    #: refusals by the enactor
+    UNKNOWN_JOB = "unknown-job"
+    WRONG_STATE = "wrong-state"
+    OUT_OF_BOUNDS = "out-of-bounds"
+    STALE = "stale"
+    RIGID_PHASE = "rigid-phase"
+    NODES_GONE = "nodes-gone"
+    DEADLINE = "deadline"
+    POOL_NOT_MANAGED = "pool-not-managed"
+    POLICY_FAILED = "policy-failed"
+    #: outcomes and requests
+    DONE = "done"
+    ABORTED = "aborted"
+    USER_REQUEST = "user-request"
+    JOB_REQUEST = "job-request"
+    WORKER_LOST = "worker-lost"
+    NODE_RETURNED = "node-returned"
+    CLIENT_GONE = "client-gone"
+    TASK_FAILED = "task-failed"
+    RESTARTED = "restarted"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A code for machines, a sentence for people, and the numbers behind both."""
+
+    code: ReasonCode
+    #: One plain sentence with the numbers in it.
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start a pending job on `nodes` nodes."""
+
+    TAG: ClassVar[str] = "start"
+    job: str
+    nodes: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expand:
+    """Give a running job nodes until it holds `nodes` (a target, not a difference)."""
+
+    TAG: ClassVar[str] = "expand"
+    job: str
+    nodes: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shrink:
+    """Take nodes from a running job until it holds `nodes` (a target, not a difference)."""
+
+    TAG: ClassVar[str] = "shrink"
+    job: str
+    nodes: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Leave a pending job waiting, and say why."""
+
+    TAG: ClassVar[str] = "hold"
+    job: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestNodes:
+    """Ask the pool (the batch system) for nodes until it has `nodes`."""
+
+    TAG: ClassVar[str] = "request-nodes"
+    nodes: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseNodes:
+    """Give nodes back to the batch system until the pool has `nodes`."""
+
+    TAG: ClassVar[str] = "release-nodes"
+    nodes: int
+    reason: Reason
+
+
+Action = Start | Expand | Shrink | Hold | RequestNodes | ReleaseNodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suppressed:
+    """An action that was proposed and turned down."""
+
+    action: Action
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Everything one call of a policy answers.
+
+    Shrinks are carried out, and have ended, before expansions and starts begin, whatever the order
+    of `actions`. A job appears in at most one of Start, Expand, Shrink and Hold.
+    """
+
+    actions: tuple[Action, ...] = ()
+    suppressed: tuple[Suppressed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one action of a decision (or of a user's request)."""
+
+    action: Action
+    #: ``done``, ``refused`` (nothing was changed) or ``aborted`` (begun, taken back).
+    result: str
+    reason: Reason
+    #: Identity of the reconfiguration; 0 when none was begun.
+    reconfig_id: int = 0
+    #: Seconds from the decision to the end.
+    latency_s: float = 0.0

@@ -1,0 +1,20 @@
+"""The builtin policies as callables, for the entry-point group ``dask_hpc.policies``.
+
+Each takes its declared parameters by keyword and returns a policy.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dask_hpc_policies.scheduling import builtin
+
+fcfs = partial(builtin, "fcfs")
+fixed = partial(builtin, "fixed")
+dask_default = partial(builtin, "dask-default")
+prma_fpsma = partial(builtin, "prma-fpsma")
+prma_egs = partial(builtin, "prma-egs")
+pwma_fpsma = partial(builtin, "pwma-fpsma")
+pwma_egs = partial(builtin, "pwma-egs")
+equipartition = partial(builtin, "equipartition")
+performance_aware = partial(builtin, "performance-aware")

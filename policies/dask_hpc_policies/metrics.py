@@ -1,0 +1,165 @@
+"""Metrics of a set of jobs, the same for a live run and a simulated one.
+
+Definitions (Chadha 2021, section 7.2; John 2024, section 9.1; bounded slowdown: Feitelson et al. 1997):
+
+* wait = start - submit; turnaround = end - submit; runtime = end - start;
+* bounded slowdown = max(1, turnaround / max(runtime, 10 s));
+* makespan = last end - first submit;
+* utilization, as allocated = node-seconds held by jobs / node-seconds of the pool over the makespan.
+
+A job counts in a mean when it has the times that the mean needs; a mean over no job is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Runtimes below this do not inflate the slowdown.
+SLOWDOWN_TAU_S = 10.0
+
+#: A number of nodes over time: (time in seconds, nodes from then on), times ascending.
+Steps = Sequence[tuple[float, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRun:
+    """What happened to one job."""
+
+    id: str
+    name: str = ""
+    submit_s: float
+    #: None when it never started, or has not ended.
+    start_s: float | None = None
+    end_s: float | None = None
+    state: str = "completed"
+    #: Nodes held: (time, nodes from then on).
+    nodes: tuple[tuple[float, int], ...] = ()
+    expansions: int = 0
+    shrinks: int = 0
+
+    @property
+    def wait_s(self) -> float | None:
+        """Time from submission to start; None when it has not started."""
+        return None if self.start_s is None else self.start_s - self.submit_s
+
+    @property
+    def turnaround_s(self) -> float | None:
+        """Time from submission to end; None when it did not start and end."""
+        return None if self.start_s is None or self.end_s is None else self.end_s - self.submit_s
+
+    @property
+    def bounded_slowdown(self) -> float | None:
+        """Turnaround over runtime, at least 1, runtimes below 10 s counted as 10 s; None as turnaround."""
+        turnaround_s = self.turnaround_s
+        if turnaround_s is None or self.start_s is None or self.end_s is None:
+            return None
+        return max(1.0, turnaround_s / max(self.end_s - self.start_s, SLOWDOWN_TAU_S))
+
+
+def makespan_s(runs: Iterable[JobRun]) -> float | None:
+    """Last end less first submission; None when no job that started has ended."""
+    window = _window(list(runs))
+    return None if window is None else window[1] - window[0]
+
+
+def mean_wait_s(runs: Iterable[JobRun]) -> float | None:
+    """Mean wait of the jobs that started."""
+    return _mean(runs, lambda run: run.wait_s)
+
+
+def mean_turnaround_s(runs: Iterable[JobRun]) -> float | None:
+    """Mean turnaround of the jobs that started and ended."""
+    return _mean(runs, lambda run: run.turnaround_s)
+
+
+def mean_bounded_slowdown(runs: Iterable[JobRun]) -> float | None:
+    """Mean bounded slowdown (tau 10 s) of the jobs that started and ended."""
+    return _mean(runs, lambda run: run.bounded_slowdown)
+
+
+def throughput_per_h(runs: Iterable[JobRun]) -> float | None:
+    """Completed jobs per hour of makespan; None without a makespan."""
+    every = list(runs)
+    span_s = makespan_s(every)
+    return sum(run.state == "completed" for run in every) / span_s * 3600 if span_s else None
+
+
+def utilization(runs: Iterable[JobRun], pool: int | Steps) -> float | None:
+    """Share of the pool's node-seconds over the makespan that jobs held; None without a makespan.
+
+    Parameters
+    ----------
+    pool
+        Size of the pool in nodes, or its size over time.
+    """
+    every = list(runs)
+    window = _window(every)
+    if window is None:
+        return None
+    first_s, last_s = window
+    pool_node_s = pool * (last_s - first_s) if isinstance(pool, int) else node_seconds(pool, first_s, last_s)
+    held_node_s = 0.0
+    for run in every:
+        if run.start_s is not None:
+            until_s = last_s if run.end_s is None else min(last_s, run.end_s)
+            held_node_s += node_seconds(run.nodes, max(first_s, run.start_s), until_s)
+    return held_node_s / pool_node_s if pool_node_s > 0 else None
+
+
+def node_seconds(steps: Steps, first_s: float, last_s: float) -> float:
+    """Integral of `steps` from `first_s` to `last_s`; nothing is held before the first step."""
+    total = 0.0
+    for i, (t_s, nodes) in enumerate(steps):
+        until_s = steps[i + 1][0] if i + 1 < len(steps) else last_s
+        total += nodes * max(0.0, min(until_s, last_s) - max(t_s, first_s))
+    return total
+
+
+def summarize(runs: Iterable[JobRun], pool: int | Steps) -> dict[str, Any]:
+    """All metrics as plain JSON data, with one entry per job.
+
+    Parameters
+    ----------
+    pool
+        Size of the pool in nodes, or its size over time as (time in seconds, nodes) steps.
+    """
+    every = list(runs)
+    return {
+        "makespan_s": makespan_s(every),
+        "mean_wait_s": mean_wait_s(every),
+        "mean_turnaround_s": mean_turnaround_s(every),
+        "mean_bounded_slowdown": mean_bounded_slowdown(every),
+        "utilization": utilization(every, pool),
+        "throughput_per_h": throughput_per_h(every),
+        "expansions": sum(run.expansions for run in every),
+        "shrinks": sum(run.shrinks for run in every),
+        "completed": sum(run.state == "completed" for run in every),
+        "failed": sum(run.state == "failed" for run in every),
+        "cancelled": sum(run.state == "cancelled" for run in every),
+        "jobs": [
+            {
+                "id": run.id,
+                "name": run.name,
+                "state": run.state,
+                "submit_s": run.submit_s,
+                "start_s": run.start_s,
+                "end_s": run.end_s,
+                "nodes": [[t_s, n] for t_s, n in run.nodes],
+                "expansions": run.expansions,
+                "shrinks": run.shrinks,
+            }
+            for run in every
+        ],
+    }
+
+
+def _window(runs: list[JobRun]) -> tuple[float, float] | None:
+    ends = [run.end_s for run in runs if run.end_s is not None and run.start_s is not None]
+    return (min(run.submit_s for run in runs), max(ends)) if ends else None
+
+
+def _mean(runs: Iterable[JobRun], value: Callable[[JobRun], float | None]) -> float | None:
+    values = [v for v in map(value, runs) if v is not None]
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,76 @@
+"""What a policy is: a pure function of a snapshot and its own state, with a name."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from dask_hpc_policies.codec import decode, encode
+from dask_hpc_policies.decision import Decision
+from dask_hpc_policies.model import ClusterSnapshot
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Decides which jobs start, grow, shrink or wait.
+
+    The contract, the same on a live cluster and in the simulator:
+
+    * `decide` is pure: no clock (`view.now_s` is the only time), no randomness, no I/O, nothing kept
+      between calls but the state that it returns. Called twice with equal arguments it answers equally.
+    * Each call gets a fresh snapshot; what an earlier decision asked for may have been refused.
+    * A job is in at most one Start, Expand, Shrink or Hold of a decision, and every action has a reason.
+    * Starts and expansions together never take more than `view.idle_nodes` plus what the shrinks of the
+      same decision free.
+    * The state is None or a frozen dataclass of type `state_type` that survives
+      `codec.decode(state_type, codec.encode(state))`.
+
+    Optional attributes that the registry uses when they exist: `parameters` (an iterable of
+    `params.Parameter`), `params` (the present values; the constructor takes them by keyword) and
+    `state_type`.
+    """
+
+    @property
+    def name(self) -> str:
+        """Lower-case name with hyphens."""
+        ...
+
+    def initial_state(self) -> Any:
+        """State before the first call."""
+        ...
+
+    def decide(self, view: ClusterSnapshot, state: Any) -> tuple[Decision, Any]:
+        """The decision for `view`, and the state for the next call."""
+        ...
+
+
+def state_type(policy: Policy) -> type | None:
+    """Class of the policy's state; None for a policy without state.
+
+    A policy that does not declare `state_type` has the class of its initial state.
+    """
+    if hasattr(policy, "state_type"):
+        declared: type | None = policy.state_type
+        return declared
+    initial = policy.initial_state()
+    return None if initial is None else type(initial)
+
+
+def encode_state(state: Any) -> Any:
+    """Plain JSON data for a policy's state."""
+    return encode(state)
+
+
+def decode_state(policy: Policy, data: Any) -> Any:
+    """The state of `policy` that `data` (from `encode_state`) describes.
+
+    Raises
+    ------
+    ValueError
+        When `data` does not fit the policy's state.
+    """
+    kind = state_type(policy)
+    if kind is None:
+        if data is not None:
+            raise ValueError(f"policy {policy.name!r} has no state, got {data!r}")
+        return None
+    return decode(kind, data)

@@ -1,0 +1,264 @@
+"""What the benchmarks share: rows with bars, the command line, and paired measurements.
+
+Configurations take turns within a repetition, in a shuffled order, and each repetition gives one
+difference between ours and stock; a row shows the median of those differences and their quartiles.
+Times are CPU seconds of the loop's thread: on a machine that others use too, that leaves out what is
+not ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import json
+import logging
+import os
+import platform
+import pstats
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+import distributed
+from distributed import Client, LocalCluster
+from machine import SEED, Machine
+
+import dask_hpc
+
+# ------------------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One figure: median and quartiles over the repetitions, and what it is held against."""
+
+    name: str
+    value: float
+    unit: str
+    #: First and third quartile of the repetitions.
+    low: float | None = None
+    high: float | None = None
+    bar: float | None = None
+    #: ``ok``, ``short`` (above the bar, below the limit), ``fail``, or ``info`` when there is no bar.
+    verdict: str = "info"
+    #: The same figure for stock Dask in the same run.
+    stock: float | None = None
+    note: str = ""
+
+
+def row(
+    name: str,
+    samples: list[float],
+    unit: str,
+    *,
+    bar: float | None = None,
+    limit: float | None = None,
+    stock: float | None = None,
+    note: str = "",
+) -> Row:
+    """Median of `samples` against `bar`; up to `limit` it is short of the bar, above it fails."""
+    value = statistics.median(samples)
+    low, high = quartiles(samples)
+    if bar is None:
+        verdict = "info"
+    elif value <= bar:
+        verdict = "ok"
+    else:
+        verdict = "short" if limit is not None and value <= limit else "fail"
+    return Row(
+        name=name,
+        value=value,
+        unit=unit,
+        low=low,
+        high=high,
+        bar=bar,
+        verdict=verdict,
+        stock=stock,
+        note=note,
+    )
+
+
+def quartiles(samples: list[float]) -> tuple[float, float]:
+    """First and third quartile; the value itself when there is but one."""
+    if len(samples) < 2:
+        return samples[0], samples[0]
+    cuts = statistics.quantiles(samples, n=4, method="inclusive")
+    return cuts[0], cuts[2]
+
+
+def percentile(samples: list[float], share: float) -> float:
+    """The smallest sample that at least `share` of them do not exceed."""
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def environment() -> dict[str, Any]:
+    """Machine and versions that the figures belong to."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(_affinity()),
+        "load_1_min": round(_load(), 2),
+        "python": platform.python_version(),
+        "dask": dask.__version__,
+        "distributed": distributed.__version__,
+        "dask_hpc": dask_hpc.__version__,
+        "worker_saturation": dask.config.get("distributed.scheduler.worker-saturation"),
+    }
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _affinity() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def _load() -> float:
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+
+
+# ------------------------------------------------------------------ command line
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much to measure: ``full``, ``fast`` (about a third), ``tiny`` (only whether it works)."""
+
+    size: str
+    profile: bool
+
+    def pick(self, full: Any, fast: Any, tiny: Any) -> Any:
+        """The one of three values that belongs to the size asked for."""
+        return {"full": full, "fast": fast, "tiny": tiny}[self.size]
+
+
+def main(name: str, description: str, run: Callable[[Options], list[Row]]) -> None:
+    """Parse the command line, run, print, and exit with 1 when a row fails its bar."""
+    parser = argparse.ArgumentParser(prog=f"{name}.py", description=description)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--fast", dest="size", action="store_const", const="fast", help="fewer repetitions")
+    sizes.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="see that it works")
+    parser.add_argument("--profile", action="store_true", help="show where our time goes (hooks, jobs)")
+    parser.set_defaults(size="full")
+    given = parser.parse_args()
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    began_s = time.perf_counter()
+    with tempfile.TemporaryDirectory() as scratch, dask.config.set(temporary_directory=scratch):
+        rows = run(Options(given.size, given.profile))
+    failed = any(r.verdict == "fail" for r in rows)
+    report = {
+        "benchmark": name,
+        "size": given.size,
+        "environment": environment(),
+        "took_s": round(time.perf_counter() - began_s, 1),
+        "ok": not failed,
+        "rows": [asdict(r) for r in rows],
+    }
+    print(json.dumps(report) if given.json else _table(description, report, rows))
+    sys.exit(1 if failed else 0)
+
+
+def _table(description: str, report: Mapping[str, Any], rows: list[Row]) -> str:
+    facts = ", ".join(f"{k} {v}" for k, v in report["environment"].items())
+    width = max(len(r.name) for r in rows)
+    lines = [description, f"{facts}; took {report['took_s']} s", ""]
+    for r in rows:
+        spread = "" if r.low is None or r.low == r.high else f" [{r.low:.2f}, {r.high:.2f}]"
+        stock = "" if r.stock is None else f"  stock {r.stock:.2f}"
+        bar = "" if r.bar is None else f"  bar {r.bar:g}"
+        note = f"  {r.note}" if r.note else ""
+        lines.append(f"{r.verdict:5} {r.name:{width}} {r.value:9.2f} {r.unit}{spread}{stock}{bar}{note}")
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------- what is run
+
+
+@contextmanager
+def local_cluster(workers: int) -> Iterator[Client]:
+    """A client of stock Dask's local cluster with one-thread worker processes that can import us."""
+    here = Path(__file__).resolve().parents[2]
+    roots = [str(here / part) for part in (".", "policies", "widgets")]
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*roots, *filter(None, (before,))])
+    try:
+        with (
+            LocalCluster(
+                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0"
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            yield client
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+Measure = Callable[[Machine], Awaitable[float]]
+
+
+def interleave(
+    configurations: Mapping[str, Measure], repetitions: int, workers: int, nthreads: int
+) -> dict[str, list[float]]:
+    """One sample of each configuration a repetition, each on a fresh scheduler, in shuffled order.
+
+    One more repetition before the first warms caches and is dropped.
+    """
+    chance = random.Random(SEED)
+    samples: dict[str, list[float]] = {name: [] for name in configurations}
+
+    async def one(measure: Measure) -> float:
+        async with Machine(workers, nthreads) as machine:
+            return await measure(machine)
+
+    for repetition in range(repetitions + 1):
+        order = list(configurations)
+        chance.shuffle(order)
+        for name in order:
+            sample = asyncio.run(one(configurations[name]))
+            if repetition:
+                samples[name].append(sample)
+    return samples
+
+
+def differences(samples: Mapping[str, list[float]], name: str, base: str = "stock") -> list[float]:
+    """Difference to `base` of every repetition."""
+    return [ours - stock for ours, stock in zip(samples[name], samples[base], strict=True)]
+
+
+def our_cost(measure: Measure, workers: int, nthreads: int, tasks: int) -> list[tuple[str, float]]:
+    """Our functions by the time spent in each alone, microseconds a task under a profiler."""
+    profile = cProfile.Profile()
+
+    async def one() -> None:
+        async with Machine(workers, nthreads) as machine:
+            profile.enable()
+            await measure(machine)
+            profile.disable()
+
+    asyncio.run(one())
+    table: Any = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    ours = [
+        (f"{Path(file).stem}.{function}", own_s * 1e6 / tasks)
+        for (file, _, function), (_, _, own_s, _, _) in table.items()
+        if "dask_hpc" in Path(file).parts or "dask_hpc_policies" in Path(file).parts
+    ]
+    return sorted(ours, key=lambda item: -item[1])

@@ -1,0 +1,110 @@
+"""Fixtures and rules for all tests.
+
+- `data_folder`: real data that is not part of the repository, from ``$DASK_HPC_DATA``. A test that
+  uses it carries the marker ``data`` and is skipped, with the reason, when the folder is not there.
+- With ``CI=true`` any other skipped test fails the run: nothing is left untested by accident.
+- Hypothesis prints what is needed to repeat a failure.
+- The fixtures of `distributed.utils_test` (loop, cleanup, client, ...) are available.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# before distributed.utils_test, which resets the configuration to what it finds when it is imported
+import dask_hpc.config
+
+from distributed.utils_test import (  # isort: skip
+    a,
+    b,
+    cleanup,
+    client,
+    client_no_amm,
+    client_secondary,
+    cluster_fixture,
+    loop,
+    loop_in_thread,
+    name_of_test,
+    requires_default_ports,
+    s,
+    security,
+    tls_client,
+    tls_cluster,
+    ws,
+)
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+settings.register_profile(
+    "dask-hpc",
+    print_blob=True,
+    # a loaded machine is slow; that is no fault of the code under test
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("dask-hpc")
+
+_in_ci = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+_wrong_skips: list[str] = []
+
+
+def _data_folder() -> Path:
+    return Path(os.environ.get("DASK_HPC_DATA") or REPOSITORY.parent / "shared" / "data").resolve()
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Root of the source tree."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Folder with real traces and measurements; see ``$DASK_HPC_DATA``."""
+    folder = _data_folder()
+    if not folder.is_dir():
+        pytest.skip(f"no folder {folder}; set DASK_HPC_DATA to one that holds the data")
+    return folder
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "data_folder" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.data)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    expected_failure = hasattr(report, "wasxfail")
+    needs_data = item.get_closest_marker("data") is not None and not _data_folder().is_dir()
+    if report.skipped and not expected_failure and not needs_data:
+        _wrong_skips.append(f"{item.nodeid}: {_reason(report)}")
+    return report
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        _wrong_skips.append(f"{report.nodeid}: {_reason(report)}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _in_ci and _wrong_skips:
+        terminalreporter.section("skipped, and should have run")
+        for line in _wrong_skips:
+            terminalreporter.line(line)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _in_ci and _wrong_skips and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)

@@ -1,0 +1,68 @@
+"""Work on a cluster whose workers are ended from outside: what was started, what was lost."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+PATIENCE_S = 60.0
+_ROOT = Path(__file__).resolve().parents[2]
+#: Where workers that are started from a shell find the package and this module.
+PATHS = os.pathsep.join(
+    [*(str(_ROOT / name) for name in ("", "policies", "widgets")), str(Path(__file__).resolve().parent)]
+)
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until `condition()` is true and give its value."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline_s, f"not within {PATIENCE_S:g} s: {what}"
+        time.sleep(0.02)
+    return value
+
+
+def mark(path: str, name: str, nap_s: float) -> str:
+    """A task with a side effect: one line for every time it is started."""
+    with open(path, "a") as file:
+        file.write(f"{name}\n")
+    time.sleep(nap_s)
+    return name
+
+
+class Marks:
+    """Tasks with side effects, counted where they happen."""
+
+    def __init__(self, client: Client, folder: Path) -> None:
+        self.client = client
+        self.path = folder / "starts"
+
+    def submit(self, name: str, count: int, nap_s: float, worker: str | None = None) -> list[Any]:
+        """Tasks called `name` and a number, first of all on `worker` if one is given."""
+        names = [f"{name}-{i}" for i in range(count)]
+        where = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
+        return self.client.map(mark, [str(self.path)] * count, names, nap_s=nap_s, key=names, **where)
+
+    def started(self) -> Counter[str]:
+        """How often each task was started."""
+        return Counter(self.path.read_text().split()) if self.path.exists() else Counter()
+
+
+def lost(client: Client) -> tuple[int, int, set[bool]]:
+    """Computed and scattered results lost with workers, and whether their end was expected."""
+    rows = [row for _, row in client.get_events("all") if row.get("action") == "remove-worker"]
+    computed = sum(len(row["lost-computed-tasks"]) for row in rows)
+    scattered = sum(len(row["lost-scattered-tasks"]) for row in rows)
+    return computed, scattered, {row["expected"] for row in rows}
+
+
+def workers(client: Client) -> dict[str, str]:
+    """Addresses of connected workers by name."""
+    rows = client.scheduler_info(n_workers=-1)["workers"]
+    return {str(row["name"]): address for address, row in rows.items()}

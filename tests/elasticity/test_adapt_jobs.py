@@ -1,0 +1,57 @@
+"""An adaptive cluster grows for jobs that wait, keeps the nodes of those that run, and shrinks after them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from distributed import Client
+from elastic_work import until, within
+
+import dask_hpc
+from dask_hpc_policies.jobspec import InvalidJob
+
+
+def adaptive() -> dask_hpc.LocalCluster:
+    """A cluster without workers yet."""
+    return dask_hpc.LocalCluster(
+        n_workers=0,
+        threads_per_worker=1,
+        processes=False,
+        dashboard_address=":0",
+        asynchronous=True,
+        silence_logs=50,
+    )
+
+
+def test_it_grows_for_a_job_and_shrinks_when_the_job_has_ended() -> None:
+    async def run() -> None:
+        async with adaptive() as cluster, Client(cluster, asynchronous=True) as client:
+            cluster.adapt(minimum=1, maximum=4, interval="20 ms", wait_count=2)
+            await client.wait_for_workers(1)
+            runtime = await dask_hpc.install(client, policy="fcfs")
+            async with runtime.job("wide", nodes=3) as job:
+                await until(lambda: len(cluster.scheduler.workers) >= 3, "it has grown")
+                assert await within(client.submit(sum, [1, 2], pure=False)) == 3
+                assert (await job.status())["nodes"] == 3
+                # no task runs or waits: stock would ask for one worker
+                for _ in range(20):
+                    await cluster._adaptive.adapt()
+                assert len(cluster.scheduler.workers) == 3
+            await within(job.wait(20))
+            await until(lambda: len(cluster.scheduler.workers) == 1, "it has shrunk")
+
+    asyncio.run(run())
+
+
+def test_a_job_wider_than_the_cluster_may_become_is_refused() -> None:
+    async def run() -> None:
+        async with adaptive() as cluster, Client(cluster, asynchronous=True) as client:
+            cluster.adapt(minimum=1, maximum=2, interval="20 ms")
+            await client.wait_for_workers(1)
+            runtime = await dask_hpc.install(client, policy="fcfs")
+            with pytest.raises(InvalidJob, match="2"):
+                async with runtime.job("wide", nodes=3):
+                    pass
+
+    asyncio.run(run())

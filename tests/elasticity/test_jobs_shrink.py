@@ -1,0 +1,97 @@
+"""Shrinking a cluster that jobs hold: jobs above their minimum give nodes up first, others refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from elastic_clusters import Shrinkable, shrinkable
+from elastic_work import Gate, make, result_of, through, until
+
+import dask_hpc
+from dask_hpc.scheduler.service import of
+
+
+def _held(made: Shrinkable, job: Any) -> int:
+    state = of(made.scheduler).engine.state
+    return int(state.nodes_up(state.jobs.find(job.id)))
+
+
+def test_a_rigid_job_on_all_nodes_keeps_them_and_the_reason_names_it() -> None:
+    async def run() -> None:
+        async with shrinkable(3) as made:
+            runtime = await dask_hpc.install(made.client)
+            gate = Gate()
+            async with runtime.job("solver", nodes=3, rigid=True) as job:
+                await until(lambda: _held(made, job) == 3, "it runs on all nodes")
+                held = await made.held(6, gate)
+                plan = await made.cluster.scale(1, dry_run=True)
+                assert plan["release"] == {}
+                assert set(plan["refused"]) == {"0", "1", "2"}
+                made.cluster.scale(1)
+                await until(lambda: len(made.cluster.refused) == 3, "all are refused")
+                assert all("solver" in why and "rigid" in why for why in made.cluster.refused.values())
+                await made.client.retire_workers([made.address(2)])
+                assert "rigid" in made.cluster.refused["2"]
+                assert made.names() == {"0", "1", "2"}
+                gate.open()
+                assert await made.client.gather(held) == list(range(6))
+            await job.wait(10)
+            await made.size(1)
+            assert await made.client.gather(held) == list(range(6))
+            assert made.tally.twice() == []
+
+    asyncio.run(run())
+
+
+def test_a_malleable_job_above_its_minimum_shrinks_first_and_loses_nothing() -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            runtime = await dask_hpc.install(made.client)
+            gate = Gate()
+            async with runtime.job("fit", nodes=4, min_nodes=2, max_nodes=4) as job:
+                await until(lambda: _held(made, job) == 4, "it runs on all nodes")
+                futures = made.client.map(make, range(20), key=[f"make-{n}" for n in range(20)])
+                assert await made.client.gather(futures) == [result_of(n) for n in range(20)]
+                held = await made.held(8, gate)
+                made.cluster.scale(3)
+                await until(
+                    lambda: sum(n.reserved > 0 for n in _nodes(made)) == 1, "one of its nodes is drained"
+                )
+                assert len(made.names()) == 4
+                gate.open()
+                await made.size(3)
+                assert _held(made, job) == 3
+                last = made.client.submit(through, 9, gate, made.tally.effects, key="through-last")
+                assert await made.client.gather([*held, last]) == [*range(8), 9]
+                # to its minimum, and no further
+                made.cluster.scale(1)
+                await made.size(2)
+                await until(lambda: made.cluster.refused, "the others say why they stay")
+                assert all("fit" in why for why in made.cluster.refused.values())
+                assert await made.client.gather(futures) == [result_of(n) for n in range(20)]
+            await job.wait(10)
+            await made.size(1)
+            assert await made.client.gather(futures) == [result_of(n) for n in range(20)]
+            assert made.tally.twice() == []
+
+    asyncio.run(run())
+
+
+def test_nodes_that_no_job_holds_go_before_those_of_jobs() -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            runtime = await dask_hpc.install(made.client)
+            async with runtime.job("fit", nodes=2, min_nodes=1, max_nodes=2) as job:
+                await until(lambda: _held(made, job) == 2, "it runs")
+                mine = {node.id for node in _nodes(made) if node.job == job.id}
+                made.cluster.scale(2)
+                await made.size(2)
+                assert made.names() == mine
+                assert _held(made, job) == 2
+
+    asyncio.run(run())
+
+
+def _nodes(made: Shrinkable) -> list[Any]:
+    return list(of(made.scheduler).engine.state.nodes.nodes.values())

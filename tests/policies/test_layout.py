@@ -1,0 +1,86 @@
+"""Layouts cover their domain, and plans put every index where the new layout wants it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_hpc_policies.layout import (
+    Layout,
+    LayoutError,
+    Part,
+    even_layout,
+    indices_moved,
+    overlap_plan,
+)
+
+
+@st.composite
+def layouts(draw, size=None):
+    size = draw(st.integers(1, 60)) if size is None else size
+    count = draw(st.integers(1, size))
+    cuts = sorted(draw(st.sets(st.integers(1, size - 1), max_size=count - 1)) if size > 1 else [])
+    bounds = [0, *cuts, size]
+    nodes = draw(st.permutations([f"n{i}" for i in range(len(bounds) - 1)]))
+    return Layout(size, tuple(map(Part, nodes, bounds, bounds[1:])))
+
+
+@given(st.integers(1, 500), st.integers(1, 40))
+def test_an_even_layout_covers_the_domain_and_differs_by_one_at_most(size, count):
+    nodes = [f"n{i}" for i in range(count)]
+    if count > size:
+        with pytest.raises(LayoutError, match=f"allowed: 1 to {size} nodes"):
+            even_layout(size, nodes)
+        return
+    layout = even_layout(size, nodes)
+    layout.check(nodes)
+    sizes = [part.size for part in layout.parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert layout.nodes == tuple(nodes)
+
+
+@given(st.data())
+def test_a_plan_puts_every_index_where_the_new_layout_wants_it(data):
+    old = data.draw(layouts())
+    new = data.draw(layouts(size=old.size))
+    plan = overlap_plan(old, new)
+    for target, pieces in zip(new.parts, plan, strict=True):
+        assert [i for p in pieces for i in range(p.start, p.stop)] == list(range(target.start, target.stop))
+        for piece in pieces:
+            source = old.parts[piece.source]
+            assert source.start <= piece.start < piece.stop <= source.stop
+
+
+@given(st.data())
+def test_what_moves_is_what_has_another_node_in_the_new_layout(data):
+    old = data.draw(layouts())
+    new = data.draw(layouts(size=old.size))
+    before = {i: part.node for part in old.parts for i in range(part.start, part.stop)}
+    after = {i: part.node for part in new.parts for i in range(part.start, part.stop)}
+    expected = sum(before[i] != after[i] for i in before)
+    assert indices_moved(old, new, overlap_plan(old, new)) == expected
+    assert indices_moved(old, old, overlap_plan(old, old)) == 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ([("a", 0, 4), ("b", 5, 10)], "a gap at index 4"),
+        ([("a", 0, 6), ("b", 5, 10)], "an overlap at index 5"),
+        ([("a", 0, 5), ("b", 5, 9)], "covers 0:9; the domain is 0:10"),
+        ([("a", 0, 5), ("b", 5, 5), ("c", 5, 10)], "allowed: 1 or more"),
+        ([("a", 0, 5), ("c", 5, 10)], "one part to each of a, b"),
+        ([("a", 0, 5), ("a", 5, 10)], "one part to each of a, b"),
+        ([], "covers 0:0"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused_with_the_place(parts, words):
+    layout = Layout(10, tuple(Part(*part) for part in parts))
+    with pytest.raises(LayoutError, match=words):
+        layout.check(["a", "b"])
+
+
+def test_layouts_of_different_domains_have_no_plan():
+    with pytest.raises(LayoutError, match="10 indices, the new one 11"):
+        overlap_plan(even_layout(10, ["a"]), even_layout(11, ["a"]))

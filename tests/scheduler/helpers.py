@@ -1,0 +1,232 @@
+"""What the tests on a live scheduler share: clusters, deadlines, gates, and counts of what ran where.
+
+Everything counts at the source: workers of these clusters live in the process of the test, so a
+plugin on each of them sees every start of every task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, ClassVar
+
+from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin
+from distributed.utils_test import gen_cluster
+
+from dask_hpc.scheduler.service import BIND, CLOSE, OPEN, RPC, of
+
+#: Stream handlers that are there from the moment the runtime is installed.
+ENTRIES = (OPEN, BIND, CLOSE)
+#: No wait for a state takes longer than this on a machine that is alive.
+PATIENCE_S = 20.0
+
+
+def live(workers: int = 4, threads: int = 1, **kwargs: Any) -> Callable[..., Any]:
+    """A test with a client, a scheduler that validates itself, and workers in this process."""
+    scheduler_kwargs = {"validate": True, **kwargs.pop("scheduler_kwargs", {})}
+    return gen_cluster(
+        client=True,
+        nthreads=[("127.0.0.1", threads)] * workers,
+        scheduler_kwargs=scheduler_kwargs,
+        timeout=kwargs.pop("timeout", 30),
+        **kwargs,
+    )
+
+
+async def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
+    """Wait until `condition()` is true and return its value; fail with `what` after `timeout_s`."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}")
+        await asyncio.sleep(0.005)
+    return value
+
+
+def engine(scheduler: Scheduler) -> Any:
+    """The engine on a scheduler."""
+    return of(scheduler).engine
+
+
+def record(scheduler: Scheduler, job: Any) -> Any:
+    """The scheduler's record of a job."""
+    return engine(scheduler).state.jobs.find(job.id)
+
+
+def state_of(scheduler: Scheduler, job: Any) -> str:
+    """State of a job."""
+    return record(scheduler, job).state  # type: ignore[no-any-return]
+
+
+def owner_of(scheduler: Scheduler, key: Any) -> str | None:
+    """Id of the job that owns a task; None when none does."""
+    lane = engine(scheduler).state.owner.get(key)
+    return None if lane is None else lane.job.id
+
+
+def addresses_of(scheduler: Scheduler, job: Any) -> set[str]:
+    """Addresses of the workers on the nodes that a job holds."""
+    state = engine(scheduler).state
+    return {address for node in state.nodes_of(record(scheduler, job)) for address in node.workers}
+
+
+async def started(scheduler: Scheduler, job: Any, nodes: int | None = None) -> None:
+    """Wait until a job runs (on `nodes` nodes)."""
+
+    def ready() -> bool:
+        found = record(scheduler, job)
+        held = engine(scheduler).state.nodes_up(found)
+        return found.state == "running" and not found.reconfig_id and nodes in (None, held)
+
+    await until(ready, f"{job.id} runs on {nodes or 'some'} nodes")
+
+
+async def asleep(scheduler: Scheduler) -> None:
+    """Wait until the runtime has handed everything back to stock scheduling."""
+    await until(lambda: not engine(scheduler).awake and not scheduler.plugins.get("dask-hpc"), "it sleeps")
+
+
+def traces_of_ours(scheduler: Scheduler) -> list[str]:
+    """Everything of the runtime that is found on a scheduler besides its two entry points."""
+    found = [f"plugin {name}" for name in scheduler.plugins if "hpc" in name]
+    found += [f"callback {name}" for name in scheduler.periodic_callbacks if "hpc" in name]
+    found += [
+        f"handler {name}"
+        for name, handler in scheduler.stream_handlers.items()
+        if "dask_hpc" in (getattr(handler, "__module__", None) or "") and name not in ENTRIES
+    ]
+    found += ["valid_workers"] if "valid_workers" in vars(scheduler) else []
+    found += [
+        f"restriction of {ts.key!r}"
+        for ts in scheduler.tasks.values()
+        if ts.worker_restrictions is not None and type(ts.worker_restrictions) is not set
+    ]
+    return found
+
+
+def installed(scheduler: Scheduler) -> bool:
+    """Whether the runtime's RPC handler is there."""
+    return RPC in scheduler.handlers
+
+
+class _StartsOnWorker(WorkerPlugin):
+    name = "starts"
+
+    def __init__(self, note: Callable[[Any, str], None], completed: Counter[Any]) -> None:
+        self._note = note
+        self._completed = completed
+
+    def setup(self, worker: Worker) -> None:
+        self._address = worker.address
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        if finish == "executing":
+            self._note(key, self._address)
+        elif finish == "memory" and start in ("executing", "long-running"):
+            self._completed[key] += 1
+
+
+class Starts:
+    """Counts, on the workers, how often each task was started, and where."""
+
+    def __init__(self) -> None:
+        self.count: Counter[Any] = Counter()
+        #: How often each task has ended with a result. A task that asks to be placed elsewhere (the
+        #: outputs of a shuffle do) is started twice and completed once.
+        self.completed: Counter[Any] = Counter()
+        self.where: dict[Any, set[str]] = defaultdict(set)
+
+    async def watch(self, workers: Iterable[Worker]) -> None:
+        """Count on these workers from now on."""
+        for worker in workers:
+            await worker.plugin_add(_StartsOnWorker(self._note, self.completed), name="starts")
+
+    def _note(self, key: Any, address: str) -> None:
+        self.count[key] += 1
+        self.where[key].add(address)
+
+    def twice(self, keys: Iterable[Any]) -> list[Any]:
+        """Those of `keys` that were started more than once."""
+        return [key for key in keys if self.count[key] > 1]
+
+    def places(self, keys: Iterable[Any]) -> set[str]:
+        """Addresses on which `keys` were started."""
+        return {address for key in keys for address in self.where[key]}
+
+
+class InFlight(SchedulerPlugin):
+    """Samples, at every transition, how many tasks a worker has that have not seceded."""
+
+    name = "in-flight"
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.peak = 0
+        scheduler.add_plugin(self)
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        for ws in self.scheduler.workers.values():
+            self.peak = max(self.peak, len(ws.processing) - len(ws.long_running))
+
+
+class Gate:
+    """Holds tasks until the test opens it. Goes to workers of this process by reference."""
+
+    _all: ClassVar[dict[int, Gate]] = {}
+    _numbers = itertools.count()
+
+    def __init__(self) -> None:
+        self._number = next(self._numbers)
+        self._all[self._number] = self
+        self._open = threading.Event()
+        self._lock = threading.Lock()
+        #: Tasks that have come to the gate so far.
+        self.arrived = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _gate, (self._number,)
+
+    def __dask_tokenize__(self) -> tuple[str, int]:
+        return ("gate", self._number)
+
+    def wait(self, value: Any = None) -> Any:
+        """Come to the gate, wait until it is open, return `value`."""
+        with self._lock:
+            self.arrived += 1
+        if not self._open.wait(25):
+            raise TimeoutError("nobody opened the gate")
+        return value
+
+    def open(self) -> None:
+        """Let everybody pass."""
+        self._open.set()
+
+
+def _gate(number: int) -> Gate:
+    return Gate._all[number]
+
+
+def through(value: Any, gate: Gate) -> Any:
+    """A task: wait at `gate`, then return `value`."""
+    return gate.wait(value)
+
+
+def without_validation(scheduler: Scheduler, workers: Iterable[Worker]) -> None:
+    """Stop checking everything at every step, which takes time that grows with the square of the tasks."""
+    scheduler.validate = False
+    scheduler.transition_counter_max = False
+    for worker in workers:
+        worker.state.validate = False
+        worker.state.transition_counter_max = False
+
+
+async def within(awaitable: Awaitable[Any], seconds: float) -> Any:
+    """What is awaited, or a failure: a `TimeoutError` that leaves a test is taken for the cluster's own."""
+    try:
+        return await asyncio.wait_for(awaitable, seconds)
+    except TimeoutError:
+        raise AssertionError(f"not within {seconds:g} s") from None

@@ -1,0 +1,151 @@
+"""Switching the runtime off, and sleeping, leave nothing of it behind, and lose nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from helpers import (
+    ENTRIES,
+    Gate,
+    InFlight,
+    Starts,
+    asleep,
+    engine,
+    installed,
+    live,
+    record,
+    started,
+    state_of,
+    through,
+    traces_of_ours,
+    until,
+    without_validation,
+)
+from tasks import inc
+
+import dask_hpc
+from dask_hpc.errors import InstallError, JobCancelled
+
+#: Stock queues them, the runtime takes them over a chunk at a time.
+BACKLOG = 1200
+
+
+@live(timeout=60)
+async def test_uninstall_hands_thousands_of_held_tasks_back_to_stock_queuing(c, s, *workers):
+    handlers = dict(s.stream_handlers)
+    plugins = dict(s.plugins)
+    callbacks = dict(s.periodic_callbacks)
+    without_validation(s, workers)
+    rt = await dask_hpc.install(c)
+    starts = Starts()
+    await starts.watch(workers)
+    async with rt.job("main", nodes=2) as job:
+        await started(s, job, 2)
+        futures = c.map(inc, range(4000), pure=False)
+        await until(lambda: record(s, job).held > 3000, "held")
+        peak = InFlight(s)
+        await rt.uninstall()
+        s.remove_plugin("in-flight")
+        assert traces_of_ours(s) == []
+        assert not installed(s)
+        assert {k: v for k, v in s.stream_handlers.items() if k not in ENTRIES} == handlers
+        assert s.plugins == plugins
+        assert dict(s.periodic_callbacks) == callbacks
+        s.add_plugin(peak)
+        assert await c.gather(futures) == list(range(1, 4001))
+    assert peak.peak <= 2
+    assert max(starts.count.values()) == 1
+    assert starts.places(starts.count) == {w.address for w in workers}
+    with pytest.raises(InstallError):
+        await rt.jobs()
+    rt = await dask_hpc.install(c)
+    async with rt.job("again", nodes=1) as job:
+        assert await c.submit(inc, 1, pure=False) == 2
+    await job.wait(10)
+
+
+@live(timeout=60)
+async def test_a_job_that_comes_and_goes_beside_a_backlog_leaves_nothing(c, s, *workers):
+    """The backlog is still being taken over when it is already handed back."""
+    without_validation(s, workers)
+    rt = await dask_hpc.install(c)
+    starts = Starts()
+    await starts.watch(workers)
+    backlog = c.map(inc, range(BACKLOG), pure=False)
+    await until(lambda: len(s.queued) > BACKLOG - 100, "queued")
+    for _ in range(3):
+        async with rt.job("short") as job:
+            pass
+        await job.wait(10)
+    await asleep(s)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert traces_of_ours(s) == []
+    assert engine(s).state.owner == {}
+    assert await c.gather(backlog) == list(range(1, BACKLOG + 1))
+    assert max(starts.count.values()) == 1
+
+
+@live(timeout=60)
+async def test_uninstall_while_a_backlog_is_being_taken_over(c, s, *workers):
+    without_validation(s, workers)
+    rt = await dask_hpc.install(c)
+    backlog = c.map(inc, range(BACKLOG), pure=False)
+    await until(lambda: len(s.queued) > BACKLOG - 100, "queued")
+    async with rt.job("short"):
+        await rt.uninstall()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert traces_of_ours(s) == []
+        assert await c.gather(backlog) == list(range(1, BACKLOG + 1))
+
+
+@live()
+async def test_uninstall_while_a_job_adapts(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    gate = Gate()
+    async with rt.job("main", nodes=4, min_nodes=1, max_nodes=4) as job:
+        await started(s, job, 4)
+        futures = c.map(through, range(20), gate=gate, pure=False)
+        await until(lambda: gate.arrived == 4, "busy")
+        waiting = asyncio.ensure_future(job.wait())
+        resize = asyncio.ensure_future(job.resize(2))
+        await until(lambda: state_of(s, job) == "adapting", "adapts")
+        await rt.uninstall()
+        assert traces_of_ours(s) == []
+        gate.open()
+        assert await c.gather(futures) == list(range(20))
+        out = await asyncio.wait_for(asyncio.gather(resize, waiting, return_exceptions=True), 10)
+        print(out)
+        assert isinstance(out[1], JobCancelled), out
+        assert isinstance(out[0], dict), out
+
+
+@live()
+async def test_jobs_reopened_while_the_runtime_goes_to_sleep(c, s, *workers):
+    rt = await dask_hpc.install(c)
+    for i in range(15):
+        async with rt.job(f"short{i}", nodes=4) as job:
+            f = c.map(inc, range(50), pure=False)
+        await c.gather(f)
+    await job.wait(10)
+    await asleep(s)
+    assert traces_of_ours(s) == []
+    assert [r["state"] for r in await rt.jobs()] == ["completed"] * 15
+
+
+@live()
+async def test_leaving_the_context_of_a_job_after_uninstall_does_no_harm(c, s, *workers):
+    """Nothing of ours is left to hear the closing messages; the connection of the client must not mind."""
+    rt = await dask_hpc.install(c)
+    async with rt.job("a", nodes=1) as cancelled, rt.job("b", nodes=1) as running:
+        await started(s, running)
+        await cancelled.cancel()
+        await rt.uninstall()
+        future = c.submit(inc, 1, pure=False)
+        assert await future == 2
+    assert await c.submit(inc, 2, pure=False) == 3
+    assert c.id in s.clients
+    assert s.clients[c.id].wants_what
+    await until(lambda: not set(ENTRIES) & set(s.stream_handlers), "the last handler has gone")

@@ -1,0 +1,35 @@
+"""A Slurm cluster for the tests of this folder, which also import `private_slurm` from it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+# what it needs of work on clusters that are ended from outside
+sys.path.insert(0, str(Path(__file__).parents[1] / "elasticity"))
+
+from private_slurm import PrivateSlurm, missing
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[PrivateSlurm]:
+    """A running cluster; its `environment` leads there.
+
+    Its partitions are compute (n1 to n6) and staging (n7, n8). Skips where Slurm is not installed. Whoever
+    submits jobs takes `cluster`.
+    """
+    if why := missing():
+        pytest.skip(why)
+    with PrivateSlurm() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(slurm: PrivateSlurm) -> Iterator[PrivateSlurm]:
+    """The same for one test, with an empty queue before and after it."""
+    yield slurm
+    slurm.cancel_all()

@@ -1,0 +1,170 @@
+"""The doctor: every verdict can be produced, and each bad one comes with a remedy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from distributed import Client
+from packaging.specifiers import SpecifierSet
+
+from dask_hpc import doctor
+from dask_hpc.doctor_cluster import compare
+
+
+def test_all_checks_of_this_machine_answer() -> None:
+    found = doctor.examine()
+    assert len(found) == len(doctor.CHECKS) + 1
+    assert len({finding.name for finding in found}) == len(found)
+    assert {finding.verdict for finding in found} <= {"ok", "warn", "fail"}
+    verdicts = {finding.name: finding.verdict for finding in found}
+    assert verdicts["python"] == verdicts["dask"] == verdicts["scheduler internals"] == "ok"
+
+
+def test_python() -> None:
+    assert doctor.check_python((3, 11, 0)).verdict == "ok"
+    old = doctor.check_python((3, 10, 9))
+    assert old.verdict == "fail"
+    assert "3.10.9" in old.text
+    assert "3.11" in old.remedy
+
+
+@pytest.mark.parametrize(
+    ("dask_version", "distributed_version", "verdict", "part"),
+    [
+        ("2026.8.0", "2026.8.0", "ok", "2026.8.0"),
+        ("2026.7.1", "2026.8.0", "fail", "of one release"),
+        ("2025.1.0", "2025.1.0", "fail", "tested with >=2026.7.1,<2026.9"),
+        ("2026.9.0", "2026.9.0", "fail", "tested with"),
+    ],
+)
+def test_dask_releases(dask_version: str, distributed_version: str, verdict: str, part: str) -> None:
+    finding = doctor.check_dask(dask_version, distributed_version)
+    assert (finding.verdict, part in finding.text) == (verdict, True)
+    assert bool(finding.remedy) == (verdict == "fail")
+
+
+def test_tested_releases_are_those_of_the_package(repository: Path) -> None:
+    import tomllib
+
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    (pin,) = (text for text in project["dependencies"] if text.startswith("distributed"))
+    assert SpecifierSet(pin.removeprefix("distributed")) == doctor.TESTED_DASK
+
+
+def test_internals() -> None:
+    assert doctor.check_internals(list).verdict == "ok"
+    broken = doctor.check_internals(lambda: ["no Scheduler.bulk_schedule", "no queue"])
+    assert broken.verdict == "fail"
+    assert "no Scheduler.bulk_schedule; no queue" in broken.text
+
+
+def test_optional_module() -> None:
+    assert doctor.check_module("bokeh", "dashboard", "dashboard", "bokeh").verdict == "ok"
+    absent = doctor.check_module("no_such_module_here", "plots", "plots", "'dask-hpc[plot]'")
+    assert (absent.verdict, absent.remedy) == ("warn", "pip install 'dask-hpc[plot]'")
+
+
+def test_dashboard_link() -> None:
+    plain = "{scheme}://{host}:{port}/status"
+    hub = {"JUPYTERHUB_SERVICE_PREFIX": "/user/me/"}
+    assert doctor.check_dashboard_link({}, plain).verdict == "ok"
+    assert doctor.check_dashboard_link(hub, "{JUPYTERHUB_SERVICE_PREFIX}proxy/{port}/status").verdict == "ok"
+    dead = doctor.check_dashboard_link(hub, plain)
+    assert dead.verdict == "warn"
+    assert "DASK_DISTRIBUTED__DASHBOARD__LINK" in dead.remedy
+
+
+def test_sensors(tmp_path: Path) -> None:
+    assert "not measured" in doctor.check_sensors(tmp_path / "absent").text
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    (zone / "energy_uj").write_text("1\n")
+    assert "1 of 1" in doctor.check_sensors(tmp_path).text
+
+
+def slurm_commands(folder: Path, names: list[str], nodes: str) -> None:
+    """Put commands into `folder` that tell a version, and run the shell text `nodes` when asked for nodes."""
+    for name in names:
+        script = f'#!/bin/sh\n[ "$1" = --version ] && echo slurm 24.05.1 && exit\n{nodes}\n'
+        (folder / name).write_text(script)
+        os.chmod(folder / name, 0o755)
+
+
+ALL_COMMANDS = ["sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct"]
+NODES = """\
+echo 'cpu|cpu*|up|infinite|3|idle|2|16000|n[1-3]|none'
+echo 'cpu|cpu*|up|infinite|1|down*|2|16000|n4|Not responding'
+echo 'gpu|gpu|up|1:00:00|1|idle|2|16000|g1|none'"""
+
+
+@pytest.mark.parametrize("commands", [ALL_COMMANDS, ["sbatch"], []])
+def test_slurm(tmp_path: Path, commands: list[str]) -> None:
+    slurm_commands(tmp_path, commands, NODES)
+    finding = doctor.check_slurm(str(tmp_path))
+    expected = {
+        6: ("ok", "slurm 24.05.1; partitions cpu (default, 4 nodes), gpu (1 node)"),
+        1: ("warn", "not on PATH: squeue"),
+        0: ("ok", "only LocalCluster"),
+    }
+    verdict, part = expected[len(commands)]
+    assert (finding.verdict, part in finding.text) == (verdict, True)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "part"),
+    [
+        ("echo cannot reach it >&2; exit 1", "slurm 24.05.1; does not answer: cannot reach it"),
+        ("exit 4", "slurm 24.05.1; does not answer: exit code 4"),
+        ("echo welcome", "slurm 24.05.1; sinfo, line 1: expected 10 fields"),
+    ],
+)
+def test_a_slurm_that_does_not_answer_is_told(tmp_path: Path, nodes: str, part: str) -> None:
+    slurm_commands(tmp_path, ALL_COMMANDS, nodes)
+    finding = doctor.check_slurm(str(tmp_path))
+    assert (finding.verdict, part in finding.text) == ("warn", True)
+    assert "SLURM_CONF" in finding.remedy
+
+
+def test_a_slurm_command_that_fails_is_told(tmp_path: Path) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\nexit 3\n")
+    os.chmod(tmp_path / "sbatch", 0o755)
+    finding = doctor.check_slurm(str(tmp_path))
+    assert (finding.verdict, "--version failed: exit code 3" in finding.text) == ("warn", True)
+
+
+def test_a_slurm_command_that_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "SLURM_TIMEOUT_S", 0.3)
+    (tmp_path / "sbatch").write_text("#!/bin/sh\nexec sleep 60\n")
+    os.chmod(tmp_path / "sbatch", 0o755)
+    finding = doctor.check_slurm(str(tmp_path))
+    assert (finding.verdict, "it did not end within 0.3 s" in finding.text) == ("warn", True)
+
+
+def test_shared_memory(tmp_path: Path) -> None:
+    assert doctor.check_shared_memory(tmp_path, small_bytes=1).verdict == "ok"
+    small = doctor.check_shared_memory(tmp_path, small_bytes=2**60)
+    assert (small.verdict, "shm-size" in small.remedy) == ("warn", True)
+    assert doctor.check_shared_memory(tmp_path / "absent").verdict == "warn"
+
+
+def versions(version: str | None) -> dict[str, dict[str, str | None]]:
+    return {"packages": {"dask-hpc": version}}
+
+
+def test_versions_across_a_cluster() -> None:
+    one = versions("0.1.0")
+    assert compare("dask-hpc", one, one, {"tcp://w:1": one}).verdict == "ok"
+    absent = compare("dask-hpc", one, one, {"tcp://w:1": versions(None), "tcp://w:2": versions("0.0.9")})
+    assert absent.verdict == "fail"
+    assert absent.text == "absent on worker tcp://w:1 and 1 more, 0.1.0 here"
+    assert compare("dask-hpc", one, versions("0.2.0"), {}).text == "0.2.0 on the scheduler, 0.1.0 here"
+    assert compare("dask-hpc", versions(None), versions(None), {}).verdict == "warn"
+
+
+def test_versions_of_a_real_cluster(client: Client) -> None:
+    found = client.get_versions(packages=["dask-hpc"])
+    assert len(found["workers"]) == 2
+    for package in ("distributed", "python"):
+        assert compare(package, found["client"], found["scheduler"], found["workers"]).verdict == "ok"

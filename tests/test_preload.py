@@ -1,0 +1,90 @@
+"""The runtime as a preload of the scheduler: by configuration and on the command line."""
+
+from __future__ import annotations
+
+import sys
+
+import dask
+import pytest
+from distributed import Client, Scheduler, Worker
+from distributed.utils_test import gen_test, inc, popen
+
+import dask_hpc
+from dask_hpc.scheduler import selfcheck, service
+
+PRELOAD = {"distributed.scheduler.preload": ["dask_hpc.preload"]}
+
+
+async def _one_job(client):
+    rt = await dask_hpc.runtime(client)
+    async with rt.job("main", nodes=1) as job:
+        future = client.submit(inc, 1)
+    assert (await job.wait(20))["state"] == "completed"
+    assert await future == 2
+    return rt
+
+
+@gen_test()
+async def test_a_preload_in_the_configuration_gives_the_runtime():
+    with dask.config.set(PRELOAD):
+        async with (
+            Scheduler(dashboard_address=":0", port=0) as s,
+            Worker(s.address, name="one"),
+            Client(s.address, asynchronous=True) as c,
+        ):
+            assert s.plugins.get("dask-hpc") is None
+            rt = await _one_job(c)
+            # the three ways give the same runtime
+            assert await dask_hpc.install(c) is rt
+
+
+@gen_test()
+async def test_settings_come_from_the_scheduler_configuration():
+    with dask.config.set({**PRELOAD, "hpc.policy": "equipartition", "hpc.lock": "system"}):
+        async with (
+            Scheduler(dashboard_address=":0", port=0) as s,
+            Client(s.address, asynchronous=True) as c,
+        ):
+            status = await (await dask_hpc.runtime(c)).status()
+            assert status["policy"]["policy"] == "equipartition"
+            assert status["settings"]["lock"] == "system"
+
+
+@pytest.mark.parametrize("trouble", ["internals", "policy"])
+@gen_test()
+async def test_a_preload_that_cannot_install_leaves_the_scheduler_running(trouble, monkeypatch, caplog):
+    config = dict(PRELOAD)
+    if trouble == "internals":
+        monkeypatch.setattr(selfcheck, "check", lambda: ["Scheduler.something is missing"])
+        words = "Scheduler.something is missing"
+    else:
+        config["hpc.policy"] = "no-such-policy"
+        words = "no-such-policy"
+    with dask.config.set(config):
+        async with (
+            Scheduler(dashboard_address=":0", port=0) as s,
+            Worker(s.address),
+            Client(s.address, asynchronous=True) as c,
+        ):
+            assert service.RPC not in s.handlers
+            assert await c.submit(inc, 1) == 2
+    (record,) = [r for r in caplog.records if r.name == "dask_hpc.preload"]
+    assert words in record.getMessage()
+
+
+def test_a_preload_on_the_command_line(tmp_path, loop):
+    file = str(tmp_path / "scheduler.json")
+    start = [sys.executable, "-m", "dask"]
+    scheduler = [*start, "scheduler", "--no-dashboard", "--port", "0", "--scheduler-file", file]
+    worker = [*start, "worker", "--no-dashboard", "--scheduler-file", file]
+    with (
+        popen([*scheduler, "--preload", "dask_hpc.preload"]),
+        popen([*worker, "--nthreads", "1"]),
+        Client(scheduler_file=file, loop=loop, timeout=30) as client,
+    ):
+        client.wait_for_workers(1, timeout=30)
+        rt = dask_hpc.runtime(client)
+        with rt.job("main", nodes=1) as job:
+            future = client.submit(inc, 1)
+        assert job.wait(20)["state"] == "completed"
+        assert future.result() == 2

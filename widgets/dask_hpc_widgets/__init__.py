@@ -1,0 +1,1 @@
+"""Home of the Jupyter panel; exports nothing today."""
