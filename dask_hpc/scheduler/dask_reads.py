@@ -193,6 +193,11 @@ def sole_keys(
     return list(found)
 
 
+def others_running(scheduler: Scheduler, addresses: Collection[str]) -> bool:
+    """Whether there is a worker besides these that takes data."""
+    return any(ws.address not in addresses for ws in scheduler.running)
+
+
 def moving_s(scheduler: Scheduler, addresses: Collection[str]) -> float:
     """Seconds that moving what only these workers hold may take, by the measured bandwidth, twice over."""
     return 2 * sole_bytes(scheduler, addresses) / max(1.0, scheduler.bandwidth)

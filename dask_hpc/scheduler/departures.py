@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dask_hpc.scheduler import dask_reads, dask_writes
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 _SAID = {"executing": "to be run again", "lost": "lost with it", "actors": "actors that end with it"}
 #: Keys named in a line of the log.
 _NAMED = 20
+#: How often a worker with room is looked for.
+_LOOK_S = 0.5
 #: What is left of a worker: keys of tasks that were cut short and run again elsewhere (``executing``), of
 #: results and scattered data that nobody else could take (``lost``), and of its ``actors``.
 Left = dict[str, list[str]]
@@ -73,9 +75,7 @@ class Departures:
             await drain(self.engine, [node], reason, max(0.0, within_s - moving_s))
         executing = {address: dask_reads.keys_on(scheduler, address) for address in addresses}
         answers: dict[str, Left] = {}
-        staying = [address for address, node in state.nodes.at.items() if not node.reserved]
-        left_s = max(1.0, deadline_s - state.now_s())
-        gone = await dask_writes.move_off(scheduler, addresses, staying, left_s)
+        await self._move_off(addresses, deadline_s, why)
         for address in addresses:
             there = address in scheduler.workers
             # what one of them holds and another one, too, is lost all the same
@@ -87,14 +87,33 @@ class Departures:
             }
             if any(answers[address].values()):
                 self._announce(address, why, answers[address])
-            if address not in gone:
-                await dask_writes.remove(scheduler, address)
+            await dask_writes.remove(scheduler, address)
         if whole and node is not None:
             state.give([node], None)
         return {
             address: {what: [str(key) for key in keys] for what, keys in left.items()}
             for address, left in answers.items()
         }
+
+    async def _move_off(self, addresses: Sequence[str], deadline_s: float, why: str) -> None:
+        """Move what only these workers hold; where nobody has room, wait for a worker that has."""
+        scheduler, state = self.engine.scheduler, self.engine.state
+        waited = False
+        while True:
+            staying = [address for address, node in state.nodes.at.items() if not node.reserved]
+            if not waited or dask_reads.others_running(scheduler, addresses):
+                left_s = max(1.0, deadline_s - state.now_s())
+                await dask_writes.move_off(scheduler, addresses, staying, left_s)
+            there = [address for address in addresses if address in scheduler.workers]
+            keys = dask_reads.sole_keys(scheduler, there, addresses)
+            left_s = deadline_s - state.now_s()
+            if not keys or left_s <= 0 or self.closing:
+                return
+            if not waited:
+                text = "Worker %s leaves (%s) and nobody has room for %d of its results; waiting %.0f s"
+                logger.warning(text, ", ".join(there), why, len(keys), left_s)
+            waited = True
+            await asyncio.sleep(min(left_s, _LOOK_S))
 
     def _announce(self, address: str, why: str, left: Mapping[str, list[Any]]) -> None:
         for what, keys in left.items():

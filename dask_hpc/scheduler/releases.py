@@ -74,7 +74,7 @@ class Releases:
         """Keep the node with most data when nobody else could take over what is there."""
         scheduler = self.scheduler
         nodes = {address: node for group in choice.groups for node in group for address in node.workers}
-        if any(ws.address not in nodes for ws in scheduler.running):
+        if dask_reads.others_running(scheduler, nodes):
             return
         if not any(dask_reads.is_needed(scheduler.workers[address]) for address in nodes):
             return

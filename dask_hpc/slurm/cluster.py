@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import statistics
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -200,9 +199,13 @@ class SLURMCluster(SafeScaling, dask_jobqueue.slurm.SLURMCluster):
         )
 
     def _lead_s(self) -> float:
-        """How long before the end of a job its successor is asked for."""
+        """How long before the end of a job its successor is asked for.
+
+        The slowest of the latest jobs counts, not their median: a successor that comes late finds what
+        it was to take over gone.
+        """
         known = settings()
-        wait_s = statistics.median(self.waits_s) if self.waits_s else 0.0
+        wait_s = max(self.waits_s, default=0.0) + 2 * known.slurm_poll_s
         return known.walltime_notice_s + known.walltime_margin_s + wait_s
 
 

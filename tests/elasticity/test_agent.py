@@ -153,7 +153,7 @@ def test_what_cannot_be_finished_is_named_and_runs_again(local: Machine) -> None
 
 
 def test_an_actor_and_data_that_nobody_can_take_are_named(local: Machine) -> None:
-    local.start("goes")
+    local.start("goes", DASK_HPC__KILL_DELAY="2 s")
     until(lambda: len(workers(local.client)) == 1, "a worker")
     address = workers(local.client)["goes"]
     actor = local.client.submit(Counts, actor=True, key="counts").result()
@@ -165,6 +165,23 @@ def test_an_actor_and_data_that_nobody_can_take_are_named(local: Machine) -> Non
     assert list(departure["actors"]) == ["counts"]
     assert list(departure["lost"]) == [str(datum.key)]
     assert "counts" in local.log("goes")
+
+
+def test_a_worker_that_leaves_waits_for_one_that_has_room(local: Machine, caplog: Any) -> None:
+    local.start("goes")
+    until(lambda: len(workers(local.client)) == 1, "a worker")
+    done = local.marks.submit("done", 6, 0.0)
+    wait(done)
+    data = local.client.scatter(list(range(20)), hash=False)
+    local.processes["goes"].send_signal(signal.SIGUSR1)
+    until(lambda: "nobody has room for 26 of its results" in caplog.text, "it waits")
+    assert "goes" in workers(local.client)
+    local.start("comes")
+    until(lambda: list(workers(local.client)) == ["comes"], "it has left")
+    assert lost(local.client) == (0, 0, {True})
+    assert local.client.gather(data) == list(range(20))
+    assert len(local.client.gather(done)) == 6
+    assert set(local.marks.started().values()) == {1}
 
 
 def test_data_beside_an_actor_moves(local: Machine) -> None:
