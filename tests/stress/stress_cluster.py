@@ -13,11 +13,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import dask
+import distributed.shuffle
 from distributed import Client, Scheduler, SchedulerPlugin, Status, Worker, WorkerPlugin
 from distributed.comm import CommClosedError
+from distributed.shuffle._exceptions import P2PConsistencyError
 from stress_graphs import TaskFailedOnPurpose
 
 #: What fails when connections are cut on purpose.
@@ -79,9 +82,10 @@ class _Worker(Worker):
         return await super().close(*args, **{**kwargs, "executor_wait": False})
 
 
-#: A barrier that executes asks for a shuffle that is no more: so stock ends when nobody wants the result.
-LATE_BARRIER = "a barrier without its shuffle"
-_LATE_BARRIER = ("barrier", "_scheduler_plugin.py")
+#: A task that executes is late for a shuffle that is no more: so stock ends it when nobody wants the result.
+LATE_FOR_SHUFFLE = "a task without its shuffle"
+_SHUFFLE_CODE = Path(distributed.shuffle.__file__).parent
+_SHUFFLE_ERRORS = (KeyError, P2PConsistencyError)
 
 
 class _KeepFaults(logging.Handler):
@@ -95,13 +99,13 @@ class _KeepFaults(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is None or isinstance(error, _EXPECTED):
             return
-        where, function, trace = "", "", error.__traceback__
+        path, where, trace = Path(), "", error.__traceback__
         while trace is not None:
-            function = trace.tb_frame.f_code.co_name
-            where = f"{trace.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
+            path = Path(trace.tb_frame.f_code.co_filename)
+            where = f"{path.name}:{trace.tb_lineno}"
             trace = trace.tb_next
-        if isinstance(error, KeyError) and (function, where.partition(":")[0]) == _LATE_BARRIER:
-            where = f"{LATE_BARRIER}, {where}"
+        if isinstance(error, _SHUFFLE_ERRORS) and path.parent == _SHUFFLE_CODE:
+            where = f"{LATE_FOR_SHUFFLE}, {where}"
         self._faults.append(f"{record.name} logged {type(error).__name__}: {error} ({where})")
 
 

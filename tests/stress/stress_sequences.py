@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import stress_invariants as invariants
 from distributed import CancelledError
-from stress_cluster import LATE_BARRIER, cluster
+from stress_cluster import LATE_FOR_SHUFFLE, cluster
 from stress_graphs import Goal, TaskFailedOnPurpose
 from stress_operations import OPERATIONS, Report, Run, Sequence, leave
 
@@ -54,7 +54,7 @@ async def run_sequence(sequence: Sequence) -> Report:
             run.check(f"later than {number} {operation.name}")
         await _drain(run, sequence)
         await _finish(run, sequence, originals)
-        may = LATE_BARRIER if run.gave_up_shuffles else "nothing of the kind"
+        may = LATE_FOR_SHUFFLE if run.gave_up_shuffles else "nothing of the kind"
         report.faults += [fault for fault in made.faults if may not in fault]
     report.duration_s = time.monotonic() - began_s
     return report
