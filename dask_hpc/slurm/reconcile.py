@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from distributed.core import Status
@@ -35,6 +35,8 @@ class Reconciled(SafeScaling):
 
     #: Pools by name; the default pool has none.
     pools: Mapping[str, Pool]
+    #: Gives a job like those of a pool.
+    _job: Callable[[str], SLURMJob]
     _reconciling: asyncio.Task[None] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -60,10 +62,6 @@ class Reconciled(SafeScaling):
         if self._reconciling is not None:
             self._reconciling.cancel()
         await super()._close()
-
-    def _job(self, pool: str) -> SLURMJob:
-        """A job like those of the pool."""
-        raise NotImplementedError
 
     def _excess(self, pool: str) -> int:
         # a job and its successor count once
