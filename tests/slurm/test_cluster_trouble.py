@@ -65,13 +65,14 @@ def submitted(folder: Path) -> int:
 def test_a_job_that_cannot_be_submitted_is_one_message_and_the_cluster_goes_on(
     fakes: Any, tmp_path: Path, caplog: Any, script: str | None, text: str
 ) -> None:
-    fakes("squeue", "exit 0")
+    fakes("squeue", "exit 1")
     if script is not None:
         fakes("sbatch", script)
     with dask_hpc.SLURMCluster(**OPTIONS) as made:
         made.scale(jobs=1)
         until(lambda: not made.worker_spec and "could not be started" in caplog.text, "it is said")
-        said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        ours = [record for record in caplog.records if record.name.startswith("dask_hpc")]
+        said = [record.getMessage() for record in ours if record.levelno >= logging.WARNING]
         assert len(said) == 1
         assert text in said[0]
         fakes("sbatch", SUBMIT)
