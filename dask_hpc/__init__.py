@@ -18,16 +18,27 @@ if TYPE_CHECKING:
     from dask_hpc.client import runtime as runtime
     from dask_hpc.cluster import LocalCluster as LocalCluster
     from dask_hpc.slurm.cluster import SLURMCluster as SLURMCluster
+    from dask_hpc.slurm.runner import SLURMRunner as SLURMRunner
 
 _PUBLIC = {
     "LocalCluster": "dask_hpc.cluster",
     "SLURMCluster": "dask_hpc.slurm.cluster",
+    "SLURMRunner": "dask_hpc.slurm.runner",
     "Job": "dask_hpc.client",
     "Runtime": "dask_hpc.client",
     "install": "dask_hpc.client",
     "runtime": "dask_hpc.client",
 }
-__all__ = ["Job", "LocalCluster", "Runtime", "SLURMCluster", "__version__", "install", "runtime"]
+__all__ = [
+    "Job",
+    "LocalCluster",
+    "Runtime",
+    "SLURMCluster",
+    "SLURMRunner",
+    "__version__",
+    "install",
+    "runtime",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -61,7 +61,7 @@ class Agent:
         """Watch for signals and, if it is known, for the end of the walltime (seconds since the epoch)."""
         try:
             # one process may have several nannies
-            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _notice_all)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, notice_all)
         except (RuntimeError, ValueError) as error:
             # signals reach the main thread only, which a worker inside a program does not run in
             logger.info("A notice by SIGUSR1 is not heard here: %s", error)
@@ -148,7 +148,8 @@ class Agent:
         task.add_done_callback(self._tasks.discard)
 
 
-def _notice_all() -> None:
+def notice_all() -> None:
+    """The batch system has said that the end of this process is near."""
     for agent in list(_agents.values()):
         agent.noticed()
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, cast
 
+import dask
 import distributed
 from dask.utils import parse_bytes
 from distributed.core import Status
@@ -20,6 +21,7 @@ from distributed.deploy.spec import NoOpAwaitable, SpecCluster
 
 from dask_hpc.adaptive import SafeAdaptive
 from dask_hpc.config import Settings, settings
+from dask_hpc.dashboard import link_template
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.scheduler.install import attach
 from dask_hpc.scheduler.releases import Releases
@@ -33,20 +35,33 @@ _ADAPT = frozenset(
 )
 #: How long nodes that could not be released are left alone.
 _AGAIN_S = 5.0
+#: The pool of workers that are in none with a name.
+DEFAULT_POOL = ""
 
 
 class SafeScaling(SpecCluster):
     """Scaling for clusters that are made of worker specifications: nothing is lost."""
 
-    #: Workers asked for last; None: what was started with.
-    _wanted: int | None = None
-    _shrinking: asyncio.Task[None] | None = None
     _releases: Releases | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        #: Workers (batch jobs) asked for last, by pool; a pool that is absent has what was started with.
+        self._wanted: dict[str, int] = {}
+        #: What makes each pool smaller.
+        self._shrinking: dict[str, asyncio.Task[None]] = {}
+        super().__init__(*args, **kwargs)
 
     @property
     def refused(self) -> dict[str, str]:
         """Why nodes that should have gone have stayed, by node."""
         return {} if self._releases is None else dict(self._releases.refused)
+
+    @property
+    def dashboard_link(self) -> str:
+        """Link to the dashboard; behind JupyterHub through its proxy, unless another is configured."""
+        template = link_template(dask.config.get("distributed.dashboard.link"))
+        with dask.config.set({"distributed.dashboard.link": template}):
+            return super().dashboard_link
 
     async def _start(self) -> Any:
         result = await super()._start()
@@ -87,24 +102,25 @@ class SafeScaling(SpecCluster):
         """
         if self.status in (Status.closing, Status.closed, Status.failed):
             return super().scale(n, memory, cores)
-        for name, value in (("n", n), ("cores", cores)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise ValueError(f"{name} is {value!r}; allowed: a whole number, 0 or more")
+        check_counts(n=n, cores=cores)
         if memory is not None:
             n = max(n, math.ceil(parse_bytes(memory) / self._memory_per_worker()))
         if cores is not None:
             n = max(n, math.ceil(cores / self._threads_per_worker()))
+        return self._scale_pool(DEFAULT_POOL, n, dry_run)
+
+    def _scale_pool(self, pool: str, n: int, dry_run: bool) -> Any:
         if dry_run:
-            return self.sync(self._rehearse, n)
-        self._wanted = n
-        while len(self.worker_spec) < n:
-            self.worker_spec.update(self.new_worker_spec())
-        cast(Any, self.loop).add_callback(self._adjust)
+            return self.sync(self._rehearse, pool, n)
+        self._wanted[pool] = n
+        self._grow(pool)
+        cast(Any, self.loop).add_callback(self._adjust, pool)
         return NoOpAwaitable() if self.asynchronous else None
 
     async def scale_down(self, workers: Iterable[Any]) -> None:
         """Let workers go by name, those that can; all workers of a batch job go together."""
         specs = {self._spec_of(name) for name in workers}
+        pools = {self._pool_of(spec) for spec in specs}
         if self._starting(specs):
             await self._open()
         self._install()
@@ -113,8 +129,7 @@ class SafeScaling(SpecCluster):
         stay = await self._there()
         gone = [spec for spec in specs if not any(str(name) in stay for name in self._workers_of(spec))]
         await self._forget(gone)
-        if self._wanted is not None:
-            self._wanted = min(self._wanted, len(self.worker_spec))
+        self._want_no_more(pools)
 
     def adapt(self, Adaptive: Any = SafeAdaptive, *args: Any, **kwargs: Any) -> Any:
         """Follow the load; as in stock, but shrinking loses nothing and never keeps from growing."""
@@ -132,43 +147,77 @@ class SafeScaling(SpecCluster):
 
     # ------------------------------------------------------------ internals
 
-    async def _adjust(self) -> None:
+    def _pool_of(self, spec: Any) -> str:
+        """The pool that a specification belongs to; there is one, unless a subclass has more."""
+        return str(self.worker_spec.get(spec, {}).get("pool", DEFAULT_POOL))
+
+    def _specs(self, pool: str) -> list[Any]:
+        return [spec for spec in self.worker_spec if self._pool_of(spec) == pool]
+
+    def _excess(self, pool: str) -> int:
+        """By how much a pool is larger than wanted."""
+        return len(self._specs(pool)) - self._wanted[pool] if pool in self._wanted else 0
+
+    def _next_spec(self, pool: str) -> dict[Any, Any]:
+        """Name and specification of the next worker of a pool."""
+        return dict(self.new_worker_spec())
+
+    def _grow(self, pool: str) -> None:
+        while self._excess(pool) < 0:
+            self.worker_spec.update(self._next_spec(pool))
+
+    def _want_no_more(self, pools: Iterable[str]) -> None:
+        """What has gone, or could not be started, is not asked for again."""
+        for pool in pools:
+            if pool in self._wanted:
+                self._wanted[pool] = min(self._wanted[pool], len(self._specs(pool)))
+
+    async def _adjust(self, pool: str) -> None:
         await self._open()
         if self.status != Status.running:
             return
-        if self._shrinking is None or self._shrinking.done():
-            self._shrinking = asyncio.ensure_future(self._shrink())
+        task = self._shrinking.get(pool)
+        if task is None or task.done():
+            self._shrinking[pool] = asyncio.ensure_future(self._shrink(pool))
 
-    @property
-    def _excess(self) -> int:
-        return 0 if self._wanted is None else len(self.worker_spec) - self._wanted
-
-    async def _shrink(self) -> None:
+    async def _shrink(self, pool: str) -> None:
         """Release workers until there are as many as wanted; what cannot be released is tried again."""
-        while self.status == Status.running and self._excess > 0:
+        while self.status == Status.running and (excess := self._excess(pool)):
             if self._starting(self.worker_spec):
                 await self._open()
-                continue
-            try:
-                coming = [spec for spec in await self._coming() if spec in self.worker_spec]
-                if coming:
-                    await self._forget(coming[: self._excess])
-                    continue
-                answer = await self._ask("release", count=self._excess)
-            except (DaskHPCError, OSError) as error:
-                logger.warning("The cluster could not be made smaller: %s", error)
-                answer = {"released": {}}
+            elif excess < 0:
+                # more were asked for while workers were leaving
+                self._grow(pool)
+                await self._open()
+            else:
+                await self._release(pool)
+        others = [task for other, task in self._shrinking.items() if other != pool]
+        if self.status == Status.running and all(task.done() for task in others):
+            self._install().refused.clear()
+
+    async def _release(self, pool: str) -> None:
+        """Let those go that are too many, as far as they can."""
+        gone = set()
+        try:
+            coming = await self._coming(pool)
+            excess = max(0, self._excess(pool))
+            if coming or not excess:
+                await self._forget(coming[:excess])
+                return
+            answer = await self._ask("release", count=excess, **self._limits(pool))
             gone = {self._spec_of(name) for names in answer["released"].values() for name in names}
-            await self._forget(gone)
-            if not gone:
-                await asyncio.sleep(_AGAIN_S)
-        if self.status != Status.running:
-            return
-        self._install().refused.clear()
-        while self._excess < 0:
-            # more were asked for while workers were leaving
-            self.worker_spec.update(self.new_worker_spec())
-        await self._open()
+        except (DaskHPCError, OSError) as error:
+            logger.warning("The cluster could not be made smaller: %s", error)
+        await self._forget(gone)
+        if not gone:
+            await asyncio.sleep(_AGAIN_S)
+
+    def _limits(self, pool: str) -> dict[str, Any]:
+        """What a release is limited to: the workers of a pool when there are others."""
+        specs = self._specs(pool)
+        if len(specs) == len(self.worker_spec):
+            return {}
+        return {"among": [name for spec in specs for name in self._workers_of(spec)]}
 
     async def _open(self) -> None:
         """Start and close workers as specified; what cannot be started is said, and asked for no more.
@@ -181,11 +230,15 @@ class SafeScaling(SpecCluster):
         except Exception as error:
             failed = [spec for spec, worker in self.workers.items() if worker.status != Status.running]
             logger.error("%d of the workers could not be started: %s", len(failed), _first_line(error))
+            pools = {self._pool_of(spec) for spec in failed}
             for spec in failed:
                 self.worker_spec.pop(spec, None)
                 self.workers.pop(spec).status = Status.failed
-            if self._wanted is not None:
-                self._wanted = min(self._wanted, len(self.worker_spec))
+            self._want_no_more(pools)
+            self._not_started(pools)
+
+    def _not_started(self, pools: Iterable[str]) -> None:
+        """Some of these pools could not be started."""
 
     def _starting(self, specs: Iterable[Any]) -> bool:
         """Whether some are being started: they may execute tasks already, and cannot be stopped halfway."""
@@ -208,10 +261,10 @@ class SafeScaling(SpecCluster):
         identity = await cast(Any, self.scheduler_comm).identity()
         return {str(worker["name"]) for worker in identity["workers"].values()}
 
-    async def _coming(self) -> list[Any]:
+    async def _coming(self, pool: str) -> list[Any]:
         """Specifications of which no worker is connected: there is nothing to lose."""
         there = await self._there()
-        return [s for s in self.worker_spec if not any(str(name) in there for name in self._workers_of(s))]
+        return [s for s in self._specs(pool) if not any(str(name) in there for name in self._workers_of(s))]
 
     async def _forget(self, specs: Iterable[Any]) -> None:
         """Close what specifications stand for: their workers have left the scheduler, or never came."""
@@ -219,11 +272,11 @@ class SafeScaling(SpecCluster):
             self.worker_spec.pop(spec, None)
         await self._open()
 
-    async def _rehearse(self, n: int) -> dict[str, Any]:
-        excess = len(self.worker_spec) - n
+    async def _rehearse(self, pool: str, n: int) -> dict[str, Any]:
+        excess = len(self._specs(pool)) - n
         plan = {"add": max(0, -excess), "release": {}, "bytes": 0, "refused": {}}
         if excess > 0:
-            answer = await self._ask("release", count=excess, dry_run=True)
+            answer = await self._ask("release", count=excess, dry_run=True, **self._limits(pool))
             plan["release"] = {node: list(names) for node, names in answer["nodes"].items()}
             plan |= {"bytes": answer["bytes"], "refused": answer["refused"]}
         return plan
@@ -236,13 +289,20 @@ class SafeScaling(SpecCluster):
         return answer["result"]
 
     async def _close(self) -> None:
-        self._wanted = None  # whatever was asked for, nothing is to be started any more
-        if self._shrinking is not None:
-            self._shrinking.cancel()
+        self._wanted.clear()  # whatever was asked for, nothing is to be started any more
+        for task in self._shrinking.values():
+            task.cancel()
         if self.status == Status.running:
             with suppress(DaskHPCError, OSError, TimeoutError):
                 await asyncio.wait_for(self._ask("closing"), _AGAIN_S)
         await super()._close()
+
+
+def check_counts(**counts: Any) -> None:
+    """Raise ValueError for an argument that is neither None nor a whole number, 0 or more."""
+    for name, value in counts.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise ValueError(f"{name} is {value!r}; allowed: a whole number, 0 or more")
 
 
 def _first_line(error: Exception) -> str:

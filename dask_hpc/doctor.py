@@ -25,6 +25,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from dask_hpc.dashboard import HUB_LINK, link_template
 from dask_hpc.errors import SlurmError
 from dask_hpc.slurm.commands import SINFO, command_environment
 from dask_hpc.slurm.text import parse_sinfo
@@ -132,13 +133,13 @@ def check_dashboard_link(environment: Mapping[str, str] = os.environ, template: 
         return Finding("dashboard link", "ok", f"{template} (not behind JupyterHub)")
     if "JUPYTERHUB_" in template or "proxy/" in template:
         return Finding("dashboard link", "ok", template)
-    return Finding(
-        "dashboard link",
-        "warn",
-        f"{template} does not lead through JupyterHub's proxy: the link in notebooks is dead",
-        "export DASK_DISTRIBUTED__DASHBOARD__LINK='{JUPYTERHUB_SERVICE_PREFIX}proxy/{port}/status' "
-        "and pip install jupyter-server-proxy in the server's environment",
-    )
+    proxy = "pip install jupyter-server-proxy in the server's environment"
+    if (ours := link_template(template, environment)) != template:
+        text = f"{ours} for dask_hpc's clusters; for others {template}, which is dead behind JupyterHub"
+    else:
+        text = f"{template} does not lead through JupyterHub's proxy: the link in notebooks is dead"
+    remedy = f"export DASK_DISTRIBUTED__DASHBOARD__LINK='{HUB_LINK}' and {proxy}"
+    return Finding("dashboard link", "warn", text, remedy)
 
 
 def check_sensors(powercap: Path = Path("/sys/class/powercap")) -> Finding:

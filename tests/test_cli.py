@@ -28,7 +28,7 @@ from dask_hpc_policies.codec import encode
 from dask_hpc_policies.decision import Decision
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 
-COMMANDS = ["cancel", "decisions", "demo", "doctor", "jobs", "policies", "replay", "status"]
+COMMANDS = ["cancel", "config", "decisions", "demo", "doctor", "jobs", "policies", "replay", "status"]
 ASK = {"status": [], "jobs": [], "decisions": [], "cancel": ["some-job"]}
 
 

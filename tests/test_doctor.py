@@ -73,7 +73,9 @@ def test_dashboard_link() -> None:
     assert doctor.check_dashboard_link(hub, "{JUPYTERHUB_SERVICE_PREFIX}proxy/{port}/status").verdict == "ok"
     dead = doctor.check_dashboard_link(hub, plain)
     assert dead.verdict == "warn"
+    assert "{JUPYTERHUB_SERVICE_PREFIX}proxy/{port}/status for dask_hpc's clusters" in dead.text
     assert "DASK_DISTRIBUTED__DASHBOARD__LINK" in dead.remedy
+    assert "is dead" in doctor.check_dashboard_link(hub, "http://elsewhere:{port}").text
 
 
 def test_sensors(tmp_path: Path) -> None:

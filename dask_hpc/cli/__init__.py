@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from dask_hpc.cli.cluster import cancel, decisions, jobs, status
+from dask_hpc.cli.config import config
 from dask_hpc.cli.demo import demo
 from dask_hpc.cli.doctor import doctor
 from dask_hpc.cli.output import OneLineGroup
@@ -24,5 +25,5 @@ def hpc() -> None:
     """Turn a Dask cluster into a managed batch system."""
 
 
-for _command in (demo, policies, replay, doctor, status, jobs, decisions, cancel):
+for _command in (demo, policies, replay, doctor, config, status, jobs, decisions, cancel):
     hpc.add_command(_command)

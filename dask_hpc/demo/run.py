@@ -305,7 +305,7 @@ def _one_thread_each() -> Iterator[None]:
 
 
 def _check_slurm() -> None:
-    from dask_hpc.slurm.cluster import SLURMJob
+    from dask_hpc.slurm.jobs import SLURMJob
 
     try:
         SLURMJob("tcp://127.0.0.1:0", name="check")

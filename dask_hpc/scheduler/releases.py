@@ -38,6 +38,8 @@ class Choice:
     #: Groups of nodes that leave together: all of one job, or a single one of plain work.
     groups: list[list[Node]] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    #: Names of the workers it is limited to; None: no limit.
+    among: frozenset[str] | None = None
 
 
 class Releases:
@@ -53,13 +55,20 @@ class Releases:
 
     # ---------------------------------------------------------------- choose
 
-    def choose(self, count: int) -> Choice:
+    def choose(self, count: int, among: Collection[Any] | None = None) -> Choice:
         """The `count` nodes whose leaving costs least; fewer when no more can leave.
 
         Nodes that no job holds go first, then those of jobs above their minimum, the latest job first.
+
+        Parameters
+        ----------
+        count
+            How many.
+        among
+            Names of workers: only nodes that have no others are looked at; None: all nodes.
         """
         state = self.engine.state
-        choice = Choice()
+        choice = Choice(among=None if among is None else frozenset(map(str, among)))
         free = self._movable(state.nodes.free(), choice)
         taken = self.engine.rounds.choose(free, count)
         choice.groups += [[node] for node in taken]
@@ -85,9 +94,11 @@ class Releases:
     def _of_job(self, job: JobRecord, wanted: int, choice: Choice) -> list[list[Node]]:
         state = self.engine.state
         held = [node for node in state.nodes_of(job) if node.up]
+        up, low = len(held), job.resolved.min_nodes
+        held = [node for node in held if self._is_among(node, choice.among)]
         if not held:
             return []
-        up, low = len(held), job.resolved.min_nodes
+        wanted = min(wanted, len(held))
         fitting = largest_at_most(job.spec.constraint, max(low, up - wanted), low)
         if job.state != "running" or job.resolved.kind != "malleable" or fitting is None or fitting >= up:
             text = f"{job.id} holds it: {job.state}, {job.resolved.kind}, {up} of at least {counted(low)}"
@@ -101,12 +112,17 @@ class Releases:
     def _movable(self, nodes: Iterable[Node], choice: Choice) -> list[Node]:
         movable = []
         for node in nodes:
+            if not self._is_among(node, choice.among):
+                continue
             why = self._veto(node)
             if why is None:
                 movable.append(node)
             else:
                 choice.refused[node.id] = why
         return movable
+
+    def _is_among(self, node: Node, names: Collection[str] | None) -> bool:
+        return names is None or all(str(name) in names for name in self._names(node))
 
     def _veto(self, node: Node) -> str | None:
         """Why the node must stay: an actor lives there, or a plugin of the user's says so."""
@@ -120,10 +136,10 @@ class Releases:
 
     # --------------------------------------------------------------- release
 
-    async def plan(self, count: int) -> dict[str, Any]:
+    async def plan(self, count: int, among: Collection[Any] | None = None) -> dict[str, Any]:
         """What `release` would do now: worker names by node, bytes that only they hold, refusals."""
         async with self.engine.kept_awake():
-            choice = self.choose(count)
+            choice = self.choose(count, among)
             nodes = [node for group in choice.groups for node in group]
             addresses = {address for node in nodes for address in node.workers}
             return {
@@ -132,8 +148,8 @@ class Releases:
                 "refused": choice.refused,
             }
 
-    async def release(self, count: int) -> dict[str, Any]:
-        """Let `count` nodes go, chosen by `choose`, each as soon as it is empty.
+    async def release(self, count: int, among: Collection[Any] | None = None) -> dict[str, Any]:
+        """Let `count` nodes go, chosen by `choose` (see there), each as soon as it is empty.
 
         Returns
         -------
@@ -142,17 +158,24 @@ class Releases:
             not, by node.
         """
         async with self.engine.kept_awake():
-            choice = self.choose(count)
+            choice = self.choose(count, among)
             answers = await asyncio.gather(*(self._let_go(group, count) for group in choice.groups))
+            self._forget(choice)
         answer: dict[str, Any] = {"released": {}, "refused": {}}
         for one in answers:
             answer["released"].update(one["released"])
             answer["refused"].update(one["refused"])
         if len(answer["released"]) < count:
             answer["refused"] = {**choice.refused, **answer["refused"]}
-        self.refused.clear()
         self._note([], answer["refused"])
         return answer
+
+    def _forget(self, choice: Choice) -> None:
+        """Forget why nodes have stayed that could be chosen, or are gone."""
+        nodes = self.engine.state.nodes.nodes
+        for id in list(self.refused):
+            if id not in nodes or self._is_among(nodes[id], choice.among):
+                del self.refused[id]
 
     def _note(self, gone: Iterable[str], stay: dict[str, str]) -> None:
         """Remember and say why nodes stay that should have gone."""

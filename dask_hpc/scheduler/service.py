@@ -278,10 +278,13 @@ class Service:
             "pass_p99_s": passes[int(len(passes) * 0.99)] if passes else None,
         }
 
-    async def release(self, count: int, dry_run: bool = False) -> dict[str, Any]:
+    async def release(
+        self, count: int, dry_run: bool = False, among: Sequence[Any] | None = None
+    ) -> dict[str, Any]:
         """Let `count` nodes go without losing anything; see `Releases.release` and `Releases.plan`."""
         check_nodes("release", "count", count)
-        return await (self.releases.plan(count) if dry_run else self.releases.release(count))
+        how = self.releases.plan if dry_run else self.releases.release
+        return await how(count, among)
 
     async def depart(self, worker: str, within_s: float, reason: str) -> dict[str, Any]:
         """A worker (by address) will be gone soon, whatever is left on it; see `Departures`."""

@@ -8,90 +8,65 @@ whose walltime runs out is asked for as long before as jobs have taken to come.
 
 from __future__ import annotations
 
-import asyncio
 import math
-import time
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from dask.utils import parse_bytes
 from distributed.core import Status
 
-try:
-    import dask_jobqueue.slurm
-except ImportError as error:
-    raise ImportError("SLURMCluster needs dask-jobqueue; pip install 'dask-hpc[slurm]'") from error
-
-from dask_hpc.cluster import SafeScaling, logger
+from dask_hpc.cluster import DEFAULT_POOL, check_counts, logger
 from dask_hpc.config import Settings, settings
-from dask_hpc.errors import SlurmError
-from dask_hpc.slurm import commands
-from dask_hpc.slurm.rows import QueuedJob, is_over
-
-#: After so many jobs in a row without a worker, no more are asked for.
-_FAILURES = 3
-_AGENT = "--preload dask_hpc.agent --preload-nanny dask_hpc.agent"
+from dask_hpc.slurm.jobs import SLURMJob, StockCluster
+from dask_hpc.slurm.pools import OPTIONS, PoolAdaptive, read_pools
+from dask_hpc.slurm.reconcile import Reconciled
 
 
-class SLURMJob(dask_jobqueue.slurm.SLURMJob):
-    """A Slurm job with workers; `dask_jobqueue.slurm.SLURMJob` with the agent."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        # a shell between Slurm and the worker would keep Slurm's signals, or end on them
-        self._command_template = f"exec {self._command_template} {_AGENT}"
-
-    async def close(self) -> None:
-        """Cancel the job."""
-        await super().close()
-        self.status = Status.closed
-
-
-class SLURMCluster(SafeScaling, dask_jobqueue.slurm.SLURMCluster):
+class SLURMCluster(Reconciled, StockCluster):
     """`dask_jobqueue.SLURMCluster` that loses nothing when it shrinks or its jobs end.
 
     Takes the same arguments and reads the same ``jobqueue.slurm`` configuration.
+
+    Parameters
+    ----------
+    pools
+        More kinds of jobs, by name: what is not as in the arguments of the cluster (``queue``, ``cores``,
+        ``memory``, ``processes``, ``walltime``, ``job_extra_directives``, ...), ``resources`` (Dask's, of
+        each worker) and ``jobs`` to start with. Workers of a pool have its name in theirs, and as much of
+        a resource of that name as they have threads. None: ``jobqueue.slurm.pools`` of the configuration.
+    resources
+        Abstract resources (Dask's) of each worker, by name.
 
     Raises
     ------
     InstallError
         When the installed `distributed` is not one this release knows.
+    ValueError
+        When a pool has a name or an option that is not allowed.
 
     Examples
     --------
-    >>> cluster = SLURMCluster(cores=8, memory="16 GB", walltime="01:00:00")  # doctest: +SKIP
+    >>> staging = {"queue": "staging", "cores": 2, "memory": "8 GB"}
+    >>> cluster = SLURMCluster(cores=8, memory="16 GB", pools={"staging": staging})  # doctest: +SKIP
+    >>> cluster.scale(jobs=1, pool="staging")  # doctest: +SKIP
     >>> cluster.adapt(minimum_jobs=1, maximum_jobs=20)  # doctest: +SKIP
     """
 
     job_cls = SLURMJob
-    _reconciling: asyncio.Task[None] | None = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: Jobs (by specification) whose successor has been asked for.
-        self._expiring: set[Any] = set()
-        #: Seconds from the submission of a job to its first worker, the latest last.
-        self.waits_s: deque[float] = deque(maxlen=20)
-        #: How often Slurm was asked what has become of the jobs.
-        self.asked = 0
-        self._come: set[Any] = set()
-        self._trouble = ""
-        #: Jobs that have ended without a worker since one has come.
-        self._failures = 0
+    def __init__(
+        self, *args: Any, pools: Mapping[str, Mapping[str, Any]] | None = None, **kwargs: Any
+    ) -> None:
+        #: Pools by name; the default pool has none.
+        self.pools = read_pools(pools, kwargs.get("config_name") or "slurm", of_jobs(kwargs))
         super().__init__(*args, **kwargs)
+        self._check_walltimes()
+        for pool in self.pools.values():
+            if pool.jobs:
+                self.scale(jobs=pool.jobs, pool=pool.name)
 
     def _settings(self) -> Settings:
-        grouped = self._dummy_job.worker_processes > 1
-        return settings().updated(node_by="job") if grouped else settings()
-
-    async def _start(self) -> Any:
-        result = await super()._start()
-        self._reconciling = asyncio.ensure_future(self._reconcile())
-        return result
-
-    async def _close(self) -> None:
-        if self._reconciling is not None:
-            self._reconciling.cancel()
-        await super()._close()
+        return settings().updated(node_by="job") if self._grouped else settings()
 
     def scale(  # type: ignore[override]
         self,
@@ -100,113 +75,125 @@ class SLURMCluster(SafeScaling, dask_jobqueue.slurm.SLURMCluster):
         memory: Any = None,
         cores: int | None = None,
         dry_run: bool = False,
+        pool: str | None = None,
     ) -> Any:
-        """Have `n` workers, or `jobs` jobs; see `SafeScaling.scale`. Only whole jobs leave."""
+        """Have `n` workers, or `jobs` jobs, in a pool; see `SafeScaling.scale`. Only whole jobs leave.
+
+        Parameters
+        ----------
+        n, jobs, memory, cores
+            How many workers or jobs, or as many as have that memory or those cores together.
+        dry_run
+            Change nothing; return what would be done.
+        pool
+            Name of the pool; None: the default one.
+        """
+        if self.status in (Status.closing, Status.closed, Status.failed):
+            return super().scale()
         if n is not None and jobs:
             raise ValueError(f"n is {n!r} (workers) and jobs is {jobs!r}; give one of them")
-        if n is not None and not isinstance(n, int):
-            raise ValueError(f"n is {n!r}; allowed: a whole number of workers, 0 or more")
-        if n is not None:
-            jobs = math.ceil(n / self._dummy_job.worker_processes)
-        self._failures = 0
-        return super().scale(jobs, memory=memory, cores=cores, dry_run=dry_run)
+        check_counts(n=n, jobs=jobs, cores=cores)
+        name = self._known(pool)
+        job = self._job(name)
+        wanted = max(
+            jobs,
+            math.ceil((n or 0) / job.worker_processes),
+            math.ceil((cores or 0) / (job.worker_cores or 1)),
+            math.ceil(parse_bytes(memory or 0) / (job.worker_memory or 1)),
+        )
+        if not dry_run:
+            wanted = self._sensible(name, wanted)
+        return self._scale_pool(name, wanted, dry_run)
 
     def adapt(self, *args: Any, **kwargs: Any) -> Any:
-        """Follow the load by whole jobs; takes ``minimum_jobs`` and ``maximum_jobs``, too."""
+        """Follow the load by whole jobs of the default pool; takes ``minimum_jobs`` and ``maximum_jobs``.
+
+        What never gets a worker is asked for three times in a row, and then once in five minutes.
+        """
         processes = self._dummy_job.worker_processes
         for bound in ("minimum", "maximum"):
             if (jobs := kwargs.pop(f"{bound}_jobs", None)) is not None:
                 kwargs[bound] = jobs * processes
-        if processes > 1:
+        if self._grouped:
             kwargs.setdefault("worker_key", job_of)
+        if len(self.pools) > 1 and not args:
+            kwargs.setdefault("Adaptive", PoolAdaptive)
+        self._failures.clear()
         return super().adapt(*args, **kwargs)
 
-    @property
-    def _excess(self) -> int:
-        # a job and its successor count once
-        return super()._excess - (0 if self._wanted is None else len(self._expiring & set(self.worker_spec)))
-
-    def new_worker_spec(self) -> Any:
-        """The next job, under a name that no job has had before."""
-        spec = super().new_worker_spec()
+    def new_worker_spec(self, pool: str = DEFAULT_POOL) -> dict[Any, Any]:
+        """The next job of a pool, under a name that no job has had before."""
+        [(name, spec)] = super().new_worker_spec().items()
+        if pool != DEFAULT_POOL:
+            name = f"{self._name}-{pool}-{self._i}"
         self._i += 1
-        return spec
+        options = self.pools[pool].job_options(spec["options"])
+        processes = self._job(pool).worker_processes
+        made = {"cls": spec["cls"], "options": options, "pool": pool}
+        if self._grouped:
+            made["group"] = [f"-{number}" for number in range(processes)]
+            if processes == 1:
+                # called like those of jobs with several: what comes before the number is the node
+                options["name"] = f"{name}-0"
+        return {name: made}
 
-    # ------------------------------------------------------------- reconcile
+    def job_script(self, pool: str | None = None) -> str:
+        """The script of the jobs of a pool."""
+        return str(self._job(self._known(pool)).job_script())
 
-    async def _reconcile(self) -> None:
-        """Ask Slurm what has become of the jobs, for as long as the cluster lives."""
-        poll_s = settings().slurm_poll_s
-        while self.status in (Status.created, Status.starting, Status.running):
-            await asyncio.sleep(poll_s)
-            jobs = {job.job_id: spec for spec, job in self.workers.items() if job.job_id}
-            self.asked += 1
-            try:
-                rows = {str(row.number): row for row in await commands.squeue(jobs)}
-                await self._compare(jobs, rows)
-            except Exception as error:
-                # whatever it is, it is said once and asked again: else jobs would silently stay unreplaced
-                if repr(error) != self._trouble:
-                    expected = isinstance(error, (SlurmError, OSError))
-                    text = "What has become of the jobs is not known: %s"
-                    logger.warning(text, error, exc_info=None if expected else error)
-                self._trouble = repr(error)
-            else:
-                self._trouble = ""
+    def elsewhere(self) -> set[str]:
+        """Names of the workers that are not of the default pool."""
+        specs = [spec for spec in self.worker_spec if self._pool_of(spec) != DEFAULT_POOL]
+        return {str(name) for spec in specs for name in self._workers_of(spec)}
 
-    async def _compare(self, jobs: Mapping[str, Any], rows: Mapping[str, QueuedJob]) -> None:
-        """Replace jobs (specifications by id) that Slurm has ended, or will end soon."""
-        now_s, lead_s = time.time(), self._lead_s()
-        there = await self._there()
-        for id, spec in jobs.items():
-            row = rows.get(id)
-            if spec not in self.worker_spec:
-                continue
-            if row is None or is_over(row.state):
-                self._ended(id, spec, row)
-                del self.worker_spec[spec]
-                if spec in self.workers:
-                    self.workers.pop(spec).status = Status.closed
-                continue
-            connected = any(str(name) in there for name in self._workers_of(spec))
-            if connected and spec not in self._come and row.submit_s is not None:
-                self._come.add(spec)
-                self._failures = 0
-                self.waits_s.append(max(0.0, now_s - row.submit_s))
-            if row.state == "RUNNING" and row.end_s is not None and row.end_s - now_s < lead_s:
-                self._expiring.add(spec)
-        self._expiring &= set(self.worker_spec)
-        self._come &= set(self.worker_spec)
-        while self._excess < 0:
-            self.worker_spec.update(self.new_worker_spec())
-        await self._open()
+    # ----------------------------------------------------------------- pools
 
-    def _ended(self, id: str, spec: Any, row: QueuedJob | None) -> None:
-        """Say that a job has ended; after several that never had a worker, ask for no more."""
-        how = "unknown to Slurm" if row is None else ", ".join(filter(None, (row.state, row.reason)))
-        self._failures += spec not in self._come
-        if self._failures < _FAILURES or self._wanted is None:
-            logger.warning("Slurm job %s has ended (%s); it is replaced", id, how)
-            return
-        self._wanted = min(self._wanted, len(self.worker_spec) - 1)
-        logger.error(
-            "Slurm job %s has ended (%s): %d in a row without a worker; it is not replaced. What the jobs "
-            "have printed is in %s; scale again when the cause is mended",
-            id,
-            how,
-            self._failures,
-            self._dummy_job.log_directory or "Slurm's output files",
-        )
+    def _known(self, pool: str | None) -> str:
+        if pool is None:
+            return DEFAULT_POOL
+        if pool not in self.pools:
+            names = ", ".join(repr(name) for name in self.pools if name) or "none but the default one"
+            raise ValueError(f"pool is {pool!r}; allowed: {names}")
+        return pool
 
-    def _lead_s(self) -> float:
-        """How long before the end of a job its successor is asked for.
+    def _job(self, pool: str) -> SLURMJob:
+        """A job like those of the pool."""
+        if pool == DEFAULT_POOL:
+            return self._dummy_job
+        return self.job_cls("tcp://scheduler", name="one", **self.pools[pool].job_options(self._job_kwargs))
 
-        The slowest of the latest jobs counts, not their median: a successor that comes late finds what
-        it was to take over gone.
-        """
+    @property
+    def _grouped(self) -> bool:
+        """Whether jobs have several workers."""
+        return any(self._job(pool).worker_processes > 1 for pool in self.pools)
+
+    def _threads_per_worker(self) -> int:
+        return int(self._dummy_job.worker_process_threads)
+
+    def _memory_per_worker(self) -> int:
+        return int(self._dummy_job.worker_memory // self._dummy_job.worker_processes)
+
+    def _next_spec(self, pool: str) -> dict[Any, Any]:
+        return self.new_worker_spec(pool)
+
+    def _check_walltimes(self) -> None:
         known = settings()
-        wait_s = max(self.waits_s, default=0.0) + 2 * known.slurm_poll_s
-        return known.walltime_notice_s + known.walltime_margin_s + wait_s
+        for pool in self.pools:
+            walltime_s = self._job(pool).walltime_s
+            if walltime_s is not None and walltime_s < known.walltime_notice_s + known.walltime_margin_s:
+                logger.warning(
+                    "The walltime of %s is %.0f s: less than hpc.walltime.notice (%.0f s) and "
+                    "hpc.walltime.margin (%.0f s) together; workers take tasks for half of that time only",
+                    f"pool {pool!r}" if pool else "the jobs",
+                    walltime_s,
+                    known.walltime_notice_s,
+                    known.walltime_margin_s,
+                )
+
+
+def of_jobs(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a cluster's arguments that are about its jobs."""
+    return {name: value for name, value in options.items() if name in OPTIONS}
 
 
 def job_of(worker: Any) -> str:

@@ -208,9 +208,21 @@ async def own_job_end_s(
 
 
 async def run(
-    *command: str, timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None
+    *command: str,
+    timeout_s: float = TIMEOUT_S,
+    environment: Mapping[str, str] | None = None,
+    as_is: bool = False,
 ) -> str:
     """What one of Slurm's commands prints.
+
+    Parameters
+    ----------
+    command
+        The command and its arguments.
+    timeout_s, environment
+        As for `squeue`.
+    as_is
+        Leave the environment as it is: `sbatch` gives it to the job.
 
     Raises
     ------
@@ -218,7 +230,7 @@ async def run(
         When it is not on PATH, ends with another exit code than 0 (with its own message), or takes longer
         than `timeout_s`; it is killed then, and when the caller is cancelled.
     """
-    return _checked(command[0], *await _outcome(command, timeout_s, environment))
+    return _checked(command[0], *await _outcome(command, timeout_s, environment, as_is))
 
 
 def command_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -236,11 +248,15 @@ def command_environment(environment: Mapping[str, str] | None = None) -> dict[st
 
 
 async def _outcome(
-    command: tuple[str, ...], timeout_s: float, environment: Mapping[str, str] | None
+    command: tuple[str, ...], timeout_s: float, environment: Mapping[str, str] | None, as_is: bool = False
 ) -> tuple[int, str, str]:
     """Exit code, output and messages of a command."""
     name = command[0]
-    settings = command_environment(environment)
+    settings = (
+        dict(os.environ if environment is None else environment)
+        if as_is
+        else command_environment(environment)
+    )
     path = settings.get("PATH", os.defpath)
     if (executable := shutil.which(name, path=path)) is None:
         raise SlurmError(f"{name} is not on PATH ({path}); load the site's Slurm module, or set PATH")

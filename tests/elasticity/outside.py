@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from distributed import Client
+from distributed import Client, get_worker
 
 PATIENCE_S = 60.0
 _ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +34,17 @@ def mark(path: str, name: str, nap_s: float) -> str:
         file.write(f"{name}\n")
     time.sleep(nap_s)
     return name
+
+
+def where(_: Any) -> str:
+    """A task that tells the name of its worker."""
+    return str(get_worker().name)
+
+
+def held(gate: str, number: int) -> int:
+    """A task that lasts until there is the file `gate`."""
+    until(lambda: os.path.exists(gate), gate)
+    return number
 
 
 class Marks:

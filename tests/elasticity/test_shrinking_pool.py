@@ -1,0 +1,45 @@
+"""A release that is limited to some workers, as those of one pool, takes none of the others."""
+
+from __future__ import annotations
+
+import asyncio
+
+from elastic_clusters import shrinkable
+from elastic_work import until
+
+import dask_hpc
+
+
+def test_only_the_workers_that_are_named_are_let_go_although_others_cost_less() -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            futures = await made.results(20, workers=[made.address(2), made.address(3)])
+            plan = await made.cluster._ask("release", count=3, dry_run=True, among=[2, 3])
+            assert set(plan["nodes"]) == {"2", "3"}
+            assert plan["bytes"] > 0
+            answer = await made.cluster._ask("release", count=1, among=["3"])
+            assert list(answer["released"]) == ["3"]
+            assert made.names() == {"0", "1", "2"}
+            assert all(future.status == "finished" for future in futures)
+
+    asyncio.run(run())
+
+
+def test_a_job_gives_up_nodes_of_that_pool_alone_and_only_those_are_refused() -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            runtime = await dask_hpc.install(made.client)
+            async with runtime.job("fit", nodes=4, min_nodes=3, max_nodes=4) as job:
+                await until(lambda: made.cluster._releases.engine.state.nodes.nodes, "nodes are known")
+                await until(lambda: not made.cluster._releases.engine.state.nodes.free(), "it has all")
+                answer = await made.cluster._ask("release", count=2, among=[1])
+                assert set(answer["released"]) == {"1"}
+                answer = await made.cluster._ask("release", count=1, among=[2])
+                assert answer["released"] == {}
+                assert set(answer["refused"]) == {"2"} == set(made.cluster.refused)
+                # what is refused elsewhere stays to be read
+                await made.cluster._ask("release", count=1, among=[3])
+                assert set(made.cluster.refused) == {"2", "3"}
+            await job.wait(10)
+
+    asyncio.run(run())

@@ -1,0 +1,138 @@
+"""Slurm's commands absent, hanging or talking nonsense under a cluster: it is said, and the cluster goes on.
+
+The commands only pretend here: jobs are never started, and the workers that are there are local ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from outside import until
+
+import dask_hpc
+from dask_hpc.slurm import reconcile
+
+OPTIONS = {
+    "cores": 1,
+    "memory": "1 GB",
+    "interface": "lo",
+    "silence_logs": False,
+    "scheduler_options": {"dashboard_address": ":0"},
+}
+#: Numbers the jobs; none of them ever runs.
+SUBMIT = 'echo x >> "$0.asked"; echo "Submitted batch job $(wc -l < "$0.asked")"'
+
+
+@pytest.fixture
+def fakes(tmp_path: Path, monkeypatch: Any) -> Iterator[Any]:
+    """A function that puts a command in the place of one of Slurm's."""
+    # nothing else is found, so that a Slurm of this machine is not either
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("sleep", "wc"):
+        (tmp_path / name).symlink_to(f"/bin/{name}")
+
+    def fake(name: str, script: str) -> None:
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+
+    fake("scancel", "exit 0")
+    with dask.config.set({"hpc.slurm.poll": "100 ms"}):
+        yield fake
+
+
+def submitted(folder: Path) -> int:
+    """How many jobs were asked for."""
+    path = folder / "sbatch.asked"
+    return len(path.read_text().split()) if path.exists() else 0
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        (None, "SlurmError: sbatch is not on PATH"),
+        (
+            "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1",
+            "invalid partition specified: x",
+        ),
+        ("echo Welcome", "Could not parse job id from submission command output"),
+    ],
+)
+def test_a_job_that_cannot_be_submitted_is_one_message_and_the_cluster_goes_on(
+    fakes: Any, tmp_path: Path, caplog: Any, script: str | None, text: str
+) -> None:
+    fakes("squeue", "exit 1")
+    if script is not None:
+        fakes("sbatch", script)
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        made.scale(jobs=1)
+        until(lambda: not made.worker_spec and "could not be started" in caplog.text, "it is said")
+        ours = [record for record in caplog.records if record.name.startswith("dask_hpc")]
+        said = [record.getMessage() for record in ours if record.levelno >= logging.WARNING]
+        assert len(said) == 1
+        assert text in said[0]
+        fakes("sbatch", SUBMIT)
+        made.scale(jobs=1)
+        until(lambda: len(made.workers) == 1, "another one is submitted")
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ("exec sleep 600", "squeue did not end within 0.5 s"),
+        ("echo Welcome to the cluster", "the line is 'Welcome to the cluster'"),
+    ],
+)
+def test_a_squeue_that_hangs_or_talks_nonsense_is_said_once_and_jobs_come_and_go(
+    fakes: Any, tmp_path: Path, monkeypatch: Any, caplog: Any, script: str, text: str
+) -> None:
+    monkeypatch.setattr(reconcile, "SQUEUE_S", 0.5)
+    fakes("sbatch", SUBMIT)
+    fakes("squeue", script)
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        made.scale(jobs=2)
+        until(lambda: made.asked > 2, "it is asked again")
+        assert caplog.text.count("What has become of the jobs is not known") == 1
+        assert text in caplog.text
+        assert len(made.worker_spec) == 2
+        made.scale(jobs=3)
+        until(lambda: len(made.workers) == 3, "it grows")
+        made.scale(jobs=1)
+        until(lambda: len(made.workers) == 1, "it shrinks")
+        assert submitted(tmp_path) == 3
+
+
+def test_an_adaptive_cluster_stops_asking_for_jobs_that_never_have_a_worker(
+    fakes: Any, tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    fakes("sbatch", SUBMIT)
+    # Slurm knows none of them: they have ended at once
+    fakes("squeue", "exit 0")
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        made.adapt(minimum=1, maximum=4, interval="20 ms")
+        until(lambda: "3 in a row without a worker" in caplog.text, "it gives up")
+        until(lambda: not made.worker_spec, "no job is asked for")
+        asked, looked = submitted(tmp_path), made.asked
+        until(lambda: made.asked > looked + 3, "it looks again")
+        assert submitted(tmp_path) == asked == 3
+        # after a while one is tried
+        monkeypatch.setattr(reconcile, "RETRY_S", 0.0)
+        until(lambda: submitted(tmp_path) > asked, "one more is asked for")
+
+
+def test_an_adaptive_cluster_does_not_call_an_sbatch_that_fails_for_ever(
+    fakes: Any, tmp_path: Path, caplog: Any
+) -> None:
+    fakes("sbatch", 'echo x >> "$0.asked"; exit 1')
+    fakes("squeue", "exit 0")
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        made.adapt(minimum=1, maximum=4, interval="20 ms")
+        until(lambda: submitted(tmp_path) >= 3, "it tries")
+        looked = made.asked
+        until(lambda: made.asked > looked + 5, "it looks again")
+        assert submitted(tmp_path) == 3
+        assert caplog.text.count("could not be started") == 3

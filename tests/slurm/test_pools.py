@@ -1,0 +1,146 @@
+"""Pools of a Slurm cluster: what their jobs look like, and what is refused; nothing is submitted here."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import pytest
+
+import dask_hpc
+from dask_hpc.config import Settings
+from dask_hpc.slurm.pools import read_pools
+from dask_hpc.slurm.reconcile import lead_s
+
+COMMON = {"cores": 4, "processes": 2, "memory": "8 GB", "queue": "compute", "interface": "lo"}
+
+
+@pytest.fixture
+def made() -> Iterator[Any]:
+    """A cluster with two pools besides the default one."""
+    staging = {"queue": "staging", "cores": 2, "processes": 1, "memory": "4 GB", "walltime": "01:00:00"}
+    fat = {"memory": "64 GB", "resources": {"licence": 1}, "job-extra-directives": ["--exclusive"]}
+    with dask_hpc.SLURMCluster(
+        **COMMON,
+        pools={"staging": staging, "fat": fat},
+        resources={"compute": None},
+        scheduler_options={"dashboard_address": ":0"},
+    ) as cluster:
+        yield cluster
+
+
+def option(script: str, name: str) -> str:
+    """Value of an option of the workers' command."""
+    return str(re.findall(rf" {name} (\S+)", script)[-1])
+
+
+def test_jobs_of_a_pool_have_its_options_and_else_those_of_the_cluster(made: Any) -> None:
+    plain, staging, fat = made.job_script(), made.job_script(pool="staging"), made.job_script(pool="fat")
+    assert "#SBATCH -p compute" in plain
+    assert "#SBATCH -p staging" in staging
+    assert "#SBATCH -t 01:00:00" in staging
+    assert "#SBATCH --cpus-per-task=2" in staging
+    assert "#SBATCH -p compute" in fat
+    assert "#SBATCH --exclusive" in fat
+    assert "--exclusive" not in plain
+    # a task that asks for 1 of it takes a thread
+    assert option(plain, "--resources") == "compute=2"
+    assert option(staging, "--resources") == "staging=2"
+    assert option(fat, "--resources") == "fat=2,licence=1"
+    assert "--nworkers" not in staging
+    assert option(fat, "--nworkers") == "2"
+
+
+def test_workers_have_the_name_of_the_pool_in_theirs_and_jobs_are_told_apart(made: Any) -> None:
+    specs = {}
+    for pool in ("", "staging", "fat"):
+        specs.update(made.new_worker_spec(pool))
+    assert list(specs) == ["SLURMCluster-0", "SLURMCluster-staging-1", "SLURMCluster-fat-2"]
+    assert [spec["group"] for spec in specs.values()] == [["-0", "-1"], ["-0"], ["-0", "-1"]]
+    # jobs with several workers number them, and so must those with one
+    assert specs["SLURMCluster-staging-1"]["options"]["name"] == "SLURMCluster-staging-1-0"
+
+
+def test_several_workers_a_job_are_known_although_only_the_configuration_says_so() -> None:
+    settings = {f"jobqueue.slurm.{name}": value for name, value in COMMON.items()}
+    with (
+        dask.config.set(settings),
+        dask_hpc.SLURMCluster(scheduler_options={"dashboard_address": ":0"}) as cluster,
+    ):
+        [spec] = cluster.new_worker_spec().values()
+        assert spec["group"] == ["-0", "-1"]
+        assert cluster.scale(cores=8, dry_run=True)["add"] == 2
+
+
+def test_the_size_of_a_pool_is_its_own(made: Any) -> None:
+    assert made.scale(jobs=3, pool="staging", dry_run=True)["add"] == 3
+    assert made.scale(cores=8, pool="staging", dry_run=True)["add"] == 4
+    assert made.scale(cores=8, dry_run=True)["add"] == 2
+    assert made.scale(4, dry_run=True)["add"] == 2
+    assert made.scale(memory="128 GB", pool="fat", dry_run=True)["add"] == 2
+    with pytest.raises(ValueError, match="pool is 'stagin'; allowed: 'staging', 'fat'"):
+        made.scale(jobs=1, pool="stagin")
+
+
+@pytest.mark.parametrize(
+    ("pools", "text"),
+    [
+        ("staging", r"pools is 'staging'; allowed: options by name of the pool"),
+        ({"a b": {}}, r"pools has the name 'a b'; allowed: letters, digits"),
+        ({"x;rm": {}}, r"pools has the name 'x;rm'"),
+        ({"s": "staging"}, r"pools\['s'\] is 'staging'; allowed: options, such as"),
+        ({"s": {"que": "x"}}, r"pools\['s'\] has the option 'que'; did you mean 'queue'\?"),
+        ({"s": {"security": None}}, r"pools\['s'\] has the option 'security'; allowed: account, "),
+        ({"s": {"jobs": -1}}, r"pools\['s'\]\['jobs'\] is -1; allowed: a whole number, 0 or more"),
+        ({"s": {"resources": 2}}, r"pools\['s'\]\['resources'\] is 2; allowed: amounts by name"),
+        (
+            {"s": {"resources": {"g": "$(id)"}}},
+            r"pools\['s'\]: resources\['g'\] is '\$\(id\)'; allowed: a num",
+        ),
+        ({"s": {"resources": {"a=1": 1}}}, r"pools\['s'\]: resources has the name 'a=1'"),
+        ({"s": {"worker-extra-args": ["--resources", "a=1"]}}, r"has --resources; give resources="),
+        ({"s": {"memory": "much"}}, r"pools\['s'\]: "),
+    ],
+)
+def test_what_is_refused_names_the_pool_the_value_and_what_is_allowed(pools: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        read_pools(pools, "slurm", COMMON)
+
+
+def test_pools_may_come_from_the_configuration() -> None:
+    with dask.config.set({"jobqueue.slurm.pools": {"staging": {"job-mem": "1G", "jobs": 2}}}):
+        pools = read_pools(None, "slurm", COMMON)
+        assert pools["staging"].options == {"job_mem": "1G"}
+        assert pools["staging"].jobs == 2
+    with (
+        dask.config.set({"jobqueue.slurm.pools": {"staging": {"partition": "x"}}}),
+        pytest.raises(ValueError, match=r"jobqueue\.slurm\.pools\['staging'\] has the option 'partition'"),
+    ):
+        read_pools(None, "slurm", COMMON)
+
+
+def test_a_walltime_that_is_shorter_than_emptying_takes_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    options = {**COMMON, "scheduler_options": {"dashboard_address": ":0"}, "silence_logs": False}
+    with (
+        caplog.at_level(logging.WARNING),
+        dask_hpc.SLURMCluster(**options, pools={"short": {"walltime": "2"}}),
+    ):
+        pass
+    said = [record.message for record in caplog.records if "walltime" in record.message]
+    assert said == [
+        "The walltime of pool 'short' is 120 s: less than hpc.walltime.notice (120 s) and "
+        "hpc.walltime.margin (10 s) together; workers take tasks for half of that time only"
+    ]
+
+
+def test_a_successor_is_asked_for_in_time_and_not_at_once() -> None:
+    known = Settings(walltime_notice_s=120.0, walltime_margin_s=10.0, slurm_poll_s=15.0)
+    assert lead_s(3600.0, [], known) == 130 + 30
+    assert lead_s(3600.0, [200.0, 40.0], known) == 130 + 230
+    assert lead_s(None, [200.0], known) == 130 + 230
+    # a job that has just started has none yet, however short it is and however long the queue
+    for limit_s in (60.0, 120.0, 300.0):
+        assert lead_s(limit_s, [900.0], known) < limit_s
