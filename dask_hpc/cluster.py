@@ -112,9 +112,10 @@ class SafeScaling(SpecCluster):
         await cast(Any, self.scheduler_comm).retire_workers(names=names, close_workers=False, remove=True)
         stay = await self._there()
         gone = [spec for spec in specs if not any(str(name) in stay for name in self._workers_of(spec))]
-        await self._forget(gone)
         if self._wanted is not None:
-            self._wanted = min(self._wanted, len(self.worker_spec))
+            # before they are forgotten, which takes a while: whoever looks meanwhile would replace them
+            self._wanted = min(self._wanted, len(self.worker_spec.keys() - gone))
+        await self._forget(gone)
 
     def adapt(self, Adaptive: Any = SafeAdaptive, *args: Any, **kwargs: Any) -> Any:
         """Follow the load; as in stock, but shrinking loses nothing and never keeps from growing."""
