@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -202,8 +203,20 @@ async def move_off(
     if keys and others:
         left_s = max(1.0, within_s - (stopwatch_s() - began_s))
         with suppress(TimeoutError):
-            await asyncio.wait_for(scheduler.replicate(keys=keys, n=1, workers=others, delete=False), left_s)
+            await asyncio.wait_for(_copy(scheduler, keys, others), left_s)
     return [address for address in addresses if address not in scheduler.workers]
+
+
+async def _copy(scheduler: Scheduler, keys: Iterable[Any], addresses: Sequence[str]) -> None:
+    """Copy results to these workers in turn.
+
+    Not by `Scheduler.replicate`: it logs an event that cannot be sent, and a client that then asks for
+    events, or is subscribed to them, loses its connection.
+    """
+    wanted: dict[str, dict[Any, list[str]]] = {}
+    for key, address in zip(keys, cycle(addresses)):
+        wanted.setdefault(address, {})[key] = [ws.address for ws in scheduler.tasks[key].who_has or ()]
+    await asyncio.gather(*(scheduler.gather_on_worker(address, held) for address, held in wanted.items()))
 
 
 async def remove(scheduler: Scheduler, address: str) -> None:

@@ -6,12 +6,10 @@ On a LocalCluster beside stock's, and on a private Slurm of several virtual node
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,9 @@ from harness import Options, Row, main, row
 
 import dask_hpc
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "slurm"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / name) for name in ("slurm", "elasticity"))
 
+from outside import environment
 from private_slurm import PrivateSlurm, missing
 
 #: Results on the cluster when a node leaves: so many, of that size.
@@ -42,7 +41,11 @@ def run(options: Options) -> list[Row]:
     if why := missing():
         print(f"without Slurm: {why}", file=sys.stderr)
         return rows
-    with PrivateSlurm(nodes=4, staging_nodes=1) as slurm, _environment(slurm.environment):
+    with (
+        PrivateSlurm(nodes=4, staging_nodes=1) as slurm,
+        environment(slurm.environment),
+        dask.config.set({"hpc.slurm.poll": "1 s"}),
+    ):
         figures = _measure(_slurm(), repetitions)
     for text, mine in zip(("usable node", "released node"), figures, strict=True):
         rows.append(row(f"Slurm, one job a node: request to {text}", mine, "ms"))
@@ -95,22 +98,6 @@ def _until(client: Client, cluster: Any, workers: int) -> float:
             raise TimeoutError(f"not {workers} workers within 120 s")
         time.sleep(0.002)
     return (time.perf_counter() - began_s) * 1e3
-
-
-@contextmanager
-def _environment(variables: Any) -> Iterator[None]:
-    """The environment that leads to a Slurm, and in which its jobs find this package."""
-    before = dict(os.environ)
-    root = Path(__file__).resolve().parents[2]
-    paths = [str(root / name) for name in ("", "policies", "widgets")]
-    os.environ.update(variables)
-    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, before.get("PYTHONPATH", "")])
-    try:
-        with dask.config.set({"hpc.slurm.poll": "1 s"}):
-            yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 if __name__ == "__main__":

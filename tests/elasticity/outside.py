@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,16 @@ def workers(client: Client) -> dict[str, str]:
     """Addresses of connected workers by name."""
     rows = client.scheduler_info(n_workers=-1)["workers"]
     return {str(row["name"]): address for address, row in rows.items()}
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """These variables of the environment, as those of a Slurm; processes started in it find the package."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    os.environ["PYTHONPATH"] = PATHS
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from distributed import Client
+from elastic_clusters import shrinkable
 from elastic_work import until, within
 
 import dask_hpc
@@ -53,5 +54,25 @@ def test_a_job_wider_than_the_cluster_may_become_is_refused() -> None:
             with pytest.raises(InvalidJob, match="2"):
                 async with runtime.job("wide", nodes=3):
                     pass
+
+    asyncio.run(run())
+
+
+def test_a_node_that_leaves_is_never_counted_as_missing_while_it_is_closed() -> None:
+    async def run() -> None:
+        async with shrinkable(3) as there:
+            cluster, excess = there.cluster, []
+            cluster.scale(3)
+            opened = cluster._open
+
+            async def looked() -> None:
+                # what a look at the jobs of Slurm sees that comes at this moment: below 0 it asks for another
+                excess.append(cluster._excess)
+                await opened()
+
+            cluster._open = looked
+            await within(cluster.scale_down([2]))
+            await there.size(2)
+            assert set(excess) == {0}
 
     asyncio.run(run())

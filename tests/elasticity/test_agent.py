@@ -198,6 +198,8 @@ def test_data_beside_an_actor_moves(local: Machine) -> None:
     [departure] = local.departures(address)
     assert (list(departure["actors"]), list(departure["lost"])) == (["counts"], [])
     assert local.client.gather(data) == list(range(20))
+    # all events can be read: a `WorkerState` in one of them would cut the client off
+    assert lost(local.client)[:2] == (0, 0)
 
 
 def test_all_workers_of_one_process_are_told(local: Machine) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import dask
 from distributed import Client, wait
-from outside import PATHS, Marks, lost, until
+from outside import Marks, environment, lost, until
 
 import dask_hpc
 
@@ -34,17 +34,9 @@ class Work:
         assert set(self.marks.started().values()) == {1}
 
 
-def environment(slurm: Any, monkeypatch: Any) -> None:
-    """Commands lead to the private Slurm, and its jobs find this package."""
-    for name, value in slurm.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("PYTHONPATH", PATHS)
-
-
 @contextmanager
-def dask_on(slurm: Any, folder: Path, monkeypatch: Any, **options: Any) -> Iterator[tuple[Any, Client]]:
+def dask_on(slurm: Any, folder: Path, **options: Any) -> Iterator[tuple[Any, Client]]:
     """A cluster on the private Slurm and a client of it."""
-    environment(slurm, monkeypatch)
     processes = options.get("processes", 1)
     defaults = {
         "cores": processes,
@@ -59,6 +51,7 @@ def dask_on(slurm: Any, folder: Path, monkeypatch: Any, **options: Any) -> Itera
         "silence_logs": False,
     }
     with (
+        environment(slurm.environment),
         dask.config.set({"hpc.slurm.poll": "500 ms"}),
         dask_hpc.SLURMCluster(**{**defaults, **options}) as made,
         Client(made) as client,

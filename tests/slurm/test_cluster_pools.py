@@ -32,10 +32,8 @@ def partitions(cluster: Any, made: Any) -> dict[str, list[str]]:
     return found
 
 
-def test_each_pool_has_its_own_partition_resources_and_size(
-    cluster: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
-    with dask_on(cluster, tmp_path, monkeypatch, pools={"staging": STAGING | {"jobs": 1}}) as (made, client):
+def test_each_pool_has_its_own_partition_resources_and_size(cluster: Any, tmp_path: Path) -> None:
+    with dask_on(cluster, tmp_path, pools={"staging": STAGING | {"jobs": 1}}) as (made, client):
         made.scale(jobs=2)
         until(lambda: pools_of(client) == (2, 2), "both pools are there")
         assert partitions(cluster, made) == {"": ["compute 10:00"] * 2, "staging": ["staging 30:00"]}

@@ -14,8 +14,7 @@ import yaml
 from click.testing import CliRunner
 from dask_labextension.manager import DaskClusterManager
 from distributed import Client
-from outside import PATIENCE_S
-from slurm_dask import environment
+from outside import PATIENCE_S, environment
 
 import dask_hpc
 from dask_hpc.cli import hpc
@@ -62,9 +61,8 @@ def test_all_settings_are_printed_too() -> None:
 
 @pytest.mark.slow
 def test_the_panel_of_jupyterlab_makes_scales_adapts_and_closes_such_a_cluster(
-    cluster: Any, tmp_path: Path, monkeypatch: Any, printed: Any
+    cluster: Any, tmp_path: Path, printed: Any
 ) -> None:
-    environment(cluster, monkeypatch)
     site = {**SITE, "log-directory": str(tmp_path), "local-directory": str(tmp_path)}
     overrides = {f"jobqueue.slurm.{name}": value for name, value in site.items()}
 
@@ -87,7 +85,7 @@ def test_the_panel_of_jupyterlab_makes_scales_adapts_and_closes_such_a_cluster(
             await manager.close_cluster(model["id"])
             assert manager.list_clusters() == []
 
-    with dask.config.set(printed), dask.config.set(overrides):
+    with environment(cluster.environment), dask.config.set(printed), dask.config.set(overrides):
         asyncio.run(run())
 
 
