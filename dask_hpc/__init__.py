@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from dask_hpc.adaptive import PolicyAdaptive as PolicyAdaptive
     from dask_hpc.client import Job as Job
     from dask_hpc.client import Runtime as Runtime
     from dask_hpc.client import install as install
@@ -22,12 +23,22 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "LocalCluster": "dask_hpc.cluster",
     "SLURMCluster": "dask_hpc.slurm.cluster",
+    "PolicyAdaptive": "dask_hpc.adaptive",
     "Job": "dask_hpc.client",
     "Runtime": "dask_hpc.client",
     "install": "dask_hpc.client",
     "runtime": "dask_hpc.client",
 }
-__all__ = ["Job", "LocalCluster", "Runtime", "SLURMCluster", "__version__", "install", "runtime"]
+__all__ = [
+    "Job",
+    "LocalCluster",
+    "PolicyAdaptive",
+    "Runtime",
+    "SLURMCluster",
+    "__version__",
+    "install",
+    "runtime",
+]
 
 
 def __getattr__(name: str) -> Any:

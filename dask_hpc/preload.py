@@ -6,7 +6,8 @@
       scheduler:
         preload: [dask_hpc.preload]
 
-With no job declared, the scheduler works exactly as without it.
+With no job declared, the scheduler works exactly as without it, but for the answer that adaptive clusters
+get: they keep workers for a while (``hpc.pool.hold``).
 """
 
 from __future__ import annotations

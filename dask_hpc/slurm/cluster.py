@@ -126,6 +126,16 @@ class SLURMCluster(SafeScaling, dask_jobqueue.slurm.SLURMCluster):
         # a job and its successor count once
         return super()._excess - (0 if self._wanted is None else len(self._expiring & set(self.worker_spec)))
 
+    @property
+    def expiring(self) -> set[Any]:
+        """Names of workers of jobs whose successor has been asked for."""
+        return {name for spec in self._expiring for name in self._workers_of(spec)}
+
+    @property
+    def workers_per_node(self) -> int:
+        """Workers of a Slurm job."""
+        return int(self._dummy_job.worker_processes)
+
     def new_worker_spec(self) -> Any:
         """The next job, under a name that no job has had before."""
         spec = super().new_worker_spec()

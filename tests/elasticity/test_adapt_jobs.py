@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import dask
 import pytest
 from distributed import Client
 from elastic_work import until, within
@@ -41,7 +42,8 @@ def test_it_grows_for_a_job_and_shrinks_when_the_job_has_ended() -> None:
             await within(job.wait(20))
             await until(lambda: len(cluster.scheduler.workers) == 1, "it has shrunk")
 
-    asyncio.run(run())
+    with dask.config.set({"hpc.pool.hold": "100 ms"}):
+        asyncio.run(run())
 
 
 def test_a_job_wider_than_the_cluster_may_become_is_refused() -> None:
