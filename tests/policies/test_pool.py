@@ -70,7 +70,9 @@ pools = st.builds(
     minimum=st.integers(0, 3),
     maximum=st.none() | st.integers(3, 12),
 )
-looks = st.lists(st.tuples(st.integers(0, 20), st.floats(0.01, 90.0)), min_size=1, max_size=40)
+looks = st.lists(
+    st.tuples(st.integers(0, 20), st.floats(0.01, 4.0) | st.floats(0.01, 90.0)), min_size=1, max_size=40
+)
 
 
 @given(pools, looks)
@@ -200,6 +202,17 @@ def test_a_node_that_was_hard_to_get_is_kept_longer() -> None:
     assert pool.look(0).nodes == 0
 
 
+def test_a_node_that_comes_late_stays_for_a_hold_although_nobody_has_asked_since() -> None:
+    pool = Pool(startup_s=50.0)
+    pool.look(1)
+    for _ in range(49):
+        assert pool.look(0).nodes == 1
+    assert pool.look(0, 2.0).nodes == len(pool.came_s) == 1
+    for _ in range(59):
+        assert pool.look(0).nodes == 1
+    assert pool.look(0).nodes == 0
+
+
 def test_pending_nodes_go_before_nodes_that_are_there() -> None:
     pool = Pool(startup_s=1.0)
     pool.look(2)
@@ -244,7 +257,8 @@ def test_a_lower_maximum_takes_effect_at_once_on_young_nodes_too() -> None:
 
 def test_what_is_there_at_the_first_look_is_kept_for_the_hold() -> None:
     pool = Pool()
-    pool.came_s = {"a": 0.0, "b": 0.0}
+    # somebody has started the one and asked for the other
+    pool.came_s, pool.asked_s, pool.startup_s = {"a": 0.0}, {"b": 0.0}, 1e9
     assert pool.look(0).nodes == 2
     assert pool.look(0, HOLD_S - 0.5).nodes == 2
     assert pool.look(0, 1.0).nodes == 0
