@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import dask
 import distributed
+import pytest
 from bursts import Burst, Run, Verdict, load, reversals
 from distributed import Client
 from elastic_clusters import shrinkable
-from elastic_work import Gate, until, within
+from elastic_work import PATIENCE_S, Gate, until, within
 
 import dask_hpc
 
@@ -127,6 +132,20 @@ def test_without_adapt_a_job_policy_is_told_how_to_have_the_pool_follow() -> Non
         await within(job.wait(20))
 
     run(test, dask_hpc.LocalCluster)
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs_both_clusters_to_the_last_result() -> None:
+    script = Path(__file__).with_name("bursts.py")
+    command = [sys.executable, str(script), "--minutes", "0.1", "--seeds", "1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S * 5)
+    assert done.returncode in (0, 1), done.stderr
+    runs = json.loads(done.stdout)["runs"]
+    assert [(run["seed"], run["ours"]) for run in runs] == [(1, True), (1, False)]
+    for run in runs:
+        assert not run["failures"]
+        assert run["bursts"] == len(load(run["seed"], 0.1))
+        assert run["arrivals"] > 0
 
 
 def test_the_benchmark_counts_changes_of_direction_within_a_minute() -> None:
