@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from dask_hpc.adaptive import PolicyAdaptive as PolicyAdaptive
     from dask_hpc.client import Job as Job
     from dask_hpc.client import Runtime as Runtime
     from dask_hpc.client import install as install
@@ -24,6 +25,7 @@ _PUBLIC = {
     "LocalCluster": "dask_hpc.cluster",
     "SLURMCluster": "dask_hpc.slurm.cluster",
     "SLURMRunner": "dask_hpc.slurm.runner",
+    "PolicyAdaptive": "dask_hpc.adaptive",
     "Job": "dask_hpc.client",
     "Runtime": "dask_hpc.client",
     "install": "dask_hpc.client",
@@ -32,6 +34,7 @@ _PUBLIC = {
 __all__ = [
     "Job",
     "LocalCluster",
+    "PolicyAdaptive",
     "Runtime",
     "SLURMCluster",
     "SLURMRunner",

@@ -1,25 +1,43 @@
-"""Adaptive scaling whose shrinking loses nothing and never keeps the cluster from growing.
+"""Adaptive scaling by the pool policy; its shrinking loses nothing and never keeps the cluster from growing.
 
-Stock waits for workers to retire before it looks again, and closes those that would not. Here workers
-leave in the background, those on their way out are not counted, and those that stay are left alone
-for a while.
+How many workers there should be, and which have just come and stay, the pool policy says
+(`dask_hpc_policies.pool`), on the scheduler. Stock waits for workers to retire before it looks again, and
+closes those that would not. Here workers leave in the background, those on their way out are not counted,
+so that others come meanwhile, and those that could not go are left alone for a while.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from typing import Any
 
 import distributed
+
+logger = logging.getLogger(__name__)
 
 #: How long a worker that could not be released is not asked again.
 _AGAIN_S = 10.0
 
 
-class SafeAdaptive(distributed.Adaptive):
-    """`distributed.Adaptive` for clusters with `SafeScaling`; takes the same arguments."""
+class PolicyAdaptive(distributed.Adaptive):
+    """`distributed.Adaptive` by the pool policy, for `dask_hpc.LocalCluster` and `dask_hpc.SLURMCluster`.
+
+    Takes the same arguments, and ``interval`` and ``wait_count`` mean the same: how often it looks, and in
+    how many looks in a row a worker must have been superfluous. A worker is so only when ``hpc.pool.hold``
+    has passed since it was last needed, and since it came.
+
+    Examples
+    --------
+    >>> adaptive = cluster.adapt(minimum=1, maximum=20)  # doctest: +SKIP
+    >>> adaptive.reason  # doctest: +SKIP
+    '1 node asked for; all 6 are kept for 60 s after they were needed or came (hpc.pool.hold)'
+    """
 
     cluster: Any
+    #: Why there should be as many workers as the latest look said.
+    reason: str = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: Names of workers on their way out.
@@ -27,35 +45,69 @@ class SafeAdaptive(distributed.Adaptive):
         #: Until when workers that could not go are left alone, by name, on the loop's clock.
         self._kept_until_s: dict[Any, float] = {}
         self._releases: set[asyncio.Task[None]] = set()
+        #: Names of workers that have just come, as the policy knows them.
+        self._young: set[str] = set()
         super().__init__(*args, **kwargs)
 
     @property
     def plan(self) -> set[Any]:
         """Names of workers that there should be."""
-        return super().plan - self.leaving
+        return super().plan - self._going
 
     @property
     def requested(self) -> set[Any]:
         """Names of workers that have been started."""
-        return super().requested - self.leaving
+        return super().requested - self._going
 
     @property
     def observed(self) -> set[Any]:
         """Names of workers that are connected."""
-        return super().observed - self.leaving
+        return super().observed - self._going
+
+    @property
+    def _going(self) -> set[Any]:
+        return self.leaving | self.cluster.expiring
+
+    @property
+    def helping(self) -> int:
+        """Workers that do a part of the work and are not counted here."""
+        return 0
+
+    async def safe_target(self) -> int:
+        """Workers that there should be, within the bounds, as whole nodes."""
+        there = self.observed
+        answer = await self.cluster.ask(
+            "pool",
+            there=list(there),
+            pending=list(self.plan - there),
+            leaving=list(self._going),
+            helping=self.helping,
+            minimum=self.minimum,
+            maximum=None if math.isinf(self.maximum) else self.maximum,
+            target_duration=self.target_duration,
+        )
+        self._young = set(answer["stay"])
+        if answer["reason"] != self.reason:
+            logger.debug("Pool: %s", answer["reason"])
+        self.reason = answer["reason"]
+        size = self.cluster.workers_per_node
+        nodes = math.ceil(answer["nodes"] / size)
+        return size * (nodes if size * nodes <= self.maximum else int(self.maximum // size))
 
     async def workers_to_close(self, target: int) -> list[Any]:
-        """Names of workers that should go, without those that go already or could not a moment ago."""
+        """Names of workers that should go: not those that go already, could not, or have just come."""
         now_s = asyncio.get_running_loop().time()
         self._kept_until_s = {name: at for name, at in self._kept_until_s.items() if at > now_s}
+        stay = set(self._kept_until_s) | {name for name in self.observed if str(name) in self._young}
         # those that stay may be the first choice for ever: ask for as many more
-        chosen = await super().workers_to_close(max(0, target - len(self._kept_until_s)))
-        going = [name for name in chosen if name not in self.leaving and name not in self._kept_until_s]
+        chosen = await super().workers_to_close(max(0, target - len(stay)))
+        going = [name for name in chosen if name not in self._going and name not in stay]
         return going[: max(0, len(self.observed) - target)]
 
     async def scale_up(self, n: Any) -> None:
         """Have `n` workers besides those on their way out."""
-        await super().scale_up(n + len(self.leaving))
+        # the cluster itself keeps successors and those they replace apart
+        await super().scale_up(n + len(self.leaving - self.cluster.expiring))
 
     async def scale_down(self, workers: Any) -> None:
         """Let workers go in the background, each as soon as it can."""

@@ -19,7 +19,7 @@ from dask.utils import parse_bytes
 from distributed.core import Status
 from distributed.deploy.spec import NoOpAwaitable, SpecCluster
 
-from dask_hpc.adaptive import SafeAdaptive
+from dask_hpc.adaptive import PolicyAdaptive
 from dask_hpc.config import Settings, settings
 from dask_hpc.dashboard import link_template
 from dask_hpc.errors import DaskHPCError
@@ -71,7 +71,6 @@ class SafeScaling(SpecCluster):
     def _install(self) -> Releases:
         """Have the scheduler side there, also when somebody has uninstalled it: nothing leaves without it."""
         service = attach(cast(Any, self.scheduler), self._settings())
-        service.pool_target.wrap()
         self._releases = service.releases
         self._releases.wrap()
         return self._releases
@@ -132,15 +131,37 @@ class SafeScaling(SpecCluster):
         self._want_no_more(pools, gone)
         await self._forget(gone)
 
-    def adapt(self, Adaptive: Any = SafeAdaptive, *args: Any, **kwargs: Any) -> Any:
-        """Follow the load; as in stock, but shrinking loses nothing and never keeps from growing."""
+    def adapt(self, Adaptive: Any = PolicyAdaptive, *args: Any, **kwargs: Any) -> Any:
+        """Follow the load; as in stock, but by the pool policy, and shrinking loses nothing.
+
+        Workers come at once, and are kept for ``hpc.pool.hold`` after they were last needed; see
+        `dask_hpc.PolicyAdaptive`.
+        """
         low, high = kwargs.get("minimum", 0), kwargs.get("maximum", math.inf)
         if not 0 <= low <= high:
             raise ValueError(f"minimum is {low!r}, maximum {high!r}; allowed: 0 <= minimum <= maximum")
         unknown = set(kwargs) - _ADAPT
-        if unknown and Adaptive is SafeAdaptive:
+        if unknown and Adaptive is PolicyAdaptive:
             raise TypeError(f"adapt got {', '.join(sorted(unknown))}; allowed: {', '.join(sorted(_ADAPT))}")
         return super().adapt(Adaptive, *args, **kwargs)
+
+    async def ask(self, method: str, **arguments: Any) -> Any:
+        """What the scheduler side answers; raises `DaskHPCError` for what it refuses."""
+        self._install()
+        answer = await cast(Any, self.scheduler_comm).hpc(method=method, arguments=arguments)
+        if "error" in answer:
+            raise DaskHPCError(answer["error"][1])
+        return answer["result"]
+
+    @property
+    def expiring(self) -> set[Any]:
+        """Names of workers whose end is near and whose successors have been asked for."""
+        return set()
+
+    @property
+    def workers_per_node(self) -> int:
+        """Workers that come and go together."""
+        return max((len(self._workers_of(spec)) for spec in self.worker_spec), default=1)
 
     def together(self, workers: Iterable[Any]) -> list[set[Any]]:
         """Workers (by name) in groups that can only go together, with the rest of each group."""
@@ -206,7 +227,7 @@ class SafeScaling(SpecCluster):
             if coming or not excess:
                 await self._forget(coming[:excess])
                 return
-            answer = await self._ask("release", count=excess, **self._limits(pool))
+            answer = await self.ask("release", count=excess, **self._limits(pool))
             gone = {self._spec_of(name) for names in answer["released"].values() for name in names}
         except (DaskHPCError, OSError) as error:
             logger.warning("The cluster could not be made smaller: %s", error)
@@ -278,17 +299,10 @@ class SafeScaling(SpecCluster):
         excess = len(self._specs(pool)) - n
         plan = {"add": max(0, -excess), "release": {}, "bytes": 0, "refused": {}}
         if excess > 0:
-            answer = await self._ask("release", count=excess, dry_run=True, **self._limits(pool))
+            answer = await self.ask("release", count=excess, dry_run=True, **self._limits(pool))
             plan["release"] = {node: list(names) for node, names in answer["nodes"].items()}
             plan |= {"bytes": answer["bytes"], "refused": answer["refused"]}
         return plan
-
-    async def _ask(self, method: str, **arguments: Any) -> Any:
-        self._install()
-        answer = await cast(Any, self.scheduler_comm).hpc(method=method, arguments=arguments)
-        if "error" in answer:
-            raise DaskHPCError(answer["error"][1])
-        return answer["result"]
 
     async def _close(self) -> None:
         self._wanted.clear()  # whatever was asked for, nothing is to be started any more
@@ -296,7 +310,7 @@ class SafeScaling(SpecCluster):
             task.cancel()
         if self.status == Status.running:
             with suppress(DaskHPCError, OSError, TimeoutError):
-                await asyncio.wait_for(self._ask("closing"), _AGAIN_S)
+                await asyncio.wait_for(self.ask("closing"), _AGAIN_S)
         await super()._close()
 
 

@@ -20,6 +20,7 @@ import yaml
 
 from dask_hpc.errors import ConfigError
 from dask_hpc_policies.params import parse_duration
+from dask_hpc_policies.pool import HOLD
 
 _DAY_S = 86_400.0
 
@@ -118,6 +119,8 @@ _CHECKS: Mapping[str, _Check] = {
     ),
     "default_job_min_nodes": _Check("default-job.min-nodes", "an integer, 0 or more", _integer(0)),
     "pool_max_nodes": _Check("pool.max-nodes", "an integer, 1 or more, or null", _integer(1, none=True)),
+    "pool_hold_s": _Check("pool.hold", "a duration from 0 s to 1 d, such as '60 s'", HOLD.validate),
+    "pool_stock": _Check("pool.stock-adaptive", "'with-jobs' or 'always'", _choice("with-jobs", "always")),
     "node_by": _Check("node.by", "'worker', 'host' or 'job'", _choice("worker", "host", "job")),
     "trace_path": _Check("trace.path", "a path, or null", _text_or_none),
     "trace_keep": _Check("trace.keep", "an integer, 0 or more", _integer(0)),
@@ -168,6 +171,10 @@ class Settings:
     default_job_min_nodes: int = 1
     #: Nodes the cluster can ever have; None: as many as it has now.
     pool_max_nodes: int | None = None
+    #: How long adaptive clusters keep nodes after they were last needed, or have come.
+    pool_hold_s: float = HOLD.default
+    #: When stock's `Adaptive` follows the pool policy: while jobs are declared, or always.
+    pool_stock: str = "with-jobs"
     #: What a node is: each worker, all workers of one host, or all of one batch job.
     node_by: Literal["worker", "host", "job"] = "worker"
     #: File the trace goes to; None: memory only.

@@ -13,7 +13,7 @@ from distributed import Client
 from distributed.utils_test import gen_test
 
 import dask_hpc
-from dask_hpc.adaptive import SafeAdaptive
+from dask_hpc.adaptive import PolicyAdaptive
 
 FACTORY = {
     "labextension.factory.module": "dask_hpc",
@@ -56,7 +56,7 @@ async def test_its_manager_drives_a_cluster_and_loses_nothing():
                 assert all(future.status == "finished" for future in results)
                 adapted = manager.adapt_cluster(model["id"], 2, 3)
                 assert adapted["adapt"] == {"minimum": 2, "maximum": 3}
-                assert isinstance(manager._adaptives[model["id"]], SafeAdaptive)
+                assert isinstance(manager._adaptives[model["id"]], PolicyAdaptive)
                 await until(lambda: len(cluster.scheduler.workers) >= 2, "two at least")
                 assert await client.gather(data) == list(range(30))
             assert [row["id"] for row in manager.list_clusters()] == [model["id"]]

@@ -1,9 +1,9 @@
 """The engine: puts the parts together, and decides only when the whole is awake.
 
 Asleep, nothing of this package is in the scheduler but one RPC handler and three stream handlers of
-its own. The first job wakes it: the plugin joins, a few handlers are wrapped, and all plain work becomes
-the default job. When the last named job has ended, everything is handed back to stock scheduling and
-the engine sleeps again.
+its own, and the one that adaptive clusters ask (`pool_target`). The first job wakes it: the plugin joins, a
+few handlers are wrapped, and all plain work becomes the default job. When the last named job has ended,
+everything is handed back to stock scheduling and the engine sleeps again.
 """
 
 from __future__ import annotations

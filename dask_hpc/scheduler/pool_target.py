@@ -1,20 +1,29 @@
-"""How many workers a cluster should have: what stock asks for, and no fewer than jobs need.
+"""How many workers a cluster should have: the pool policy on what tasks, jobs and the job policy ask for.
 
 Stock looks at tasks alone. A job that waits for eight nodes has none that run, and a job between two
 steps has none at all: without this, an adaptive cluster would never grow for the one, and take the
-nodes of the other away.
+nodes of the other away. A job policy that requests and releases nodes takes the place of stock's answer.
+
+Whoever asks, stock's `Adaptive` or ours, the pool policy answers (`dask_hpc_policies.pool`), with one
+memory for both. Only ours tells which nodes are on their way and within which bounds.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from dask_hpc.scheduler.engine import Engine
 from dask_hpc.scheduler.state import State
+from dask_hpc_policies import pool
+from dask_hpc_policies.decision import Outcome, Reason, ReasonCode, ReleaseNodes, RequestNodes
+from dask_hpc_policies.protocol import Policy
 
 #: RPC by which adaptive clusters ask how many workers there should be.
 TARGET = "adaptive_target"
+#: Nobody who has asked longer ago than this still follows the answers.
+_FOLLOWED_S = 300.0
 
 
 class PoolTarget:
@@ -23,6 +32,11 @@ class PoolTarget:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._stock: Any = None
+        self._memory = pool.PoolState()
+        self._asked_s: float | None = None
+        #: What a job policy has asked for last, in nodes, with the policy.
+        self._wish: tuple[Policy, int] | None = None
+        engine.rounds.pool = self.take
 
     def wrap(self) -> None:
         """Answer whoever asks for the target."""
@@ -38,15 +52,71 @@ class PoolTarget:
         self._stock = None
 
     def target(self, **options: Any) -> int:
-        """Workers that there should be."""
-        stock: int = self._stock(**options)
-        state = self.engine.state
-        nodes = needed_nodes(state)
-        if not nodes:
+        """Workers that there should be, for stock's `Adaptive`, which tells nothing about them."""
+        if not (self.engine.awake or self.engine.state.settings.pool_stock == "always"):
+            # it has asked for what a cluster without the package does
+            stock: int = self._stock(**options)
             return stock
+        return self.decide(there=[ws.name for ws in self.engine.scheduler.workers.values()], **options).nodes
+
+    def decide(
+        self,
+        there: Iterable[Any],
+        pending: Iterable[Any] = (),
+        leaving: Iterable[Any] = (),
+        minimum: int = 0,
+        maximum: int | None = None,
+        helping: int = 0,
+        **options: Any,
+    ) -> pool.PoolDecision:
+        """Workers that there should be, and why.
+
+        Parameters
+        ----------
+        there, pending, leaving
+            Names of workers that are connected and stay, were asked for and have not come, go.
+        minimum, maximum
+            Bounds, in workers; None: no limit.
+        helping
+            Workers that are none of these and do a part of the work.
+        **options
+            Those of stock's `adaptive_target`.
+        """
+        now_s = self._asked_s = self.engine.state.now_s()
+        view = pool.PoolView(
+            now_s=now_s,
+            demand_nodes=max(0, self._demand(**options) - helping),
+            there=frozenset(map(str, there)),
+            pending=frozenset(map(str, pending)),
+            leaving=frozenset(map(str, leaving)),
+            minimum_nodes=minimum,
+            maximum_nodes=maximum,
+        )
+        params = {"hold_s": self.engine.state.settings.pool_hold_s}
+        decision, self._memory = pool.decide(view, self._memory, params)
+        return decision
+
+    def take(self, action: RequestNodes | ReleaseNodes) -> Outcome:
+        """Have the pool follow a job policy's action; refused when nobody asks for the target."""
+        if self._asked_s is None or self.engine.state.now_s() - self._asked_s > _FOLLOWED_S:
+            text = "the cluster does not follow the load: switch that on with cluster.adapt()"
+            why = Reason(ReasonCode.POOL_NOT_MANAGED, text)
+            return Outcome(action=action, result="refused", reason=why)
+        self._wish = (self.engine.controller.policy, action.nodes)
+        return Outcome(action=action, result="done", reason=action.reason)
+
+    def _demand(self, **options: Any) -> int:
+        """Workers that are asked for now, by whomever."""
+        state = self.engine.state
         up = [len(node.workers) for node in state.nodes.nodes.values() if node.up]
         workers_per_node = sum(up) / len(up) if up else 1.0
-        return max(stock, math.ceil(nodes * workers_per_node))
+        needed = math.ceil(needed_nodes(state) * workers_per_node)
+        if self._wish is not None and self.engine.awake and self._wish[0] is self.engine.controller.policy:
+            return max(needed, math.ceil(self._wish[1] * workers_per_node))
+        # a policy that is asked no more, or is not there any more, asks for nothing
+        self._wish = None
+        stock: int = self._stock(**options)
+        return max(needed, stock)
 
 
 def needed_nodes(state: State) -> int:

@@ -76,6 +76,8 @@ class Rounds:
         self.state = state
         self.drain = Drain(state)
         self.windows = Windows(state, self._new_id, tell)
+        #: Has the pool follow an action, or refuses it.
+        self.pool: Callable[[RequestNodes | ReleaseNodes], Outcome]
         self._report = report
         self._changed = changed
         self._ended = ended
@@ -108,20 +110,20 @@ class Rounds:
         -------
         accepted
             Actions with their reconfiguration ids (`outcome` waits for one).
-        refused
-            Outcomes of the others.
+        ended
+            Outcomes of the others: refused, or about the pool, which follows in its own time.
         """
         state = self.state
         round = Round(state.now_s(), trigger)
         accepted: list[tuple[Action, int]] = []
-        refused: list[Outcome] = []
+        ended: list[Outcome] = []
         supply = self._supply()
         for action in actions:
             if not isinstance(action, Shrink):
                 continue
             why = self._refusal(action)
             if why is not None:
-                refused.append(Outcome(action=action, result="refused", reason=why))
+                ended.append(Outcome(action=action, result="refused", reason=why))
                 continue
             job = state.jobs.active[action.job]
             leaving = self.choose(state.nodes_of(job), state.nodes_up(job) - action.nodes)
@@ -131,25 +133,24 @@ class Rounds:
             if isinstance(action, (Start, Expand)):
                 why = self._refusal(action) or self._short(action, supply)
             elif isinstance(action, (RequestNodes, ReleaseNodes)):
-                text = "the number of nodes of this cluster is not managed by dask_hpc"
-                why = Reason(ReasonCode.POOL_NOT_MANAGED, text)
+                ended.append(self.pool(action))
+                continue
             else:
                 continue
-            if why is not None or not isinstance(action, (Start, Expand)):
-                assert why is not None
-                refused.append(Outcome(action=action, result="refused", reason=why))
+            if why is not None:
+                ended.append(Outcome(action=action, result="refused", reason=why))
                 continue
             supply -= self._need(action)
             accepted.append((action, self._promise(round, action)))
         for action, _ in accepted:
             on_accept(action)
-        for outcome in refused:
+        for outcome in ended:
             self._report(outcome, trigger)
         if accepted:
             self._reserve_plain(round)
             self._rounds.append(round)
             self.poll()
-        return accepted, refused
+        return accepted, ended
 
     def withdraw(
         self, nodes: list[Node], reason: Reason, taker: Taker, limit_s: float | None = None

@@ -47,6 +47,7 @@ class Service:
         self.pool_target = PoolTarget(self.engine)
         self.departures = Departures(self.engine)
         self.releases = Releases(self.engine, self.departures.depart)
+        self.pool_target.wrap()
         self._checked: set[str] = set()
         #: Messages still to come on the streams of clients: client and token by job, by name of the message.
         self._due: dict[str, dict[str, tuple[str, str]]] = {OPEN: {}, CLOSE: {}}
@@ -286,6 +287,11 @@ class Service:
         how = self.releases.plan if dry_run else self.releases.release
         return await how(count, among)
 
+    async def pool(self, **view: Any) -> dict[str, Any]:
+        """Workers that there should be, which of them stay, and why; see `PoolTarget.decide`."""
+        decision = self.pool_target.decide(**view)
+        return {"nodes": decision.nodes, "stay": sorted(decision.stay), "reason": decision.reason.text}
+
     async def depart(self, worker: str, within_s: float, reason: str) -> dict[str, Any]:
         """A worker (by address) will be gone soon, whatever is left on it; see `Departures`."""
         return await self.departures.depart(worker, within_s, reason)
@@ -372,6 +378,7 @@ class Service:
         "cancel": cancel,
         "resize": resize,
         "release": release,
+        "pool": pool,
         "depart": depart,
         "closing": closing,
         "decisions": decisions,

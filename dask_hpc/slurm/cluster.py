@@ -121,6 +121,11 @@ class SLURMCluster(Reconciled, StockCluster):
         self._failures.clear()
         return super().adapt(*args, **kwargs)
 
+    @property
+    def workers_per_node(self) -> int:
+        """Workers of a job of the default pool."""
+        return int(self._dummy_job.worker_processes)
+
     def new_worker_spec(self, pool: str = DEFAULT_POOL) -> dict[Any, Any]:
         """The next job of a pool, under a name that no job has had before."""
         [(name, spec)] = super().new_worker_spec().items()

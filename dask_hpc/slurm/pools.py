@@ -13,7 +13,7 @@ from typing import Any
 
 import dask
 
-from dask_hpc.adaptive import SafeAdaptive
+from dask_hpc.adaptive import PolicyAdaptive
 from dask_hpc.cluster import DEFAULT_POOL
 from dask_hpc.slurm.jobs import NAME, NAMES, SLURMJob, StockCluster
 
@@ -101,7 +101,7 @@ def _read(where: str, name: str, given: Any) -> Pool:
     return Pool(name, options, jobs)
 
 
-class PoolAdaptive(SafeAdaptive):
+class PoolAdaptive(PolicyAdaptive):
     """Adaptive scaling of the default pool; workers of the others are neither counted nor let go."""
 
     def _mine(self, names: set[Any]) -> set[Any]:
@@ -123,10 +123,11 @@ class PoolAdaptive(SafeAdaptive):
         """Names of workers of the pool that are connected."""
         return self._mine(super().observed)
 
-    async def target(self) -> int:
-        """Workers that the pool should have: the others do their part of the work."""
+    @property
+    def helping(self) -> int:
+        """Workers of the other pools: they do their part of the work."""
         there = super().observed
-        return max(0, await super().target() - len(there - self._mine(there)))
+        return len(there - self._mine(there))
 
     async def workers_to_close(self, target: int) -> list[Any]:
         """Names of workers of the pool that should go."""

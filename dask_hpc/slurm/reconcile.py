@@ -63,6 +63,11 @@ class Reconciled(SafeScaling):
             self._reconciling.cancel()
         await super()._close()
 
+    @property
+    def expiring(self) -> set[Any]:
+        """Names of workers of jobs whose successor has been asked for."""
+        return {name for spec in self._expiring for name in self._workers_of(spec)}
+
     def _excess(self, pool: str) -> int:
         # a job and its successor count once
         expiring = sum(self._pool_of(spec) == pool for spec in self._expiring & set(self.worker_spec))

@@ -75,7 +75,6 @@ class SLURMRunner(dask_jobqueue.slurm.SLURMRunner):
     async def on_scheduler_start(self, scheduler: Any) -> None:
         """Switch the runtime on."""
         service = attach(scheduler)
-        service.pool_target.wrap()
         service.releases.wrap()
 
     async def get_scheduler_address(self) -> str:

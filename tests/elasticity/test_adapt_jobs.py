@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import dask
 import pytest
 from distributed import Client
 from elastic_clusters import shrinkable
 from elastic_work import until, within
 
 import dask_hpc
+from dask_hpc.cluster import DEFAULT_POOL
 from dask_hpc_policies.jobspec import InvalidJob
 
 
@@ -42,7 +44,8 @@ def test_it_grows_for_a_job_and_shrinks_when_the_job_has_ended() -> None:
             await within(job.wait(20))
             await until(lambda: len(cluster.scheduler.workers) == 1, "it has shrunk")
 
-    asyncio.run(run())
+    with dask.config.set({"hpc.pool.hold": "100 ms"}):
+        asyncio.run(run())
 
 
 def test_a_job_wider_than_the_cluster_may_become_is_refused() -> None:
@@ -67,7 +70,7 @@ def test_a_node_that_leaves_is_never_counted_as_missing_while_it_is_closed() -> 
 
             async def looked() -> None:
                 # what a look at the jobs of Slurm sees that comes at this moment: below 0 it asks for another
-                excess.append(cluster._excess)
+                excess.append(cluster._excess(DEFAULT_POOL))
                 await opened()
 
             cluster._open = looked

@@ -14,10 +14,10 @@ def test_only_the_workers_that_are_named_are_let_go_although_others_cost_less() 
     async def run() -> None:
         async with shrinkable(4) as made:
             futures = await made.results(20, workers=[made.address(2), made.address(3)])
-            plan = await made.cluster._ask("release", count=3, dry_run=True, among=[2, 3])
+            plan = await made.cluster.ask("release", count=3, dry_run=True, among=[2, 3])
             assert set(plan["nodes"]) == {"2", "3"}
             assert plan["bytes"] > 0
-            answer = await made.cluster._ask("release", count=1, among=["3"])
+            answer = await made.cluster.ask("release", count=1, among=["3"])
             assert list(answer["released"]) == ["3"]
             assert made.names() == {"0", "1", "2"}
             assert all(future.status == "finished" for future in futures)
@@ -32,13 +32,13 @@ def test_a_job_gives_up_nodes_of_that_pool_alone_and_only_those_are_refused() ->
             async with runtime.job("fit", nodes=4, min_nodes=3, max_nodes=4) as job:
                 await until(lambda: made.cluster._releases.engine.state.nodes.nodes, "nodes are known")
                 await until(lambda: not made.cluster._releases.engine.state.nodes.free(), "it has all")
-                answer = await made.cluster._ask("release", count=2, among=[1])
+                answer = await made.cluster.ask("release", count=2, among=[1])
                 assert set(answer["released"]) == {"1"}
-                answer = await made.cluster._ask("release", count=1, among=[2])
+                answer = await made.cluster.ask("release", count=1, among=[2])
                 assert answer["released"] == {}
                 assert set(answer["refused"]) == {"2"} == set(made.cluster.refused)
                 # what is refused elsewhere stays to be read
-                await made.cluster._ask("release", count=1, among=[3])
+                await made.cluster.ask("release", count=1, among=[3])
                 assert set(made.cluster.refused) == {"2", "3"}
             await job.wait(10)
 
