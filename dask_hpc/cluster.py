@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -128,8 +128,9 @@ class SafeScaling(SpecCluster):
         await cast(Any, self.scheduler_comm).retire_workers(names=names, close_workers=False, remove=True)
         stay = await self._there()
         gone = [spec for spec in specs if not any(str(name) in stay for name in self._workers_of(spec))]
+        # before they are forgotten, which takes a while: whoever looks meanwhile would replace them
+        self._want_no_more(pools, gone)
         await self._forget(gone)
-        self._want_no_more(pools)
 
     def adapt(self, Adaptive: Any = SafeAdaptive, *args: Any, **kwargs: Any) -> Any:
         """Follow the load; as in stock, but shrinking loses nothing and never keeps from growing."""
@@ -166,11 +167,13 @@ class SafeScaling(SpecCluster):
         while self._excess(pool) < 0:
             self.worker_spec.update(self._next_spec(pool))
 
-    def _want_no_more(self, pools: Iterable[str]) -> None:
-        """What has gone, or could not be started, is not asked for again."""
+    def _want_no_more(self, pools: Iterable[str], gone: Collection[Any] = ()) -> None:
+        """What has gone, is about to (`gone`), or could not be started, is not asked for again."""
         for pool in pools:
             if pool in self._wanted:
-                self._wanted[pool] = min(self._wanted[pool], len(self._specs(pool)))
+                self._wanted[pool] = min(
+                    self._wanted[pool], len([spec for spec in self._specs(pool) if spec not in gone])
+                )
 
     async def _adjust(self, pool: str) -> None:
         await self._open()
