@@ -189,7 +189,7 @@ class SafeScaling(SpecCluster):
             self.worker_spec.update(self._next_spec(pool))
 
     def _want_no_more(self, pools: Iterable[str], gone: Iterable[Any] = ()) -> None:
-        """What has gone, or could not be started, is not asked for again."""
+        """What has gone, is about to (`gone`), or could not be started, is not asked for again."""
         for pool in pools:
             if pool in self._wanted:
                 left = set(self._specs(pool)) - set(gone)

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask
+import dask_jobqueue.config
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -13,6 +15,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "elasticity"))
 
 from private_slurm import PrivateSlurm, missing
+
+
+@pytest.fixture(autouse=True)
+def jobqueue_defaults() -> None:
+    """The defaults of dask-jobqueue, which `distributed.utils_test` drops with what it does not know."""
+    if not dask.config.get("jobqueue", None):
+        dask_jobqueue.config.reconfigure()
 
 
 @pytest.fixture(scope="session")
