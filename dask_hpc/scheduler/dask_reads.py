@@ -174,7 +174,7 @@ def vetoed_by(scheduler: Scheduler, workers: list[WorkerState]) -> str | None:
 
 def sole_bytes(scheduler: Scheduler, addresses: Collection[str]) -> int:
     """Bytes of results that are on these workers and on no other."""
-    return sum(scheduler.tasks[key].get_nbytes() for key in sole_keys(scheduler, addresses))
+    return nbytes(scheduler, sole_keys(scheduler, addresses))
 
 
 def sole_keys(
@@ -191,6 +191,27 @@ def sole_keys(
             if not ts.actor and all(ws.address in leaving for ws in ts.who_has or ()):
                 found[ts.key] = None
     return list(found)
+
+
+def spillable(scheduler: Scheduler, keys: Iterable[Any], leaving: Collection[str]) -> dict[str, list[Any]]:
+    """Those of `keys` that only leaving workers hold and that can be brought back, by one that holds them.
+
+    What the inputs of a shuffle leave in memory is no value: the shards are elsewhere.
+    """
+    found: dict[str, list[Any]] = {}
+    for key in keys:
+        ts = scheduler.tasks.get(key)
+        if ts is None or ts.actor or is_barrier(key) or any(is_barrier(dts.key) for dts in ts.dependents):
+            continue
+        holders = sorted(ws.address for ws in ts.who_has or ())
+        if holders and all(address in leaving for address in holders):
+            found.setdefault(holders[0], []).append(key)
+    return found
+
+
+def nbytes(scheduler: Scheduler, keys: Iterable[Any]) -> int:
+    """Bytes of these results."""
+    return sum(scheduler.tasks[key].get_nbytes() for key in keys if key in scheduler.tasks)
 
 
 def others_running(scheduler: Scheduler, addresses: Collection[str]) -> bool:
