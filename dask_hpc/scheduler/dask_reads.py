@@ -138,6 +138,26 @@ def actors_on(scheduler: Scheduler, address: str) -> list[Any]:
     return [ts.key for ts in scheduler.workers[address].actors]
 
 
+def home(scheduler: Scheduler, key: Any) -> str | None:
+    """Address of the worker on which an actor lives; None when there is none."""
+    ts = scheduler.tasks.get(key)
+    hosts = [ws.address for ws in (ts.who_has or ()) if ts in ws.actors] if ts is not None else []
+    return hosts[0] if hosts else None
+
+
+def holders(scheduler: Scheduler, key: Any) -> set[str]:
+    """Addresses of the workers that hold a result, or a handle of an actor."""
+    ts = scheduler.tasks.get(key)
+    return {ws.address for ws in ts.who_has or ()} if ts is not None else set()
+
+
+def host_for_actor(scheduler: Scheduler, leaving: Collection[str], staying: Collection[str]) -> str | None:
+    """The worker that takes an actor best: of those that stay, if there are any, as stock would place it."""
+    others = [ws for ws in scheduler.running if ws.address not in leaving]
+    others = [ws for ws in others if ws.address in staying] or others
+    return min(others, key=lambda ws: (len(ws.actors), ws.nbytes)).address if others else None
+
+
 def shuffles_on(scheduler: Scheduler, address: str) -> list[Any]:
     """Keys of the barriers of running shuffles that the worker takes part in or will get outputs of."""
     plugin = scheduler.plugins.get("shuffle")

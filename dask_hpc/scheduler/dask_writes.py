@@ -180,6 +180,20 @@ async def retire(scheduler: Scheduler, addresses: Sequence[str], stimulus_id: st
     return retired.keys()
 
 
+def stop_intake(scheduler: Scheduler, addresses: Iterable[str], stimulus_id: str) -> None:
+    """Have workers take neither tasks nor data any more.
+
+    A worker that stock could not retire has been told to go on, and says so a moment later: unless it is
+    told as well, it is used again.
+    """
+    status = "closing_gracefully"
+    for address in addresses:
+        if address in scheduler.workers:
+            scheduler.handle_worker_status_change(status, address, stimulus_id)
+            message = {"op": "worker-status-change", "status": status, "stimulus_id": stimulus_id}
+            scheduler.worker_send(address, message)
+
+
 async def move_off(
     scheduler: Scheduler, addresses: Sequence[str], staying: Collection[str], within_s: float
 ) -> Collection[str]:
@@ -194,9 +208,8 @@ async def move_off(
     with suppress(TimeoutError):
         gone = await asyncio.wait_for(retire(scheduler, addresses, "hpc-departure"), within_s)
     left = [address for address in addresses if address not in gone and address in scheduler.workers]
-    for address in left:
-        # of two copies stock's memory manager keeps the one that is not on a closing worker
-        scheduler.handle_worker_status_change("closing_gracefully", address, "hpc-departure")
+    # of two copies stock's memory manager keeps the one that is not on a closing worker
+    stop_intake(scheduler, left, "hpc-departure")
     others = [ws.address for ws in scheduler.running if ws.address not in left]
     others = [address for address in others if address in staying] or others
     keys = dask_reads.sole_keys(scheduler, left)
@@ -211,6 +224,19 @@ async def remove(scheduler: Scheduler, address: str) -> None:
     """Take a worker out whose end was expected: what it executes does not count as suspicious."""
     if address in scheduler.workers:
         await scheduler.remove_worker(address=address, stimulus_id="hpc-departure", expected=True, close=True)
+
+
+def rehome(scheduler: Scheduler, key: Any, source: str, target: str) -> bool:
+    """Note that an actor lives on another worker now; whether it is still wanted and both are there."""
+    ts = scheduler.tasks.get(key)
+    old, new = scheduler.workers.get(source), scheduler.workers.get(target)
+    if ts is None or old is None or new is None or ts not in old.actors or ts.state != "memory":
+        return False
+    scheduler.add_replica(ts, new)
+    old.actors.discard(ts)
+    new.actors.add(ts)
+    scheduler.remove_replica(ts, old)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +325,8 @@ def sweep(scheduler: Scheduler, lineage: Lineage, stimulus_id: str) -> None:
 
 def release(scheduler: Scheduler, keys: Iterable[Any], stimulus_id: str) -> None:
     """Let go of results in memory; those that are needed are made again."""
-    scheduler.transitions(dict.fromkeys(keys, "released"), stimulus_id)
+    there = [key for key in keys if key in scheduler.tasks and scheduler.tasks[key].state == "memory"]
+    scheduler.transitions(dict.fromkeys(there, "released"), stimulus_id)
 
 
 class Overrides:

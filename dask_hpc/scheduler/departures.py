@@ -2,8 +2,8 @@
 
 The end of a walltime, a notice, SIGTERM and the end of a lifetime cannot be refused. The worker gets no
 new tasks, finishes what it executes while there is time, and what only it holds is moved to others; what
-nobody has room for is written to disk (``hpc.spill.directory``). What has to be lost is named: in the
-answer, in the log, and in the event topic of the worker.
+nobody has room for is written to disk (``hpc.spill.directory``). Actors move if their class gives their
+state. What has to be lost is named: in the answer, in the log, and in the event topic of the worker.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dask_hpc.scheduler import dask_reads, dask_writes
+from dask_hpc.scheduler.actors import Actors
 from dask_hpc.scheduler.engine import Engine
 from dask_hpc.scheduler.nodes import Node
 from dask_hpc.scheduler.releases import drain
@@ -43,6 +44,7 @@ class Departures:
         #: The whole cluster is going: nothing has to be moved any more.
         self.closing = False
         self.spilled = Spilled(engine.scheduler)
+        self.actors = Actors(engine.scheduler)
         #: Departures under way, by the addresses that leave together.
         self._under_way: dict[tuple[str, ...], asyncio.Task[dict[str, Left]]] = {}
 
@@ -85,6 +87,8 @@ class Departures:
         answers: dict[str, Left] = {}
         await self._move_off(addresses, within_s, deadline_s, why)
         spilled = await self._spill(addresses, deadline_s)
+        # from here on nothing else happens until the first of them is out of the scheduler
+        self.spilled.release((key for keys in spilled.values() for key in keys), addresses)
         for address in addresses:
             there = address in scheduler.workers
             # what one of them holds and another one, too, is lost all the same
@@ -123,24 +127,31 @@ class Departures:
         return await self.spilled.write(directory, keys, addresses, deadline_s - state.now_s())
 
     async def _move_off(self, addresses: Sequence[str], within_s: float, deadline_s: float, why: str) -> None:
-        """Move what only these workers hold; where nobody has room, wait for a worker that has.
+        """Move what only these workers hold, actors first; where nobody has room, wait for a worker that has.
 
         As long before the deadline as writing may need it is given up.
         """
         scheduler, state = self.engine.scheduler, self.engine.state
         waited = False
+        there = [address for address in addresses if address in scheduler.workers]
+        actors = await self.actors.movable(there)
         while True:
             staying = [address for address, node in state.nodes.at.items() if not node.reserved]
             reserved_s = self._writing_s(addresses, within_s)
+            while actors and (target := dask_reads.host_for_actor(scheduler, addresses, staying)) is not None:
+                # data needs time, too, if a call of the actor takes for ever
+                left_s = max(1.0, (deadline_s - reserved_s - state.now_s()) / 3)
+                key, source = actors.popitem()
+                await self.actors.move(key, source, target, left_s)
             if not waited or dask_reads.others_running(scheduler, addresses):
                 left_s = max(1.0, deadline_s - reserved_s - state.now_s())
                 await dask_writes.move_off(scheduler, addresses, staying, left_s)
             there = [address for address in addresses if address in scheduler.workers]
             keys = dask_reads.sole_keys(scheduler, there, addresses)
             left_s = deadline_s - reserved_s - state.now_s()
-            if not keys or left_s <= 0 or self.closing:
+            if not (keys or actors) or left_s <= 0 or self.closing:
                 return
-            if not waited:
+            if not waited and keys:
                 text = "Worker %s leaves (%s) and nobody has room for %d of its results; waiting %.0f s"
                 logger.warning(text, ", ".join(there), why, len(keys), left_s)
             waited = True

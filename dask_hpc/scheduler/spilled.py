@@ -81,8 +81,8 @@ class Spilled(SchedulerPlugin):
     ) -> dict[str, list[Any]]:
         """Have workers that leave write what only they hold below `directory`.
 
-        From then on these keys are not in memory but on disk. Gives them by the worker that held them; what
-        could not be written within `within_s` seconds is not among them, and the log says why.
+        Gives the keys that are on disk then, by the worker that holds them (call `release` before that goes);
+        what could not be written within `within_s` seconds is not among them, and the log says why.
         """
         folder = os.path.join(directory, self._folder_name)
         self._folders.add(folder)
@@ -97,6 +97,11 @@ class Spilled(SchedulerPlugin):
             self._writing -= 1
             self._clean([])
         return dict(zip(wanted, done, strict=True))
+
+    def release(self, keys: Iterable[Any], leaving: Collection[str]) -> None:
+        """Have what is on disk be there only: it comes back on the next worker, if it is still wanted."""
+        dask_writes.stop_intake(self._scheduler, leaving, _STIMULUS)
+        dask_writes.release(self._scheduler, [key for key in keys if key in self._files], _STIMULUS)
 
     async def _write(
         self, address: str, folder: str, keys: list[Any], leaving: Collection[str], within_s: float
@@ -128,8 +133,6 @@ class Spilled(SchedulerPlugin):
         for key in on_disk:
             digest, length, type_name = answers[names[key]]
             self._note(key, written[key], Task(key, spill.load, written[key], digest, length), type_name)
-        if on_disk:
-            dask_writes.release(self._scheduler, on_disk, _STIMULUS)
         self._clean(path for key, path in written.items() if key not in on_disk)
         return on_disk
 

@@ -34,6 +34,16 @@ class Counts:
         return self.n
 
 
+class Moving(Counts):
+    """An actor that can move: its class says what its state is."""
+
+    def __getstate__(self) -> int:
+        return self.n
+
+    def __setstate__(self, state: int) -> None:
+        self.n = state
+
+
 class Machine:
     """A scheduler in this process, and workers that were started from a shell."""
 
@@ -223,6 +233,25 @@ def test_data_beside_an_actor_moves(local: Machine) -> None:
     [departure] = local.departures(address)
     assert (list(departure["actors"]), list(departure["lost"])) == (["counts"], [])
     assert local.client.gather(data) == list(range(20))
+
+
+def test_an_actor_that_gives_its_state_moves(local: Machine) -> None:
+    local.start("goes")
+    until(lambda: len(workers(local.client)) == 1, "a worker")
+    address = workers(local.client)["goes"]
+    actor = local.client.submit(Moving, actor=True, key="moving").result()
+    assert actor.increment().result() == 1
+    local.start("stays")
+    until(lambda: len(workers(local.client)) == 2, "two workers")
+    local.processes["goes"].send_signal(signal.SIGTERM)
+    calls = 1
+    while "goes" in workers(local.client):
+        calls += 1
+        assert actor.increment().result() == calls
+    local.gone("goes")
+    assert actor.increment().result() == calls + 1
+    assert local.departures(address) == []
+    assert "nothing is lost" in local.log("goes")
 
 
 def test_all_workers_of_one_process_are_told(local: Machine) -> None:
