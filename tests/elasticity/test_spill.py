@@ -9,6 +9,7 @@ import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -23,8 +24,10 @@ from elastic_work import append, result_of, until, within, work
 from dask_hpc import spill
 from dask_hpc.config import settings
 from dask_hpc.errors import ConfigError
+from dask_hpc.scheduler.dask_reads import spillable
 from dask_hpc.scheduler.dask_writes import fall_back, put_back, stand_in
 from dask_hpc.scheduler.service import of
+from dask_hpc.scheduler.spilled import Spilled
 
 # ----------------------------------------------------------------------- files
 
@@ -104,6 +107,44 @@ def test_the_folder_is_an_absolute_path(bad: Any) -> None:
         settings({"spill": {"directory": bad}})
 
 
+def test_what_takes_too_long_is_not_waited_for(tmp_path: Path) -> None:
+    worker = SimpleNamespace(data={"x": 1, "y": 2})
+    names = {"x": "a", "y": "b", "z": "c"}
+    answers = asyncio.run(spill.write(str(tmp_path / "mine"), names, 0.0, worker))
+    assert answers == dict.fromkeys("abc", "not written within 0.0 s")
+    answers = asyncio.run(spill.write(str(tmp_path / "mine"), names, 60.0, worker))
+    assert [answers["a"][2], answers["b"][2], answers["c"]] == ["int", "int", "KeyError: 'z'"]
+
+
+def test_time_is_kept_for_writing() -> None:
+    spilled = Spilled(SimpleNamespace(plugins={}))
+    assert spilled.writing_s(0, within_s=60.0) == 2.0  # the least
+    assert spilled.writing_s(10**9, within_s=60.0) == 20.0  # twice what 100 MB/s take
+    assert spilled.writing_s(10**12, within_s=60.0) == 30.0  # half of what there is
+    assert spilled.writing_s(0, within_s=1.0) == 0.5
+
+
+def test_actors_copies_elsewhere_and_what_inputs_of_shuffles_leave_are_not_written() -> None:
+    def task(key: str, *workers: str, actor: bool = False, dependents: Any = ()) -> Any:
+        who_has = [SimpleNamespace(address=address) for address in workers]
+        return SimpleNamespace(key=key, actor=actor, who_has=who_has, dependents=dependents)
+
+    barrier = task("shuffle-barrier-1", "a")
+    tasks = [
+        barrier,
+        task("transfer", "a", dependents=[barrier]),
+        task("actor", "a", actor=True),
+        task("elsewhere", "a", "c"),
+        task("nowhere"),
+        task("one", "a", dependents=[task("child")]),
+        task("both", "b", "a"),
+        task("other", "b"),
+    ]
+    scheduler: Any = SimpleNamespace(tasks={ts.key: ts for ts in tasks})
+    found = spillable(scheduler, [*scheduler.tasks, "unknown"], ["a", "b"])
+    assert found == {"a": ["one", "both"], "b": ["other"]}
+
+
 # --------------------------------------------------------------------- lineage
 
 
@@ -155,7 +196,7 @@ async def another(made: Shrinkable) -> AsyncIterator[Worker]:
         yield worker
 
 
-async def depart(made: Shrinkable, name: int = 0, within_s: float = 1.0) -> dict[str, list[str]]:
+async def depart(made: Shrinkable, name: int | str = 0, within_s: float = 1.0) -> dict[str, list[str]]:
     """Have a worker leave; gives what it leaves behind."""
     return await within(of(made.scheduler).departures.depart(made.address(name), within_s, "a test"))
 
@@ -206,6 +247,21 @@ def test_what_the_only_worker_holds_comes_back_on_the_next_one(tmp_path: Path) -
                 await everything_put_right(made, tmp_path)
                 tasks = made.scheduler.tasks
                 assert {ts.key for ts in tasks["after-3"].dependencies} == {"work-3"}
+
+    asyncio.run(run())
+
+
+def test_what_has_come_back_goes_to_disk_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with spilling(tmp_path) as made:
+            futures = await made.results(5)
+            for number in range(2):
+                await depart(made, "0" if number == 0 else "another")
+                assert len(files(tmp_path)) == 5
+                worker = await Worker(made.cluster.scheduler_address, nthreads=1, name="another")
+                assert await within(made.client.gather(futures)) == [result_of(n) for n in range(5)]
+                await everything_put_right(made, tmp_path)
+            await worker.close()
 
     asyncio.run(run())
 
