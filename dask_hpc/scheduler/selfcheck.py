@@ -43,6 +43,9 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module.Scheduler, "remove_replica"): ("self", "ts", "ws"),
     (module.Scheduler, "proxy"): ("self", "msg", "worker", "serializers"),
     (module.Scheduler, "_get_prefix_duration"): ("self", "prefix"),
+    (distributed.Worker, "actor_execute"): ("self", "actor", "function", "args", "kwargs"),
+    (distributed.Worker, "actor_attribute"): ("self", "actor", "attribute"),
+    (distributed.Worker, "update_data"): ("self", "data"),
     (ShuffleSchedulerPlugin, "get_or_create"): ("self", "shuffle_id", "key", "worker"),
     (stealing.WorkStealing, "move_task_confirm"): ("self", "key", "state", "stimulus_id", "worker"),
 }
