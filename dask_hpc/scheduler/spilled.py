@@ -176,13 +176,6 @@ class Spilled(SchedulerPlugin):
         self._later(lambda: dask_writes.sweep(self._scheduler, file.lineage, _STIMULUS))
         self._clean([file.path])
 
-    def restart(self, scheduler: Scheduler) -> None:
-        """`Client.restart`: every task has been forgotten."""
-        paths = [file.path for file in self._files.values()]
-        self._files.clear()
-        self._keys.clear()
-        self._clean(paths)
-
     async def before_close(self) -> None:
         """The scheduler is closing: what is on disk cannot come back."""
         for folder in self._folders:

@@ -16,7 +16,7 @@ import dask
 import numpy as np
 import pytest
 from dask._task_spec import Task
-from distributed import CancelledError, Worker
+from distributed import CancelledError, Worker, fire_and_forget
 from distributed.utils_test import gen_cluster
 from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import append, result_of, until, within, work
@@ -334,9 +334,9 @@ def test_a_cluster_that_closes_leaves_nothing_on_disk(tmp_path: Path) -> None:
     async def run() -> None:
         async with spilling(tmp_path) as made:
             futures = await made.results(3)
+            fire_and_forget(futures)  # they are wanted even when the client has gone
             await depart(made)
             assert len(files(tmp_path)) == 3
-            del futures
         assert list(tmp_path.iterdir()) == []
 
     asyncio.run(run())
