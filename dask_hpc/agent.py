@@ -91,7 +91,10 @@ class Agent:
                 logger.warning("Worker %s was not emptied (%s): %s", address, why, str(error) or repr(error))
                 return
             self._left = True
+            spilled = answer.pop("spilled", [])
             left = {what: keys for what, keys in answer.items() if keys}
+            if spilled:
+                logger.info("Worker %s leaves %d results on disk: they come back", address, len(spilled))
             if left:
                 logger.warning("Worker %s leaves (%s) and leaves behind: %s", address, why, left)
             else:

@@ -77,6 +77,13 @@ def _text_or_none(value: Any) -> str | None:
     return None if value is None else _text(value)
 
 
+def _folder_or_none(value: Any) -> str | None:
+    # relative to what is not the same on scheduler and workers
+    if value is not None and not _text(value).startswith("/"):
+        raise ValueError("not an absolute path")
+    return None if value is None else _text(value)
+
+
 def _mapping(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise ValueError("not a mapping")
@@ -117,6 +124,7 @@ _CHECKS: Mapping[str, _Check] = {
     "kill_delay_s": _Check(
         "kill-delay", "a duration from 0 s to 30 d, such as '25 s'", _duration(0.0, 30 * _DAY_S)
     ),
+    "spill_directory": _Check("spill.directory", "an absolute path, or null", _folder_or_none),
     "default_job_min_nodes": _Check("default-job.min-nodes", "an integer, 0 or more", _integer(0)),
     "pool_max_nodes": _Check("pool.max-nodes", "an integer, 1 or more, or null", _integer(1, none=True)),
     "pool_hold_s": _Check("pool.hold", "a duration from 0 s to 1 d, such as '60 s'", HOLD.validate),
@@ -167,6 +175,8 @@ class Settings:
     slurm_poll_s: float = 15.0
     #: How long after SIGTERM the batch system kills.
     kill_delay_s: float = 25.0
+    #: Folder for what nobody has room for when a worker has to go; None: it is lost.
+    spill_directory: str | None = None
     #: Nodes kept for undeclared work while it is unfinished and named jobs are active.
     default_job_min_nodes: int = 1
     #: Nodes the cluster can ever have; None: as many as it has now.

@@ -28,6 +28,10 @@ class SlurmError(DaskHPCError, RuntimeError):
     """A command of Slurm is absent, failed, hung, or printed what cannot be read; the message says which."""
 
 
+class WorkerError(DaskHPCError, RuntimeError):
+    """A worker cannot do what the scheduler asked it for; the message is the worker's."""
+
+
 class JobError(DaskHPCError, RuntimeError):
     """Base of the errors about one job."""
 

@@ -138,6 +138,26 @@ def actors_on(scheduler: Scheduler, address: str) -> list[Any]:
     return [ts.key for ts in scheduler.workers[address].actors]
 
 
+def home(scheduler: Scheduler, key: Any) -> str | None:
+    """Address of the worker on which an actor lives; None when there is none."""
+    ts = scheduler.tasks.get(key)
+    hosts = [ws.address for ws in (ts.who_has or ()) if ts in ws.actors] if ts is not None else []
+    return hosts[0] if hosts else None
+
+
+def holders(scheduler: Scheduler, key: Any) -> set[str]:
+    """Addresses of the workers that hold a result, or a handle of an actor."""
+    ts = scheduler.tasks.get(key)
+    return {ws.address for ws in ts.who_has or ()} if ts is not None else set()
+
+
+def host_for_actor(scheduler: Scheduler, leaving: Collection[str], staying: Collection[str]) -> str | None:
+    """The worker that takes an actor best: of those that stay, if there are any, as stock would place it."""
+    others = [ws for ws in scheduler.running if ws.address not in leaving]
+    others = [ws for ws in others if ws.address in staying] or others
+    return min(others, key=lambda ws: (len(ws.actors), ws.nbytes)).address if others else None
+
+
 def shuffles_on(scheduler: Scheduler, address: str) -> list[Any]:
     """Keys of the barriers of running shuffles that the worker takes part in or will get outputs of."""
     plugin = scheduler.plugins.get("shuffle")
@@ -174,7 +194,7 @@ def vetoed_by(scheduler: Scheduler, workers: list[WorkerState]) -> str | None:
 
 def sole_bytes(scheduler: Scheduler, addresses: Collection[str]) -> int:
     """Bytes of results that are on these workers and on no other."""
-    return sum(scheduler.tasks[key].get_nbytes() for key in sole_keys(scheduler, addresses))
+    return nbytes(scheduler, sole_keys(scheduler, addresses))
 
 
 def sole_keys(
@@ -191,6 +211,27 @@ def sole_keys(
             if not ts.actor and all(ws.address in leaving for ws in ts.who_has or ()):
                 found[ts.key] = None
     return list(found)
+
+
+def spillable(scheduler: Scheduler, keys: Iterable[Any], leaving: Collection[str]) -> dict[str, list[Any]]:
+    """Those of `keys` that only leaving workers hold and that can be brought back, by one that holds them.
+
+    What the inputs of a shuffle leave in memory is no value: the shards are elsewhere.
+    """
+    found: dict[str, list[Any]] = {}
+    for key in keys:
+        ts = scheduler.tasks.get(key)
+        if ts is None or ts.actor or is_barrier(key) or any(is_barrier(dts.key) for dts in ts.dependents):
+            continue
+        holders = sorted(ws.address for ws in ts.who_has or ())
+        if holders and all(address in leaving for address in holders):
+            found.setdefault(holders[0], []).append(key)
+    return found
+
+
+def nbytes(scheduler: Scheduler, keys: Iterable[Any]) -> int:
+    """Bytes of these results."""
+    return sum(scheduler.tasks[key].get_nbytes() for key in keys if key in scheduler.tasks)
 
 
 def others_running(scheduler: Scheduler, addresses: Collection[str]) -> bool:

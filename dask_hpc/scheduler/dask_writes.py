@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -180,6 +181,20 @@ async def retire(scheduler: Scheduler, addresses: Sequence[str], stimulus_id: st
     return retired.keys()
 
 
+def stop_intake(scheduler: Scheduler, addresses: Iterable[str], stimulus_id: str) -> None:
+    """Have workers take neither tasks nor data any more.
+
+    A worker that stock could not retire has been told to go on, and says so a moment later: unless it is
+    told as well, it is used again.
+    """
+    status = "closing_gracefully"
+    for address in addresses:
+        if address in scheduler.workers:
+            scheduler.handle_worker_status_change(status, address, stimulus_id)
+            message = {"op": "worker-status-change", "status": status, "stimulus_id": stimulus_id}
+            scheduler.worker_send(address, message)
+
+
 async def move_off(
     scheduler: Scheduler, addresses: Sequence[str], staying: Collection[str], within_s: float
 ) -> Collection[str]:
@@ -194,9 +209,8 @@ async def move_off(
     with suppress(TimeoutError):
         gone = await asyncio.wait_for(retire(scheduler, addresses, "hpc-departure"), within_s)
     left = [address for address in addresses if address not in gone and address in scheduler.workers]
-    for address in left:
-        # of two copies stock's memory manager keeps the one that is not on a closing worker
-        scheduler.handle_worker_status_change("closing_gracefully", address, "hpc-departure")
+    # of two copies stock's memory manager keeps the one that is not on a closing worker
+    stop_intake(scheduler, left, "hpc-departure")
     others = [ws.address for ws in scheduler.running if ws.address not in left]
     others = [address for address in others if address in staying] or others
     keys = dask_reads.sole_keys(scheduler, left)
@@ -223,6 +237,109 @@ async def remove(scheduler: Scheduler, address: str) -> None:
     """Take a worker out whose end was expected: what it executes does not count as suspicious."""
     if address in scheduler.workers:
         await scheduler.remove_worker(address=address, stimulus_id="hpc-departure", expected=True, close=True)
+
+
+def rehome(scheduler: Scheduler, key: Any, source: str, target: str) -> bool:
+    """Note that an actor lives on another worker now; whether it is still wanted and both are there."""
+    ts = scheduler.tasks.get(key)
+    old, new = scheduler.workers.get(source), scheduler.workers.get(target)
+    if ts is None or old is None or new is None or ts not in old.actors or ts.state != "memory":
+        return False
+    scheduler.add_replica(ts, new)
+    old.actors.discard(ts)
+    new.actors.add(ts)
+    scheduler.remove_replica(ts, old)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """How a result was made, while something else stands in for that."""
+
+    run_spec: Any
+    dependencies: tuple[TaskState, ...]
+    has_lost_dependencies: bool
+    #: Workers, hosts, resources and looseness that the user wants for the task.
+    restrictions: tuple[Any, Any, Any, bool]
+
+
+def stand_in(scheduler: Scheduler, key: Any, task: Any, type_name: str) -> Lineage:
+    """Have a result in memory be made by `task`, which depends on nothing, if it is ever made again.
+
+    Where a user wanted it made no longer counts: that worker may be gone. What it was made from is kept
+    by nothing but the returned lineage; hand that to `put_back`, `fall_back` or `sweep`.
+    """
+    ts = scheduler.tasks[key]
+    ours = isinstance(ts.worker_restrictions, AllotmentSet)
+    workers = None if ours else ts.worker_restrictions
+    wanted = (workers, ts.host_restrictions, ts.resource_restrictions, ts.loose_restrictions)
+    lineage = Lineage(ts.run_spec, tuple(ts.dependencies), ts.has_lost_dependencies, wanted)
+    for dts in lineage.dependencies:
+        dts.dependents.discard(ts)
+        if dts.waiters:
+            dts.waiters.discard(ts)
+    ts.dependencies.clear()
+    ts.run_spec, ts.has_lost_dependencies = task, False
+    # scattered data has neither, and tasks need both
+    ts.type = ts.type or type_name
+    ts.priority = ts.priority or (0, 0, 0)
+    if not ours:
+        ts.worker_restrictions = None
+    ts.host_restrictions = ts.resource_restrictions = None
+    return lineage
+
+
+def put_back(scheduler: Scheduler, key: Any, lineage: Lineage) -> None:
+    """Have a task be made again as it was before `stand_in`, as far as what that needs is still there."""
+    ts = scheduler.tasks[key]
+    ts.run_spec = lineage.run_spec
+    workers, ts.host_restrictions, ts.resource_restrictions, ts.loose_restrictions = lineage.restrictions
+    if not isinstance(ts.worker_restrictions, AllotmentSet):
+        ts.worker_restrictions = workers
+    there = [dts for dts in lineage.dependencies if scheduler.tasks.get(dts.key) is dts]
+    for dts in there:
+        ts.dependencies.add(dts)
+        dts.dependents.add(ts)
+    ts.has_lost_dependencies = lineage.has_lost_dependencies or len(there) < len(lineage.dependencies)
+
+
+def fall_back(scheduler: Scheduler, key: Any, lineage: Lineage) -> bool:
+    """Have a task that is about to be placed anew be made as before `stand_in`; whether that can be done.
+
+    If not, it is about to be forgotten, as all that needs it.
+    """
+    ts = scheduler.tasks[key]
+    if (
+        lineage.run_spec is None
+        or lineage.has_lost_dependencies
+        or any(
+            scheduler.tasks.get(dts.key) is not dts or dts.state == "erred" for dts in lineage.dependencies
+        )
+    ):
+        ts.has_lost_dependencies = True
+        return False
+    put_back(scheduler, key, lineage)
+    return True
+
+
+def sweep(scheduler: Scheduler, lineage: Lineage, stimulus_id: str) -> None:
+    """Forget what only a result needed that has been forgotten while something stood in for its lineage.
+
+    A task that gave itself back and was not placed anew has left a slot, which stock does not expect.
+    """
+    orphans = [
+        dts.key
+        for dts in lineage.dependencies
+        if scheduler.tasks.get(dts.key) is dts and not dts.dependents and not dts.who_wants
+    ]
+    scheduler.transitions(dict.fromkeys(orphans, "forgotten"), stimulus_id)
+    scheduler.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
+
+
+def release(scheduler: Scheduler, keys: Iterable[Any], stimulus_id: str) -> None:
+    """Let go of results in memory; those that are needed are made again."""
+    there = [key for key in keys if key in scheduler.tasks and scheduler.tasks[key].state == "memory"]
+    scheduler.transitions(dict.fromkeys(there, "released"), stimulus_id)
 
 
 class Overrides:

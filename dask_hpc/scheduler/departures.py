@@ -1,33 +1,38 @@
 """Departures: workers that will be gone in a while, whatever is left on them.
 
 The end of a walltime, a notice, SIGTERM and the end of a lifetime cannot be refused. The worker gets no
-new tasks, finishes what it executes while there is time, and what only it holds is moved to others. What
-has to be lost is named: in the answer, in the log, and in the event topic of the worker.
+new tasks, finishes what it executes while there is time, and what only it holds is moved to others; what
+nobody has room for is written to disk (``hpc.spill.directory``). Actors move if their class gives their
+state. What has to be lost is named: in the answer, in the log, and in the event topic of the worker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dask_hpc.scheduler import dask_reads, dask_writes
+from dask_hpc.scheduler.actors import Actors
 from dask_hpc.scheduler.engine import Engine
 from dask_hpc.scheduler.nodes import Node
 from dask_hpc.scheduler.releases import drain
+from dask_hpc.scheduler.spilled import Spilled
 from dask_hpc_policies.decision import Reason, ReasonCode
 
 logger = logging.getLogger(__name__)
 
 #: What becomes of the keys of an answer, in words.
 _SAID = {"executing": "to be run again", "lost": "lost with it", "actors": "actors that end with it"}
+_SPILLED = "Worker %s leaves (%s); %d of its results are on disk and come back with the next worker"
 #: Keys named in a line of the log.
 _NAMED = 20
 #: How often a worker with room is looked for.
 _LOOK_S = 0.5
 #: What is left of a worker: keys of tasks that were cut short and run again elsewhere (``executing``), of
-#: results and scattered data that nobody else could take (``lost``), and of its ``actors``.
+#: results and scattered data that nobody else could take (``lost``), and of its ``actors``. Keys that are
+#: on disk (``spilled``) come back.
 Left = dict[str, list[str]]
 
 
@@ -38,6 +43,8 @@ class Departures:
         self.engine = engine
         #: The whole cluster is going: nothing has to be moved any more.
         self.closing = False
+        self.spilled = Spilled(engine.scheduler)
+        self.actors = Actors(engine.scheduler)
         #: Departures under way, by the addresses that leave together.
         self._under_way: dict[tuple[str, ...], asyncio.Task[dict[str, Left]]] = {}
 
@@ -47,7 +54,7 @@ class Departures:
         All workers of a batch job depart together (``hpc.node.by: job``), when the first of them does.
         """
         scheduler = self.engine.scheduler
-        nothing: Left = {"executing": [], "lost": [], "actors": []}
+        nothing: Left = {"executing": [], "lost": [], "actors": [], "spilled": []}
         if self.closing or address not in scheduler.workers:
             return nothing
         async with self.engine.kept_awake():
@@ -72,10 +79,16 @@ class Departures:
         if whole and node is not None:
             reason = Reason(ReasonCode.USER_REQUEST, f"{node.id} leaves: {why}")
             moving_s = dask_reads.moving_s(scheduler, addresses)
-            await drain(self.engine, [node], reason, max(0.0, within_s - moving_s))
+            reserved_s = 0.0
+            if not dask_reads.others_running(scheduler, addresses):
+                reserved_s = self._writing_s(addresses, within_s)
+            await drain(self.engine, [node], reason, max(0.0, within_s - moving_s - reserved_s))
         executing = {address: dask_reads.keys_on(scheduler, address) for address in addresses}
         answers: dict[str, Left] = {}
-        await self._move_off(addresses, deadline_s, why)
+        await self._move_off(addresses, within_s, deadline_s, why)
+        spilled = await self._spill(addresses, deadline_s)
+        # from here on nothing else happens until the first of them is out of the scheduler
+        self.spilled.release((key for keys in spilled.values() for key in keys), addresses)
         for address in addresses:
             there = address in scheduler.workers
             # what one of them holds and another one, too, is lost all the same
@@ -84,6 +97,7 @@ class Departures:
                 "executing": dask_reads.unfinished(scheduler, executing[address]),
                 "lost": lost,
                 "actors": dask_reads.actors_on(scheduler, address) if there else [],
+                "spilled": spilled.get(address, []),
             }
             if any(answers[address].values()):
                 self._announce(address, why, answers[address])
@@ -95,29 +109,59 @@ class Departures:
             for address, left in answers.items()
         }
 
-    async def _move_off(self, addresses: Sequence[str], deadline_s: float, why: str) -> None:
-        """Move what only these workers hold; where nobody has room, wait for a worker that has."""
+    def _writing_s(self, addresses: Collection[str], within_s: float) -> float:
+        """How much of `within_s` seconds writing what only these workers hold may need."""
+        if self.engine.state.settings.spill_directory is None:
+            return 0.0
+        there = [address for address in addresses if address in self.engine.scheduler.workers]
+        return self.spilled.writing_s(dask_reads.sole_bytes(self.engine.scheduler, there), within_s)
+
+    async def _spill(self, addresses: Collection[str], deadline_s: float) -> dict[str, list[Any]]:
+        """Write what only these workers hold to disk, if the user wants that; gives the keys by worker."""
+        scheduler, state = self.engine.scheduler, self.engine.state
+        directory = state.settings.spill_directory
+        there = [address for address in addresses if address in scheduler.workers]
+        keys = dask_reads.sole_keys(scheduler, there, addresses)
+        if directory is None or not keys or self.closing:
+            return {}
+        return await self.spilled.write(directory, keys, addresses, deadline_s - state.now_s())
+
+    async def _move_off(self, addresses: Sequence[str], within_s: float, deadline_s: float, why: str) -> None:
+        """Move what only these workers hold, actors first; where nobody has room, wait for a worker that has.
+
+        As long before the deadline as writing may need it is given up.
+        """
         scheduler, state = self.engine.scheduler, self.engine.state
         waited = False
+        there = [address for address in addresses if address in scheduler.workers]
+        actors = await self.actors.movable(there)
         while True:
             staying = [address for address, node in state.nodes.at.items() if not node.reserved]
+            reserved_s = self._writing_s(addresses, within_s)
+            while actors and (target := dask_reads.host_for_actor(scheduler, addresses, staying)) is not None:
+                # data needs time, too, if a call of the actor takes for ever
+                left_s = max(1.0, (deadline_s - reserved_s - state.now_s()) / 3)
+                key, source = actors.popitem()
+                await self.actors.move(key, source, target, left_s)
             if not waited or dask_reads.others_running(scheduler, addresses):
-                left_s = max(1.0, deadline_s - state.now_s())
+                left_s = max(1.0, deadline_s - reserved_s - state.now_s())
                 await dask_writes.move_off(scheduler, addresses, staying, left_s)
             there = [address for address in addresses if address in scheduler.workers]
             keys = dask_reads.sole_keys(scheduler, there, addresses)
-            left_s = deadline_s - state.now_s()
-            if not keys or left_s <= 0 or self.closing:
+            left_s = deadline_s - reserved_s - state.now_s()
+            if not (keys or actors) or left_s <= 0 or self.closing:
                 return
-            if not waited:
+            if not waited and keys:
                 text = "Worker %s leaves (%s) and nobody has room for %d of its results; waiting %.0f s"
                 logger.warning(text, ", ".join(there), why, len(keys), left_s)
             waited = True
             await asyncio.sleep(min(left_s, _LOOK_S))
 
     def _announce(self, address: str, why: str, left: Mapping[str, list[Any]]) -> None:
+        if left["spilled"]:
+            logger.warning(_SPILLED, address, why, len(left["spilled"]))
         for what, keys in left.items():
-            if keys:
+            if keys and what in _SAID:
                 names = ", ".join(repr(key) for key in keys[:_NAMED])
                 more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
                 logger.warning("Worker %s leaves (%s); %s: %s%s", address, why, _SAID[what], names, more)

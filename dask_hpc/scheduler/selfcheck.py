@@ -37,7 +37,15 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module.Scheduler, "client_releases_keys"): ("self", "keys", "client", "stimulus_id"),
     (module.Scheduler, "report"): ("self", "msg", "ts", "client"),
     (module.Scheduler, "request_remove_replicas"): ("self", "addr", "keys", "stimulus_id"),
+    (module.Scheduler, "worker_send"): ("self", "worker", "msg"),
+    (module.Scheduler, "handle_worker_status_change"): ("self", "status", "worker", "stimulus_id"),
+    (module.Scheduler, "add_replica"): ("self", "ts", "ws"),
+    (module.Scheduler, "remove_replica"): ("self", "ts", "ws"),
+    (module.Scheduler, "proxy"): ("self", "msg", "worker", "serializers"),
     (module.Scheduler, "_get_prefix_duration"): ("self", "prefix"),
+    (distributed.Worker, "actor_execute"): ("self", "actor", "function", "args", "kwargs"),
+    (distributed.Worker, "actor_attribute"): ("self", "actor", "attribute"),
+    (distributed.Worker, "update_data"): ("self", "data"),
     (ShuffleSchedulerPlugin, "get_or_create"): ("self", "shuffle_id", "key", "worker"),
     (stealing.WorkStealing, "move_task_confirm"): ("self", "key", "state", "stimulus_id", "worker"),
 }
@@ -45,7 +53,8 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
 _FIELDS: Mapping[Any, list[str]] = {
     module.TaskState: (
         "worker_restrictions host_restrictions resource_restrictions annotations priority run_id run_spec "
-        "group actor who_wants who_has dependencies dependents processing_on key state"
+        "group actor who_wants who_has dependencies dependents processing_on key state waiters type "
+        "has_lost_dependencies loose_restrictions"
     ).split(),
     module.WorkerState: (
         "processing long_running nthreads address name host memory_limit actors nbytes"

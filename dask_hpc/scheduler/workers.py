@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from distributed.protocol.pickle import dumps
 from distributed.protocol.serialize import Serialize, Serialized, ToPickle, deserialize
 
 import dask_hpc
-from dask_hpc.errors import InstallError
+from dask_hpc.errors import InstallError, WorkerError
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -57,10 +58,33 @@ def _problem(answer: Any) -> str | None:
     if isinstance(answer, dict):
         if answer.get("status") != "OK":
             return f"has no dask_hpc ({answer.get('text') or answer.get('exception')})"
-        answer = answer.get("result")
-    if isinstance(answer, Serialized):
-        answer = deserialize(answer.header, answer.frames)
-    elif isinstance(answer, (Serialize, ToPickle)):
-        # comms inside one process pass the value through
-        answer = answer.data
+        answer = opened(answer.get("result"))
     return None if answer == dask_hpc.__version__ else f"has dask_hpc {answer}"
+
+
+def opened(answer: Any) -> Any:
+    """What a worker has answered, whichever way it came."""
+    if isinstance(answer, Serialized):
+        return deserialize(answer.header, answer.frames)
+    # comms inside one process pass the value through
+    return answer.data if isinstance(answer, (Serialize, ToPickle)) else answer
+
+
+async def run(
+    scheduler: Scheduler, address: str, function: Any, arguments: Mapping[str, Any], timeout_s: float
+) -> Any:
+    """Call a function (of this package) on a worker; gives what it returns.
+
+    Raises
+    ------
+    OSError
+        When the worker cannot be reached or does not answer within `timeout_s` seconds.
+    WorkerError
+        When the function cannot be called there, or fails.
+    """
+    message = {"op": "run", "function": dumps(function), "kwargs": dumps(dict(arguments)), "wait": True}
+    sending = scheduler.broadcast(msg=message, workers=[address])
+    answer = opened((await asyncio.wait_for(sending, timeout_s))[address])
+    if answer.get("status") != "OK":
+        raise WorkerError(str(answer.get("text") or answer.get("exception")))
+    return opened(answer.get("result"))

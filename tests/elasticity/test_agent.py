@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dask
+import numpy as np
 import pytest
 from distributed import Client, wait
 from outside import PATHS, PATIENCE_S, Marks, lost, until, workers
@@ -30,6 +32,16 @@ class Counts:
     def increment(self) -> int:
         self.n += 1
         return self.n
+
+
+class Moving(Counts):
+    """An actor that can move: its class says what its state is."""
+
+    def __getstate__(self) -> int:
+        return self.n
+
+    def __setstate__(self, state: int) -> None:
+        self.n = state
 
 
 class Machine:
@@ -184,6 +196,29 @@ def test_a_worker_that_leaves_waits_for_one_that_has_room(local: Machine, caplog
     assert set(local.marks.started().values()) == {1}
 
 
+def test_what_nobody_has_room_for_comes_back_from_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "spill"
+    with dask.config.set({"hpc.spill.directory": str(folder)}), machine(tmp_path) as local:
+        local.start("goes", DASK_HPC__KILL_DELAY="2 s")
+        until(lambda: len(workers(local.client)) == 1, "a worker")
+        address = workers(local.client)["goes"]
+        done = local.marks.submit("done", 6, 0.0)
+        wait(done)
+        data = local.client.scatter([np.arange(n) for n in range(20)], hash=False)
+        local.processes["goes"].send_signal(signal.SIGTERM)
+        local.gone("goes")
+        [departure] = local.departures(address)
+        assert (len(departure["spilled"]), list(departure["lost"])) == (26, [])
+        assert "nothing is lost" in local.log("goes")
+        assert len([path for path in folder.rglob("*") if path.is_file()]) == 26
+        local.start("comes")
+        assert [len(array) for array in local.client.gather(data)] == list(range(20))
+        assert local.client.gather(done) == [f"done-{n}" for n in range(6)]
+        assert set(local.marks.started().values()) == {1}
+        assert lost(local.client) == (0, 0, {True})
+        until(lambda: not list(folder.iterdir()), "nothing is left on disk")
+
+
 def test_data_beside_an_actor_moves(local: Machine) -> None:
     local.start("goes")
     until(lambda: len(workers(local.client)) == 1, "a worker")
@@ -200,6 +235,25 @@ def test_data_beside_an_actor_moves(local: Machine) -> None:
     assert local.client.gather(data) == list(range(20))
     # all events can be read: a `WorkerState` in one of them would cut the client off
     assert lost(local.client)[:2] == (0, 0)
+
+
+def test_an_actor_that_gives_its_state_moves(local: Machine) -> None:
+    local.start("goes")
+    until(lambda: len(workers(local.client)) == 1, "a worker")
+    address = workers(local.client)["goes"]
+    actor = local.client.submit(Moving, actor=True, key="moving").result()
+    assert actor.increment().result() == 1
+    local.start("stays")
+    until(lambda: len(workers(local.client)) == 2, "two workers")
+    local.processes["goes"].send_signal(signal.SIGTERM)
+    calls = 1
+    while "goes" in workers(local.client):
+        calls += 1
+        assert actor.increment().result() == calls
+    local.gone("goes")
+    assert actor.increment().result() == calls + 1
+    assert local.departures(address) == []
+    assert "nothing is lost" in local.log("goes")
 
 
 def test_all_workers_of_one_process_are_told(local: Machine) -> None:
