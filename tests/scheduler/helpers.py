@@ -22,7 +22,7 @@ from dask_hpc.scheduler.service import BIND, CLOSE, OPEN, RPC, of
 #: Stream handlers that are there from the moment the runtime is installed.
 ENTRIES = (OPEN, BIND, CLOSE)
 #: No wait for a state takes longer than this on a machine that is alive.
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 
 
 def live(workers: int = 4, threads: int = 1, **kwargs: Any) -> Callable[..., Any]:
@@ -32,7 +32,7 @@ def live(workers: int = 4, threads: int = 1, **kwargs: Any) -> Callable[..., Any
         client=True,
         nthreads=[("127.0.0.1", threads)] * workers,
         scheduler_kwargs=scheduler_kwargs,
-        timeout=kwargs.pop("timeout", 30),
+        timeout=kwargs.pop("timeout", 60),
         **kwargs,
     )
 

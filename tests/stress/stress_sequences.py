@@ -23,7 +23,7 @@ from dask_hpc.scheduler import service
 from dask_hpc.trace import Pass, Result, encode_line
 
 #: How long everything may take to end once all workers are back and all jobs are closed.
-DRAIN_S = 20.0
+DRAIN_S = 40.0
 
 
 async def run_sequence(sequence: Sequence) -> Report:

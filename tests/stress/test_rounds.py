@@ -62,7 +62,7 @@ async def _two_make_room_for_a_third(lock: str) -> tuple[Header, list[Record], d
         return header, list(state.records), dict(made.starts.by_key)
 
 
-async def _until(done: Callable[[], bool], seconds: float = 10.0) -> None:
+async def _until(done: Callable[[], bool], seconds: float = 30.0) -> None:
     deadline_s = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline_s, f"not within {seconds:g} s"
