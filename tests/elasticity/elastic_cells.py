@@ -154,7 +154,7 @@ async def _settled(cell: Cell, row: Row, place: Place, stakes: Stakes) -> None:
     at_first = frozenset(workers)
 
     def host_stays() -> bool:
-        if not row.by_name:
+        if not row.by_name or cell.ours and not place.cluster.refused:
             return False
         there = at_first & workers.keys()
         return len(there) == row.left + row.processes and any(workers[address].actors for address in there)
