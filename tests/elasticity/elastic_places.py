@@ -33,6 +33,8 @@ _LIFETIME_S = {True: 9.0, False: 2.0}
 NOTICE_S, MARGIN_S = 22, 8
 #: Slurm looks for jobs out of time twice a minute only.
 _OVERTIME_S = 30.0
+#: How long workers may take to come on a busy machine.
+START_S = 90.0
 _AGENT = ("--preload", "dask_hpc.agent", "--preload-nanny", "dask_hpc.agent")
 
 
@@ -118,7 +120,7 @@ class Place:
     async def all_there(self) -> None:
         """Wait for the workers of all nodes."""
         wanted = self.row.nodes * self.row.processes
-        await until(lambda: len(self.scheduler.workers) == wanted, f"{wanted} workers", 90.0)
+        await until(lambda: len(self.scheduler.workers) == wanted, f"{wanted} workers", START_S)
 
 
 class _Local(Place):
