@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ ROWS = {
 }
 
 
-class Place:
+class Place(ABC):
     """A cluster whose nodes are there, and what makes it smaller."""
 
     def __init__(self, row: Row, cluster: Any) -> None:
@@ -113,9 +114,9 @@ class Place:
         """Seconds until the trigger fires at the latest; 0 when it is pulled."""
         return 0.0
 
+    @abstractmethod
     async def pull(self, client: Client) -> None:
         """Make the cluster smaller; returns when that has been asked for, or has been done."""
-        raise NotImplementedError
 
     async def all_there(self) -> None:
         """Wait for the workers of all nodes."""
