@@ -16,7 +16,7 @@ from typing import Any
 import dask
 import distributed
 from distributed import Client
-from elastic_places import ROWS, Place, Row, placed
+from elastic_places import ROWS, START_S, Place, Row, placed
 from elastic_stakes import GIVE_UP_S, Stakes
 from elastic_work import Tally
 
@@ -154,7 +154,7 @@ async def _settled(cell: Cell, row: Row, place: Place, stakes: Stakes) -> None:
     at_first = frozenset(workers)
 
     def host_stays() -> bool:
-        if not row.by_name:
+        if not row.by_name or cell.ours and not place.cluster.refused:
             return False
         there = at_first & workers.keys()
         return len(there) == row.left + row.processes and any(workers[address].actors for address in there)
@@ -166,7 +166,9 @@ async def _settled(cell: Cell, row: Row, place: Place, stakes: Stakes) -> None:
 
     # a shuffle that has to begin again takes all of its time again, with fewer workers
     await distributed.wait(stakes.load, timeout=60 + 4 * place.left_s())
-    deadline_s = time.monotonic() + place.left_s() + GIVE_UP_S
+    # jobs of Slurm take long to come on a busy machine
+    patience_s = START_S if row.replaced else GIVE_UP_S
+    deadline_s = time.monotonic() + place.left_s() + patience_s
     patient_until_s = time.monotonic() + 0.5
     while not settled() and time.monotonic() < deadline_s:
         if host_stays() and time.monotonic() > patient_until_s:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ _LIFETIME_S = {True: 9.0, False: 2.0}
 NOTICE_S, MARGIN_S = 22, 8
 #: Slurm looks for jobs out of time twice a minute only.
 _OVERTIME_S = 30.0
+#: How long workers may take to come on a busy machine.
+START_S = 90.0
 _AGENT = ("--preload", "dask_hpc.agent", "--preload-nanny", "dask_hpc.agent")
 
 
@@ -89,7 +92,7 @@ ROWS = {
 }
 
 
-class Place:
+class Place(ABC):
     """A cluster whose nodes are there, and what makes it smaller."""
 
     def __init__(self, row: Row, cluster: Any) -> None:
@@ -111,14 +114,14 @@ class Place:
         """Seconds until the trigger fires at the latest; 0 when it is pulled."""
         return 0.0
 
+    @abstractmethod
     async def pull(self, client: Client) -> None:
         """Make the cluster smaller; returns when that has been asked for, or has been done."""
-        raise NotImplementedError
 
     async def all_there(self) -> None:
         """Wait for the workers of all nodes."""
         wanted = self.row.nodes * self.row.processes
-        await until(lambda: len(self.scheduler.workers) == wanted, f"{wanted} workers", 90.0)
+        await until(lambda: len(self.scheduler.workers) == wanted, f"{wanted} workers", START_S)
 
 
 class _Local(Place):
