@@ -8,18 +8,18 @@ from typing import Any
 import dask
 import pytest
 from outside import PATIENCE_S, until, workers
-from test_cluster import Work, dask_on
+from slurm_dask import Work, dask_on
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_it_follows_the_load_by_whole_jobs_and_loses_nothing(
-    cluster: Any, tmp_path: Path, monkeypatch: Any, processes: int
+    cluster: Any, tmp_path: Path, processes: int
 ) -> None:
     with (
         dask.config.set({"hpc.pool.hold": "1 s"}),
-        dask_on(cluster, tmp_path, monkeypatch, processes=processes) as (made, client),
+        dask_on(cluster, tmp_path, processes=processes) as (made, client),
     ):
         adaptive = made.adapt(minimum_jobs=1, maximum_jobs=2, interval="100 ms")
         client.wait_for_workers(processes, timeout=PATIENCE_S)
@@ -41,7 +41,7 @@ def test_a_job_whose_walltime_ends_is_replaced_at_constant_size(
     notice = {"hpc.walltime.notice": "40 s", "hpc.walltime.margin": "8 s"}
     with (
         dask.config.set(notice),
-        dask_on(cluster, tmp_path, monkeypatch, walltime="00:01:00") as (made, client),
+        dask_on(cluster, tmp_path, walltime="00:01:00") as (made, client),
     ):
         made.adapt(minimum_jobs=1, maximum_jobs=1, interval="100 ms", wait_count=1)
         client.wait_for_workers(1, timeout=PATIENCE_S)

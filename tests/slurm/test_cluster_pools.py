@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client
 from outside import PATIENCE_S, held, until, where, workers
@@ -33,7 +34,8 @@ def partitions(cluster: Any, made: Any) -> dict[str, list[str]]:
 
 
 def test_each_pool_has_its_own_partition_resources_and_size(cluster: Any, tmp_path: Path) -> None:
-    with dask_on(cluster, tmp_path, pools={"staging": STAGING | {"jobs": 1}}) as (made, client):
+    pools = {"staging": STAGING | {"jobs": 1}}
+    with dask.config.set({"hpc.pool.hold": "1 s"}), dask_on(cluster, tmp_path, pools=pools) as (made, client):
         made.scale(jobs=2)
         until(lambda: pools_of(client) == (2, 2), "both pools are there")
         assert partitions(cluster, made) == {"": ["compute 10:00"] * 2, "staging": ["staging 30:00"]}
