@@ -55,11 +55,12 @@ class Cell:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was lost, unless it was an actor that could not stay and that was named.
+        """Whether nothing was lost, unless it was an actor that could not stay or move and that was named.
 
         All rows leave more time than a task takes: nothing has to be executed twice.
         """
-        named = self.announced == ["ledger"] and not ROWS[self.row].refusable
+        may = self.kind != "moving actor" and not ROWS[self.row].refusable
+        named = self.announced == ["ledger"] and may
         actor = self.actor_alive is not False or named
         return not (self.lost_computed or self.lost_scattered or self.twice) and self.right and actor
 

@@ -11,9 +11,11 @@ import distributed
 import numpy as np
 from distributed import Client
 from elastic_places import Place
-from elastic_work import Ledger, Tally, make, result_of, shuffled, until, work
+from elastic_work import Ledger, MovingLedger, Tally, make, result_of, shuffled, until, work
 
-KINDS = ("computed", "scattered", "actor", "p2p")
+KINDS = ("computed", "scattered", "actor", "moving actor", "p2p")
+#: What is there with the kind ``all``; a name of an actor is there once.
+_ALL = ("computed", "scattered", "actor", "p2p")
 #: How long to wait for results that may be lost.
 GIVE_UP_S = 20.0
 
@@ -37,7 +39,7 @@ class Stakes:
         self.place = place
         self.client = client
         self.tally = tally
-        self.kinds = KINDS if kind == "all" else (kind,)
+        self.kinds = _ALL if kind == "all" else (kind,)
         self.task_s = task_s
         self.computed: list[Any] = []
         self.scattered: list[Any] = []
@@ -54,9 +56,11 @@ class Stakes:
             await distributed.wait(self.computed)
         if "scattered" in self.kinds:
             self.scattered = await client.scatter([result_of(number) for number in range(20)], hash=False)
-        if "actor" in self.kinds or row.name == "actor host":
+        moving = "moving actor" in self.kinds
+        if moving or "actor" in self.kinds or row.name == "actor host":
             host = self.place.workers(row.victims[-1])
-            self.actor = await client.submit(Ledger, actor=True, key="ledger", workers=host)
+            cls = MovingLedger if moving else Ledger
+            self.actor = await client.submit(cls, actor=True, key="ledger", workers=host)
             assert await self.actor.add(1) == 1
         if "p2p" in self.kinds:
             self._shuffle()

@@ -131,6 +131,16 @@ class Ledger:
         return self.total
 
 
+class MovingLedger(Ledger):
+    """An actor that says what its state is."""
+
+    def __getstate__(self) -> dict[str, int]:
+        return {"total": self.total}
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        self.total = state["total"]
+
+
 def _slowly(block: Any, seconds: float, effects: str, block_info: Any = None) -> Any:
     append(effects, f"source-{block_info[0]['shape'][0]}-{block_info[0]['chunk-location'][0]}")
     time.sleep(seconds)

@@ -76,7 +76,11 @@ def _options() -> argparse.Namespace:
         help="on a LocalCluster, on workers that were started from a shell, on Slurm (default: all)",
     )
     parser.add_argument(
-        "--kinds", nargs="+", choices=(*KINDS, "all"), default=KINDS, help="all: all four in one cluster"
+        "--kinds",
+        nargs="+",
+        choices=(*KINDS, "all"),
+        default=KINDS,
+        help="all: computed, scattered, actor and p2p in one cluster",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--stock", action="store_true", help="stock Dask only")

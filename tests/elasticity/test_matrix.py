@@ -50,6 +50,15 @@ def test_a_lifetime_that_ends_takes_the_actor_and_nothing_else_and_says_so() -> 
     assert (cell.lost_computed, cell.twice, cell.left) == (0, [], row.left)
 
 
+def test_an_actor_that_gives_its_state_outlives_the_lifetime_of_its_worker() -> None:
+    row = ROWS["lifetime"]
+    # handles of a client in the process of workers are bound to one of those
+    cell = run_cell(row.name, "moving actor", ours=True, processes=True, task_s=0.2)
+    assert cell.actor_alive
+    assert (cell.announced, cell.lost_computed, cell.twice, cell.left) == ([], 0, [], row.left)
+    assert cell.holds
+
+
 @pytest.mark.parametrize("name", [row.name for row in ROWS.values() if row.where == "shell"])
 def test_workers_from_a_shell_that_get_a_signal_leave_nothing_behind_but_an_actor_that_is_named(
     name: str,
@@ -71,12 +80,13 @@ def test_with_stock_the_same_work_loses_results_so_the_matrix_can_tell() -> None
 
 def test_a_cell_holds_unless_something_was_lost_or_an_actor_ended_unannounced_or_needlessly() -> None:
     def cell(row: str, **outcome: object) -> Cell:
-        return Cell(row, "actor", True, 0, **{"right": True, **outcome})
+        return Cell(row, outcome.pop("kind", "actor"), True, 0, **{"right": True, **outcome})
 
     assert cell("scale", actor_alive=True).holds
     assert not cell("scale", actor_alive=False, announced=["ledger"]).holds
     assert cell("SIGTERM", actor_alive=False, announced=["ledger"]).holds
     assert not cell("SIGTERM", actor_alive=False).holds
+    assert not cell("SIGTERM", kind="moving actor", actor_alive=False, announced=["ledger"]).holds
     for lost in ({"lost_computed": 1}, {"lost_scattered": 1}, {"twice": ["work-1"]}, {"right": False}):
         assert not cell("SIGTERM", **lost).holds
 
