@@ -47,6 +47,8 @@ class SafeScaling(SpecCluster):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: Workers (batch jobs) asked for last, by pool; a pool that is absent has what was started with.
         self._wanted: dict[str, int] = {}
+        #: Whether what was asked for last is to be had by force, by pool.
+        self._force: dict[str, bool] = {}
         #: What makes each pool smaller.
         self._shrinking: dict[str, asyncio.Task[None]] = {}
         super().__init__(*args, **kwargs)
@@ -78,7 +80,14 @@ class SafeScaling(SpecCluster):
     def _settings(self) -> Settings:
         return settings()
 
-    def scale(self, n: int = 0, memory: Any = None, cores: int | None = None, dry_run: bool = False) -> Any:
+    def scale(
+        self,
+        n: int = 0,
+        memory: Any = None,
+        cores: int | None = None,
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> Any:
         """Have `n` workers: grow at once, shrink as workers are emptied.
 
         Those that leave get no new tasks, finish what they execute, take part in shuffles to the end, and
@@ -92,6 +101,10 @@ class SafeScaling(SpecCluster):
             As in stock: a number of workers, or as many as have that memory or those cores together.
         dry_run
             Change nothing; return what would be done.
+        force
+            Let also those go that cannot be emptied, or where an actor lives, when ``hpc.shrink-deadline``
+            has passed. What is lost is named, in the log and in the events of the worker. Pinned workers
+            and nodes that jobs need stay.
 
         Returns
         -------
@@ -106,12 +119,33 @@ class SafeScaling(SpecCluster):
             n = max(n, math.ceil(parse_bytes(memory) / self._memory_per_worker()))
         if cores is not None:
             n = max(n, math.ceil(cores / self._threads_per_worker()))
-        return self._scale_pool(DEFAULT_POOL, n, dry_run)
+        return self._scale_pool(DEFAULT_POOL, n, dry_run, force)
 
-    def _scale_pool(self, pool: str, n: int, dry_run: bool) -> Any:
+    def pin(self, *workers: Any) -> Any:
+        """Have workers (by name) stay, whatever asks for a smaller cluster; gives the names of all that do.
+
+        A node stays with each of its workers. The end of a walltime, of a lifetime or a signal is stronger.
+
+        Raises
+        ------
+        ValueError
+            When the cluster has no such worker.
+        """
+        known = {str(name) for spec in self.worker_spec for name in self._workers_of(spec)}
+        for name in workers:
+            if str(name) not in known:
+                raise ValueError(f"worker is {name!r}; allowed: {', '.join(sorted(known)) or 'none now'}")
+        return self.sync(self.ask, "pin", workers=list(workers), keep=True)
+
+    def unpin(self, *workers: Any) -> Any:
+        """Let workers (by name) go again; gives the names of those that are still pinned."""
+        return self.sync(self.ask, "pin", workers=list(workers), keep=False)
+
+    def _scale_pool(self, pool: str, n: int, dry_run: bool, force: bool) -> Any:
         if dry_run:
             return self.sync(self._rehearse, pool, n)
         self._wanted[pool] = n
+        self._force[pool] = force
         self._grow(pool)
         cast(Any, self.loop).add_callback(self._adjust, pool)
         return NoOpAwaitable() if self.asynchronous else None
@@ -227,7 +261,10 @@ class SafeScaling(SpecCluster):
             if coming or not excess:
                 await self._forget(coming[:excess])
                 return
-            answer = await self.ask("release", count=excess, **self._limits(pool))
+            limits = self._limits(pool)
+            answer = await self.ask("release", count=excess, **limits)
+            if not answer["released"] and self._force.get(pool):
+                answer = await self.ask("release", count=excess, force=True, **limits)
             gone = {self._spec_of(name) for names in answer["released"].values() for name in names}
         except (DaskHPCError, OSError) as error:
             logger.warning("The cluster could not be made smaller: %s", error)

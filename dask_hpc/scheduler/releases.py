@@ -51,11 +51,13 @@ class Releases:
         self.scheduler = engine.scheduler
         #: Why nodes that should have gone have stayed, by node.
         self.refused: dict[str, str] = {}
+        #: Names of workers that the user wants to stay.
+        self.pinned: set[str] = set()
         self._retire: Any = None
 
     # ---------------------------------------------------------------- choose
 
-    def choose(self, count: int, among: Collection[Any] | None = None) -> Choice:
+    def choose(self, count: int, among: Collection[Any] | None = None, force: bool = False) -> Choice:
         """The `count` nodes whose leaving costs least; fewer when no more can leave.
 
         Nodes that no job holds go first, then those of jobs above their minimum, the latest job first.
@@ -66,6 +68,8 @@ class Releases:
             How many.
         among
             Names of workers: only nodes that have no others are looked at; None: all nodes.
+        force
+            If those that can leave are too few, take free nodes that should stay, unless they are pinned.
         """
         state = self.engine.state
         choice = Choice(among=None if among is None else frozenset(map(str, among)))
@@ -76,7 +80,14 @@ class Releases:
             wanted = count - sum(map(len, choice.groups))
             if wanted > 0:
                 choice.groups += self._of_job(job, wanted, choice)
-        self._keep_one(choice)
+        if not force:
+            self._keep_one(choice)
+            return choice
+        should_stay = [node for node in state.nodes.free() if node.id in choice.refused]
+        unpinned = [node for node in should_stay if self._pinned(node) is None]
+        for node in unpinned[: max(0, count - sum(map(len, choice.groups)))]:
+            del choice.refused[node.id]
+            choice.groups.append([node])
         return choice
 
     def _keep_one(self, choice: Choice) -> None:
@@ -125,7 +136,9 @@ class Releases:
         return names is None or all(str(name) in names for name in self._names(node))
 
     def _veto(self, node: Node) -> str | None:
-        """Why the node must stay: an actor lives there, or a plugin of the user's says so."""
+        """Why the node must stay: the user or a plugin of theirs says so, or an actor lives there."""
+        if (pinned := self._pinned(node)) is not None:
+            return pinned
         scheduler = self.scheduler
         workers = [scheduler.workers[address] for address in node.workers]
         actors = [key for ws in workers for key in dask_reads.actors_on(scheduler, ws.address)]
@@ -133,6 +146,10 @@ class Releases:
             return f"actor {actors[0]!r} lives there, and Dask cannot move actors"
         by = dask_reads.vetoed_by(scheduler, workers)
         return f"plugin {by!r} keeps it (valid_workers_downscaling)" if by is not None else None
+
+    def _pinned(self, node: Node) -> str | None:
+        pinned = [name for name in self._names(node) if str(name) in self.pinned]
+        return f"worker {pinned[0]!r} is pinned (cluster.unpin lets it go)" if pinned else None
 
     # --------------------------------------------------------------- release
 
@@ -148,8 +165,12 @@ class Releases:
                 "refused": choice.refused,
             }
 
-    async def release(self, count: int, among: Collection[Any] | None = None) -> dict[str, Any]:
+    async def release(
+        self, count: int, among: Collection[Any] | None = None, force: bool = False
+    ) -> dict[str, Any]:
         """Let `count` nodes go, chosen by `choose` (see there), each as soon as it is empty.
+
+        By force, those that cannot be emptied go as well, as workers do whose walltime ends.
 
         Returns
         -------
@@ -158,8 +179,9 @@ class Releases:
             not, by node.
         """
         async with self.engine.kept_awake():
-            choice = self.choose(count, among)
-            answers = await asyncio.gather(*(self._let_go(group, count) for group in choice.groups))
+            choice = self.choose(count, among, force)
+            let_go = self._let_go_by_force if force else self._let_go
+            answers = await asyncio.gather(*(let_go(group, count) for group in choice.groups))
             self._forget(choice)
         answer: dict[str, Any] = {"released": {}, "refused": {}}
         for one in answers:
@@ -197,6 +219,14 @@ class Releases:
             "released": {id: names[id] for id in names if id in retired},
             "refused": {id: _NO_ROOM for id in names if id not in retired},
         }
+
+    async def _let_go_by_force(self, group: list[Node], count: int) -> dict[str, Any]:
+        names = {node.id: self._names(node) for node in group}
+        within_s = self.engine.state.settings.shrink_deadline_s
+        addresses = [address for node in group for address in node.workers]
+        why = f"{counted(count)} of the pool to be released by force"
+        await asyncio.gather(*(self.depart(address, within_s, why) for address in addresses))
+        return {"released": names, "refused": {}}
 
     async def _retire_nodes(self, nodes: list[Node]) -> set[str]:
         """Have Dask move what only these nodes hold and retire them; gives the ids of those that did."""

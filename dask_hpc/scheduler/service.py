@@ -280,12 +280,18 @@ class Service:
         }
 
     async def release(
-        self, count: int, dry_run: bool = False, among: Sequence[Any] | None = None
+        self, count: int, dry_run: bool = False, among: Sequence[Any] | None = None, force: bool = False
     ) -> dict[str, Any]:
         """Let `count` nodes go without losing anything; see `Releases.release` and `Releases.plan`."""
         check_nodes("release", "count", count)
-        how = self.releases.plan if dry_run else self.releases.release
-        return await how(count, among)
+        releases = self.releases
+        return await (releases.plan(count, among) if dry_run else releases.release(count, among, force))
+
+    async def pin(self, workers: Sequence[Any], keep: bool) -> list[str]:
+        """Have nodes with these workers (by name) stay, or no longer; gives the names of all that stay."""
+        names = set(map(str, workers))
+        self.releases.pinned = self.releases.pinned | names if keep else self.releases.pinned - names
+        return sorted(self.releases.pinned)
 
     async def pool(self, **view: Any) -> dict[str, Any]:
         """Workers that there should be, which of them stay, and why; see `PoolTarget.decide`."""
@@ -378,6 +384,7 @@ class Service:
         "cancel": cancel,
         "resize": resize,
         "release": release,
+        "pin": pin,
         "pool": pool,
         "depart": depart,
         "closing": closing,

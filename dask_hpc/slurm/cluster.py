@@ -75,6 +75,7 @@ class SLURMCluster(Reconciled, StockCluster):
         memory: Any = None,
         cores: int | None = None,
         dry_run: bool = False,
+        force: bool = False,
         pool: str | None = None,
     ) -> Any:
         """Have `n` workers, or `jobs` jobs, in a pool; see `SafeScaling.scale`. Only whole jobs leave.
@@ -85,6 +86,8 @@ class SLURMCluster(Reconciled, StockCluster):
             How many workers or jobs, or as many as have that memory or those cores together.
         dry_run
             Change nothing; return what would be done.
+        force
+            Let also those go that cannot be emptied; what is lost is named.
         pool
             Name of the pool; None: the default one.
         """
@@ -103,7 +106,7 @@ class SLURMCluster(Reconciled, StockCluster):
         )
         if not dry_run:
             wanted = self._sensible(name, wanted)
-        return self._scale_pool(name, wanted, dry_run)
+        return self._scale_pool(name, wanted, dry_run, force)
 
     def adapt(self, *args: Any, **kwargs: Any) -> Any:
         """Follow the load by whole jobs of the default pool; takes ``minimum_jobs`` and ``maximum_jobs``.
