@@ -28,11 +28,13 @@ from distributed.core import Status
 
 from dask_hpc.config import Settings, settings
 from dask_hpc.errors import DaskHPCError, InstallError
-from dask_hpc.slurm.commands import own_job_end_s
+from dask_hpc.slurm.commands import own_job_end_s, own_kill_wait_s
 
 # below distributed's own, so that what a worker says is in its log without further configuration
 logger = logging.getLogger("distributed.dask_hpc.agent")
 
+#: By how long before SIGKILL a worker has to be through.
+_BEFORE_KILL_S = 2.0
 #: How long the scheduler may take to answer a call.
 _CONNECT_S = 3.0
 #: Agents by their nanny or worker.
@@ -72,6 +74,19 @@ class Agent:
             )
         if ends_s is not None:
             self._spawn(self._wait_for_end(ends_s))
+
+    def kills_after(self, kill_wait_s: float | None) -> None:
+        """The batch system kills so many seconds after SIGTERM; None: nobody knows."""
+        if kill_wait_s is None or self.settings.kill_delay_s <= kill_wait_s - _BEFORE_KILL_S:
+            return
+        within_s = max(kill_wait_s / 2, kill_wait_s - _BEFORE_KILL_S)
+        logger.warning(
+            "Slurm kills %.0f s after SIGTERM (KillWait), hpc.kill-delay is %.0f s: %.1f s are counted on",
+            kill_wait_s,
+            self.settings.kill_delay_s,
+            within_s,
+        )
+        self.settings = self.settings.updated(kill_delay_s=within_s)
 
     def stop(self) -> None:
         """Watch no more."""
@@ -167,6 +182,7 @@ async def dask_setup(server: Any) -> None:
         return
     agent = _agents[server] = Agent(server, settings())
     agent.start(await own_job_end_s())
+    agent.kills_after(await own_kill_wait_s())
 
 
 async def dask_teardown(server: Any) -> None:

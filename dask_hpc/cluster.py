@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from numbers import Integral
 from typing import Any, cast
 
 import dask
 import distributed
-from dask.utils import parse_bytes
+from dask.utils import parse_bytes, parse_timedelta
 from distributed.core import Status
 from distributed.deploy.spec import NoOpAwaitable, SpecCluster
 
@@ -146,6 +147,9 @@ class SafeScaling(SpecCluster):
             return self.sync(self._rehearse, pool, n)
         self._wanted[pool] = n
         self._force[pool] = force
+        if self._releases is not None and self._excess(pool) <= 0:
+            # nobody has to go any more
+            self._releases.refused.clear()
         self._grow(pool)
         cast(Any, self.loop).add_callback(self._adjust, pool)
         return NoOpAwaitable() if self.asynchronous else None
@@ -171,12 +175,8 @@ class SafeScaling(SpecCluster):
         Workers come at once, and are kept for ``hpc.pool.hold`` after they were last needed; see
         `dask_hpc.PolicyAdaptive`.
         """
-        low, high = kwargs.get("minimum", 0), kwargs.get("maximum", math.inf)
-        if not 0 <= low <= high:
-            raise ValueError(f"minimum is {low!r}, maximum {high!r}; allowed: 0 <= minimum <= maximum")
-        unknown = set(kwargs) - _ADAPT
-        if unknown and Adaptive is PolicyAdaptive:
-            raise TypeError(f"adapt got {', '.join(sorted(unknown))}; allowed: {', '.join(sorted(_ADAPT))}")
+        if isinstance(Adaptive, type) and issubclass(Adaptive, PolicyAdaptive):
+            _check_adapt(kwargs)
         return super().adapt(Adaptive, *args, **kwargs)
 
     async def ask(self, method: str, **arguments: Any) -> Any:
@@ -342,6 +342,8 @@ class SafeScaling(SpecCluster):
         return plan
 
     async def _close(self) -> None:
+        if self._releases is not None:
+            self._releases.refused.clear()
         self._wanted.clear()  # whatever was asked for, nothing is to be started any more
         for task in self._shrinking.values():
             task.cancel()
@@ -349,6 +351,32 @@ class SafeScaling(SpecCluster):
             with suppress(DaskHPCError, OSError, TimeoutError):
                 await asyncio.wait_for(self.ask("closing"), _AGAIN_S)
         await super()._close()
+
+
+def _check_adapt(options: Mapping[str, Any]) -> None:
+    """Raise TypeError or ValueError for options of `adapt` that would keep it from working later."""
+    if unknown := set(options) - _ADAPT:
+        raise TypeError(f"adapt got {', '.join(sorted(unknown))}; allowed: {', '.join(sorted(_ADAPT))}")
+    bounds = {"minimum": 0, "maximum": math.inf}
+    for name in bounds:
+        if (value := options.get(name)) is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, Integral) and value != math.inf:
+            raise ValueError(f"{name} is {value!r}; allowed: a whole number of workers, 0 or more")
+        bounds[name] = value
+    low, high = bounds.values()
+    if not 0 <= low <= high:
+        raise ValueError(f"minimum is {low!r}, maximum {high!r}; allowed: 0 <= minimum <= maximum")
+    for name in ("interval", "target_duration"):
+        if (value := options.get(name)) is None:
+            continue
+        # stock would remember it, and fail with it again
+        try:
+            fits = parse_timedelta(value) > 0
+        except (TypeError, ValueError, KeyError):
+            fits = False
+        if not fits:
+            raise ValueError(f"{name} is {value!r}; allowed: a duration above 0 s, such as '500 ms'")
 
 
 def check_counts(**counts: Any) -> None:

@@ -280,9 +280,11 @@ def stand_in(scheduler: Scheduler, key: Any, task: Any, type_name: str) -> Linea
             dts.waiters.discard(ts)
     ts.dependencies.clear()
     ts.run_spec, ts.has_lost_dependencies = task, False
-    # scattered data has neither, and tasks need both
+    # scattered data has none of these, and tasks need them all
     ts.type = ts.type or type_name
     ts.priority = ts.priority or (0, 0, 0)
+    if ts.group.span_id is None and (spans := scheduler.extensions.get("spans")) is not None:
+        spans.observe_tasks([ts], code=(), span_metadata={})
     if not ours:
         ts.worker_restrictions = None
     ts.host_restrictions = ts.resource_restrictions = None

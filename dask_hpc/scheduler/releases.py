@@ -143,7 +143,7 @@ class Releases:
         workers = [scheduler.workers[address] for address in node.workers]
         actors = [key for ws in workers for key in dask_reads.actors_on(scheduler, ws.address)]
         if actors:
-            return f"actor {actors[0]!r} lives there, and Dask cannot move actors"
+            return f"actor {actors[0]!r} lives there (scale(force=True) moves or ends it)"
         by = dask_reads.vetoed_by(scheduler, workers)
         return f"plugin {by!r} keeps it (valid_workers_downscaling)" if by is not None else None
 

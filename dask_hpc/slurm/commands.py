@@ -207,6 +207,25 @@ async def own_job_end_s(
     return None if row is None or row.time_limit_s == math.inf else row.end_s
 
 
+async def own_kill_wait_s(
+    environment: Mapping[str, str] | None = None, *, timeout_s: float = TIMEOUT_S
+) -> float | None:
+    """Seconds from SIGTERM to SIGKILL of the job that this process runs in (``KillWait`` of slurm.conf).
+
+    None outside of a job, and when Slurm does not answer, which is logged. Parameters are those of
+    `own_job_end_s`.
+    """
+    known = os.environ if environment is None else environment
+    if not known.get("SLURM_JOB_ID"):
+        return None
+    try:
+        printed = await run("scontrol", "show", "config", timeout_s=timeout_s, environment=environment)
+        return text.parse_kill_wait_s(printed)
+    except SlurmError as error:
+        logger.info("how long Slurm waits before it kills is not known: %s", error)
+        return None
+
+
 async def run(
     *command: str,
     timeout_s: float = TIMEOUT_S,

@@ -14,6 +14,7 @@ try:
 except ImportError as error:
     raise ImportError("SLURMCluster needs dask-jobqueue; pip install 'dask-hpc[slurm]'") from error
 
+from dask_hpc.config import Settings, settings
 from dask_hpc.errors import SlurmError
 from dask_hpc.slurm import commands
 from dask_hpc.slurm.notation import parse_duration_s
@@ -51,6 +52,7 @@ class SLURMJob(dask_jobqueue.slurm.SLURMJob):
         self, *args: Any, resources: Mapping[str, float | None] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._job_script_prologue = [*_exported(settings()), *(self._job_script_prologue or ())]
         # a shell between Slurm and the worker would keep Slurm's signals, or end on them
         self._command_template = f"exec {self._command_template} {_AGENT}"
         if resources:
@@ -87,3 +89,13 @@ class SLURMJob(dask_jobqueue.slurm.SLURMJob):
             except SlurmError as error:
                 logger.warning("Slurm job %s could not be cancelled: %s", self.job_id, error)
         self.status = Status.closed
+
+
+def _exported(known: Settings) -> list[str]:
+    """Lines of a script by which the agents of its workers have the settings of this process."""
+    seconds = {
+        "KILL_DELAY": known.kill_delay_s,
+        "WALLTIME__NOTICE": known.walltime_notice_s,
+        "WALLTIME__MARGIN": known.walltime_margin_s,
+    }
+    return [f"export DASK_HPC__{name}='{value:g} s'" for name, value in seconds.items()]

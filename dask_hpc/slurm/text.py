@@ -84,6 +84,20 @@ def parse_show_job(output: str) -> tuple[ShownJob, ...]:
     return tuple(_shown(line, fields) for line, fields in _records(output))
 
 
+def parse_kill_wait_s(output: str) -> float:
+    """Seconds from SIGTERM to SIGKILL, of what ``scontrol show config`` prints.
+
+    Raises
+    ------
+    SlurmError
+        When it does not say.
+    """
+    found = re.search(r"^KillWait\s*=\s*(\d+)\s*sec", output, re.MULTILINE)
+    if found is None:
+        raise SlurmError("scontrol show config prints no line such as 'KillWait = 30 sec'")
+    return float(found.group(1))
+
+
 def _rows(command: str, output: str, columns: tuple[_Column, ...]) -> Iterator[dict[str, Any]]:
     for line_number, line in enumerate(output.split("\n"), start=1):
         if not line.strip():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 from distributed import Worker, wait
@@ -225,12 +226,26 @@ def test_a_cluster_closes_while_workers_are_starting(turns: int) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("bounds", [{"minimum": 3, "maximum": 1}, {"minimum": -1}, {"minimum_jobs": 1}])
-def test_bounds_that_cannot_be_are_refused(bounds: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"minimum": 3, "maximum": 1},
+        {"minimum": -1},
+        {"minimum": 1.5},
+        {"maximum": "2"},
+        {"minimum_jobs": 1},
+        {"interval": "bla"},
+        {"interval": -1},
+        {"target_duration": 0},
+    ],
+)
+def test_options_that_cannot_be_are_refused_and_forgotten(options: dict[str, Any]) -> None:
     async def run() -> None:
         async with shrinkable(1) as made:
             with pytest.raises((ValueError, TypeError), match="allowed: "):
-                made.cluster.adapt(**bounds)
+                made.cluster.adapt(**options)
+            made.cluster.adapt(minimum=2, maximum=2)
+            await made.size(2)
 
     asyncio.run(run())
 

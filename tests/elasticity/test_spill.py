@@ -251,6 +251,22 @@ def test_what_the_only_worker_holds_comes_back_on_the_next_one(tmp_path: Path) -
     asyncio.run(run())
 
 
+def test_scattered_data_that_has_come_back_stays_when_its_worker_tells_what_it_did(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with spilling(tmp_path) as made:
+            scattered = await made.client.scatter([result_of(n) for n in range(5)], hash=False)
+            assert len((await depart(made))["spilled"]) == 5
+            async with another(made) as worker:
+                await everything_put_right(made, tmp_path)
+                # what it has executed goes with the next heartbeat, which nothing answers if that fails
+                await worker.heartbeat()
+                await worker.heartbeat()
+                assert worker.address in made.scheduler.workers
+                assert await within(made.client.gather(scattered)) == [result_of(n) for n in range(5)]
+
+    asyncio.run(run())
+
+
 def test_what_has_come_back_goes_to_disk_again(tmp_path: Path) -> None:
     async def run() -> None:
         async with spilling(tmp_path) as made:

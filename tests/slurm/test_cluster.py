@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from outside import PATIENCE_S, environment, until, workers
 from slurm_dask import Work, dask_on
@@ -64,6 +65,22 @@ def test_a_job_that_dies_is_replaced_although_it_had_several_workers(cluster: An
         cluster.run("scancel", "--signal=KILL", "--full", job.job_id)
         until(lambda: len(set(workers(client))) == 2 and victim not in made.workers, "another job has come")
         assert client.submit(sum, [1, 2]).result() == 3
+
+
+def test_what_the_only_job_holds_comes_back_on_its_successor_when_it_is_cancelled(
+    cluster: Any, tmp_path: Path
+) -> None:
+    spill = tmp_path / "spill"
+    with dask.config.set({"hpc.spill.directory": str(spill)}), dask_on(cluster, tmp_path) as (made, client):
+        made.scale(jobs=1)
+        client.wait_for_workers(1, timeout=PATIENCE_S)
+        work = Work(client, tmp_path)
+        [(victim, job)] = made.workers.items()
+        cluster.run("scancel", job.job_id)
+        until(lambda: victim not in workers(client), "it has left")
+        until(lambda: workers(client), "it has been replaced")
+        work.check()
+        until(lambda: not list(spill.iterdir()), "nothing is left on disk")
 
 
 def test_what_slurm_refuses_is_one_clear_message_and_the_cluster_goes_on(

@@ -212,6 +212,16 @@ def test_a_job_finds_its_own_end(cluster: PrivateSlurm) -> None:
     assert end_s(SLURM_JOB_ID=str(limited), SLURM_JOB_END_TIME="1795200000") == 1_795_200_000
 
 
+def test_a_process_in_a_job_finds_how_long_slurm_waits_before_it_kills(cluster: PrivateSlurm) -> None:
+    def wait_s(**changed: str) -> float | None:
+        return asyncio.run(commands.own_kill_wait_s({**cluster.environment, **changed}))
+
+    [line] = [line for line in (cluster.folder / "slurm.conf").read_text().splitlines() if "KillWait" in line]
+    assert wait_s(SLURM_JOB_ID="1") == float(line.partition("=")[2])
+    assert wait_s() is None
+    assert wait_s(SLURM_JOB_ID="1", PATH="") is None
+
+
 def test_a_process_in_a_job_finds_its_end(cluster: PrivateSlurm, repository: Path) -> None:
     """As a worker would: within the job, with the environment that Slurm gives it."""
     script = cluster.folder / "end.py"

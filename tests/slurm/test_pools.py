@@ -54,6 +54,20 @@ def test_jobs_of_a_pool_have_its_options_and_else_those_of_the_cluster(made: Any
     assert option(fat, "--nworkers") == "2"
 
 
+def test_adapt_takes_no_other_options_with_pools_than_without(made: Any) -> None:
+    with pytest.raises(TypeError, match="adapt got pool; allowed: "):
+        made.adapt(pool="staging", minimum_jobs=1)
+
+
+def test_agents_in_jobs_have_the_settings_of_the_cluster(made: Any) -> None:
+    assert "export DASK_HPC__KILL_DELAY='25 s'" in made.job_script()
+    with dask.config.set({"hpc.kill-delay": "4 s", "hpc.walltime.notice": "1 min", "hpc.walltime.margin": 5}):
+        script = made.job_script(pool="staging")
+    assert "export DASK_HPC__KILL_DELAY='4 s'" in script
+    assert "export DASK_HPC__WALLTIME__NOTICE='60 s'" in script
+    assert "export DASK_HPC__WALLTIME__MARGIN='5 s'" in script
+
+
 def test_workers_have_the_name_of_the_pool_in_theirs_and_jobs_are_told_apart(made: Any) -> None:
     specs = {}
     for pool in ("", "staging", "fat"):

@@ -115,6 +115,13 @@ def test_scontrol_as_captured() -> None:
             assert getattr(shown, field) == getattr(queued, field), (queued.id, field)
 
 
+def test_the_time_before_a_kill_is_read_or_said_to_be_missing() -> None:
+    printed = "Configuration data as of 2026-01-01\nKeepAliveTime\t= SYSTEM_DEFAULT\nKillOnBadExit = 0\n"
+    assert text.parse_kill_wait_s(printed + "KillWait                = 30 sec\nLicenses = (null)\n") == 30.0
+    with pytest.raises(SlurmError, match="KillWait"):
+        text.parse_kill_wait_s(printed)
+
+
 def test_other_versions_as_documented() -> None:
     line = "7|7|gpu|ada|{state}|2048|{hosts}|UNLIMITED|{left}|1|1|{end}|{reason}|name"
 
