@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
@@ -45,6 +46,16 @@ def make_private(folder: str) -> None:
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise PermissionError(f"{folder} is not a folder that is yours only (mode 0700)")
+
+
+def problem(directory: str) -> str | None:
+    """Why nothing can be written below a folder, which is made if need be; None when something can."""
+    try:
+        os.makedirs(directory, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return None
+    except OSError as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def write_file(folder: str, name: str, value: Any) -> tuple[str, int]:

@@ -281,8 +281,7 @@ def stand_in(scheduler: Scheduler, key: Any, task: Any, type_name: str) -> Linea
     ts.dependencies.clear()
     ts.run_spec, ts.has_lost_dependencies = task, False
     # scattered data has none of these, and tasks need them all
-    ts.type = ts.type or type_name
-    ts.priority = ts.priority or (0, 0, 0)
+    ts.type, ts.priority = ts.type or type_name, ts.priority or (0, 0, 0)
     if ts.group.span_id is None and (spans := scheduler.extensions.get("spans")) is not None:
         spans.observe_tasks([ts], code=(), span_metadata={})
     if not ours:
@@ -311,13 +310,10 @@ def fall_back(scheduler: Scheduler, key: Any, lineage: Lineage) -> bool:
     If not, it is about to be forgotten, as all that needs it.
     """
     ts = scheduler.tasks[key]
-    if (
-        lineage.run_spec is None
-        or lineage.has_lost_dependencies
-        or any(
-            scheduler.tasks.get(dts.key) is not dts or dts.state == "erred" for dts in lineage.dependencies
-        )
-    ):
+    gone = any(
+        scheduler.tasks.get(dts.key) is not dts or dts.state == "erred" for dts in lineage.dependencies
+    )
+    if lineage.run_spec is None or lineage.has_lost_dependencies or gone:
         ts.has_lost_dependencies = True
         return False
     put_back(scheduler, key, lineage)

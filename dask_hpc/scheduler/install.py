@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import dask_hpc
+from dask_hpc import spill
 from dask_hpc.config import Settings, settings
 from dask_hpc.errors import DaskHPCError, InstallError
 from dask_hpc.scheduler import selfcheck, workers
@@ -14,6 +16,8 @@ from dask_hpc_policies import registry
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
 
 
 def attach(scheduler: Scheduler, wanted: Settings | None = None, policy: Any = None) -> Service:
@@ -29,6 +33,11 @@ def attach(scheduler: Scheduler, wanted: Settings | None = None, policy: Any = N
         return present
     selfcheck.require(scheduler)
     wanted = wanted if wanted is not None else settings()
+    if wanted.spill_directory is not None and (why := spill.problem(wanted.spill_directory)) is not None:
+        text = (
+            "Nothing can be written to %s (hpc.spill.directory): what nobody has room for would be lost (%s)"
+        )
+        logger.warning(text, wanted.spill_directory, why)
     made = policy if policy is not None else registry.create(wanted.policy, **wanted.policy_params)
     return Service(scheduler, wanted, made)
 

@@ -71,7 +71,7 @@ class SLURMCluster(Reconciled, StockCluster):
     def scale(  # type: ignore[override]
         self,
         n: int | None = None,
-        jobs: int = 0,
+        jobs: int | None = None,
         memory: Any = None,
         cores: int | None = None,
         dry_run: bool = False,
@@ -95,11 +95,13 @@ class SLURMCluster(Reconciled, StockCluster):
             return super().scale()
         if n is not None and jobs:
             raise ValueError(f"n is {n!r} (workers) and jobs is {jobs!r}; give one of them")
+        if n is None and jobs is None and memory is None and cores is None:
+            raise ValueError("scale got no size; allowed: n (workers), jobs, memory or cores")
         check_counts(n=n, jobs=jobs, cores=cores)
         name = self._known(pool)
         job = self._job(name)
         wanted = max(
-            jobs,
+            jobs or 0,
             math.ceil((n or 0) / job.worker_processes),
             math.ceil((cores or 0) / (job.worker_cores or 1)),
             math.ceil(parse_bytes(memory or 0) / (job.worker_memory or 1)),

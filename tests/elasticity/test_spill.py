@@ -21,6 +21,7 @@ from distributed.utils_test import gen_cluster
 from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import append, result_of, until, within, work
 
+import dask_hpc
 from dask_hpc import spill
 from dask_hpc.config import settings
 from dask_hpc.errors import ConfigError
@@ -409,6 +410,19 @@ class Stubborn:
 
     def __reduce__(self) -> Any:
         raise TypeError("not this one")
+
+
+def test_a_folder_that_cannot_be_used_is_said_when_the_cluster_starts(tmp_path: Path, caplog: Any) -> None:
+    (tmp_path / "file").write_text("")
+
+    async def run() -> None:
+        with dask.config.set({"hpc.spill.directory": str(tmp_path / "file")}):
+            options = {"n_workers": 0, "processes": False, "dashboard_address": ":0", "silence_logs": False}
+            async with dask_hpc.LocalCluster(**options, asynchronous=True):
+                assert "FileExistsError" in caplog.text
+                assert "hpc.spill.directory" in caplog.text
+
+    asyncio.run(run())
 
 
 def test_one_value_that_cannot_be_written_does_not_keep_the_others(tmp_path: Path) -> None:

@@ -59,6 +59,11 @@ def test_adapt_takes_no_other_options_with_pools_than_without(made: Any) -> None
         made.adapt(pool="staging", minimum_jobs=1)
 
 
+def test_a_size_has_to_be_given(made: Any) -> None:
+    with pytest.raises(ValueError, match="scale got no size"):
+        made.scale(pool="staging")
+
+
 def test_agents_in_jobs_have_the_settings_of_the_cluster(made: Any) -> None:
     assert "export DASK_HPC__KILL_DELAY='25 s'" in made.job_script()
     with dask.config.set({"hpc.kill-delay": "4 s", "hpc.walltime.notice": "1 min", "hpc.walltime.margin": 5}):
