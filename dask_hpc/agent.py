@@ -74,6 +74,11 @@ class Agent:
             )
         if ends_s is not None:
             self._spawn(self._wait_for_end(ends_s))
+        # a Slurm that is slow to answer does not keep the worker from starting
+        self._spawn(self._learn_kill_wait())
+
+    async def _learn_kill_wait(self) -> None:
+        self.kills_after(await own_kill_wait_s())
 
     def kills_after(self, kill_wait_s: float | None) -> None:
         """The batch system kills so many seconds after SIGTERM; None: nobody knows."""
@@ -182,7 +187,6 @@ async def dask_setup(server: Any) -> None:
         return
     agent = _agents[server] = Agent(server, settings())
     agent.start(await own_job_end_s())
-    agent.kills_after(await own_kill_wait_s())
 
 
 async def dask_teardown(server: Any) -> None:

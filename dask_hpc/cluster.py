@@ -115,6 +115,8 @@ class SafeScaling(SpecCluster):
         """
         if self.status in (Status.closing, Status.closed, Status.failed):
             return super().scale(n, memory, cores)
+        if n is None:
+            raise ValueError("n is None; allowed: a whole number, 0 or more")
         check_counts(n=n, cores=cores)
         if memory is not None:
             n = max(n, math.ceil(parse_bytes(memory) / self._memory_per_worker()))
@@ -145,7 +147,7 @@ class SafeScaling(SpecCluster):
     def _scale_pool(self, pool: str, n: int, dry_run: bool, force: bool) -> Any:
         if dry_run:
             return self.sync(self._rehearse, pool, n)
-        self._wanted[pool] = n
+        self._wanted[pool] = int(n)
         self._force[pool] = force
         if self._releases is not None and self._excess(pool) <= 0:
             # nobody has to go any more
@@ -361,7 +363,7 @@ def _check_adapt(options: Mapping[str, Any]) -> None:
     for name in bounds:
         if (value := options.get(name)) is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, Integral) and value != math.inf:
+        if not _is_count(value) and value != math.inf:
             raise ValueError(f"{name} is {value!r}; allowed: a whole number of workers, 0 or more")
         bounds[name] = value
     low, high = bounds.values()
@@ -379,10 +381,14 @@ def _check_adapt(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is {value!r}; allowed: a duration above 0 s, such as '500 ms'")
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
+
+
 def check_counts(**counts: Any) -> None:
     """Raise ValueError for an argument that is neither None nor a whole number, 0 or more."""
     for name, value in counts.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        if value is not None and not _is_count(value):
             raise ValueError(f"{name} is {value!r}; allowed: a whole number, 0 or more")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from dask.utils import parse_bytes
@@ -115,10 +116,9 @@ class SLURMCluster(Reconciled, StockCluster):
 
         What never gets a worker is asked for three times in a row, and then once in five minutes.
         """
-        processes = self._dummy_job.worker_processes
         for bound in ("minimum", "maximum"):
             if (jobs := kwargs.pop(f"{bound}_jobs", None)) is not None:
-                kwargs[bound] = jobs * processes
+                kwargs[bound] = jobs * self.workers_per_node
         if self._grouped:
             kwargs.setdefault("worker_key", job_of)
         if len(self.pools) > 1 and not args:
@@ -129,7 +129,7 @@ class SLURMCluster(Reconciled, StockCluster):
     @property
     def workers_per_node(self) -> int:
         """Workers of a job of the default pool."""
-        return int(self._dummy_job.worker_processes)
+        return self._processes[DEFAULT_POOL]
 
     def new_worker_spec(self, pool: str = DEFAULT_POOL) -> dict[Any, Any]:
         """The next job of a pool, under a name that no job has had before."""
@@ -138,7 +138,7 @@ class SLURMCluster(Reconciled, StockCluster):
             name = f"{self._name}-{pool}-{self._i}"
         self._i += 1
         options = self.pools[pool].job_options(spec["options"])
-        processes = self._job(pool).worker_processes
+        processes = self._processes[pool]
         made = {"cls": spec["cls"], "options": options, "pool": pool}
         if self._grouped:
             made["group"] = [f"-{number}" for number in range(processes)]
@@ -172,10 +172,15 @@ class SLURMCluster(Reconciled, StockCluster):
             return self._dummy_job
         return self.job_cls("tcp://scheduler", name="one", **self.pools[pool].job_options(self._job_kwargs))
 
+    @cached_property
+    def _processes(self) -> dict[str, int]:
+        """Workers of a job of each pool; making a job to ask it is too much for every look."""
+        return {pool: int(self._job(pool).worker_processes) for pool in self.pools}
+
     @property
     def _grouped(self) -> bool:
         """Whether jobs have several workers."""
-        return any(self._job(pool).worker_processes > 1 for pool in self.pools)
+        return max(self._processes.values()) > 1
 
     def _threads_per_worker(self) -> int:
         return int(self._dummy_job.worker_process_threads)

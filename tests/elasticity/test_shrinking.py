@@ -250,7 +250,7 @@ def test_options_that_cannot_be_are_refused_and_forgotten(options: dict[str, Any
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("n", [-1, 1.5, "2", True])
+@pytest.mark.parametrize("n", [-1, 1.5, "2", True, None])
 def test_a_size_that_is_none_is_refused(n: object) -> None:
     async def run() -> None:
         async with shrinkable(1) as made:
