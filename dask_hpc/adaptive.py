@@ -69,9 +69,9 @@ class PolicyAdaptive(distributed.Adaptive):
         return self.leaving | self.cluster.expiring
 
     @property
-    def helping(self) -> int:
-        """Workers that do a part of the work and are not counted here."""
-        return 0
+    def elsewhere(self) -> dict[str, list[str]]:
+        """Names of workers that are not counted here and do a part of the work, and what only they have."""
+        return {}
 
     async def safe_target(self) -> int:
         """Workers that there should be, within the bounds, as whole nodes."""
@@ -81,7 +81,7 @@ class PolicyAdaptive(distributed.Adaptive):
             there=list(there),
             pending=list(self.plan - there),
             leaving=list(self._going),
-            helping=self.helping,
+            **self.elsewhere,
             minimum=self.minimum,
             maximum=None if math.isinf(self.maximum) else self.maximum,
             target_duration=self.target_duration,
@@ -106,8 +106,18 @@ class PolicyAdaptive(distributed.Adaptive):
 
     async def scale_up(self, n: Any) -> None:
         """Have `n` workers besides those on their way out."""
+        await self._recall(n - len(self.plan))
         # the cluster itself keeps successors and those they replace apart
         await super().scale_up(n + len(self.leaving - self.cluster.expiring))
+
+    async def _recall(self, count: int) -> None:
+        """Have up to `count` workers on their way out stay: they are there, others would have to come."""
+        names = self.leaving - self.cluster.expiring
+        nodes = len(self.cluster.together(names))
+        if count > 0 and nodes:
+            going = max(0, nodes - math.ceil(count / self.cluster.workers_per_node))
+            kept = await self.cluster.ask("recall", going=going, among=list(names))
+            self.leaving -= {name for name in self.leaving if str(name) in map(str, kept)}
 
     async def scale_down(self, workers: Any) -> None:
         """Let workers go in the background, each as soon as it can."""

@@ -23,6 +23,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+import psutil
 from distributed import Nanny
 from distributed.core import Status
 
@@ -186,7 +187,21 @@ async def dask_setup(server: Any) -> None:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         return
     agent = _agents[server] = Agent(server, settings())
-    agent.start(await own_job_end_s())
+    agent.start(walltime_end_s(agent.settings.walltime_limit_s, await own_job_end_s()))
+
+
+def walltime_end_s(limit_s: float | None, job_end_s: float | None) -> float | None:
+    """When the walltime of this process ends, in seconds since the epoch; None: not known.
+
+    Parameters
+    ----------
+    limit_s
+        How long it may run (``hpc.walltime.limit``).
+    job_end_s
+        When its batch job ends. The earlier of both counts.
+    """
+    ends_s = [] if limit_s is None else [psutil.Process().create_time() + limit_s]
+    return min(ends_s if job_end_s is None else [*ends_s, job_end_s], default=None)
 
 
 async def dask_teardown(server: Any) -> None:

@@ -238,6 +238,10 @@ class SafeScaling(SpecCluster):
         task = self._shrinking.get(pool)
         if task is None or task.done():
             self._shrinking[pool] = asyncio.ensure_future(self._shrink(pool))
+        elif self._releases is not None:
+            # of those on their way out some may be wanted again
+            with suppress(DaskHPCError, OSError):
+                await self.ask("recall", going=max(0, self._excess(pool)), **self._limits(pool))
 
     async def _shrink(self, pool: str) -> None:
         """Release workers until there are as many as wanted; what cannot be released is tried again."""
@@ -265,13 +269,14 @@ class SafeScaling(SpecCluster):
                 return
             limits = self._limits(pool)
             answer = await self.ask("release", count=excess, **limits)
-            if not answer["released"] and self._force.get(pool):
+            excess = max(0, self._excess(pool))
+            if not answer["released"] and excess and self._force.get(pool):
                 answer = await self.ask("release", count=excess, force=True, **limits)
             gone = {self._spec_of(name) for names in answer["released"].values() for name in names}
         except (DaskHPCError, OSError) as error:
             logger.warning("The cluster could not be made smaller: %s", error)
         await self._forget(gone)
-        if not gone:
+        if not gone and self._excess(pool) > 0:
             await asyncio.sleep(_AGAIN_S)
 
     def _limits(self, pool: str) -> dict[str, Any]:

@@ -34,8 +34,10 @@ class _Check:
     clean: Callable[[Any], Any]
 
 
-def _duration(lowest_s: float, highest_s: float) -> Callable[[Any], float]:
-    def clean(value: Any) -> float:
+def _duration(lowest_s: float, highest_s: float, *, none: bool = False) -> Callable[[Any], float | None]:
+    def clean(value: Any) -> float | None:
+        if value is None and none:
+            return None
         try:
             seconds = parse_duration(value)
         except OverflowError as error:  # an integer that no float holds
@@ -112,6 +114,11 @@ _CHECKS: Mapping[str, _Check] = {
     "held_notice_s": _Check(
         "held-notice", "a duration from 0 s to 30 d, such as '10 s'", _duration(0.0, 30 * _DAY_S)
     ),
+    "walltime_limit_s": _Check(
+        "walltime.limit",
+        "a duration from 1 s to 365 d, such as '2 h', or null",
+        _duration(1.0, 365 * _DAY_S, none=True),
+    ),
     "walltime_notice_s": _Check(
         "walltime.notice", "a duration from 0 s to 30 d, such as '2 min'", _duration(0.0, 30 * _DAY_S)
     ),
@@ -167,6 +174,8 @@ class Settings:
     client_timeout_s: float = 60.0
     #: A computation held longer than this says so once.
     held_notice_s: float = 10.0
+    #: How long a worker may run; None: as long as the batch system says.
+    walltime_limit_s: float | None = None
     #: How long before its end, or after a notice (SIGUSR1), a worker has to finish what it executes.
     walltime_notice_s: float = 120.0
     #: By how long before the end of its walltime everything has left a worker.

@@ -11,12 +11,17 @@ memory for both. Only ours tells which nodes are on their way and within which b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
+import dask
+from dask.utils import parse_timedelta
+
+from dask_hpc.scheduler import dask_reads
 from dask_hpc.scheduler.engine import Engine
 from dask_hpc.scheduler.state import State
 from dask_hpc_policies import pool
+from dask_hpc_policies.adaptive import target_nodes
 from dask_hpc_policies.decision import Outcome, Reason, ReasonCode, ReleaseNodes, RequestNodes
 from dask_hpc_policies.protocol import Policy
 
@@ -66,7 +71,8 @@ class PoolTarget:
         leaving: Iterable[Any] = (),
         minimum: int = 0,
         maximum: int | None = None,
-        helping: int = 0,
+        elsewhere: Collection[str] = (),
+        resources: Collection[str] = (),
         **options: Any,
     ) -> pool.PoolDecision:
         """Workers that there should be, and why.
@@ -77,15 +83,16 @@ class PoolTarget:
             Names of workers that are connected and stay, were asked for and have not come, go.
         minimum, maximum
             Bounds, in workers; None: no limit.
-        helping
-            Workers that are none of these and do a part of the work.
+        elsewhere, resources
+            Names of workers that are none of these, and of the resources that only they have: they do a part
+            of the work, and what only they may run is not counted.
         **options
             Those of stock's `adaptive_target`.
         """
         now_s = self._asked_s = self.engine.state.now_s()
         view = pool.PoolView(
             now_s=now_s,
-            demand_nodes=max(0, self._demand(**options) - helping),
+            demand_nodes=self._demand(frozenset(elsewhere), frozenset(resources), **options),
             there=frozenset(map(str, there)),
             pending=frozenset(map(str, pending)),
             leaving=frozenset(map(str, leaving)),
@@ -105,18 +112,25 @@ class PoolTarget:
         self._wish = (self.engine.controller.policy, action.nodes)
         return Outcome(action=action, result="done", reason=action.reason)
 
-    def _demand(self, **options: Any) -> int:
-        """Workers that are asked for now, by whomever."""
+    def _demand(self, elsewhere: Collection[str], resources: Collection[str], **options: Any) -> int:
+        """Workers that are asked for now, by whomever, besides those `elsewhere`."""
         state = self.engine.state
         up = [len(node.workers) for node in state.nodes.nodes.values() if node.up]
         workers_per_node = sum(up) / len(up) if up else 1.0
-        needed = math.ceil(needed_nodes(state) * workers_per_node)
+        there = sum(str(ws.name) in elsewhere for ws in state.scheduler.workers.values())
+        needed = math.ceil(needed_nodes(state) * workers_per_node) - there
         if self._wish is not None and self.engine.awake and self._wish[0] is self.engine.controller.policy:
-            return max(needed, math.ceil(self._wish[1] * workers_per_node))
+            return max(0, needed, math.ceil(self._wish[1] * workers_per_node) - there)
         # a policy that is asked no more, or is not there any more, asks for nothing
         self._wish = None
-        stock: int = self._stock(**options)
-        return max(needed, stock)
+        if not elsewhere and not resources:
+            stock: int = self._stock(**options)
+            return max(needed, stock)
+        rest, workers = dask_reads.demand_without(state.scheduler, elsewhere, resources)
+        duration = options.get("target_duration") or dask.config.get("distributed.adaptive.target-duration")
+        nthreads = sum(ws.nthreads for ws in workers)
+        target = target_nodes(rest, len(workers), nthreads, parse_timedelta(duration))
+        return max(0, needed, target - sum(str(ws.name) in elsewhere for ws in workers))
 
 
 def needed_nodes(state: State) -> int:

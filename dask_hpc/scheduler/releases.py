@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 #: Options of stock's ``retire_workers`` that say how, not which.
 _HOW = ("close_workers", "remove", "stimulus_id")
 _NO_ROOM = "no other worker has room for what only it holds"
+_WANTED = Reason(ReasonCode.USER_REQUEST, "it is wanted again")
 #: Empties a worker (by address) that will be gone in so many seconds, for that reason.
 Depart = Callable[[str, float, str], Awaitable[Any]]
 
@@ -53,6 +54,8 @@ class Releases:
         self.refused: dict[str, str] = {}
         #: Names of workers that the user wants to stay.
         self.pinned: set[str] = set()
+        #: Groups of nodes on their way out, in the order in which they were chosen.
+        self._leaving: list[list[Node]] = []
         self._retire: Any = None
 
     # ---------------------------------------------------------------- choose
@@ -192,6 +195,27 @@ class Releases:
         self._note([], answer["refused"])
         return answer
 
+    def recall(self, going: int, among: Collection[Any] | None = None) -> list[Any]:
+        """Have no more than `going` nodes leave, of those that have no workers but `among` (by name).
+
+        Those that were chosen last are kept first, unless there is nothing left to wait for on them and
+        they are being retired. Gives the names of the workers that are kept.
+        """
+        names = None if among is None else frozenset(map(str, among))
+        groups = [g for g in self._leaving if all(self._is_among(node, names) for node in g)]
+        too_many = sum(map(len, groups)) - going
+        kept: list[Any] = []
+        for group in reversed(groups):
+            if too_many > 0 and self.engine.rounds.take_back(group, _WANTED):
+                too_many -= len(group)
+                kept += [name for node in group for name in self._names(node)]
+        return kept
+
+    async def _drain(self, group: list[Node], reason: Reason) -> tuple[list[Node], str | None]:
+        """Drain nodes that are in `_leaving`; gives them, or none, and why: None when they were recalled."""
+        drained, why = await drain(self.engine, group, reason)
+        return drained, None if why == _WANTED.text else why
+
     def _forget(self, choice: Choice) -> None:
         """Forget why nodes have stayed that could be chosen, or are gone."""
         nodes = self.engine.state.nodes.nodes
@@ -211,10 +235,14 @@ class Releases:
     async def _let_go(self, group: list[Node], count: int) -> dict[str, Any]:
         names = {node.id: self._names(node) for node in group}
         reason = Reason(ReasonCode.USER_REQUEST, f"{counted(count)} of the pool to be released")
-        drained, why = await drain(self.engine, group, reason)
-        if not drained:
-            return {"released": {}, "refused": dict.fromkeys(names, why)}
-        retired = await self._retire_nodes(drained)
+        self._leaving.append(group)
+        try:
+            drained, why = await self._drain(group, reason)
+            if not drained:
+                return {"released": {}, "refused": {} if why is None else dict.fromkeys(names, why)}
+            retired = await self._retire_nodes(drained)
+        finally:
+            self._leaving.remove(group)
         return {
             "released": {id: names[id] for id in names if id in retired},
             "refused": {id: _NO_ROOM for id in names if id not in retired},
@@ -286,12 +314,16 @@ class Releases:
             whole, others, stay = self._whole_nodes(leaving)
             reason = Reason(ReasonCode.USER_REQUEST, f"{counted(len(leaving), 'worker')} to be retired")
             groups = self._by_holder(whole)
-            drains = [drain(self.engine, group, reason) for group in groups]
+            drains = [self._drain(group, reason) for group in groups]
             drained: list[Node] = []
-            for group, (quiet, why) in zip(groups, await asyncio.gather(*drains), strict=True):
-                drained += quiet
-                if not quiet:
-                    stay |= dict.fromkeys((node.id for node in group), why)
+            self._leaving += groups
+            try:
+                for group, (quiet, why) in zip(groups, await asyncio.gather(*drains), strict=True):
+                    drained += quiet
+                    if why is not None and not quiet:
+                        stay |= dict.fromkeys((node.id for node in group), why)
+            finally:
+                self._leaving = [group for group in self._leaving if group not in groups]
             there = {node.id: set(node.workers) for node in drained}
             addresses = [*others, *(address for node in drained for address in node.workers)]
             retired: Any = {}

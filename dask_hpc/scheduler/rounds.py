@@ -180,6 +180,16 @@ class Rounds:
         self.poll()
         return None
 
+    def take_back(self, nodes: list[Node], why: Reason) -> bool:
+        """Stop draining nodes that were to leave the pool; False when they are not, or no longer, drained."""
+        for round in self._rounds:
+            for reduction in round.reductions if round.taker is not None else ():
+                if reduction.leaving == nodes and reduction.active and reduction.window is None:
+                    self._abort(round, reduction, why)
+                    self.poll()
+                    return True
+        return False
+
     def ended(self, id: int) -> bool:
         """Whether the outcome of a reconfiguration is known."""
         return id in self._outcomes
@@ -355,16 +365,19 @@ class Rounds:
         reduction.step("timeout", "restored")
         round.why = why
         state = self.state
+        # what was taken back because the nodes are wanted may be tried again as soon as they are not
+        wanted = why.code is ReasonCode.USER_REQUEST
+        again_s = state.now_s() + (0.0 if wanted else state.settings.shrink_deadline_s)
         job = reduction.job if reduction.job is None or reduction.job.active else None
         state.give(reduction.leaving, job)
         if job is not None:
             job.reconfig_id = 0
             job.step("adapted")
-            job.no_shrink_before_s = state.now_s() + state.settings.shrink_deadline_s
+            job.no_shrink_before_s = again_s
             state.note_job(job)
             self._changed(job)
         else:
-            state.no_plain_shrink_before_s = state.now_s() + state.settings.shrink_deadline_s
+            state.no_plain_shrink_before_s = again_s
             self._changed(*state.plain)
         self._end(round, reduction.action, reduction.id, "aborted", why)
 
@@ -476,13 +489,8 @@ class Rounds:
                 self._end(round, action, id, "aborted", why)
 
     def _end(self, round: Round, action: Action, id: int, result: str, why: Reason) -> None:
-        outcome = Outcome(
-            action=action,
-            result=result,
-            reason=why,
-            reconfig_id=id,
-            latency_s=self.state.now_s() - round.began_s,
-        )
+        latency_s = self.state.now_s() - round.began_s
+        outcome = Outcome(action=action, result=result, reason=why, reconfig_id=id, latency_s=latency_s)
         self._report(outcome, round.trigger)
         self._outcomes[id] = outcome
         if len(self._outcomes) > _KEPT:

@@ -287,6 +287,10 @@ class Service:
         releases = self.releases
         return await (releases.plan(count, among) if dry_run else releases.release(count, among, force))
 
+    async def recall(self, going: int, among: Sequence[Any] | None = None) -> list[Any]:
+        """Have no more than `going` nodes leave; gives the names of workers kept; see `Releases.recall`."""
+        return self.releases.recall(going, among)
+
     async def pin(self, workers: Sequence[Any], keep: bool) -> list[str]:
         """Have nodes with these workers (by name) stay, or no longer; gives the names of all that stay."""
         names = set(map(str, workers))
@@ -384,6 +388,7 @@ class Service:
         "cancel": cancel,
         "resize": resize,
         "release": release,
+        "recall": recall,
         "pin": pin,
         "pool": pool,
         "depart": depart,

@@ -156,6 +156,12 @@ class SLURMCluster(Reconciled, StockCluster):
         specs = [spec for spec in self.worker_spec if self._pool_of(spec) != DEFAULT_POOL]
         return {str(name) for spec in specs for name in self._workers_of(spec)}
 
+    def resources_elsewhere(self) -> list[str]:
+        """Names of abstract resources that workers of the default pool do not have and others do."""
+        options = {name: pool.job_options(self._job_kwargs) for name, pool in self.pools.items()}
+        named = {name: set(given.get("resources") or {}) for name, given in options.items()}
+        return sorted(set().union(*named.values()) - named[DEFAULT_POOL])
+
     # ----------------------------------------------------------------- pools
 
     def _known(self, pool: str | None) -> str:

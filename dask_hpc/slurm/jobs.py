@@ -97,5 +97,6 @@ def _exported(known: Settings) -> list[str]:
         "KILL_DELAY": known.kill_delay_s,
         "WALLTIME__NOTICE": known.walltime_notice_s,
         "WALLTIME__MARGIN": known.walltime_margin_s,
+        "WALLTIME__LIMIT": known.walltime_limit_s,
     }
-    return [f"export DASK_HPC__{name}='{value:g} s'" for name, value in seconds.items()]
+    return [f"export DASK_HPC__{name}='{value:g} s'" for name, value in seconds.items() if value is not None]

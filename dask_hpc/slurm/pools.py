@@ -124,10 +124,10 @@ class PoolAdaptive(PolicyAdaptive):
         return self._mine(super().observed)
 
     @property
-    def helping(self) -> int:
-        """Workers of the other pools: they do their part of the work."""
-        there = super().observed
-        return len(there - self._mine(there))
+    def elsewhere(self) -> dict[str, list[str]]:
+        """Workers of the other pools: they do their part of the work, and have their own."""
+        cluster = self.cluster
+        return {"elsewhere": sorted(cluster.elsewhere()), "resources": cluster.resources_elsewhere()}
 
     async def workers_to_close(self, target: int) -> list[Any]:
         """Names of workers of the pool that should go."""

@@ -130,10 +130,12 @@ def test_a_worker_that_is_told_to_end_finishes_its_tasks_and_loses_nothing(local
     assert "nothing is lost" in local.log("goes")
 
 
-def test_a_worker_leaves_before_its_walltime_ends(local: Machine) -> None:
+@pytest.mark.parametrize("by", ["slurm", "setting"])
+def test_a_worker_leaves_before_its_walltime_ends(local: Machine, by: str) -> None:
     local.start("stays")
     ends_s = int(time.time()) + 12
-    local.start("goes", SLURM_JOB_END_TIME=str(ends_s), DASK_HPC__WALLTIME__NOTICE="6 s")
+    end = {"SLURM_JOB_END_TIME": str(ends_s)} if by == "slurm" else {"DASK_HPC__WALLTIME__LIMIT": "12 s"}
+    local.start("goes", **end, DASK_HPC__WALLTIME__NOTICE="6 s")
     until(lambda: len(workers(local.client)) == 2, "two workers")
     goes = workers(local.client)["goes"]
     done = local.marks.submit("done", 6, 0.0, goes)

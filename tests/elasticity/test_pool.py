@@ -98,6 +98,8 @@ def test_one_worker_that_cannot_go_does_not_keep_others_from_coming() -> None:
             adaptive = made.cluster.adapt(minimum=1, maximum=4, interval="20 ms", wait_count=1)
             gate = Gate()
             stuck = await made.held(2, gate)
+            # it cannot be recalled: nothing tells it apart from one whose data takes for ever to move
+            made.cluster._releases.recall = lambda *args: []
             await adaptive.scale_down({0})
             assert adaptive.leaving == {0}
             more = [made.client.submit(gate.pass_through, number, pure=False) for number in range(60)]
@@ -174,3 +176,38 @@ def test_the_benchmark_draws_its_load_from_the_seed_and_judges_by_its_bars() -> 
         ours = Run(0, True, reversals=reversed_, makespan_s=makespan_s, node_s=1.0)
         assert Verdict.of([(ours, stock)]).holds is holds
     assert not Verdict.of([(Run(0, True, makespan_s=1.0, failures=["lost"]), stock)]).holds
+
+
+def test_what_only_other_workers_may_run_asks_for_none_of_these() -> None:
+    async def inside() -> None:
+        async with shrinkable(1) as made:
+            staging = {"cls": distributed.Worker, "options": {"nthreads": 1, "resources": {"staging": 1}}}
+            made.cluster.worker_spec["s"] = staging
+            await made.cluster._correct_state()
+            other = {"elsewhere": ["s"], "resources": ["staging"]}
+
+            async def asked(**where: Any) -> int:
+                answer = await made.cluster.ask("pool", there=["0"], target_duration="1 us", **where)
+                return int(answer["reason"].split()[0])
+
+            gate = Gate()
+            needs = {"resources": {"staging": 1}, "pure": False}
+            there = [made.client.submit(gate.pass_through, n, **needs) for n in range(9)]
+            pinned = made.client.submit(gate.pass_through, 9, workers=[made.address("s")], pure=False)
+            await until(lambda: len(made.scheduler.tasks) == 10, "they are known")
+            assert await asked(**other) == 0
+            assert await asked() >= 2
+            anywhere = [made.client.submit(gate.pass_through, n, pure=False) for n in range(40)]
+            await until(lambda: len(made.scheduler.tasks) == 50, "they are known")
+            assert await asked(**other) >= 2
+            gate.open()
+            await within(made.client.gather([*there, pinned, *anywhere]))
+            # with nothing of its own to do, the other takes a part
+            again = Gate()
+            both = [made.client.submit(again.pass_through, n, pure=False) for n in range(2)]
+            await until(lambda: all(ws.processing for ws in made.scheduler.workers.values()), "one each")
+            assert await asked(**other) == 1
+            again.open()
+            await within(made.client.gather(both))
+
+    asyncio.run(inside())

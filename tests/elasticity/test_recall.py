@@ -1,0 +1,142 @@
+"""Nodes on their way out stay when they are wanted again, as long as something is waited for on them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from elastic_clusters import Shrinkable, shrinkable
+from elastic_work import Gate, until, within
+
+import dask_hpc
+from dask_hpc.scheduler.service import of
+
+
+def draining(made: Shrinkable) -> int:
+    """Nodes that are being drained."""
+    return sum(node.reserved > 0 for node in of(made.scheduler).engine.state.nodes.nodes.values())
+
+
+async def shrinking_to_one(made: Shrinkable) -> tuple[list[Any], Gate]:
+    """Tasks at a gate on every worker, and all workers but one waiting for theirs before they go."""
+    gate = Gate()
+    held = await made.held(4, gate)
+    made.cluster.scale(1)
+    await until(lambda: draining(made) == 3, "three are being drained")
+    return held, gate
+
+
+@pytest.mark.parametrize(("wanted", "stay", "come"), [(4, 4, 0), (3, 3, 0), (2, 2, 0), (6, 4, 2)])
+def test_those_that_are_wanted_again_stay_and_only_the_rest_comes(wanted: int, stay: int, come: int) -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            before = made.names()
+            held, gate = await shrinking_to_one(made)
+            made.cluster.scale(wanted)
+            await until(lambda: draining(made) == 4 - stay, "the others still leave")
+            gate.open()
+            assert await within(made.client.gather(held)) == [0, 1, 2, 3]
+            await made.size(wanted)
+            assert len(made.names() & before) == stay
+            assert len(made.names() - before) == come
+            assert made.cluster.refused == {}
+            assert made.tally.twice() == []
+
+    asyncio.run(run())
+
+
+def test_those_that_stay_take_tasks_again_and_can_leave_later() -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            held, gate = await shrinking_to_one(made)
+            made.cluster.scale(4)
+            await until(lambda: draining(made) == 0, "all stay")
+            again = made.client.map(gate.pass_through, range(40), pure=False)
+            await until(lambda: all(ws.processing for ws in made.scheduler.workers.values()), "all work")
+            began_s = time.monotonic()
+            made.cluster.scale(1)
+            await until(lambda: draining(made) == 3, "three are being drained again")
+            gate.open()
+            assert await within(made.client.gather([*held, *again])) == [*range(4), *range(40)]
+            await made.size(1)
+            # at once, not when `hpc.shrink-deadline` (60 s) has passed
+            assert time.monotonic() - began_s < 30
+            assert made.tally.twice() == []
+
+    asyncio.run(run())
+
+
+def test_the_nodes_of_a_job_stay_with_it() -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            runtime = await dask_hpc.install(made.client, policy="fcfs")
+            gate = Gate()
+            async with runtime.job("grown", nodes=4, min_nodes=1, max_nodes=4) as job:
+                held = [made.client.submit(gate.pass_through, n, pure=False) for n in range(4)]
+                await until(lambda: all(ws.processing for ws in made.scheduler.workers.values()), "all work")
+                made.cluster.scale(2)
+                await until(lambda: draining(made) == 2, "two are being drained")
+                made.cluster.scale(4)
+                await until(lambda: draining(made) == 0, "they stay")
+                state = of(made.scheduler).engine.state
+                [record] = state.jobs.named
+                assert len(state.nodes_of(record)) == 4
+                gate.open()
+                assert await within(made.client.gather(held)) == [0, 1, 2, 3]
+            await within(job.wait(20))
+            assert len(made.names()) == 4
+
+    asyncio.run(run())
+
+
+def test_a_node_that_is_being_retired_goes_and_another_one_comes() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            asked, go = asyncio.Event(), asyncio.Event()
+            stock = made.scheduler.retire_workers
+
+            async def slow(*args: Any, **kwargs: Any) -> Any:
+                asked.set()
+                await go.wait()
+                return await stock(*args, **kwargs)
+
+            made.scheduler.retire_workers = slow
+            made.cluster.scale(1)
+            await within(asked.wait())
+            before = set(made.scheduler.workers)
+            made.cluster.scale(2)
+            await until(lambda: made.cluster._wanted[""] == 2, "it is wanted again")
+            go.set()
+            await until(lambda: len(before & set(made.scheduler.workers)) == 1, "it has gone")
+            await made.size(2)
+
+    asyncio.run(run())
+
+
+def test_an_adaptive_cluster_keeps_those_on_their_way_out_before_it_asks_for_others() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            adaptive = made.cluster.adapt(minimum=1, maximum=4, interval="1 h", wait_count=1)
+            gate = Gate()
+            held = await made.held(2, gate)
+            await adaptive.scale_down({0})
+            await until(lambda: draining(made) == 1, "it is being drained")
+            assert adaptive.leaving == {0}
+            await adaptive.adapt()
+            # both are asked for by what they execute
+            assert adaptive.leaving == set()
+            assert draining(made) == 0
+            assert set(made.cluster.worker_spec) == {0, 1}
+            more = [made.client.submit(gate.pass_through, number, pure=False) for number in range(60)]
+            await until(lambda: len(made.scheduler.tasks) == len(held) + len(more), "they are known")
+            await adaptive.adapt()
+            await until(lambda: len(made.scheduler.workers) == 4, "two have come")
+            gate.open()
+            await within(made.client.gather([*held, *more]))
+            assert {"0", "1"} <= made.names()
+            assert len(made.names()) == 4
+            assert made.tally.twice() == []
+
+    asyncio.run(run())
