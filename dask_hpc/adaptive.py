@@ -81,6 +81,7 @@ class PolicyAdaptive(distributed.Adaptive):
             there=list(there),
             pending=list(self.plan - there),
             leaving=list(self._going),
+            unit="node" if self.cluster.workers_per_node == 1 else "worker",
             **self.elsewhere,
             minimum=self.minimum,
             maximum=None if math.isinf(self.maximum) else self.maximum,

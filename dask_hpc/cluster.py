@@ -34,6 +34,8 @@ _ADAPT = frozenset(
     "minimum maximum minimum_cores maximum_cores minimum_memory maximum_memory interval wait_count "
     "target_duration worker_key memory_ratio".split()
 )
+#: The cluster does nothing any more.
+ENDED = (Status.closing, Status.closed, Status.failed)
 #: How long nodes that could not be released are left alone.
 _AGAIN_S = 5.0
 #: The pool of workers that are in none with a name.
@@ -113,7 +115,9 @@ class SafeScaling(SpecCluster):
             With `dry_run`: ``add`` (workers), ``release`` (names of workers by node), ``bytes`` that would
             be moved, ``refused`` (reasons by node).
         """
-        if self.status in (Status.closing, Status.closed, Status.failed):
+        if self.status in ENDED:
+            if self.status == Status.closed:
+                logger.warning("The cluster is closed: its size does not change any more")
             return super().scale(n, memory, cores)
         if n is None:
             raise ValueError("n is None; allowed: a whole number, 0 or more")

@@ -73,6 +73,7 @@ class PoolTarget:
         maximum: int | None = None,
         elsewhere: Collection[str] = (),
         resources: Collection[str] = (),
+        unit: str = "node",
         **options: Any,
     ) -> pool.PoolDecision:
         """Workers that there should be, and why.
@@ -86,6 +87,8 @@ class PoolTarget:
         elsewhere, resources
             Names of workers that are none of these, and of the resources that only they have: they do a part
             of the work, and what only they may run is not counted.
+        unit
+            What a worker is called in the reason.
         **options
             Those of stock's `adaptive_target`.
         """
@@ -98,6 +101,7 @@ class PoolTarget:
             leaving=frozenset(map(str, leaving)),
             minimum_nodes=minimum,
             maximum_nodes=maximum,
+            unit=unit,
         )
         params = {"hold_s": self.engine.state.settings.pool_hold_s}
         decision, self._memory = pool.decide(view, self._memory, params)

@@ -14,9 +14,8 @@ from functools import cached_property
 from typing import Any
 
 from dask.utils import parse_bytes
-from distributed.core import Status
 
-from dask_hpc.cluster import DEFAULT_POOL, check_counts, logger
+from dask_hpc.cluster import DEFAULT_POOL, ENDED, check_counts, logger
 from dask_hpc.config import Settings, settings
 from dask_hpc.slurm.jobs import SLURMJob, StockCluster
 from dask_hpc.slurm.pools import OPTIONS, PoolAdaptive, read_pools
@@ -92,7 +91,7 @@ class SLURMCluster(Reconciled, StockCluster):
         pool
             Name of the pool; None: the default one.
         """
-        if self.status in (Status.closing, Status.closed, Status.failed):
+        if self.status in ENDED:
             return super().scale()
         if n is not None and jobs:
             raise ValueError(f"n is {n!r} (workers) and jobs is {jobs!r}; give one of them")

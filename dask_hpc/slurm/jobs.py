@@ -5,23 +5,21 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
+import dask
+from dask.utils import parse_bytes
 from distributed.core import Status
-
-try:
-    import dask_jobqueue.slurm
-except ImportError as error:
-    raise ImportError("SLURMCluster needs dask-jobqueue; pip install 'dask-hpc[slurm]'") from error
 
 from dask_hpc.config import Settings, settings
 from dask_hpc.errors import SlurmError
-from dask_hpc.slurm import commands
+from dask_hpc.slurm import commands, stock
 from dask_hpc.slurm.notation import parse_duration_s
 
 logger = logging.getLogger(__name__)
 
-StockCluster = dask_jobqueue.slurm.SLURMCluster
+StockCluster = stock.Cluster
 
 _AGENT = "--preload dask_hpc.agent --preload-nanny dask_hpc.agent"
 #: How long `sbatch` may take: a job that is submitted after all would be nobody's.
@@ -32,7 +30,7 @@ NAMES = "letters, digits, '_' and '-', a letter first"
 _WALLTIME = re.compile(r"^#SBATCH (?:-t |--time=)(\S+)$", re.MULTILINE)
 
 
-class SLURMJob(dask_jobqueue.slurm.SLURMJob):
+class SLURMJob(stock.Job):
     """A Slurm job with workers; `dask_jobqueue.slurm.SLURMJob` with the agent.
 
     Parameters
@@ -45,12 +43,13 @@ class SLURMJob(dask_jobqueue.slurm.SLURMJob):
     Raises
     ------
     ValueError
-        When a resource has a name or an amount that is not allowed.
+        When a size of the job, or a resource's name or amount, is not allowed.
     """
 
     def __init__(
         self, *args: Any, resources: Mapping[str, float | None] | None = None, **kwargs: Any
     ) -> None:
+        _check_sizes(kwargs)
         super().__init__(*args, **kwargs)
         self._job_script_prologue = [*_exported(settings()), *(self._job_script_prologue or ())]
         # a shell between Slurm and the worker would keep Slurm's signals, or end on them
@@ -89,6 +88,27 @@ class SLURMJob(dask_jobqueue.slurm.SLURMJob):
             except SlurmError as error:
                 logger.warning("Slurm job %s could not be cancelled: %s", self.job_id, error)
         self.status = Status.closed
+
+
+def _check_sizes(options: Mapping[str, Any]) -> None:
+    """Raise ValueError for sizes that no job can have; those that are missing are stock's affair."""
+    section = f"jobqueue.{options.get('config_name') or 'slurm'}"
+    for name in ("cores", "processes", "memory"):
+        value = options.get(name)
+        where = name if value is not None else f"{section}.{name}"
+        value = dask.config.get(where, None) if value is None else value
+        if value is None:
+            continue
+        if name == "memory":
+            try:
+                fits, allowed = parse_bytes(value) > 0, "an amount above 0, such as '16 GB'"
+            except (TypeError, ValueError):
+                fits, allowed = False, "an amount, such as '16 GB'"
+        else:
+            fits = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+            allowed = "a whole number, 1 or more"
+        if not fits:
+            raise ValueError(f"{where} is {value!r}; allowed: {allowed}")
 
 
 def _exported(known: Settings) -> list[str]:

@@ -18,20 +18,16 @@ import dask
 from distributed import Nanny
 from distributed.utils import import_term
 
-try:
-    import dask_jobqueue.slurm
-except ImportError as error:
-    raise ImportError("SLURMRunner needs dask-jobqueue; pip install 'dask-hpc[slurm]'") from error
-
 from dask_hpc import agent
 from dask_hpc.scheduler.install import attach
+from dask_hpc.slurm import stock
 
 _LOOK_S = 0.2
 _CLOSE_S = 5.0
 _DEATH_S = 60.0
 
 
-class SLURMRunner(dask_jobqueue.slurm.SLURMRunner):
+class SLURMRunner(stock.Runner):
     """`dask_jobqueue.slurm.SLURMRunner` with the runtime on the scheduler and the agent on the workers.
 
     Takes the same arguments.
@@ -66,6 +62,7 @@ class SLURMRunner(dask_jobqueue.slurm.SLURMRunner):
             # Slurm tells every process, and those that do not listen would end
             with suppress(ValueError):
                 signal.signal(signal.SIGUSR1, self._notice)
+        stock.exit_on_interrupt()
         super().__init__(*args, **kwargs)
 
     def _notice(self, *_: Any) -> None:

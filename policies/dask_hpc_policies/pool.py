@@ -49,6 +49,8 @@ class PoolView:
     minimum_nodes: int = 0
     #: None: no limit.
     maximum_nodes: int | None = None
+    #: What is counted, for the reason.
+    unit: str = "node"
 
     @property
     def nodes(self) -> int:
@@ -127,7 +129,7 @@ def _reason(view: PoolView, nodes: int, wanted: int, hold_s: float) -> Reason:
         "demand_nodes": view.demand_nodes, "pool_nodes": view.nodes, "pending_nodes": len(view.pending),
         "target_nodes": nodes, "hold_s": hold_s,
     }  # fmt: skip
-    asked = f"{counted(view.demand_nodes)} asked for"
+    asked = f"{counted(view.demand_nodes, view.unit)} asked for"
     if view.demand_nodes != wanted:
         asked += f", {wanted} within the bounds"
     if nodes > view.nodes:
@@ -138,9 +140,10 @@ def _reason(view: PoolView, nodes: int, wanted: int, hold_s: float) -> Reason:
     if nodes == view.nodes:
         return Reason(ReasonCode.HYSTERESIS, f"{asked}; all {view.nodes} are {kept}", data)
     if nodes == view.maximum_nodes:
-        return Reason(ReasonCode.CLAMPED, f"from {counted(view.nodes)} to the maximum of {nodes}", data)
-    text = f"{asked}; from {counted(view.nodes)} to {nodes}: the others were {kept}"
+        text = f"from {counted(view.nodes, view.unit)} to the maximum of {nodes}"
+        return Reason(ReasonCode.CLAMPED, text, data)
+    text = f"{asked}; from {counted(view.nodes, view.unit)} to {nodes}: the others were {kept}"
     if view.pending:
         withdrawn = min(len(view.pending), view.nodes - nodes)
-        text += f"; {counted(withdrawn)} that had not come are not waited for any more"
+        text += f"; {counted(withdrawn, view.unit)} that had not come are not waited for any more"
     return Reason(ReasonCode.NO_DEMAND, text, data)

@@ -250,6 +250,16 @@ def test_options_that_cannot_be_are_refused_and_forgotten(options: dict[str, Any
     asyncio.run(run())
 
 
+def test_a_closed_cluster_says_that_its_size_does_not_change(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with shrinkable(1) as made:
+            await made.cluster.close()
+            made.cluster.scale(2)
+
+    asyncio.run(run())
+    assert "The cluster is closed" in caplog.text
+
+
 @pytest.mark.parametrize("n", [-1, 1.5, "2", True, None])
 def test_a_size_that_is_none_is_refused(n: object) -> None:
     async def run() -> None:

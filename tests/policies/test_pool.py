@@ -274,3 +274,9 @@ def test_the_parameter_says_what_it_takes() -> None:
     assert hold.validate("2 min") == 120.0
     with pytest.raises(ValueError, match=r"hold_s.*-1.*from 0 to 86400 s"):
         hold.validate(-1)
+
+
+def test_the_reason_counts_workers_where_nodes_have_several() -> None:
+    view = PoolView(now_s=0.0, demand_nodes=4, there=frozenset("ab"), unit="worker")
+    decision, _ = decide(view, PoolState(), {"hold_s": 60.0})
+    assert decision.reason.text == "4 workers asked for, there are 2"

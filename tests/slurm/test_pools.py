@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 import dask_hpc
 from dask_hpc.config import Settings
+from dask_hpc.slurm.jobs import SLURMJob
 from dask_hpc.slurm.pools import read_pools
 from dask_hpc.slurm.reconcile import lead_s
 
@@ -163,3 +166,33 @@ def test_a_successor_is_asked_for_in_time_and_not_at_once() -> None:
     # a job that has just started has none yet, however short it is and however long the queue
     for limit_s in (60.0, 120.0, 300.0):
         assert lead_s(limit_s, [900.0], known) < limit_s
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"processes": 0}, "processes is 0; allowed: a whole number, 1 or more"),
+        ({"cores": 0}, "cores is 0; allowed: a whole number, 1 or more"),
+        ({"cores": -1}, "cores is -1; allowed: "),
+        ({"memory": "0 GB"}, "memory is '0 GB'; allowed: an amount above 0"),
+        ({"memory": "much"}, "memory is 'much'; allowed: an amount"),
+    ],
+)
+def test_a_job_of_no_size_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        SLURMJob("tcp://scheduler", name="one", **{"cores": 2, "memory": "1 GB", **options})
+
+
+def test_a_size_that_the_configuration_has_wrong_is_named_with_its_key() -> None:
+    with (
+        dask.config.set({"jobqueue.slurm.processes": 0}),
+        pytest.raises(ValueError, match=r"jobqueue\.slurm\.processes is 0; allowed: "),
+    ):
+        SLURMJob("tcp://scheduler", name="one", cores=2, memory="1 GB")
+
+
+def test_a_script_that_is_interrupted_ends_with_an_error() -> None:
+    script = "import os, signal, dask_hpc.slurm.cluster; os.kill(os.getpid(), signal.SIGINT); print(1)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "KeyboardInterrupt" in done.stderr
