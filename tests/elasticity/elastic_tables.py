@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from elastic_cells import Cell
 
 HEAD = tuple("row kind cluster lost-computed lost-scattered twice actor right release".split())
-_WIDTHS = (22, 10, 8, 14, 15, 6, 9, 6, 8)
+_WIDTHS = (22, 13, 8, 14, 15, 6, 9, 6, 8)
 
 
 def line(row: tuple[object, ...]) -> str:
