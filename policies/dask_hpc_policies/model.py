@@ -5,8 +5,8 @@ seconds, ``_w`` watts, ``_bytes``, ``_nodes``); None means unknown or unlimited;
 added, with defaults, so that recorded traces load for ever. ``now_s`` is the only time there is.
 
 Vocabulary after Feitelson and Rudolph (1996): a *rigid* job keeps the size it asked for, a *moldable*
-one gets its size at start, a *malleable* one is resized while it runs. A *node* is the unit of
-allocation.
+one gets its size at start, a *malleable* one is resized while it runs, an *evolving* one asks for other
+sizes while it runs. A *node* is the unit of allocation.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: Why a policy was called.
-Trigger = Literal["tick", "submit", "finish", "node-added", "node-lost", "request", "settings"]
+Trigger = Literal[
+    "tick", "submit", "finish", "node-added", "node-lost", "request", "settings", "scheduling-point"
+]
 #: Names of the job states; `dask_hpc_policies.states` holds the table of legal changes.
 JobState = Literal["pending", "running", "adapting", "completing", "completed", "failed", "cancelled"]
 #: How a job's size may change.
-JobKind = Literal["rigid", "moldable", "malleable"]
+JobKind = Literal["rigid", "moldable", "malleable", "evolving"]
 #: ``job``: a job that is reconfiguring gets no new decision. ``system``: no job does while any is.
 Lock = Literal["job", "system"]
 #: ``up``: usable. ``draining``: leaving its job. ``lost``: gone, expected back under its name.
@@ -79,6 +81,8 @@ class JobView:
     max_power_w: float | None = None
     #: Share of time in file-system I/O, 0 to 1.
     io_intensity: float | None = None
+    #: Size that the application of an evolving job asks for; None when it is content.
+    requested_nodes: int | None = None
     #: Expansions it has had so far.
     expansions: int = 0
     #: Time in transfers over time in computation (MTCT), latest sample and the one before.
