@@ -30,6 +30,8 @@ from dask_hpc_policies.wording import counted
 Params = Mapping[str, Any]
 #: Resizes in a pass; returns the nodes it could have freed for the head (0 when it does not shrink).
 Rule = Callable[[Pass, Params], int]
+#: Decides a whole pass; returns the decision and the next state.
+Decide = Callable[[ClusterSnapshot, Any, Params], tuple[Decision, Any]]
 Grow = Callable[[Sequence[JobView], int, Limits], Resizes]
 Take = Callable[[Sequence[JobView], int, Limits, str], Resizes | None]
 
@@ -152,6 +154,10 @@ class Definition:
     #: One sentence: what it does.
     summary: str
     rule: Rule = never
+    #: A policy that does not start jobs first come, first served decides everything itself.
+    decide: Decide | None = None
+    #: Class of its state, made without arguments before the first call; None for no state.
+    state: type | None = None
     parameters: tuple[Parameter, ...] = ()
     #: True for the policy that also recommends a pool size.
     scales_pool: bool = False
@@ -184,17 +190,20 @@ class BuiltinPolicy:
     @property
     def state_type(self) -> type | None:
         """Class of the state; None without state."""
-        return adaptive.DaskDefaultState if self.definition.scales_pool else None
+        return self.definition.state
 
     def initial_state(self) -> Any:
         """State before the first call."""
-        return adaptive.DaskDefaultState() if self.definition.scales_pool else None
+        kind = self.definition.state
+        return None if kind is None else kind()
 
     def decide(self, view: ClusterSnapshot, state: Any) -> tuple[Decision, Any]:
         """The decision for `view` and the next state."""
+        definition = self.definition
+        if definition.decide is not None:
+            return definition.decide(view, state, self.params)
         plan = Pass(view)
         plan.admit(self.params.get("target_nodes"))
-        definition = self.definition
         decision = plan.answer(definition.rule(plan, self.params))
         if definition.scales_pool:
             action, state = adaptive.recommend(view, state, self.params)
@@ -234,6 +243,7 @@ _DEFINITIONS = (
         name="dask-default",
         summary="First come, first served, with the pool size that Dask's adaptive scaling recommends.",
         parameters=adaptive.PARAMETERS,
+        state=adaptive.DaskDefaultState,
         scales_pool=True,
     ),
     Definition(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.compose import Arbiter, Chain
 from dask_hpc_policies.constraints import CONSTRAINTS, is_legal, smallest_at_least
-from dask_hpc_policies.decision import Decision, Expand, Hold, ReasonCode, Shrink, Start
+from dask_hpc_policies.decision import Decision, Expand, Hold, ReasonCode, Shrink, Start, Steal
 from dask_hpc_policies.guards import Clamp, Cooldown, Hysteresis, MtctFilter
 from dask_hpc_policies.model import ClusterSnapshot, Demand, JobView, NodeView
 from dask_hpc_policies.protocol import Policy, decode_state, encode_state
@@ -107,13 +107,20 @@ def test_decisions_are_always_safe(policy: Policy, history: list[ClusterSnapshot
 
 def check(view: ClusterSnapshot, decision: Decision) -> None:
     by_id = {job.id: job for job in view.jobs}
-    seen = [a.job for a in decision.actions if isinstance(a, (Start, Expand, Shrink, Hold))]
+    seen = [a.job for a in decision.actions if isinstance(a, (Start, Expand, Shrink, Steal, Hold))]
     assert len(seen) == len(set(seen)), "a job is in at most one action"
     granted = freed = 0
     for action in decision.actions:
         assert action.reason.text, "no action without reason"
         if isinstance(action, (Start, Hold)):
             assert by_id[action.job].state == "pending"
+        if isinstance(action, Steal):
+            victim, thief = by_id[action.job], by_id[action.thief]
+            assert victim.state == "running"
+            assert not victim.is_default
+            assert thief.id != victim.id
+            assert 1 <= action.stolen_nodes <= victim.nodes
+            freed += victim.nodes if action.timing == "now" else 0
         if not isinstance(action, (Start, Expand, Shrink)):
             continue
         job = by_id[action.job]
