@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from dask_hpc_policies import adaptive, sizing
+from dask_hpc_policies import adaptive, mebf, sizing, stealing
 from dask_hpc_policies.admission import Pass, needed_nodes
 from dask_hpc_policies.constraints import largest_at_most
 from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink, Suppressed
@@ -89,6 +89,17 @@ def pwma(plan: Pass, params: Params, *, grow: Grow, take: Take) -> int:
     reclaimable = sizing.reclaimable_nodes(jobs, limits) if plan.head is not None else 0
     plan.resize(grow(jobs, plan.idle_nodes, limits))
     return reclaimable
+
+
+def growing(plan: Pass, _: Params) -> int:
+    """Idle nodes go to malleable jobs at a scheduling point, each up to its maximum; nobody shrinks.
+
+    The baseline FCFSm of ADMIRE (2023, D3.3, section 4.2.5). Jobs grow although others wait: that
+    takes the place of backfilling.
+    """
+    jobs = [job for job in sizing.oldest_first(_malleable(plan)) if job.at_scheduling_point]
+    plan.resize(sizing.grow_in_order(jobs, plan.idle_nodes, Limits()))
+    return 0
 
 
 def performance_aware(plan: Pass, params: Params) -> int:
@@ -280,6 +291,24 @@ _DEFINITIONS = (
         summary="Jobs that scale worst shrink for the waiting head; jobs that scale best grow.",
         rule=performance_aware,
         parameters=(_STEP, _GUARD),
+    ),
+    Definition(
+        name="fcfs-malleable",
+        summary="First come, first served; malleable jobs grow into idle nodes at their scheduling points.",
+        rule=growing,
+    ),
+    Definition(
+        name="mebf",
+        summary="EASY backfilling that lets low-priority jobs shrink for the head and long jobs grow.",
+        rule=mebf.malleable_easy,
+        parameters=mebf.PARAMETERS,
+    ),
+    Definition(
+        name="sfsj",
+        summary="Conservative backfilling; a job that lost a node takes one from the smallest running job.",
+        decide=stealing.decide,
+        state=stealing.StealingState,
+        parameters=stealing.PARAMETERS,
     ),
 )
 

@@ -24,6 +24,12 @@ POLICIES: tuple[Policy, ...] = (
     create("fixed", target_nodes=5),
     create("pwma-fpsma", step="next", min_remaining_s=60),
     create("pwma-egs", step="next"),
+    create("sfsj", malleable_victims=False, tie="shortest-execution"),
+    create("sfsj", malleable_victims=False, timing="next-checkpoint"),
+    Cooldown(create("sfsj"), cooldown_s=20),
+    Hysteresis(create("mebf", gamma=1.5, sharing_factor=0.5), passes=2),
+    Chain(create("sfsj"), create("mebf")),
+    Arbiter(create("equipartition"), create("sfsj")),
     *(create(name) for name in library_names()),
     Clamp(_fpsma, min_nodes=2, max_nodes=6),
     Cooldown(create("equipartition"), cooldown_s=20),
@@ -43,6 +49,7 @@ def jobs(draw: st.DrawFn, index: int) -> JobView:
     kind: Any = draw(st.sampled_from(["malleable", "malleable", "malleable", "moldable", "rigid"]))
     hi = lo if kind == "rigid" else lo + draw(st.integers(0, 20))
     start = draw(st.one_of(st.none(), st.just(lo))) if kind != "rigid" else lo
+    interruption: Any = draw(st.sampled_from(["none", "none", "failure", "theft"]))
     return JobView(
         id=f"j{index}",
         state=state,
@@ -60,6 +67,14 @@ def jobs(draw: st.DrawFn, index: int) -> JobView:
         mtct=draw(st.one_of(st.none(), st.floats(0, 3))),
         mtct_previous=draw(st.one_of(st.none(), st.floats(0, 3))),
         is_default=index == 0 and draw(st.booleans()),
+        preferred_nodes=draw(st.one_of(st.none(), st.integers(lo, hi))),
+        priority=draw(st.integers(0, 2)),
+        walltime_s=draw(st.one_of(st.none(), st.floats(1, 500))),
+        recorded_s=draw(st.one_of(st.none(), st.floats(1, 500))),
+        io_intensity=draw(st.one_of(st.none(), st.floats(0, 1))),
+        at_scheduling_point=draw(st.booleans()),
+        interruption=interruption,
+        interrupted_s=None if interruption == "none" else draw(st.one_of(st.none(), st.just(55.0))),
     )
 
 
