@@ -5,8 +5,8 @@ seconds, ``_w`` watts, ``_bytes``, ``_nodes``); None means unknown or unlimited;
 added, with defaults, so that recorded traces load for ever. ``now_s`` is the only time there is.
 
 Vocabulary after Feitelson and Rudolph (1996): a *rigid* job keeps the size it asked for, a *moldable*
-one gets its size at start, a *malleable* one is resized while it runs. A *node* is the unit of
-allocation.
+one gets its size at start, a *malleable* one is resized while it runs, an *evolving* one asks for other
+sizes while it runs. A *node* is the unit of allocation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Trigger = Literal[
 #: Names of the job states; `dask_hpc_policies.states` holds the table of legal changes.
 JobState = Literal["pending", "running", "adapting", "completing", "completed", "failed", "cancelled"]
 #: How a job's size may change.
-JobKind = Literal["rigid", "moldable", "malleable"]
+JobKind = Literal["rigid", "moldable", "malleable", "evolving"]
 #: ``job``: a job that is reconfiguring gets no new decision. ``system``: no job does while any is.
 Lock = Literal["job", "system"]
 #: Why a job that has run is not running at its size: a node of it was lost (``failure``), or it was
