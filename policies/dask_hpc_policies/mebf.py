@@ -173,7 +173,7 @@ def _expand(plan: Pass, jobs: Sequence[JobView], promise: Shadow | None, params:
     expands: list[Expand] = []
     now_s, idle = plan.view.now_s, plan.idle_nodes
     promise_s, extra = (inf, idle) if promise is None else (promise.start_s, promise.extra_nodes)
-    for job in sorted(jobs, key=lambda job: inf if job.remaining_s is None else job.remaining_s, reverse=True):
+    for job in sorted(jobs, key=_left_s, reverse=True):
         if idle <= 0:
             break
         target = sizing.growth_target(job, idle, "max")
@@ -196,8 +196,12 @@ def _expand(plan: Pass, jobs: Sequence[JobView], promise: Shadow | None, params:
     plan.resize(Resizes(expands=tuple(expands), taken_nodes=plan.idle_nodes - idle))
 
 
+def _left_s(job: JobView) -> float:
+    return inf if job.remaining_s is None else job.remaining_s
+
+
 def _faster_s(job: JobView, nodes: int) -> float:
-    return inf if job.remaining_s is None else job.remaining_s * job.nodes / nodes
+    return _left_s(job) * job.nodes / nodes
 
 
 def _no_use(job: JobView, target: int, params: Params) -> Reason | None:
@@ -206,7 +210,7 @@ def _no_use(job: JobView, target: int, params: Params) -> Reason | None:
         return None
     whole_s = job.recorded_s if job.recorded_s is not None else job.walltime_s
     if whole_s is not None and job.remaining_s <= params["almost_done"] * whole_s:
-        text = f"{job.remaining_s:g} s of {whole_s:g} s are left, not more than {params['almost_done']:g} of it"
+        text = f"{job.remaining_s:g} s of {whole_s:g} s left, not above {params['almost_done']:g} of it"
         return Reason(ReasonCode.ALMOST_DONE, text, {"remaining_s": job.remaining_s, "whole_s": whole_s})
     gain_s = job.remaining_s - _faster_s(job, target)
     if gain_s <= params["resize_cost_s"]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from dask_hpc_policies import adaptive, mebf, sizing, stealing
+from dask_hpc_policies import adaptive, io_aware, mebf, sizing, stealing
 from dask_hpc_policies.admission import Pass, needed_nodes
 from dask_hpc_policies.constraints import largest_at_most
 from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink, Suppressed
@@ -302,6 +302,13 @@ _DEFINITIONS = (
         summary="EASY backfilling that lets low-priority jobs shrink for the head and long jobs grow.",
         rule=mebf.malleable_easy,
         parameters=mebf.PARAMETERS,
+    ),
+    Definition(
+        name="io-aware",
+        summary="Starts and sizes jobs so that the running mix does as much I/O as the whole workload.",
+        decide=io_aware.decide,
+        state=io_aware.IoAwareState,
+        parameters=io_aware.PARAMETERS,
     ),
     Definition(
         name="sfsj",

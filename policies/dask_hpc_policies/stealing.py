@@ -57,7 +57,7 @@ PARAMETERS: tuple[Parameter, ...] = (
            help="which of equally small jobs is the victim: the one submitted last, or the one that has run "
            "the shortest"),
     Bool("malleable_victims", True, label="Malleable victims",
-         help="malleable jobs above their minimum give nodes without being interrupted, before any other job"),
+         help="malleable jobs above their minimum give nodes, uninterrupted, before any other job does"),
 )  # fmt: skip
 
 
@@ -112,9 +112,7 @@ class _Plan:
             id: size for id, size in state.robbed.items() if id in adapting or sizes.get(id, size) < size
         }
         waiting = [job for job in view.jobs if job.state == "pending" or _hurt(job)]
-        self.considered = {
-            job.id: state.considered[job.id] for job in waiting if job.id in state.considered
-        }
+        self.considered = {job.id: state.considered[job.id] for job in waiting if job.id in state.considered}
         short = [job for job in view.running if job.id in self.robbed and not _hurt(job)]
         self.queue = sorted([*waiting, *short], key=self._rank)
         #: The job whose start is not known, once there is one: nobody may overtake it.
