@@ -144,6 +144,8 @@ class Transfer:
     #: Bytes of the whole job.
     size_bytes: Amount
     direction: Literal["read", "write"] = "write"
+    #: How many of its nodes take part, at most its size; None: all.
+    participants: Amount | None = None
     #: What it is for, in outputs: ``checkpoint`` counts as checkpoint time.
     purpose: str = ""
 
@@ -225,8 +227,12 @@ class Job:
     application: str = ""
     #: Data that a resize redistributes.
     data_bytes: float = 0.0
-    #: Share of time in file-system I/O, 0 to 1, as known beforehand.
+    #: Size that a moldable start aims at; None: as many nodes as fit.
+    preferred_nodes: int | None = None
+    #: Share of time in file-system I/O, 0 to 1, as known beforehand, at `nodes` or else `preferred_nodes`;
+    #: and at other sizes, as (nodes, share of time), sizes ascending.
     io_intensity: float | None = None
+    io_by_nodes: tuple[tuple[int, float], ...] = ()
     #: The job saves its progress each time it has computed for so long; None: never. A job that fails
     #: begins again there, else from nothing.
     checkpoint_interval_s: float | None = None
