@@ -14,11 +14,17 @@ from typing import Any
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim import swf
+from dask_hpc.sim.formats import elastisim, yaml_file
 from dask_hpc.sim.workload import Workload
 from dask_hpc_policies.params import suggestion
 
 #: Reader by ending of the file name, ``.gz`` left out.
-READERS: Mapping[str, Callable[[Path], Workload]] = {".swf": swf.read}
+READERS: Mapping[str, Callable[[Path], Workload]] = {
+    ".swf": swf.read,
+    ".yaml": yaml_file.read,
+    ".yml": yaml_file.read,
+    ".json": elastisim.read,
+}
 #: Generator by the name after ``builtin:``.
 BUILTIN: Mapping[str, Callable[..., Workload]] = {}
 
