@@ -33,8 +33,8 @@ from dask_hpc.sim.job import Job
 from dask_hpc.sim.workload import Workload, ordered
 from dask_hpc_policies.model import JobKind
 
-#: Operations per second of a node without a platform: that of the platform of Cascajo et al. (ADMIRE
-#: deliverable 3.3, 2023, table 4.1).
+#: Operations per second of a node without a platform: that of the platform of ADMIRE
+#: (2023, deliverable D3.3, table 4.1).
 NODE_FLOPS = 1e11
 
 _TYPES: dict[str, JobKind] = {
