@@ -20,6 +20,7 @@ class ReasonCode(enum.Enum):
     #: starts
     FITS = "fits"
     MOLDED_TO_FIT = "molded-to-fit"
+    BACKFILLED = "backfilled"
     BELOW_MINIMUM = "below-minimum"
     #: expansions
     IDLE_NODES = "idle-nodes"
@@ -35,6 +36,8 @@ class ReasonCode(enum.Enum):
     #: holds and refusals by a policy
     NOT_ENOUGH_NODES = "not-enough-nodes"
     BEHIND_HEAD = "behind-head"
+    RESERVED = "reserved"
+    WOULD_DELAY = "would-delay"
     NO_LEGAL_SIZE = "no-legal-size"
     ALMOST_DONE = "almost-done"
     EXPANSION_CAP = "expansion-cap"

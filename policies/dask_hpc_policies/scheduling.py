@@ -1,8 +1,8 @@
 """The builtin policies: one class, one table.
 
-Rules of the file: every policy first restores jobs below their minimum, then starts pending jobs first
-come, first served; what differs is one rule for resizing, a row of `BUILTIN`. A job management policy
-says when to resize (Chadha 2021, section 5.3; John 2024, section 4.2):
+Rules of the file: every policy first restores jobs below their minimum, then starts pending jobs, first
+come, first served or with backfilling; what differs besides is one rule for resizing, a row of
+`BUILTIN`. A job management policy says when to resize (Chadha 2021, section 5.3; John 2024, section 4.2):
 
 * PRMA (priority to running malleable jobs): idle nodes go to running jobs, nobody shrinks, each job
   expands a bounded number of times so that waiting jobs get their turn;
@@ -12,18 +12,20 @@ says when to resize (Chadha 2021, section 5.3; John 2024, section 4.2):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from dask_hpc_policies import adaptive, sizing
+from dask_hpc_policies import adaptive, backfilling, sizing
 from dask_hpc_policies.admission import Pass, needed_nodes
 from dask_hpc_policies.constraints import largest_at_most
 from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink, Suppressed
 from dask_hpc_policies.equipartition import equal_sizes, lowest_size
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Choice, Duration, Int, Parameter, Parameters
+from dask_hpc_policies.protocol import Session
+from dask_hpc_policies.rigid_session import backfill_session
 from dask_hpc_policies.sizing import Limits, Resizes
 from dask_hpc_policies.wording import counted
 
@@ -32,6 +34,11 @@ Params = Mapping[str, Any]
 Rule = Callable[[Pass, Params], int]
 Grow = Callable[[Sequence[JobView], int, Limits], Resizes]
 Take = Callable[[Sequence[JobView], int, Limits, str], Resizes | None]
+
+
+def in_order(plan: Pass, params: Params) -> None:
+    """Start pending jobs in order of service; the first that does not fit blocks those behind it."""
+    plan.admit(params.get("target_nodes"))
 
 
 def never(_: Pass, __: Params) -> int:
@@ -152,7 +159,11 @@ class Definition:
     #: One sentence: what it does.
     summary: str
     rule: Rule = never
+    #: Starts pending jobs.
+    admit: Callable[[Pass, Params], None] = in_order
     parameters: tuple[Parameter, ...] = ()
+    #: Makes its incremental form from idle nodes, kinds of jobs and parameters.
+    session: Callable[[int, Set[str], Params], Session | None] | None = None
     #: True for the policy that also recommends a pool size.
     scales_pool: bool = False
 
@@ -186,6 +197,11 @@ class BuiltinPolicy:
         """Class of the state; None without state."""
         return adaptive.DaskDefaultState if self.definition.scales_pool else None
 
+    def session(self, idle_nodes: int, kinds: Set[str]) -> Session | None:
+        """The incremental form, see `protocol.Session`; None when there is none for such jobs."""
+        make = self.definition.session
+        return None if make is None else make(idle_nodes, kinds, self.params)
+
     def initial_state(self) -> Any:
         """State before the first call."""
         return adaptive.DaskDefaultState() if self.definition.scales_pool else None
@@ -193,8 +209,8 @@ class BuiltinPolicy:
     def decide(self, view: ClusterSnapshot, state: Any) -> tuple[Decision, Any]:
         """The decision for `view` and the next state."""
         plan = Pass(view)
-        plan.admit(self.params.get("target_nodes"))
         definition = self.definition
+        definition.admit(plan, self.params)
         decision = plan.answer(definition.rule(plan, self.params))
         if definition.scales_pool:
             action, state = adaptive.recommend(view, state, self.params)
@@ -223,7 +239,23 @@ _TARGET = Int(
 _fpsma: Grow = sizing.grow_in_order
 _egs: Grow = sizing.grow_equally
 _DEFINITIONS = (
-    Definition(name="fcfs", summary="First come, first served; nobody is resized."),
+    Definition(
+        name="fcfs", summary="First come, first served; nobody is resized.", session=backfill_session
+    ),
+    Definition(
+        name="easy",
+        summary="Backfilling with one reservation: jobs overtake where they do not delay the head.",
+        admit=backfilling.admit,
+        session=backfill_session,
+        parameters=backfilling.parameters(1),
+    ),
+    Definition(
+        name="conservative",
+        summary="Backfilling with a reservation for every job: jobs overtake where they delay nobody.",
+        admit=backfilling.admit,
+        session=backfill_session,
+        parameters=backfilling.parameters(None),
+    ),
     Definition(
         name="fixed",
         summary="First come, first served; every malleable job is brought to one size.",
