@@ -8,7 +8,7 @@ submission (2), run time (4), processors requested (8) or else allocated (5), ti
 Left out, each with a counted note: jobs without a submission time, a run time (negative) or a size, and the
 partial executions of checkpointed jobs (status 2 to 4), whose sum is on a line of its own. A run time of 0
 stays. A job without a requested time gets its run time as estimate, which is counted too. Lines need not
-be in order; jobs of one second keep the order of their lines.
+be in order: jobs are taken by submission, those of one second by job number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.job import Job
 from dask_hpc.sim.machine import Machine
-from dask_hpc.sim.workload import Workload, ordered
+from dask_hpc.sim.workload import Workload
 
 FIELDS = (
     "job number", "submit time", "wait time", "run time", "allocated processors", "average CPU time",
@@ -78,7 +78,7 @@ def parse(text: str, source: str) -> Workload:
         raise WorkloadError(f"{source}: no job that can be simulated; {why}")
     return Workload(
         name=Path(source).name,
-        jobs=ordered(jobs),
+        jobs=tuple(sorted(jobs, key=lambda job: (job.submit_s, int(job.id)))),
         machine=_machine(header),
         source=source,
         notes=tuple(f"{count} {what}" for what, count in left_out.items()),

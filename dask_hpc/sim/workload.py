@@ -28,6 +28,9 @@ class Workload:
     #: What the reader left out or changed, one counted sentence each.
     notes: tuple[str, ...] = ()
 
+    def __deepcopy__(self, _: object) -> Workload:
+        return self
+
 
 def ordered(jobs: Iterable[Job]) -> tuple[Job, ...]:
     """`jobs` by submission; jobs of one moment keep their order."""

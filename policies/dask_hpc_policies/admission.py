@@ -61,18 +61,21 @@ class Pass:
         Nodes that are still to give.
     running
         Named running jobs at or above their minimum, in order of service: those a rule may look at.
+    head
+        First pending job that does not fit, after `admit`; None when nobody waits.
     waiting
         Pending jobs that have not been started, in order of service.
     started
-        Jobs that this decision starts, with their sizes.
-    head
-        First pending job that does not fit, after `admit`; None when nobody waits.
+        Jobs that this pass starts, with their sizes.
+    reasons
+        Why a job waits, by id, where a rule knows better than `answer`.
     locked
         True when no resize may be proposed because some job is reconfiguring (lock ``system``).
     """
 
     __slots__ = (
-        "_actions", "_suppressed", "head", "idle_nodes", "locked", "running", "started", "view", "waiting"
+        "_actions", "_suppressed", "head", "idle_nodes", "locked", "reasons", "running", "started", "view",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, view: ClusterSnapshot) -> None:
@@ -82,6 +85,7 @@ class Pass:
         self.head: JobView | None = None
         self.waiting: list[JobView] = []
         self.started: list[tuple[JobView, int]] = []
+        self.reasons: dict[str, Reason] = {}
         self._actions: list[Action] = []
         self._suppressed: list[Suppressed] = []
         below: list[JobView] = []
@@ -133,32 +137,22 @@ class Pass:
                 self.head = job
                 held += self.waiting[i:]
                 break
-            self._start(job, size)
+            self._start(job, size, _fits(job, size, self.idle_nodes))
         self.waiting = held
 
-    def start(self, job: JobView, size: int, reason: Reason) -> None:
-        """Start a waiting job out of order."""
+    def start(self, job: JobView, size: int, reason: Reason | None = None) -> None:
+        """Start a job of `waiting` on `size` nodes."""
         self.waiting = [other for other in self.waiting if other is not job]
-        self._begin(job, size, reason)
+        self._start(job, size, reason or _fits(job, size, self.idle_nodes))
 
     def suppress(self, action: Action, reason: Reason) -> None:
         """Note that `action` was considered and turned down."""
         self._suppressed.append(Suppressed(action=action, reason=reason))
 
-    def _begin(self, job: JobView, size: int, reason: Reason) -> None:
+    def _start(self, job: JobView, size: int, reason: Reason) -> None:
         self._actions.append(Start(job=job.id, nodes=size, reason=reason))
         self.started.append((job, size))
         self.idle_nodes -= size
-
-    def _start(self, job: JobView, size: int) -> None:
-        exact = job.is_default or job.start_nodes is not None
-        reason = Reason(
-            ReasonCode.FITS if exact else ReasonCode.MOLDED_TO_FIT,
-            f"{counted(size)} of {self.idle_nodes} idle"
-            + ("" if exact else f", largest size from {job.min_nodes} to {job.max_nodes} that fits"),
-            {"nodes": size, "idle_nodes": self.idle_nodes},
-        )
-        self._begin(job, size, reason)
 
     def shortage_nodes(self) -> int:
         """Nodes that the head lacks; 0 when nobody waits."""
@@ -186,7 +180,9 @@ class Pass:
         """
         behind: Reason | None = None
         for job in self.waiting:
-            if job is self.head:
+            if job.id in self.reasons:
+                self._actions.append(Hold(job=job.id, reason=self.reasons[job.id]))
+            elif job is self.head:
                 self._actions.append(Hold(job=job.id, reason=self._head_reason(job, reclaimable_nodes)))
                 behind = Reason(ReasonCode.BEHIND_HEAD, f"waits behind {job.id}", {"head": job.id})
             elif needed_nodes(job) is None or behind is None:
@@ -206,6 +202,16 @@ class Pass:
             text += "; no resize while a job is adapting (lock: system)"
             return Reason(ReasonCode.LOCKED, text, data)
         return Reason(ReasonCode.NOT_ENOUGH_NODES, text, data)
+
+
+def _fits(job: JobView, size: int, idle_nodes: int) -> Reason:
+    exact = job.is_default or job.start_nodes is not None
+    return Reason(
+        ReasonCode.FITS if exact else ReasonCode.MOLDED_TO_FIT,
+        f"{counted(size)} of {idle_nodes} idle"
+        + ("" if exact else f", largest size from {job.min_nodes} to {job.max_nodes} that fits"),
+        {"nodes": size, "idle_nodes": idle_nodes},
+    )
 
 
 _LOCKED = Reason(ReasonCode.LOCKED, "a job is adapting and the lock is system: no resize until it has ended")

@@ -10,6 +10,8 @@ from functools import partial
 from dask_hpc_policies.scheduling import builtin
 
 fcfs = partial(builtin, "fcfs")
+easy = partial(builtin, "easy")
+conservative = partial(builtin, "conservative")
 fixed = partial(builtin, "fixed")
 dask_default = partial(builtin, "dask-default")
 prma_fpsma = partial(builtin, "prma-fpsma")

@@ -94,6 +94,8 @@ class JobView:
     io_intensity: float | None = None
     #: The same at other sizes, as (nodes, share of time), sizes ascending.
     io_by_nodes: tuple[tuple[int, float], ...] = ()
+    #: Size that the application of an evolving job asks for; None when it is content.
+    requested_nodes: int | None = None
     #: Whether it may be resized at this moment. Task graphs always may; an application with scheduling
     #: points only while it is at one.
     at_scheduling_point: bool = True

@@ -1,8 +1,8 @@
 """The builtin policies: one class, one table.
 
-Rules of the file: every policy first restores jobs below their minimum, then starts pending jobs first
-come, first served; what differs is one rule for resizing, a row of `BUILTIN`. A job management policy
-says when to resize (Chadha 2021, section 5.3; John 2024, section 4.2):
+Rules of the file: every policy first restores jobs below their minimum, then starts pending jobs, first
+come, first served or with backfilling; what differs besides is one rule for resizing, a row of
+`BUILTIN`. A job management policy says when to resize (Chadha 2021, section 5.3; John 2024, section 4.2):
 
 * PRMA (priority to running malleable jobs): idle nodes go to running jobs, nobody shrinks, each job
   expands a bounded number of times so that waiting jobs get their turn;
@@ -12,18 +12,20 @@ says when to resize (Chadha 2021, section 5.3; John 2024, section 4.2):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from dask_hpc_policies import adaptive, io_aware, mebf, sizing, stealing
+from dask_hpc_policies import adaptive, backfilling, io_aware, mebf, sizing, stealing
 from dask_hpc_policies.admission import Pass, needed_nodes
 from dask_hpc_policies.constraints import largest_at_most
 from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink, Suppressed
 from dask_hpc_policies.equipartition import equal_sizes, lowest_size
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Choice, Duration, Int, Parameter, Parameters
+from dask_hpc_policies.protocol import Session
+from dask_hpc_policies.rigid_session import backfill_session
 from dask_hpc_policies.sizing import Limits, Resizes
 from dask_hpc_policies.wording import counted
 
@@ -34,6 +36,11 @@ Rule = Callable[[Pass, Params], int]
 Decide = Callable[[ClusterSnapshot, Any, Params], tuple[Decision, Any]]
 Grow = Callable[[Sequence[JobView], int, Limits], Resizes]
 Take = Callable[[Sequence[JobView], int, Limits, str], Resizes | None]
+
+
+def in_order(plan: Pass, params: Params) -> None:
+    """Start pending jobs in order of service; the first that does not fit blocks those behind it."""
+    plan.admit(params.get("target_nodes"))
 
 
 def never(_: Pass, __: Params) -> int:
@@ -165,11 +172,15 @@ class Definition:
     #: One sentence: what it does.
     summary: str
     rule: Rule = never
-    #: A policy that does not start jobs first come, first served decides everything itself.
+    #: Starts pending jobs.
+    admit: Callable[[Pass, Params], None] = in_order
+    #: In place of both: decides a whole pass by itself.
     decide: Decide | None = None
     #: Class of its state, made without arguments before the first call; None for no state.
     state: type | None = None
     parameters: tuple[Parameter, ...] = ()
+    #: Makes its incremental form from idle nodes, kinds of jobs and parameters.
+    session: Callable[[int, Set[str], Params], Session | None] | None = None
     #: True for the policy that also recommends a pool size.
     scales_pool: bool = False
 
@@ -203,6 +214,11 @@ class BuiltinPolicy:
         """Class of the state; None without state."""
         return self.definition.state
 
+    def session(self, idle_nodes: int, kinds: Set[str]) -> Session | None:
+        """The incremental form, see `protocol.Session`; None when there is none for such jobs."""
+        make = self.definition.session
+        return None if make is None else make(idle_nodes, kinds, self.params)
+
     def initial_state(self) -> Any:
         """State before the first call."""
         kind = self.definition.state
@@ -214,7 +230,7 @@ class BuiltinPolicy:
         if definition.decide is not None:
             return definition.decide(view, state, self.params)
         plan = Pass(view)
-        plan.admit(self.params.get("target_nodes"))
+        definition.admit(plan, self.params)
         decision = plan.answer(definition.rule(plan, self.params))
         if definition.scales_pool:
             action, state = adaptive.recommend(view, state, self.params)
@@ -243,7 +259,23 @@ _TARGET = Int(
 _fpsma: Grow = sizing.grow_in_order
 _egs: Grow = sizing.grow_equally
 _DEFINITIONS = (
-    Definition(name="fcfs", summary="First come, first served; nobody is resized."),
+    Definition(
+        name="fcfs", summary="First come, first served; nobody is resized.", session=backfill_session
+    ),
+    Definition(
+        name="easy",
+        summary="Backfilling with one reservation: jobs overtake where they do not delay the head.",
+        admit=backfilling.admit,
+        session=backfill_session,
+        parameters=backfilling.parameters(1),
+    ),
+    Definition(
+        name="conservative",
+        summary="Backfilling with a reservation for every job: jobs overtake where they delay nobody.",
+        admit=backfilling.admit,
+        session=backfill_session,
+        parameters=backfilling.parameters(None),
+    ),
     Definition(
         name="fixed",
         summary="First come, first served; every malleable job is brought to one size.",

@@ -113,7 +113,7 @@ def workloads(draw: st.DrawFn) -> list[tuple[JobView, float]]:
 
 
 #: Policies that may start a job before one that waits longer.
-REORDERING = ("mebf", "io-aware", "sfsj")
+REORDERING = ("easy", "conservative", "mebf", "io-aware", "sfsj")
 PLAYED: tuple[Policy, ...] = (
     *(create(name) for name in BUILTIN),
     create("fixed", target_nodes=4),
