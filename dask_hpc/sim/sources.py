@@ -14,13 +14,37 @@ from typing import Any
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim import swf
+from dask_hpc.sim.formats import elastisim, sacct, trace_file, yaml_file
+from dask_hpc.sim.generators import esp, io_aware, mebf, poisson, toys
 from dask_hpc.sim.workload import Workload
 from dask_hpc_policies.params import suggestion
 
 #: Reader by ending of the file name, ``.gz`` left out.
-READERS: Mapping[str, Callable[[Path], Workload]] = {".swf": swf.read}
+READERS: Mapping[str, Callable[[Path], Workload]] = {
+    ".swf": swf.read,
+    ".yaml": yaml_file.read,
+    ".yml": yaml_file.read,
+    ".json": elastisim.read,
+    ".sacct": sacct.read,
+    ".jsonl": trace_file.read,
+}
 #: Generator by the name after ``builtin:``.
-BUILTIN: Mapping[str, Callable[..., Workload]] = {}
+BUILTIN: Mapping[str, Callable[..., Workload]] = {
+    made.name: made
+    for made in (
+        toys.figure_5_1,
+        toys.five_jobs,
+        esp.esp_10,
+        esp.esp,
+        io_aware.io_aware,
+        mebf.mebf_compute,
+        mebf.mebf_read,
+        mebf.mebf_write,
+        mebf.mebf_mixed,
+        toys.node_stealing,
+        poisson.poisson,
+    )
+}
 
 _PREFIX = "builtin:"
 

@@ -5,12 +5,14 @@ Rules of the file: no files here (see `sources`); every function returns a new w
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from dask_hpc.sim.job import Job
+from dask_hpc.sim.job import Job, SpeedUp
 from dask_hpc.sim.machine import Machine
+from dask_hpc_policies import constraints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,24 +39,62 @@ def ordered(jobs: Iterable[Job]) -> tuple[Job, ...]:
     return tuple(sorted(jobs, key=lambda job: job.submit_s))
 
 
-def with_malleable_share(workload: Workload, share: float, seed: int, nodes: int) -> Workload:
-    """`workload` with a share of its rigid jobs declared malleable, from 1 to `nodes` nodes.
+def with_malleable_share(
+    workload: Workload,
+    share: float,
+    seed: int,
+    nodes: int,
+    *,
+    spread: float | None = None,
+    speed: SpeedUp | None = None,
+) -> Workload:
+    """`workload` with a share of its rigid jobs declared malleable.
 
-    Which ones is drawn from `seed`: the nearest whole number of jobs, each choice equally likely. They start
-    at the size they asked for; their run time follows their speed-up model, linear unless the source says
-    otherwise.
+    Which ones is drawn from `seed`: the nearest whole number of jobs, each choice equally likely; the same
+    seed gives the same choice for every policy, and a larger share holds the jobs of a smaller one. They
+    start at the size they asked for.
+
+    Parameters
+    ----------
+    share
+        From 0 to 1, of the rigid jobs.
+    nodes
+        Size of the machine; no job may grow beyond it.
+    spread
+        Bounds of a job of n nodes: from n / spread to n * spread; None: from 1 to `nodes`. Both are moved
+        inwards to legal sizes under the job's constraint.
+    speed
+        Speed-up of the declared jobs; None: that of the source, which is linear unless it says otherwise.
 
     Raises
     ------
     ValueError
-        When `share` is not from 0 to 1.
+        When `share` is not from 0 to 1, or `spread` is below 1.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"malleable share {share!r} must be from 0 to 1")
+    if spread is not None and not 1 <= spread < float("inf"):
+        raise ValueError(f"spread {spread!r} must be at least 1")
     rigid = [i for i, job in enumerate(workload.jobs) if job.kind == "rigid"]
-    chosen = set(random.Random(seed).sample(rigid, round(share * len(rigid))))
+    order = random.Random(seed).sample(rigid, len(rigid))
+    chosen = order[: round(share * len(rigid))]
     jobs = list(workload.jobs)
     for i in chosen:
-        jobs[i] = replace(jobs[i], kind="malleable", min_nodes=1, max_nodes=max(nodes, jobs[i].max_nodes))
+        job = jobs[i]
+        low, high = _bounds(job, nodes, spread)
+        jobs[i] = replace(
+            job, kind="malleable", min_nodes=low, max_nodes=high, speed=job.speed if speed is None else speed
+        )
     note = f"{len(chosen)} of {len(rigid)} rigid jobs declared malleable (seed {seed})"
     return replace(workload, jobs=tuple(jobs), notes=(*workload.notes, note))
+
+
+def _bounds(job: Job, nodes: int, spread: float | None) -> tuple[int, int]:
+    """Smallest and largest legal size; both are the size itself when no other is legal."""
+    size = job.max_nodes
+    low = 1 if spread is None else math.ceil(size / spread)
+    high = max(size, nodes if spread is None else min(nodes, math.floor(size * spread)))
+    return (
+        constraints.smallest_at_least(job.constraint, low, size) or size,
+        constraints.largest_at_most(job.constraint, high, size) or size,
+    )

@@ -61,12 +61,12 @@ class Pass:
         Nodes that are still to give.
     running
         Named running jobs at or above their minimum, in order of service: those a rule may look at.
-    head
-        First pending job that does not fit, after `admit`; None when nobody waits.
     waiting
         Pending jobs that have not been started, in order of service.
     started
-        Jobs that this pass starts, with their sizes.
+        Jobs that this decision starts, with their sizes.
+    head
+        First pending job that does not fit, after `admit`; None when nobody waits.
     reasons
         Why a job waits, by id, where a rule knows better than `answer`.
     locked
@@ -140,14 +140,14 @@ class Pass:
             self._start(job, size, _fits(job, size, self.idle_nodes))
         self.waiting = held
 
-    def start(self, job: JobView, size: int, reason: Reason | None = None) -> None:
-        """Start a job of `waiting` on `size` nodes."""
-        self.waiting = [other for other in self.waiting if other is not job]
-        self._start(job, size, reason or _fits(job, size, self.idle_nodes))
-
     def suppress(self, action: Action, reason: Reason) -> None:
         """Note that `action` was considered and turned down."""
         self._suppressed.append(Suppressed(action=action, reason=reason))
+
+    def start(self, job: JobView, size: int, reason: Reason | None = None) -> None:
+        """Start a waiting job out of order; without a reason, because it fits."""
+        self.waiting = [other for other in self.waiting if other is not job]
+        self._start(job, size, reason or _fits(job, size, self.idle_nodes))
 
     def _start(self, job: JobView, size: int, reason: Reason) -> None:
         self._actions.append(Start(job=job.id, nodes=size, reason=reason))

@@ -174,7 +174,7 @@ class Definition:
     rule: Rule = never
     #: Starts pending jobs.
     admit: Callable[[Pass, Params], None] = in_order
-    #: In place of both: decides a whole pass by itself.
+    #: A policy that does not start jobs first come, first served decides everything itself.
     decide: Decide | None = None
     #: Class of its state, made without arguments before the first call; None for no state.
     state: type | None = None
