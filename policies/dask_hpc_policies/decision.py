@@ -20,6 +20,7 @@ class ReasonCode(enum.Enum):
     #: starts
     FITS = "fits"
     MOLDED_TO_FIT = "molded-to-fit"
+    BACKFILLED = "backfilled"
     BELOW_MINIMUM = "below-minimum"
     #: expansions
     IDLE_NODES = "idle-nodes"
@@ -39,6 +40,8 @@ class ReasonCode(enum.Enum):
     #: holds and refusals by a policy
     NOT_ENOUGH_NODES = "not-enough-nodes"
     BEHIND_HEAD = "behind-head"
+    RESERVED = "reserved"
+    WOULD_DELAY = "would-delay"
     NO_LEGAL_SIZE = "no-legal-size"
     TOO_COSTLY = "too-costly"
     ALMOST_DONE = "almost-done"
