@@ -66,6 +66,8 @@ class Progress:
                 engine.complete(active)
                 return
             if isinstance(stage, SchedulingPoint):
+                # Between two stages: a resize here has nothing to interrupt.
+                active.stage = None
                 engine.reached_point(active)
                 return
             if isinstance(stage, Request):
