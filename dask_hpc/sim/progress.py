@@ -142,7 +142,10 @@ class Progress:
         if active.left <= 0 or self.engine.machine.node_rate_bytes_s(active.nodes) == float("inf"):
             self._transfer_ended(active, stage)
             return False
-        self.file_system.add(active, active.left, active.nodes, self.engine.now_s)
+        nodes = active.nodes
+        if stage.participants is not None:
+            nodes = min(nodes, max(1, round(amount(stage.participants, nodes))))
+        self.file_system.add(active, active.left, nodes, self.engine.now_s)
         self._schedule_io()
         return True
 
