@@ -37,7 +37,8 @@ def start_size(job: JobView, idle_nodes: int, cap_nodes: int | None = None) -> i
     """Size at which the pending job starts on `idle_nodes`; None when it does not fit.
 
     Exactly what it asked for, else the largest legal size that fits (John 2024, section 1.2.1: mold-able
-    start). `cap_nodes` bounds such a moldable start, but never below the job's smallest size.
+    start). `cap_nodes` and the job's preferred size bound such a moldable start, but never below the job's
+    smallest size.
     """
     need = needed_nodes(job)
     if need is None or need > idle_nodes:
@@ -45,8 +46,9 @@ def start_size(job: JobView, idle_nodes: int, cap_nodes: int | None = None) -> i
     if job.is_default or job.start_nodes is not None:
         return need
     reach = min(idle_nodes, job.max_nodes)
-    if cap_nodes is not None:
-        reach = min(reach, max(cap_nodes, need))
+    for bound in (cap_nodes, job.preferred_nodes):
+        if bound is not None:
+            reach = min(reach, max(bound, need))
     return largest_at_most(job.constraint, reach, job.min_nodes)
 
 
@@ -59,12 +61,12 @@ class Pass:
         Nodes that are still to give.
     running
         Named running jobs at or above their minimum, in order of service: those a rule may look at.
-    head
-        First pending job that does not fit, after `admit`; None when nobody waits.
     waiting
         Pending jobs that have not been started, in order of service.
     started
-        Jobs that this pass starts, with their sizes.
+        Jobs that this decision starts, with their sizes.
+    head
+        First pending job that does not fit, after `admit`; None when nobody waits.
     reasons
         Why a job waits, by id, where a rule knows better than `answer`.
     locked
@@ -138,8 +140,12 @@ class Pass:
             self._start(job, size, _fits(job, size, self.idle_nodes))
         self.waiting = held
 
+    def suppress(self, action: Action, reason: Reason) -> None:
+        """Note that `action` was considered and turned down."""
+        self._suppressed.append(Suppressed(action=action, reason=reason))
+
     def start(self, job: JobView, size: int, reason: Reason | None = None) -> None:
-        """Start a job of `waiting` on `size` nodes."""
+        """Start a waiting job out of order; without a reason, because it fits."""
         self.waiting = [other for other in self.waiting if other is not job]
         self._start(job, size, reason or _fits(job, size, self.idle_nodes))
 

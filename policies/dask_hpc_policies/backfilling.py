@@ -5,11 +5,12 @@ Rules of the file: waiting jobs stand in a queue order. The first ones start whi
 what runs, enough nodes are free for as long as they expect to take. A job behind them starts now when it
 fits now and takes no node that a reservation needs. Depth 1 is EASY (Lifka 1995; Mu'alem and Feitelson
 2001), every job is conservative backfilling, depth 0 reserves nothing. Reservations are planned anew in
-every pass, from the state of the cluster alone; a job that ends early pulls them forward.
+every pass, in queue order, from the state of the cluster alone: a job that ends early pulls them forward, and
+what one job gains another one behind it may lose.
 
-A job is expected to take its remaining time, else its walltime, else for ever; a running job that has
-outlived its expectation is expected to end the next moment, at every pass. A job of unknown duration can
-hold up a reservation for ever, and is backfilled only where it is in nobody's way.
+How long a job is expected to take is said in `reservation`; a running job that has outlived that is expected
+to end the next moment, at every pass. A job of unknown duration can hold up a reservation for ever, and is
+backfilled only where it is in nobody's way.
 
 Ties. Jobs that are equal in the queue order stand in the order of service of the snapshot (priority, then
 submission, then the order the jobs came in). Nodes that are expected free at the moment at which a
@@ -21,18 +22,16 @@ Queue orders and pick rules after the survey in Chadha (2021, section 5.1).
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from math import nextafter
+from collections.abc import Callable, Mapping
+from math import inf, nextafter
 from typing import Any
 
 from dask_hpc_policies.admission import Pass, needed_nodes, start_size
 from dask_hpc_policies.decision import Reason, ReasonCode
 from dask_hpc_policies.model import JobView
 from dask_hpc_policies.params import Choice, Int, Parameter
+from dask_hpc_policies.reservation import Profile, expected_s, releases
 from dask_hpc_policies.wording import counted
-
-INFINITE = float("inf")
 
 #: Key of a waiting job by queue order: needed nodes, expected seconds, priority -> smaller is served first.
 ORDERS: Mapping[str, Callable[[int, float, int], float]] = {
@@ -66,61 +65,6 @@ def parameters(depth: int | None) -> tuple[Parameter, ...]:
     )  # fmt: skip
 
 
-class Profile:
-    """Free nodes from now on, as a step function of time."""
-
-    __slots__ = ("free", "times")
-
-    def __init__(self, now_s: float, idle_nodes: int, ends: Sequence[tuple[float, int]]) -> None:
-        """`ends`: expected end and nodes of what runs, in any order."""
-        self.times = [now_s]
-        self.free = [idle_nodes]
-        soon_s = nextafter(now_s, INFINITE)
-        for end_s, nodes in sorted(ends):
-            # What should have ended and has not does not give its nodes up now, but any moment.
-            end_s = max(end_s, soon_s)
-            if end_s == self.times[-1]:
-                self.free[-1] += nodes
-            elif end_s < INFINITE:
-                self.times.append(end_s)
-                self.free.append(self.free[-1] + nodes)
-
-    def room(self, begin_s: float, seconds: float) -> int:
-        """Nodes free during all of `seconds` from `begin_s` on."""
-        first = bisect_right(self.times, begin_s) - 1
-        end_s = begin_s + seconds
-        least = self.free[first]
-        for i in range(first + 1, len(self.times)):
-            if self.times[i] >= end_s:
-                break
-            least = min(least, self.free[i])
-        return least
-
-    def earliest(self, nodes: int, seconds: float) -> float:
-        """First moment from which `nodes` nodes are free for `seconds`; infinite when there is none."""
-        begin: float | None = None
-        for t, free in zip(self.times, self.free, strict=True):
-            if begin is not None and t >= begin + seconds:
-                return begin
-            if free < nodes:
-                begin = None
-            elif begin is None:
-                begin = t
-        return INFINITE if begin is None else begin
-
-    def reserve(self, begin_s: float, seconds: float, nodes: int) -> None:
-        """Take `nodes` nodes out for `seconds` from `begin_s` on."""
-        end_s = begin_s + seconds
-        for t in (begin_s, end_s):
-            i = bisect_right(self.times, t) - 1
-            if self.times[i] != t and t < INFINITE:
-                self.times.insert(i + 1, t)
-                self.free.insert(i + 1, self.free[i])
-        for i, t in enumerate(self.times):
-            if begin_s <= t < end_s:
-                self.free[i] -= nodes
-
-
 def admit(plan: Pass, params: Mapping[str, Any]) -> None:
     """Start waiting jobs in the queue order, backfill behind the head, and say why the others wait."""
     key = ORDERS[params["order"]]
@@ -144,21 +88,21 @@ def admit(plan: Pass, params: Mapping[str, Any]) -> None:
 
 def _backfill(plan: Pass, waiting: list[tuple[JobView, int]], depth: int | None, best: bool) -> None:
     now_s = plan.view.now_s
-    profile = Profile(now_s, plan.idle_nodes, [(now_s + s, n) for s, n in _expected_ends(plan)])
+    profile = _profile(plan)
     left = depth
     for i, (job, need) in enumerate(waiting):
         if left == 0:
             _fill(plan, waiting[i:], profile, best)
             return
         seconds = expected_s(job)
-        begin_s = profile.earliest(need, seconds)
+        begin_s = profile.earliest_s(need, seconds)
         if begin_s <= now_s:
-            size = start_size(job, min(plan.idle_nodes, profile.room(now_s, seconds))) or need
-            profile.reserve(now_s, seconds, size)
+            size = start_size(job, min(plan.idle_nodes, profile.least_nodes(now_s, seconds))) or need
+            profile.take(now_s, seconds, size)
             plan.start(job, size, _backfilled(plan, size))
             continue
-        if begin_s < INFINITE:
-            profile.reserve(begin_s, seconds, need)
+        if begin_s < inf:
+            profile.take(begin_s, seconds, need)
         left = None if left is None else left - 1
         plan.reasons[job.id] = _reserved(need, plan.idle_nodes, begin_s - now_s)
 
@@ -172,7 +116,9 @@ def _fill(plan: Pass, waiting: list[tuple[JobView, int]], profile: Profile | Non
         for i, (job, need, seconds) in enumerate(queue):
             if need > plan.idle_nodes:
                 continue
-            room = plan.idle_nodes if profile is None else min(plan.idle_nodes, profile.room(now_s, seconds))
+            room = plan.idle_nodes
+            if profile is not None:
+                room = min(room, profile.least_nodes(now_s, seconds))
             size = start_size(job, room)
             if size is not None and (chosen is None or size > chosen[1]):
                 chosen = (i, size)
@@ -183,7 +129,7 @@ def _fill(plan: Pass, waiting: list[tuple[JobView, int]], profile: Profile | Non
         i, size = chosen
         job, _, seconds = queue[i]
         if profile is not None:
-            profile.reserve(now_s, seconds, size)
+            profile.take(now_s, seconds, size)
         plan.start(job, size, _backfilled(plan, size))
         # What did not fit before will not fit with less.
         queue = queue[:i] + queue[i + 1 :] if best else queue[i + 1 :]
@@ -191,16 +137,12 @@ def _fill(plan: Pass, waiting: list[tuple[JobView, int]], profile: Profile | Non
         plan.reasons[job.id] = _held(need, plan)
 
 
-def expected_s(job: JobView) -> float:
-    """How long the job is expected to run from now (running) or from its start (waiting) on, in seconds."""
-    if job.remaining_s is not None:
-        return max(job.remaining_s, 0.0)
-    return INFINITE if job.walltime_s is None or job.state != "pending" else job.walltime_s
-
-
-def _expected_ends(plan: Pass) -> list[tuple[float, int]]:
-    ends = [(expected_s(job), job.nodes) for job in plan.view.jobs if job.state != "pending" and job.nodes]
-    return ends + [(expected_s(job), size) for job, size in plan.started]
+def _profile(plan: Pass) -> Profile:
+    now_s = plan.view.now_s
+    soon_s = nextafter(now_s, inf)
+    ends = releases(plan.view)
+    ends += [(max(soon_s, now_s + expected_s(job)), size) for job, size in plan.started]
+    return Profile(now_s, plan.idle_nodes, sorted(end for end in ends if end[0] < inf))
 
 
 def _backfilled(plan: Pass, size: int) -> Reason:
@@ -214,7 +156,7 @@ def _backfilled(plan: Pass, size: int) -> Reason:
 
 def _reserved(need: int, idle_nodes: int, wait_s: float) -> Reason:
     data = {"needed_nodes": need, "idle_nodes": idle_nodes}
-    if wait_s == INFINITE:
+    if wait_s == inf:
         text = f"needs {counted(need)}, idle are {idle_nodes}; when enough will be free is not known"
         return Reason(ReasonCode.NOT_ENOUGH_NODES, text, data)
     text = f"needs {counted(need)}, idle are {idle_nodes}; reserved in {wait_s:g} s"

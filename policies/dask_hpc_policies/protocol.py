@@ -19,9 +19,10 @@ class Policy(Protocol):
     * `decide` is pure: no clock (`view.now_s` is the only time), no randomness, no I/O, nothing kept
       between calls but the state that it returns. Called twice with equal arguments it answers equally.
     * Each call gets a fresh snapshot; what an earlier decision asked for may have been refused.
-    * A job is in at most one Start, Expand, Shrink or Hold of a decision, and every action has a reason.
-    * Starts and expansions together never take more than `view.idle_nodes` plus what the shrinks of the
-      same decision free.
+    * A job is in at most one Start, Expand, Shrink, Steal or Hold of a decision, and every action has a
+      reason.
+    * Starts and expansions together never take more than `view.idle_nodes` plus what the shrinks and the
+      immediate steals of the same decision free.
     * The state is None or a frozen dataclass of type `state_type` that survives
       `codec.decode(state_type, codec.encode(state))`.
 

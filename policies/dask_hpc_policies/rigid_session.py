@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Set
-from math import nextafter
+from math import inf, nextafter
 from typing import Any
 
-from dask_hpc_policies.backfilling import INFINITE, ORDERS, Profile
+from dask_hpc_policies.backfilling import ORDERS
 from dask_hpc_policies.model import JobView, Trigger
+from dask_hpc_policies.reservation import Profile, expected_s
 
 
 def backfill_session(idle_nodes: int, kinds: Set[str], params: Mapping[str, Any]) -> BackfillSession | None:
@@ -53,7 +54,7 @@ class BackfillSession:
         self._ends: list[tuple[float, int, int]] = []
         self._of: dict[int, tuple[float, int, int]] = {}
         #: The head's reservation, whether it still holds, and how many waiting jobs were looked at under it.
-        self._shadow_s = INFINITE
+        self._shadow_s = inf
         self._extra = 0
         self._valid = False
         self._looked = 0
@@ -62,8 +63,8 @@ class BackfillSession:
     def submit(self, key: int, job: JobView) -> None:
         """Put a job into the queue."""
         nodes, priority = job.max_nodes, job.priority
-        expected_s = INFINITE if job.walltime_s is None else job.walltime_s
-        rank = (0.0 if self._in_order else self._key(nodes, expected_s, priority), -priority, key)
+        seconds = expected_s(job)
+        rank = (0.0 if self._in_order else self._key(nodes, seconds, priority), -priority, key)
         if not self._ranks or rank > self._ranks[-1]:
             place = len(self._ranks)
         else:
@@ -73,7 +74,7 @@ class BackfillSession:
         self._ranks.insert(place, rank)
         self._keys.insert(place, key)
         self._nodes.insert(place, nodes)
-        self._expected.insert(place, expected_s)
+        self._expected.insert(place, seconds)
 
     def finish(self, key: int) -> None:
         """Take a job out of what runs."""
@@ -131,7 +132,7 @@ class BackfillSession:
                 if need > self._idle:
                     continue
                 end_s = now_s + expected[i - taken]
-                if need > self._extra and not (end_s <= shadow_s and end_s < INFINITE):
+                if need > self._extra and not (end_s <= shadow_s and end_s < inf):
                     continue
                 if not self._best:
                     self._backfill(i - taken, end_s, now_s, started)
@@ -146,15 +147,15 @@ class BackfillSession:
         self._looked = len(nodes)
 
     def _backfill(self, place: int, end_s: float, now_s: float, started: list[tuple[int, int]]) -> None:
-        if not (end_s <= self._shadow_s and end_s < INFINITE):
+        if not (end_s <= self._shadow_s and end_s < inf):
             self._extra -= self._nodes[place]
         self._start(place, now_s, started)
 
     def _reserve(self, now_s: float) -> None:
         """When the head can start by what is expected, and how many nodes it leaves over then."""
         need, free = self._nodes[0], self._idle
-        shadow_s = INFINITE
-        soon_s = nextafter(now_s, INFINITE)
+        shadow_s = inf
+        soon_s = nextafter(now_s, inf)
         for end_s, _, nodes in self._ends:
             if end_s < soon_s:
                 end_s = soon_s
@@ -165,23 +166,25 @@ class BackfillSession:
                 shadow_s = end_s
         self._shadow_s = shadow_s
         # Nothing is kept for a head whose start cannot be told.
-        self._extra = free - need if shadow_s < INFINITE else self._idle
+        self._extra = free - need if shadow_s < inf else self._idle
 
     def _behind_many(self, now_s: float, started: list[tuple[int, int]]) -> None:
         """Backfill behind any number of reservations, on a profile of free nodes."""
         self.scans += 1
-        profile = Profile(now_s, self._idle, [(end_s, nodes) for end_s, _, nodes in self._ends])
+        soon_s = nextafter(now_s, inf)
+        ends = [(max(soon_s, end_s), nodes) for end_s, _, nodes in self._ends if end_s < inf]
+        profile = Profile(now_s, self._idle, ends)
         left = self._depth
         place = 0
         while place < len(self._nodes) and left != 0:
             need, seconds = self._nodes[place], self._expected[place]
-            begin_s = profile.earliest(need, seconds)
+            begin_s = profile.earliest_s(need, seconds)
             if begin_s <= now_s:
-                profile.reserve(now_s, seconds, need)
+                profile.take(now_s, seconds, need)
                 self._start(place, now_s, started)
             else:
-                if begin_s < INFINITE:
-                    profile.reserve(begin_s, seconds, need)
+                if begin_s < inf:
+                    profile.take(begin_s, seconds, need)
                 left = None if left is None else left - 1
                 place += 1
         while place < len(self._nodes):
@@ -190,12 +193,12 @@ class BackfillSession:
                 need = self._nodes[i]
                 if need > self._idle or (chosen is not None and need <= self._nodes[chosen]):
                     continue
-                if profile.room(now_s, self._expected[i]) >= need:
+                if profile.least_nodes(now_s, self._expected[i]) >= need:
                     chosen = i
                     if not self._best:
                         break
             if chosen is None:
                 break
-            profile.reserve(now_s, self._expected[chosen], self._nodes[chosen])
+            profile.take(now_s, self._expected[chosen], self._nodes[chosen])
             self._start(chosen, now_s, started)
             place = place if self._best else chosen
