@@ -24,6 +24,14 @@ class TraceError(DaskHPCError, ValueError):
     """A trace cannot be read or replayed; the message names file, line and what was expected."""
 
 
+class WorkloadError(DaskHPCError, ValueError):
+    """A workload cannot be read or simulated; the message names file, line and field, or the option."""
+
+
+class SimulationError(DaskHPCError, RuntimeError):
+    """A simulation came to a state that cannot be: a quantity that must be conserved was not."""
+
+
 class SlurmError(DaskHPCError, RuntimeError):
     """A command of Slurm is absent, failed, hung, or printed what cannot be read; the message says which."""
 

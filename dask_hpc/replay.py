@@ -18,7 +18,7 @@ from dask_hpc.errors import TraceError
 from dask_hpc.trace import Pass
 from dask_hpc.trace_io import Trace
 from dask_hpc_policies import codec, registry
-from dask_hpc_policies.decision import Decision, Hold
+from dask_hpc_policies.decision import Decision, Hold, Steal
 from dask_hpc_policies.protocol import Policy, decode_state
 
 
@@ -198,7 +198,11 @@ def _ask(policy: Policy, item: Pass, state: Any) -> tuple[Decision | None, Any, 
 def _effect(decision: Decision) -> list[tuple[str, str, int]]:
     """What a decision does, in an order of its own; holds do nothing."""
     return sorted(
-        (action.TAG, getattr(action, "job", ""), action.nodes)
+        (
+            action.TAG,
+            getattr(action, "job", ""),
+            action.stolen_nodes if isinstance(action, Steal) else action.nodes,
+        )
         for action in decision.actions
         if not isinstance(action, Hold)
     )

@@ -135,7 +135,15 @@ class Rounds:
             elif isinstance(action, (RequestNodes, ReleaseNodes)):
                 ended.append(self.pool(action))
                 continue
+            elif isinstance(action, Shrink):
+                continue
             else:
+                text = f"a running cluster cannot carry out {action.TAG!r}"
+                ended.append(
+                    Outcome(
+                        action=action, result="refused", reason=Reason(ReasonCode.UNKNOWN_ACTION, text)
+                    )
+                )
                 continue
             if why is not None:
                 ended.append(Outcome(action=action, result="refused", reason=why))

@@ -37,7 +37,8 @@ def start_size(job: JobView, idle_nodes: int, cap_nodes: int | None = None) -> i
     """Size at which the pending job starts on `idle_nodes`; None when it does not fit.
 
     Exactly what it asked for, else the largest legal size that fits (John 2024, section 1.2.1: mold-able
-    start). `cap_nodes` bounds such a moldable start, but never below the job's smallest size.
+    start). `cap_nodes` and the job's preferred size bound such a moldable start, but never below the job's
+    smallest size.
     """
     need = needed_nodes(job)
     if need is None or need > idle_nodes:
@@ -45,8 +46,9 @@ def start_size(job: JobView, idle_nodes: int, cap_nodes: int | None = None) -> i
     if job.is_default or job.start_nodes is not None:
         return need
     reach = min(idle_nodes, job.max_nodes)
-    if cap_nodes is not None:
-        reach = min(reach, max(cap_nodes, need))
+    for bound in (cap_nodes, job.preferred_nodes):
+        if bound is not None:
+            reach = min(reach, max(bound, need))
     return largest_at_most(job.constraint, reach, job.min_nodes)
 
 
@@ -59,27 +61,38 @@ class Pass:
         Nodes that are still to give.
     running
         Named running jobs at or above their minimum, in order of service: those a rule may look at.
+    waiting
+        Pending jobs that have not been started, in order of service.
+    started
+        Jobs that this decision starts, with their sizes.
     head
         First pending job that does not fit, after `admit`; None when nobody waits.
+    reasons
+        Why a job waits, by id, where a rule knows better than `answer`.
     locked
         True when no resize may be proposed because some job is reconfiguring (lock ``system``).
     """
 
-    __slots__ = ("_actions", "_suppressed", "_waiting", "head", "idle_nodes", "locked", "running", "view")
+    __slots__ = (
+        "_actions", "_suppressed", "head", "idle_nodes", "locked", "reasons", "running", "started", "view",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(self, view: ClusterSnapshot) -> None:
         self.view = view
         self.idle_nodes = max(view.idle_nodes, 0)
         self.running: list[JobView] = []
         self.head: JobView | None = None
-        self._waiting: list[JobView] = []
+        self.waiting: list[JobView] = []
+        self.started: list[tuple[JobView, int]] = []
+        self.reasons: dict[str, Reason] = {}
         self._actions: list[Action] = []
         self._suppressed: list[Suppressed] = []
         below: list[JobView] = []
         adapting = False
         for job in view.jobs:
             if job.state == "pending":
-                self._waiting.append(job)
+                self.waiting.append(job)
             elif job.is_default:
                 continue
             elif job.state == "running":
@@ -115,27 +128,30 @@ class Pass:
         """Start pending jobs in order while the head fits; `cap_nodes` bounds moldable starts."""
         held: list[JobView] = []
         self.head = None
-        for i, job in enumerate(self._waiting):
+        for i, job in enumerate(self.waiting):
             if needed_nodes(job) is None:
                 held.append(job)
                 continue
             size = start_size(job, self.idle_nodes, cap_nodes)
             if size is None:
                 self.head = job
-                held += self._waiting[i:]
+                held += self.waiting[i:]
                 break
-            self._start(job, size)
-        self._waiting = held
+            self._start(job, size, _fits(job, size, self.idle_nodes))
+        self.waiting = held
 
-    def _start(self, job: JobView, size: int) -> None:
-        exact = job.is_default or job.start_nodes is not None
-        reason = Reason(
-            ReasonCode.FITS if exact else ReasonCode.MOLDED_TO_FIT,
-            f"{counted(size)} of {self.idle_nodes} idle"
-            + ("" if exact else f", largest size from {job.min_nodes} to {job.max_nodes} that fits"),
-            {"nodes": size, "idle_nodes": self.idle_nodes},
-        )
+    def suppress(self, action: Action, reason: Reason) -> None:
+        """Note that `action` was considered and turned down."""
+        self._suppressed.append(Suppressed(action=action, reason=reason))
+
+    def start(self, job: JobView, size: int, reason: Reason | None = None) -> None:
+        """Start a waiting job out of order; without a reason, because it fits."""
+        self.waiting = [other for other in self.waiting if other is not job]
+        self._start(job, size, reason or _fits(job, size, self.idle_nodes))
+
+    def _start(self, job: JobView, size: int, reason: Reason) -> None:
         self._actions.append(Start(job=job.id, nodes=size, reason=reason))
+        self.started.append((job, size))
         self.idle_nodes -= size
 
     def shortage_nodes(self) -> int:
@@ -163,8 +179,10 @@ class Pass:
             Nodes that shrinking could have freed for the head; only for its reason.
         """
         behind: Reason | None = None
-        for job in self._waiting:
-            if job is self.head:
+        for job in self.waiting:
+            if job.id in self.reasons:
+                self._actions.append(Hold(job=job.id, reason=self.reasons[job.id]))
+            elif job is self.head:
                 self._actions.append(Hold(job=job.id, reason=self._head_reason(job, reclaimable_nodes)))
                 behind = Reason(ReasonCode.BEHIND_HEAD, f"waits behind {job.id}", {"head": job.id})
             elif needed_nodes(job) is None or behind is None:
@@ -184,6 +202,16 @@ class Pass:
             text += "; no resize while a job is adapting (lock: system)"
             return Reason(ReasonCode.LOCKED, text, data)
         return Reason(ReasonCode.NOT_ENOUGH_NODES, text, data)
+
+
+def _fits(job: JobView, size: int, idle_nodes: int) -> Reason:
+    exact = job.is_default or job.start_nodes is not None
+    return Reason(
+        ReasonCode.FITS if exact else ReasonCode.MOLDED_TO_FIT,
+        f"{counted(size)} of {idle_nodes} idle"
+        + ("" if exact else f", largest size from {job.min_nodes} to {job.max_nodes} that fits"),
+        {"nodes": size, "idle_nodes": idle_nodes},
+    )
 
 
 _LOCKED = Reason(ReasonCode.LOCKED, "a job is adapting and the lock is system: no resize until it has ended")

@@ -1,7 +1,7 @@
 """Policies made of several: a chain and an arbiter.
 
-Rules of the file: whatever the members answer, a job ends up in at most one Start, Expand, Shrink or
-Hold, and starts and expansions never take more nodes than are idle or freed. What loses is recorded as
+Rules of the file: whatever the members answer, a job ends up in at most one Start, Expand, Shrink, Steal
+or Hold, and starts and expansions never take more nodes than are idle or freed. What loses is recorded as
 suppressed. Wrappers of a single policy are in `guards`.
 
 * A *chain* asks its members one after the other; each sees the nodes and jobs its predecessors left.
@@ -27,6 +27,7 @@ from dask_hpc_policies.decision import (
     RequestNodes,
     Shrink,
     Start,
+    Steal,
     Suppressed,
 )
 from dask_hpc_policies.guards import Clamp, Cooldown, Hysteresis, MtctFilter
@@ -103,12 +104,15 @@ def _member_states(kinds: tuple[type, ...]) -> type:
     return make_dataclass("MemberStates", [("members", tuple[kinds])], frozen=True, slots=True, kw_only=True)  # type: ignore[valid-type]
 
 
+_Act = Start | Expand | Shrink | Steal
+
+
 class _Merge:
     """Decisions of members, highest rank first, becoming one."""
 
     def __init__(self, view: ClusterSnapshot) -> None:
         self.view = view
-        self.acts: dict[str, Start | Expand | Shrink] = {}
+        self.acts: dict[str, _Act] = {}
         self.holds: dict[str, Hold] = {}
         self.pool: RequestNodes | ReleaseNodes | None = None
         self.suppressed: list[Suppressed] = []
@@ -123,7 +127,7 @@ class _Merge:
 
     def add(self, decision: Decision) -> None:
         self.suppressed += decision.suppressed
-        kept: dict[str, Start | Expand | Shrink] = {}
+        kept: dict[str, _Act] = {}
         lost: list[tuple[Action, Reason]] = []
         for action in decision.actions:
             if isinstance(action, Hold):
@@ -144,24 +148,30 @@ class _Merge:
             if isinstance(action, Start) and action.job not in self.acts:
                 self.holds.setdefault(action.job, Hold(job=action.job, reason=reason))
 
-    def _fit(self, kept: dict[str, Start | Expand | Shrink], lost: list[tuple[Action, Reason]]) -> None:
+    def _fit(self, kept: dict[str, _Act], lost: list[tuple[Action, Reason]]) -> None:
         """Drop grants of one member that its own shrinks and the idle nodes do not cover."""
         while True:
-            freed = sum(self.size[a.job] - a.nodes for a in kept.values() if isinstance(a, Shrink))
-            grants = [a for a in kept.values() if not isinstance(a, Shrink)]
+            freed = sum(self._freed(action) for action in kept.values())
+            grants = [action for action in kept.values() if isinstance(action, (Start, Expand))]
             left = self.idle_nodes + freed - sum(a.nodes - self.size[a.job] for a in grants)
             if left >= 0 or not grants:
                 break
             drop = grants[-1]
             del kept[drop.job]
             lost.append((drop, Reason(ReasonCode.CONFLICT, "the nodes went to a policy of higher rank")))
-            # Shrinks that were to make room for it alone have lost their purpose.
+            # Shrinks and steals that were to make room for it alone have lost their purpose.
             for action in list(kept.values()):
-                if isinstance(action, Shrink) and action.reason.data.get("head") == drop.job:
+                if _beneficiary(action) == drop.job:
                     del kept[action.job]
                     lost.append((action, Reason(ReasonCode.CONFLICT, f"{drop.job} does not start after all")))
         # In a chain freed nodes are out of the picture; in an arbiter they may not feed another member.
         self.idle_nodes = min(self.idle_nodes, left)
+
+    def _freed(self, action: _Act) -> int:
+        """Nodes that the rest of the decision may use."""
+        if isinstance(action, Shrink):
+            return self.size[action.job] - action.nodes
+        return self.size[action.job] if isinstance(action, Steal) and action.timing == "now" else 0
 
     def decision(self) -> Decision:
         acts: list[Action] = [*self.acts.values()]
@@ -169,6 +179,13 @@ class _Merge:
         if self.pool is not None:
             acts.append(self.pool)
         return Decision(actions=tuple(acts), suppressed=tuple(self.suppressed))
+
+
+def _beneficiary(action: Action) -> Any:
+    """The job that a shrink or a steal makes room for; None when it is no single one."""
+    if isinstance(action, Steal):
+        return action.thief
+    return action.reason.data.get("head") if isinstance(action, Shrink) else None
 
 
 _CONFLICT = Reason(ReasonCode.CONFLICT, "a policy of higher rank decided otherwise")

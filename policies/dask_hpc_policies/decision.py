@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 
 class ReasonCode(enum.Enum):
@@ -20,22 +20,30 @@ class ReasonCode(enum.Enum):
     #: starts
     FITS = "fits"
     MOLDED_TO_FIT = "molded-to-fit"
+    BACKFILLED = "backfilled"
     BELOW_MINIMUM = "below-minimum"
     #: expansions
     IDLE_NODES = "idle-nodes"
     EQUAL_SHARE = "equal-share"
     SCALES_WELL = "scales-well"
+    RETURNED = "returned"
+    #: starts, expansions and shrinks
+    IO_BALANCE = "io-balance"
     #: shrinks
     HEAD_JOB_WAITS = "head-job-waits"
     POOL_SHARED = "pool-shared"
     FIXED_TARGET = "fixed-target"
+    NODE_STOLEN = "node-stolen"
     #: pool
     DEMAND = "demand"
     NO_DEMAND = "no-demand"
     #: holds and refusals by a policy
     NOT_ENOUGH_NODES = "not-enough-nodes"
     BEHIND_HEAD = "behind-head"
+    RESERVED = "reserved"
+    WOULD_DELAY = "would-delay"
     NO_LEGAL_SIZE = "no-legal-size"
+    TOO_COSTLY = "too-costly"
     ALMOST_DONE = "almost-done"
     EXPANSION_CAP = "expansion-cap"
     NO_PERFORMANCE_DATA = "no-performance-data"
@@ -46,6 +54,7 @@ class ReasonCode(enum.Enum):
     CLAMPED = "clamped"
     CONFLICT = "conflict"
     #: refusals by the enactor
+    UNKNOWN_ACTION = "unknown-action"
     UNKNOWN_JOB = "unknown-job"
     WRONG_STATE = "wrong-state"
     OUT_OF_BOUNDS = "out-of-bounds"
@@ -107,6 +116,31 @@ class Shrink:
     reason: Reason
 
 
+#: When a job is interrupted: at once, which loses what it did since its last checkpoint; at its next
+#: checkpoint; or after a checkpoint that it takes now.
+StealTiming = Literal["now", "next-checkpoint", "proactive-checkpoint"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steal:
+    """Interrupt a running job because another one needs `stolen_nodes` of its nodes.
+
+    The victim gives up all its nodes and is pending again, whole or from its last checkpoint
+    (`JobView.interruption` is then ``theft``). With timing ``now`` the nodes may be handed out by the same
+    decision; with another timing they are idle once the victim has its checkpoint. A malleable victim
+    that can do with fewer nodes is not interrupted: that is a `Shrink`.
+    """
+
+    TAG: ClassVar[str] = "steal"
+    #: The victim.
+    job: str
+    #: The job that the nodes are for. When it no longer waits for nodes, nobody is interrupted.
+    thief: str
+    stolen_nodes: int
+    timing: StealTiming = "now"
+    reason: Reason
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """Leave a pending job waiting, and say why."""
@@ -134,7 +168,7 @@ class ReleaseNodes:
     reason: Reason
 
 
-Action = Start | Expand | Shrink | Hold | RequestNodes | ReleaseNodes
+Action = Start | Expand | Shrink | Steal | Hold | RequestNodes | ReleaseNodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +183,8 @@ class Suppressed:
 class Decision:
     """Everything one call of a policy answers.
 
-    Shrinks are carried out, and have ended, before expansions and starts begin, whatever the order
-    of `actions`. A job appears in at most one of Start, Expand, Shrink and Hold.
+    Shrinks and steals are carried out, and have ended, before expansions and starts begin, whatever the
+    order of `actions`. A job appears in at most one of Start, Expand, Shrink, Steal and Hold.
     """
 
     actions: tuple[Action, ...] = ()

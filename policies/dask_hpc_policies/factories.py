@@ -10,6 +10,8 @@ from functools import partial
 from dask_hpc_policies.scheduling import builtin
 
 fcfs = partial(builtin, "fcfs")
+easy = partial(builtin, "easy")
+conservative = partial(builtin, "conservative")
 fixed = partial(builtin, "fixed")
 dask_default = partial(builtin, "dask-default")
 prma_fpsma = partial(builtin, "prma-fpsma")
@@ -18,3 +20,7 @@ pwma_fpsma = partial(builtin, "pwma-fpsma")
 pwma_egs = partial(builtin, "pwma-egs")
 equipartition = partial(builtin, "equipartition")
 performance_aware = partial(builtin, "performance-aware")
+fcfs_malleable = partial(builtin, "fcfs-malleable")
+mebf = partial(builtin, "mebf")
+io_aware = partial(builtin, "io-aware")
+sfsj = partial(builtin, "sfsj")

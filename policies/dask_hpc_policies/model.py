@@ -5,8 +5,8 @@ seconds, ``_w`` watts, ``_bytes``, ``_nodes``); None means unknown or unlimited;
 added, with defaults, so that recorded traces load for ever. ``now_s`` is the only time there is.
 
 Vocabulary after Feitelson and Rudolph (1996): a *rigid* job keeps the size it asked for, a *moldable*
-one gets its size at start, a *malleable* one is resized while it runs. A *node* is the unit of
-allocation.
+one gets its size at start, a *malleable* one is resized while it runs, an *evolving* one asks for other
+sizes while it runs. A *node* is the unit of allocation.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: Why a policy was called.
-Trigger = Literal["tick", "submit", "finish", "node-added", "node-lost", "request", "settings"]
+Trigger = Literal[
+    "tick", "submit", "finish", "scheduling-point", "node-added", "node-lost", "request", "settings"
+]
 #: Names of the job states; `dask_hpc_policies.states` holds the table of legal changes.
 JobState = Literal["pending", "running", "adapting", "completing", "completed", "failed", "cancelled"]
 #: How a job's size may change.
-JobKind = Literal["rigid", "moldable", "malleable"]
+JobKind = Literal["rigid", "moldable", "malleable", "evolving"]
 #: ``job``: a job that is reconfiguring gets no new decision. ``system``: no job does while any is.
 Lock = Literal["job", "system"]
+#: Why a job that has run is not running at its size: a node of it was lost (``failure``), or it was
+#: interrupted because another job needed its nodes (``theft``).
+Interruption = Literal["none", "failure", "theft"]
 #: ``up``: usable. ``draining``: leaving its job. ``lost``: gone, expected back under its name.
 NodeState = Literal["up", "draining", "lost"]
 
@@ -64,6 +69,9 @@ class JobView:
     start_nodes: int | None = None
     min_nodes: int = 1
     max_nodes: int = 1
+    #: Size that a moldable start aims at: it gets no more, and fewer when they do not fit; None: as many
+    #: as fit.
+    preferred_nodes: int | None = None
     #: Name of a node-count constraint (any, even, odd, pof2, square, cube).
     constraint: str = "any"
     submit_s: float = 0.0
@@ -72,6 +80,11 @@ class JobView:
     walltime_s: float | None = None
     #: Expected time to completion: from the walltime, else an estimate; None (infinite) without either.
     remaining_s: float | None = None
+    #: How long the application ran when it was recorded, at its preferred size; None without a record.
+    recorded_s: float | None = None
+    #: Expected runtime were it interrupted now and started again: from its last checkpoint, else from
+    #: scratch. None when not known.
+    restart_s: float | None = None
     #: Larger is served first; equal priorities are served in order of submission.
     priority: int = 0
     #: Power per node the user expects.
@@ -79,6 +92,16 @@ class JobView:
     max_power_w: float | None = None
     #: Share of time in file-system I/O, 0 to 1.
     io_intensity: float | None = None
+    #: The same at other sizes, as (nodes, share of time), sizes ascending.
+    io_by_nodes: tuple[tuple[int, float], ...] = ()
+    #: Size that the application of an evolving job asks for; None when it is content.
+    requested_nodes: int | None = None
+    #: Whether it may be resized at this moment. Task graphs always may; an application with scheduling
+    #: points only while it is at one.
+    at_scheduling_point: bool = True
+    interruption: Interruption = "none"
+    #: When it was interrupted the last time.
+    interrupted_s: float | None = None
     #: Expansions it has had so far.
     expansions: int = 0
     #: Time in transfers over time in computation (MTCT), latest sample and the one before.
@@ -106,6 +129,8 @@ class ClusterSnapshot:
     #: Nodes a decision may hand out: up, held by no named job, not reserved by a round under way,
     #: and beyond what a running default job must keep.
     idle_nodes: int = 0
+    #: When lost nodes are expected back, ascending; only those whose return is known.
+    returns_s: tuple[float, ...] = ()
     lock: Lock = "job"
     #: Occupancy that Dask's own scaling looks at; see `DaskDefault`.
     demand: Demand | None = None

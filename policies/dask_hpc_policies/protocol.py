@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.decision import Decision
-from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.model import ClusterSnapshot, JobView, Trigger
 
 
 @runtime_checkable
@@ -18,15 +19,16 @@ class Policy(Protocol):
     * `decide` is pure: no clock (`view.now_s` is the only time), no randomness, no I/O, nothing kept
       between calls but the state that it returns. Called twice with equal arguments it answers equally.
     * Each call gets a fresh snapshot; what an earlier decision asked for may have been refused.
-    * A job is in at most one Start, Expand, Shrink or Hold of a decision, and every action has a reason.
-    * Starts and expansions together never take more than `view.idle_nodes` plus what the shrinks of the
-      same decision free.
+    * A job is in at most one Start, Expand, Shrink, Steal or Hold of a decision, and every action has a
+      reason.
+    * Starts and expansions together never take more than `view.idle_nodes` plus what the shrinks and the
+      immediate steals of the same decision free.
     * The state is None or a frozen dataclass of type `state_type` that survives
       `codec.decode(state_type, codec.encode(state))`.
 
     Optional attributes that the registry uses when they exist: `parameters` (an iterable of
     `params.Parameter`), `params` (the present values; the constructor takes them by keyword) and
-    `state_type`.
+    `state_type`. A policy may also offer `session`; see `Session`.
     """
 
     @property
@@ -40,6 +42,52 @@ class Policy(Protocol):
 
     def decide(self, view: ClusterSnapshot, state: Any) -> tuple[Decision, Any]:
         """The decision for `view`, and the state for the next call."""
+        ...
+
+
+class Session(Protocol):
+    """The incremental form of a policy; optional, for speed.
+
+    `decide` of the policy is the reference: it sees everything, at every pass, and always works. A policy
+    may have a method ``session(idle_nodes, kinds)`` besides: given the idle nodes of an empty machine and
+    the kinds of jobs that will come, it returns such an object, or None when its present parameters or
+    those kinds have no incremental form. The simulator then tells it what changes, in place of building
+    snapshots, as long as nodes do not fail and adapting costs nothing. The rules:
+
+    * asked at the same moments, it starts and resizes exactly the jobs that `decide` does, in the same
+      order, to the same sizes (times are compared as they are: a snapshot's remaining times are rounded);
+    * it is asked again at one moment until it answers nothing new, as `decide` is after a resize;
+    * every start that it answers has been carried out; a resize has when `resized` is called;
+    * it is plain data that `copy.deepcopy` copies, and it knows no clock.
+
+    A job is known by a key: whole numbers, ascending in order of submission.
+    """
+
+    @property
+    def scans(self) -> int:
+        """How often the waiting jobs behind the head have been looked through so far."""
+        ...
+
+    def submit(self, key: int, job: JobView) -> None:
+        """`job` waits from now on."""
+        ...
+
+    def finish(self, key: int) -> None:
+        """A started job has ended; its nodes are idle."""
+        ...
+
+    def resized(self, key: int, nodes: int) -> None:
+        """A running job holds `nodes` nodes from now on."""
+        ...
+
+    def decide(self, now_s: float, trigger: Trigger, key: int | None) -> Sequence[tuple[int, int]]:
+        """Jobs and their sizes: to start when they wait, to resize when they run; shrinks before starts.
+
+        Parameters
+        ----------
+        trigger, key
+            What happened, and to which job; when several things did, the last of them.
+        """
         ...
 
 

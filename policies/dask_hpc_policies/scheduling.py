@@ -1,8 +1,8 @@
 """The builtin policies: one class, one table.
 
-Rules of the file: every policy first restores jobs below their minimum, then starts pending jobs first
-come, first served; what differs is one rule for resizing, a row of `BUILTIN`. A job management policy
-says when to resize (Chadha 2021, section 5.3; John 2024, section 4.2):
+Rules of the file: every policy first restores jobs below their minimum, then starts pending jobs, first
+come, first served or with backfilling; what differs besides is one rule for resizing, a row of
+`BUILTIN`. A job management policy says when to resize (Chadha 2021, section 5.3; John 2024, section 4.2):
 
 * PRMA (priority to running malleable jobs): idle nodes go to running jobs, nobody shrinks, each job
   expands a bounded number of times so that waiting jobs get their turn;
@@ -12,26 +12,35 @@ says when to resize (Chadha 2021, section 5.3; John 2024, section 4.2):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from dask_hpc_policies import adaptive, sizing
+from dask_hpc_policies import adaptive, backfilling, io_aware, mebf, sizing, stealing
 from dask_hpc_policies.admission import Pass, needed_nodes
 from dask_hpc_policies.constraints import largest_at_most
 from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink, Suppressed
 from dask_hpc_policies.equipartition import equal_sizes, lowest_size
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Choice, Duration, Int, Parameter, Parameters
+from dask_hpc_policies.protocol import Session
+from dask_hpc_policies.rigid_session import backfill_session
 from dask_hpc_policies.sizing import Limits, Resizes
 from dask_hpc_policies.wording import counted
 
 Params = Mapping[str, Any]
 #: Resizes in a pass; returns the nodes it could have freed for the head (0 when it does not shrink).
 Rule = Callable[[Pass, Params], int]
+#: Decides a whole pass; returns the decision and the next state.
+Decide = Callable[[ClusterSnapshot, Any, Params], tuple[Decision, Any]]
 Grow = Callable[[Sequence[JobView], int, Limits], Resizes]
 Take = Callable[[Sequence[JobView], int, Limits, str], Resizes | None]
+
+
+def in_order(plan: Pass, params: Params) -> None:
+    """Start pending jobs in order of service; the first that does not fit blocks those behind it."""
+    plan.admit(params.get("target_nodes"))
 
 
 def never(_: Pass, __: Params) -> int:
@@ -87,6 +96,17 @@ def pwma(plan: Pass, params: Params, *, grow: Grow, take: Take) -> int:
     reclaimable = sizing.reclaimable_nodes(jobs, limits) if plan.head is not None else 0
     plan.resize(grow(jobs, plan.idle_nodes, limits))
     return reclaimable
+
+
+def growing(plan: Pass, _: Params) -> int:
+    """Idle nodes go to malleable jobs at a scheduling point, each up to its maximum; nobody shrinks.
+
+    The baseline FCFSm of ADMIRE (2023, D3.3, section 4.2.5). Jobs grow although others wait: that
+    takes the place of backfilling.
+    """
+    jobs = [job for job in sizing.oldest_first(_malleable(plan)) if job.at_scheduling_point]
+    plan.resize(sizing.grow_in_order(jobs, plan.idle_nodes, Limits()))
+    return 0
 
 
 def performance_aware(plan: Pass, params: Params) -> int:
@@ -152,7 +172,15 @@ class Definition:
     #: One sentence: what it does.
     summary: str
     rule: Rule = never
+    #: Starts pending jobs.
+    admit: Callable[[Pass, Params], None] = in_order
+    #: A policy that does not start jobs first come, first served decides everything itself.
+    decide: Decide | None = None
+    #: Class of its state, made without arguments before the first call; None for no state.
+    state: type | None = None
     parameters: tuple[Parameter, ...] = ()
+    #: Makes its incremental form from idle nodes, kinds of jobs and parameters.
+    session: Callable[[int, Set[str], Params], Session | None] | None = None
     #: True for the policy that also recommends a pool size.
     scales_pool: bool = False
 
@@ -184,17 +212,25 @@ class BuiltinPolicy:
     @property
     def state_type(self) -> type | None:
         """Class of the state; None without state."""
-        return adaptive.DaskDefaultState if self.definition.scales_pool else None
+        return self.definition.state
+
+    def session(self, idle_nodes: int, kinds: Set[str]) -> Session | None:
+        """The incremental form, see `protocol.Session`; None when there is none for such jobs."""
+        make = self.definition.session
+        return None if make is None else make(idle_nodes, kinds, self.params)
 
     def initial_state(self) -> Any:
         """State before the first call."""
-        return adaptive.DaskDefaultState() if self.definition.scales_pool else None
+        kind = self.definition.state
+        return None if kind is None else kind()
 
     def decide(self, view: ClusterSnapshot, state: Any) -> tuple[Decision, Any]:
         """The decision for `view` and the next state."""
-        plan = Pass(view)
-        plan.admit(self.params.get("target_nodes"))
         definition = self.definition
+        if definition.decide is not None:
+            return definition.decide(view, state, self.params)
+        plan = Pass(view)
+        definition.admit(plan, self.params)
         decision = plan.answer(definition.rule(plan, self.params))
         if definition.scales_pool:
             action, state = adaptive.recommend(view, state, self.params)
@@ -223,7 +259,21 @@ _TARGET = Int(
 _fpsma: Grow = sizing.grow_in_order
 _egs: Grow = sizing.grow_equally
 _DEFINITIONS = (
-    Definition(name="fcfs", summary="First come, first served; nobody is resized."),
+    Definition(name="fcfs", summary="First come, first served; nobody is resized.", session=backfill_session),
+    Definition(
+        name="easy",
+        summary="Backfilling with one reservation: jobs overtake where they do not delay the head.",
+        admit=backfilling.admit,
+        session=backfill_session,
+        parameters=backfilling.parameters(1),
+    ),
+    Definition(
+        name="conservative",
+        summary="Backfilling with a reservation for every job: jobs overtake where they delay nobody.",
+        admit=backfilling.admit,
+        session=backfill_session,
+        parameters=backfilling.parameters(None),
+    ),
     Definition(
         name="fixed",
         summary="First come, first served; every malleable job is brought to one size.",
@@ -234,6 +284,7 @@ _DEFINITIONS = (
         name="dask-default",
         summary="First come, first served, with the pool size that Dask's adaptive scaling recommends.",
         parameters=adaptive.PARAMETERS,
+        state=adaptive.DaskDefaultState,
         scales_pool=True,
     ),
     Definition(
@@ -270,6 +321,31 @@ _DEFINITIONS = (
         summary="Jobs that scale worst shrink for the waiting head; jobs that scale best grow.",
         rule=performance_aware,
         parameters=(_STEP, _GUARD),
+    ),
+    Definition(
+        name="fcfs-malleable",
+        summary="First come, first served; malleable jobs grow into idle nodes at their scheduling points.",
+        rule=growing,
+    ),
+    Definition(
+        name="mebf",
+        summary="EASY backfilling that lets low-priority jobs shrink for the head and long jobs grow.",
+        rule=mebf.malleable_easy,
+        parameters=mebf.PARAMETERS,
+    ),
+    Definition(
+        name="io-aware",
+        summary="Starts and sizes jobs so that the running mix does as much I/O as the whole workload.",
+        decide=io_aware.decide,
+        state=io_aware.IoAwareState,
+        parameters=io_aware.PARAMETERS,
+    ),
+    Definition(
+        name="sfsj",
+        summary="Conservative backfilling; a job that lost a node takes one from the smallest running job.",
+        decide=stealing.decide,
+        state=stealing.StealingState,
+        parameters=stealing.PARAMETERS,
     ),
 )
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.compose import Arbiter, Chain
 from dask_hpc_policies.constraints import CONSTRAINTS, is_legal, smallest_at_least
-from dask_hpc_policies.decision import Decision, Expand, Hold, ReasonCode, Shrink, Start
+from dask_hpc_policies.decision import Decision, Expand, Hold, ReasonCode, Shrink, Start, Steal
 from dask_hpc_policies.guards import Clamp, Cooldown, Hysteresis, MtctFilter
 from dask_hpc_policies.model import ClusterSnapshot, Demand, JobView, NodeView
 from dask_hpc_policies.protocol import Policy, decode_state, encode_state
@@ -24,6 +24,12 @@ POLICIES: tuple[Policy, ...] = (
     create("fixed", target_nodes=5),
     create("pwma-fpsma", step="next", min_remaining_s=60),
     create("pwma-egs", step="next"),
+    create("sfsj", malleable_victims=False, tie="shortest-execution"),
+    create("sfsj", malleable_victims=False, timing="next-checkpoint"),
+    Cooldown(create("sfsj"), cooldown_s=20),
+    Hysteresis(create("mebf", gamma=1.5, sharing_factor=0.5), passes=2),
+    Chain(create("sfsj"), create("mebf")),
+    Arbiter(create("equipartition"), create("sfsj")),
     *(create(name) for name in library_names()),
     Clamp(_fpsma, min_nodes=2, max_nodes=6),
     Cooldown(create("equipartition"), cooldown_s=20),
@@ -43,6 +49,7 @@ def jobs(draw: st.DrawFn, index: int) -> JobView:
     kind: Any = draw(st.sampled_from(["malleable", "malleable", "malleable", "moldable", "rigid"]))
     hi = lo if kind == "rigid" else lo + draw(st.integers(0, 20))
     start = draw(st.one_of(st.none(), st.just(lo))) if kind != "rigid" else lo
+    interruption: Any = draw(st.sampled_from(["none", "none", "failure", "theft"]))
     return JobView(
         id=f"j{index}",
         state=state,
@@ -60,6 +67,14 @@ def jobs(draw: st.DrawFn, index: int) -> JobView:
         mtct=draw(st.one_of(st.none(), st.floats(0, 3))),
         mtct_previous=draw(st.one_of(st.none(), st.floats(0, 3))),
         is_default=index == 0 and draw(st.booleans()),
+        preferred_nodes=draw(st.one_of(st.none(), st.integers(lo, hi))),
+        priority=draw(st.integers(0, 2)),
+        walltime_s=draw(st.one_of(st.none(), st.floats(1, 500))),
+        recorded_s=draw(st.one_of(st.none(), st.floats(1, 500))),
+        io_intensity=draw(st.one_of(st.none(), st.floats(0, 1))),
+        at_scheduling_point=draw(st.booleans()),
+        interruption=interruption,
+        interrupted_s=None if interruption == "none" else draw(st.one_of(st.none(), st.just(55.0))),
     )
 
 
@@ -107,13 +122,20 @@ def test_decisions_are_always_safe(policy: Policy, history: list[ClusterSnapshot
 
 def check(view: ClusterSnapshot, decision: Decision) -> None:
     by_id = {job.id: job for job in view.jobs}
-    seen = [a.job for a in decision.actions if isinstance(a, (Start, Expand, Shrink, Hold))]
+    seen = [a.job for a in decision.actions if isinstance(a, (Start, Expand, Shrink, Steal, Hold))]
     assert len(seen) == len(set(seen)), "a job is in at most one action"
     granted = freed = 0
     for action in decision.actions:
         assert action.reason.text, "no action without reason"
         if isinstance(action, (Start, Hold)):
             assert by_id[action.job].state == "pending"
+        if isinstance(action, Steal):
+            victim, thief = by_id[action.job], by_id[action.thief]
+            assert victim.state == "running"
+            assert not victim.is_default
+            assert thief.id != victim.id
+            assert 1 <= action.stolen_nodes <= victim.nodes
+            freed += victim.nodes if action.timing == "now" else 0
         if not isinstance(action, (Start, Expand, Shrink)):
             continue
         job = by_id[action.job]

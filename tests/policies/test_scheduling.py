@@ -63,7 +63,7 @@ def test_fcfs_blocks_everybody_behind_the_head_and_says_why() -> None:
     assert "3" in decision.actions[0].reason.text
 
 
-@pytest.mark.parametrize("name", sorted(BUILTIN))
+@pytest.mark.parametrize("name", sorted(set(BUILTIN) - {"easy", "conservative"}))
 def test_every_policy_starts_in_order_while_the_head_fits(name: str) -> None:
     # Figure 5.1: 10 CPUs, jobs of 8, 4, 2 and 8.
     jobs = [waiting(f"J{i}", n, n, n, kind="rigid") for i, n in enumerate((8, 4, 2, 8), start=1)]
@@ -73,7 +73,7 @@ def test_every_policy_starts_in_order_while_the_head_fits(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", sorted(set(BUILTIN) - {"fixed"}))
+@pytest.mark.parametrize("name", sorted(set(BUILTIN) - {"fixed", "io-aware"}))
 def test_a_moldable_start_takes_the_largest_legal_size_that_fits(name: str) -> None:
     decision = decide(name, view(30, waiting("m", lo=16, hi=36, constraint="square"), pool=30))
     assert short(decision) == [("start", "m", 25)]

@@ -112,6 +112,8 @@ def workloads(draw: st.DrawFn) -> list[tuple[JobView, float]]:
     return arrivals
 
 
+#: Policies that may start a job before one that waits longer.
+REORDERING = ("easy", "conservative", "mebf", "io-aware", "sfsj")
 PLAYED: tuple[Policy, ...] = (
     *(create(name) for name in BUILTIN),
     create("fixed", target_nodes=4),
@@ -130,9 +132,10 @@ def test_no_job_ever_starves(policy: Policy, workload: list[tuple[JobView, float
     bound_s = sum(work for _, work in workload) + sum(job.submit_s for job, _ in workload[-1:])
     runs = World(16, policy, list(workload)).play(bound_s + TICK_S * (len(workload) + 1))
     assert all(run.state == "completed" for run in runs)
-    # FCFS: jobs start in the order of submission.
-    starts = [run.start_s for run in runs]
-    assert starts == sorted(starts, key=lambda s: -1.0 if s is None else s)
+    if policy.name not in REORDERING:
+        # FCFS: jobs start in the order of submission.
+        starts = [run.start_s for run in runs]
+        assert starts == sorted(starts, key=lambda s: -1.0 if s is None else s)
 
 
 def esp_10() -> list[tuple[JobView, float]]:

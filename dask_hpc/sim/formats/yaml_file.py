@@ -1,0 +1,316 @@
+"""Our own format of workloads: jobs in YAML, in the words of `dask_hpc_policies.jobspec`.
+
+Rules of the file: every value is checked when the file is read; an error names file, line and field.
+
+.. code-block:: yaml
+
+    name: two-applications          # of the workload; the file's name by default
+    machine:                        # optional; --nodes and its like take precedence
+      nodes: 16
+      link_bytes_s: 12.5e9          # bandwidth of a node, and of the shared file system
+      file_system_bytes_s: 48e9
+    applications:                   # what several jobs share; a job may override each key
+      heat:
+        speedup: {amdahl: 0.05}     # linear, {amdahl: f}, {power-law: a} or {runtimes: {1: 100 s, 4: 30 s}}
+        data_bytes: 8e9             # what a resize moves
+    jobs:
+      - name: heat                  # name, nodes, min_nodes, max_nodes, constraint, walltime, priority,
+        application: heat           # io_intensity and rigid: as `Runtime.job` takes them
+        submit: 60 s
+        nodes: 4
+        min_nodes: 2
+        max_nodes: 8
+        walltime: 30 min
+        runtime: 700 s              # on `reference_nodes`, which is `nodes` unless it is given
+        count: 3                    # so many of them, `every` so long
+        every: 100 s
+      - name: solver
+        nodes: 2
+        min_nodes: 1
+        max_nodes: 4
+        resize: points              # when it can be resized: anytime (default), or at points only
+        stages:                     # instead of a runtime; see `dask_hpc.sim.formats.stages`
+          - repeat: 10
+            stages:
+              - compute: 400        # seconds on one node
+              - write: 2e9 * nodes
+                purpose: checkpoint
+              - point:
+
+Further keys of a job: `id` (unique), `user`, `preferred_nodes` (what a moldable start aims at),
+`io_by_nodes` (share of time in I/O by size), `checkpoint_interval`, `data_bytes`, `evolving` (true: only the
+application asks for other sizes). Bounds that are not given are those of the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from dask_hpc.sim.formats.amounts import Sizes
+from dask_hpc.sim.formats.fields import Field, parse_yaml
+from dask_hpc.sim.formats.stages import read_stages
+from dask_hpc.sim.formats.text_file import read_text
+from dask_hpc.sim.job import LINEAR, Job, Program, SpeedUp, amdahl, power_law, speed_table
+from dask_hpc.sim.machine import Machine
+from dask_hpc.sim.workload import Workload, ordered
+from dask_hpc_policies import constraints
+from dask_hpc_policies.jobspec import FIELDS, InvalidJob, JobSpec, job_spec_from_mapping, resolve
+from dask_hpc_policies.model import JobKind
+
+_SHARED = ("speedup", "runtime", "reference_nodes", "stages", "resize", "data_bytes", "checkpoint_interval")
+_OWN = (
+    "id", "submit", "application", "user", "count", "every", "preferred_nodes", "io_by_nodes", "evolving",
+)  # fmt: skip
+_JOB = (*FIELDS, *_OWN, *_SHARED)
+_TOP = ("name", "machine", "applications", "jobs")
+_MACHINE = ("nodes", "link_bytes_s", "file_system_bytes_s")
+_SPEEDUPS = ("linear", "amdahl", "power-law", "runtimes")
+#: Largest number of nodes, and of jobs.
+_MOST_NODES = 10_000_000
+_MOST_JOBS = 1_000_000
+_LONGEST_S = 1e12
+
+
+def read(path: str | Path) -> Workload:
+    """The workload of a YAML file, plain or gzip.
+
+    Raises
+    ------
+    WorkloadError
+        With file, line and field, for whatever is missing, unknown or out of range.
+    """
+    return parse(read_text(path), str(path))
+
+
+def parse(text: str, source: str) -> Workload:
+    """The workload that `text` describes; `source` is its name in messages.
+
+    Raises
+    ------
+    WorkloadError
+        As `read`.
+    """
+    whole = parse_yaml(text, source)
+    whole.mapping(_TOP)
+    machine = _machine(whole)
+    applications = whole.get("applications")
+    shared = {} if applications is None else dict(applications.items())
+    for application in shared.values():
+        application.mapping(_SHARED)
+    notes: Counter[str] = Counter()
+    taken: dict[str, Field] = {}
+    jobs: list[Job] = []
+    for place in whole.need("jobs").sequence():
+        jobs += _jobs(place, shared, machine, taken, notes)
+        if len(jobs) > _MOST_JOBS:
+            place.fail(f"more than {_MOST_JOBS} jobs")
+    if not jobs:
+        whole["jobs"].fail("no jobs")
+    name = whole.get("name")
+    return Workload(
+        name=Path(source).name if name is None else name.text(),
+        jobs=ordered(jobs),
+        machine=machine,
+        source=source,
+        notes=tuple(f"{count} {what}" for what, count in notes.items()),
+    )
+
+
+def _machine(whole: Field) -> Machine | None:
+    place = whole.get("machine")
+    if place is None:
+        return None
+    place.mapping(_MACHINE)
+    keys = dict(place.items())
+    return Machine(
+        nodes=place.need("nodes").integer(1, _MOST_NODES),
+        link_bytes_s=_given(keys, "link_bytes_s", lambda field: field.number(above=True), None),
+        file_system_bytes_s=_given(keys, "file_system_bytes_s", lambda field: field.number(above=True), None),
+    )
+
+
+def _jobs(
+    place: Field,
+    shared: dict[str, Field],
+    machine: Machine | None,
+    taken: dict[str, Field],
+    notes: Counter[str],
+) -> list[Job]:
+    place.mapping(_JOB)
+    keys = dict(place.items())
+    application = place.get("application")
+    if application is not None and shared:
+        keys = {**dict(shared[application.text(shared)].items()), **keys}
+    job = _job(place, keys, machine, notes)
+    count, every = keys.get("count"), keys.get("every")
+    number = 1 if count is None else count.integer(1, _MOST_JOBS)
+    gap_s = 0.0 if every is None else every.duration_s()
+    id = keys.get("id")
+    if id is not None and number > 1:
+        id.fail("an id is of one job; leave it out where count is above 1")
+    return [
+        replace(
+            job,
+            id=_id(job.name, place if id is None else id, taken),
+            submit_s=job.submit_s + i * gap_s,
+        )
+        for i in range(number)
+    ]
+
+
+def _id(name: str, place: Field, taken: dict[str, Field]) -> str:
+    """The id that was given, else the name, with a number where it is not the first."""
+    if place.path.endswith(".id"):
+        wanted = place.text()
+        if wanted in taken:
+            place.fail(f"{wanted!r} is also the id of {taken[wanted].path}; ids are unique")
+        taken[wanted] = place
+        return wanted
+    wanted, number = name, 1
+    while wanted in taken:
+        number += 1
+        wanted = f"{name}-{number}"
+    taken[wanted] = place
+    return wanted
+
+
+def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: Counter[str]) -> Job:
+    spec = _spec(place)
+    kind, start, low, high = _sizes(place, keys, spec, machine)
+    if spec.min_power_w is not None or spec.max_power_w is not None:
+        notes["jobs whose bounds of power are not used: there is no power model"] += 1
+    speed = _speed(keys.get("speedup"))
+    stages, runtime, resize = keys.get("stages"), keys.get("runtime"), keys.get("resize")
+    program, runtime_s, reference = None, 0.0, 0
+    if stages is not None:
+        if runtime is not None:
+            runtime.fail("a job has a runtime or stages, not both")
+        when: Literal["anytime", "points"] = "anytime"
+        if resize is not None and resize.text(("anytime", "points")) == "points":
+            when = "points"
+        sizes = Sizes(low, high)
+        program = Program(stages=read_stages(stages, sizes, speed), resize=when)
+    elif resize is not None:
+        resize.fail("is for jobs with stages")
+    else:
+        runtime_s, reference = _runtime(place, keys, speed, start)
+    return Job(
+        id="",
+        submit_s=_given(keys, "submit", lambda field: field.duration_s(), 0.0),
+        nodes=start,
+        min_nodes=low,
+        max_nodes=high,
+        kind=kind,
+        constraint=spec.constraint,
+        walltime_s=spec.walltime_s,
+        priority=spec.priority,
+        runtime_s=runtime_s,
+        speed=speed,
+        reference_nodes=reference,
+        program=program,
+        name=spec.name,
+        user=_given(keys, "user", lambda field: field.text(), ""),
+        application=_given(keys, "application", lambda field: field.text(), ""),
+        data_bytes=_given(keys, "data_bytes", lambda field: field.number(), 0.0),
+        preferred_nodes=_given(keys, "preferred_nodes", lambda field: field.integer(low, high), None),
+        io_intensity=spec.io_intensity,
+        io_by_nodes=_given(keys, "io_by_nodes", _io_by_nodes, ()),
+        checkpoint_interval_s=_given(
+            keys, "checkpoint_interval", lambda field: field.duration_s(above_zero=True), None
+        ),
+    )
+
+
+def _runtime(place: Field, keys: dict[str, Field], speed: SpeedUp, start: int | None) -> tuple[float, int]:
+    """The run time in seconds, and the size that it belongs to."""
+    reference = _given(keys, "reference_nodes", lambda field: field.integer(1, _MOST_NODES), start)
+    runtime = keys.get("runtime")
+    if runtime is None:
+        if speed.kind != "table":
+            place.fail("a job needs a runtime, stages, or a speedup with runtimes")
+        reference = reference or speed.table[0][0]
+        return 1.0 / speed(reference), reference
+    if reference is None:
+        runtime.fail("on how many nodes? give reference_nodes, or nodes")
+    return runtime.duration_s(), reference
+
+
+def _spec(place: Field) -> JobSpec:
+    """The part of the job that the live runtime takes too, checked by the same function."""
+    given = {key: value for key, value in place.mapping().items() if key in FIELDS}
+    if isinstance(given.get("walltime"), (int, float)) and abs(given["walltime"]) > _LONGEST_S:
+        place["walltime"].wrong(f"a duration of at most {_LONGEST_S:g} s")
+    try:
+        return job_spec_from_mapping(given)
+    except InvalidJob as error:
+        text = str(error)
+        # the message names the argument first that is wrong
+        found = re.search(rf"(?<![a-z_])({'|'.join(map(re.escape, given))})[=:]", text)
+        key = None if found is None else found[1]
+        (place if key is None else place[key]).fail(text)
+
+
+def _sizes(
+    place: Field, keys: dict[str, Field], spec: JobSpec, machine: Machine | None
+) -> tuple[JobKind, int | None, int, int]:
+    bounded = spec.max_nodes is not None or (spec.nodes is not None and spec.min_nodes is None)
+    if machine is None and not bounded:
+        place.fail("max_nodes is missing; give it, or the nodes of the machine")
+    try:
+        # a job that is too wide is refused, or left out, when the machine is known for good
+        widest = max(spec.nodes or 1, spec.min_nodes or 1)
+        pool = max(widest, spec.max_nodes or 1) if machine is None else max(widest, machine.nodes)
+        resolved = resolve(spec, pool)
+    except InvalidJob as error:
+        place.fail(str(error))
+    low, high, start = resolved.min_nodes, resolved.max_nodes, resolved.start_nodes
+    kind: JobKind = resolved.kind
+    evolving = keys.get("evolving")
+    if evolving is not None and evolving.boolean():
+        if kind == "rigid":
+            evolving.fail("an evolving job needs min_nodes and max_nodes")
+        kind = "evolving"
+    if start is not None and not (low <= start <= high and constraints.is_legal(spec.constraint, start)):
+        place.fail(f"nodes={start} must be a legal size from {low} to {high}")
+    return kind, start, low, high
+
+
+def _given(keys: dict[str, Field], key: str, read: Any, default: Any) -> Any:
+    """What `read` makes of the value of `key`, if it is there."""
+    place = keys.get(key)
+    return default if place is None or place.value is None else read(place)
+
+
+def _speed(place: Field | None) -> SpeedUp:
+    if place is None or place.value == "linear":
+        return LINEAR
+    if not isinstance(place.value, dict) or len(place.value) != 1:
+        place.wrong("linear, {amdahl: serial fraction}, {power-law: exponent} or {runtimes: {nodes: time}}")
+    place.mapping(_SPEEDUPS[1:])
+    if (fraction := place.get("amdahl")) is not None:
+        return amdahl(fraction.number(0.0, 1.0))
+    if (exponent := place.get("power-law")) is not None:
+        return power_law(exponent.number(0.0, 1.0))
+    return speed_table(
+        {nodes: time.duration_s(above_zero=True) for nodes, time in _by_nodes(place.need("runtimes"))}
+    )
+
+
+def _io_by_nodes(place: Field) -> tuple[tuple[int, float], ...]:
+    return tuple(sorted((nodes, share.number(0.0, 1.0)) for nodes, share in _by_nodes(place)))
+
+
+def _by_nodes(place: Field) -> list[tuple[int, Field]]:
+    """Entries of a mapping whose keys are numbers of nodes."""
+    rows = []
+    for key, value in place.items():
+        if not (key.isascii() and key.isdigit() and int(key[:9]) > 0 and len(key) < 9):
+            value.fail(f"the key {key!r} is no number of nodes")
+        rows.append((int(key), value))
+    if not rows:
+        place.fail("is empty; give at least one size")
+    return rows

@@ -1,0 +1,423 @@
+"""ElastiSim's files: what each task becomes on each size, and one clear error for whatever is wrong."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dask_hpc.errors import WorkloadError
+from dask_hpc.sim.asking import mtct
+from dask_hpc.sim.formats import elastisim
+from dask_hpc.sim.job import (
+    Compute,
+    Delay,
+    Job,
+    Repeat,
+    Request,
+    SchedulingPoint,
+    Stage,
+    Transfer,
+    amount,
+)
+
+CLUSTER = """<?xml version='1.0'?>
+<platform version="4.1"><zone id="all" routing="Full">
+<cluster id="c" prefix="n" radical="0-127" suffix="" speed="100Gf" bw="100Gbps" lat="50us"/>
+<link id="PFS_read" bandwidth="80GBps" latency="1us"/>
+<link id="PFS_write" bandwidth="48GBps" latency="1us"/>
+</zone></platform>
+"""
+
+
+def job(**changes: Any) -> dict[str, Any]:
+    base = {"type": "rigid", "submit_time": 5, "num_nodes": 4, "application_model": "model.json"}
+    return {**base, **changes}
+
+
+def flexible(kind: str = "malleable", low: int = 1, high: int = 8, **changes: Any) -> dict[str, Any]:
+    data = job(type=kind, num_nodes_min=low, num_nodes_max=high, **changes)
+    del data["num_nodes"]
+    return data
+
+
+def one_phase(*tasks: dict[str, Any], **phase: Any) -> dict[str, Any]:
+    return {"phases": [{"tasks": list(tasks), **phase}]}
+
+
+def write(folder: Path, model: Any, *jobs: dict[str, Any], platform: bool = False) -> Path:
+    (folder / "model.json").write_text(json.dumps(model))
+    path = folder / "jobs.json"
+    path.write_text(json.dumps({"jobs": list(jobs) or [job()]}))
+    if platform:
+        (folder / "platform.xml").write_text(CLUSTER)
+        path = folder / "configuration.json"
+        names = {"jobs_file": "jobs.json", "platform_file": "platform.xml", "pfs_write_links": ["PFS_write"]}
+        path.write_text(json.dumps(names))
+    return path
+
+
+def read(folder: Path, model: Any, *jobs: dict[str, Any], platform: bool = False) -> Job:
+    return elastisim.read(write(folder, model, *jobs, platform=platform)).jobs[0]
+
+
+def stages(job: Job) -> tuple[Stage, ...]:
+    assert job.program is not None
+    return job.program.stages
+
+
+def walked(steps: tuple[Stage, ...], nodes: int) -> list[Stage]:
+    """Stages as they are gone through."""
+    result: list[Stage] = []
+    for stage in steps:
+        if isinstance(stage, Repeat):
+            result += walked(stage.stages, nodes) * round(amount(stage.times, nodes))
+        else:
+            result.append(stage)
+    return result
+
+
+def names(steps: tuple[Stage, ...], nodes: int = 4) -> str:
+    """One letter a stage."""
+    letters = {Compute: "c", Transfer: "t", Delay: "d", SchedulingPoint: ".", Request: "?"}
+    return "".join(letters[type(stage)] for stage in walked(steps, nodes))  # type: ignore[index]
+
+
+CPU = {"type": "cpu", "flops": 8e11, "computation_pattern": "uniform"}
+WRITE = {"type": "pfs_write", "bytes": 6e9, "pattern": "all_ranks"}
+
+# What a payload of 24 means on 1 and on 5 nodes: of the busiest node, of all, and how many take part.
+PATTERNS = {
+    "uniform": ((24, 24, 1), (24, 120, 5)),
+    "all_ranks": ((24, 24, 1), (24 / 5, 24, 5)),
+    "total": ((24, 24, 1), (24 / 5, 24, 5)),
+    "root_only": ((24, 24, 1), (24, 24, 1)),
+    "even_ranks": ((24, 24, 1), (8, 24, 3)),
+    "odd_ranks": ((0, 0, 1), (12, 24, 2)),
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_payload_is_divided_by_its_pattern(tmp_path: Path, pattern: str) -> None:
+    cpu = {"type": "cpu", "flops": "24e11", "computation_pattern": pattern}
+    io = {"type": "pfs_read", "bytes": 24, "pattern": pattern}
+    wait = {"type": "idle", "delay": 24, "pattern": pattern}
+    compute, transfer, delay = stages(read(tmp_path, one_phase(cpu, io, wait), flexible(low=1, high=5)))
+    assert isinstance(compute, Compute)
+    assert isinstance(transfer, Transfer)
+    assert isinstance(delay, Delay)
+    assert transfer.direction == "read"
+    for nodes, (busiest, total, participants) in zip((1, 5), PATTERNS[pattern], strict=True):
+        assert amount(compute.work, nodes) / compute.speed(nodes) == pytest.approx(busiest)
+        assert amount(delay.seconds, nodes) == pytest.approx(busiest)
+        assert amount(transfer.size_bytes, nodes) == pytest.approx(total)
+        taking_part = nodes if transfer.participants is None else amount(transfer.participants, nodes)
+        assert taking_part == participants
+
+
+def test_a_vector_names_the_payload_of_each_node(tmp_path: Path) -> None:
+    cpu = {"type": "CPU", "flops": [1e11, 0, 3e11, 0], "computation_pattern": "vector"}
+    io = {"type": "pfs_write", "bytes": [1, 0, 3, 0], "pattern": "VECTOR"}
+    compute, transfer = stages(read(tmp_path, one_phase(cpu, io)))
+    assert isinstance(compute, Compute)
+    assert isinstance(transfer, Transfer)
+    assert (compute.work, transfer.size_bytes, transfer.participants) == (3, 4, 2)
+
+
+# The busiest link on 4 nodes, one way, of 12.5e9 bytes/s; the sum of all messages is 100e9.
+LINKS = {
+    "all_to_all": 25e9, "gather": 75e9, "scatter": 75e9, "master_worker": 50e9, "ring": 25e9,
+    "ring_clockwise": 25e9, "ring_counter_clockwise": 25e9,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", LINKS)
+def test_messages_take_the_time_of_the_busiest_link(tmp_path: Path, pattern: str) -> None:
+    talk = {"type": "cpu", "bytes": 1e11, "communication_pattern": pattern}
+    both = {**CPU, "bytes": 1e11, "communication_pattern": pattern, "coupled": True}
+    model = one_phase(talk, both)
+    delay, compute = stages(read(tmp_path, model, flexible(), platform=True))
+    assert isinstance(delay, Delay)
+    assert isinstance(compute, Compute)
+    assert amount(delay.seconds, 4) == pytest.approx(LINKS[pattern] / 12.5e9)
+    assert amount(delay.seconds, 1) == 0
+    # computing takes 8 s and overlaps
+    assert amount(compute.work, 4) / compute.speed(4) == pytest.approx(max(8, LINKS[pattern] / 12.5e9))
+    # without a platform, links have no limit
+    delay, compute = stages(read(tmp_path, model, flexible()))
+    assert isinstance(delay, Delay)
+    assert amount(delay.seconds, 4) == 0
+
+
+def test_a_matrix_of_messages(tmp_path: Path) -> None:
+    cells = [99, 1, 2, 3, 9, 0, 0, 0, 9, 0, 0, 0, 7, 0, 0, 0]
+    talk = {"type": "cpu", "bytes": [cell * 1e9 for cell in cells], "communication_pattern": "matrix"}
+    (delay,) = stages(read(tmp_path, one_phase(talk), platform=True))
+    assert isinstance(delay, Delay)
+    assert delay.seconds == pytest.approx(25 / 12.5)
+
+
+def test_formulas_know_the_size_and_the_arguments(tmp_path: Path) -> None:
+    cpu = {"type": "cpu", "flops": "comp / num_nodes^0.8", "computation_pattern": "uniform"}
+    io = {"type": "pfs_write", "bytes": "size", "pattern": "uniform", "iterations": "num_nodes > 2 ? 1 : 2"}
+    arguments = {"comp": 8e12, "size": "7e11", "phase_i": 3}
+    read_ = read(tmp_path, one_phase(cpu, io, iterations="phase_i"), flexible(arguments=arguments))
+    assert names(stages(read_), nodes=4) == "ct.ct.ct"
+    assert names(stages(read_), nodes=2) == "ctt.ctt.ctt"
+    first = stages(read_)[0]
+    assert isinstance(first, Compute)
+    for nodes in range(1, 9):
+        assert amount(first.work, nodes) / first.speed(nodes) == pytest.approx(80 / nodes**0.8)
+
+
+def test_the_speed_of_computing_is_known_to_policies(tmp_path: Path) -> None:
+    def share(flops: str, low: int, nodes: int) -> float | None:
+        cpu = {"type": "cpu", "flops": flops, "computation_pattern": "uniform"}
+        return mtct(read(tmp_path, one_phase(cpu), flexible(low=low, high=8)), nodes)
+
+    assert share("8e12 / num_nodes", 1, 8) == pytest.approx(0)
+    assert share("8e12 / num_nodes", 4, 8) == pytest.approx(0)
+    # no faster at all: all that more nodes do is wait
+    assert share("8e12", 1, 8) == pytest.approx(7)
+    assert share("8e12 / num_nodes^0.5", 1, 4) == pytest.approx(1)
+
+
+def test_scheduling_points_stand_before_each_iteration_but_the_first(tmp_path: Path) -> None:
+    twice = {"iterations": 2, "tasks": [CPU]}
+    cases = [
+        ([twice, twice], "c.c.c.c"),
+        ([{**twice, "scheduling_point": False}, twice], "cc.c.c"),
+        ([{**twice, "final_scheduling_point": False}, twice], "c.cc.c"),
+        ([{"iterations": 0, "tasks": [CPU]}, twice], "c.c"),
+        ([{"tasks": [CPU]}, {"tasks": [WRITE]}], "c.t"),
+        ([{"tasks": [{"type": "sequence", "iterations": 2, "tasks": [CPU, WRITE]}, CPU]}], "ctctc"),
+    ]
+    for phases, expected in cases:
+        assert names(stages(read(tmp_path, {"phases": phases}, flexible()))) == expected, phases
+    model = {"on_init": {"tasks": [WRITE], "iterations": 2}, "phases": [twice]}
+    assert names(stages(read(tmp_path, model, flexible()))) == "ttc.c"
+    assert names(stages(read(tmp_path, {"on_init": [WRITE], "phases": [twice]}, flexible()))) == "tc.c"
+
+
+def test_evolving_requests_come_before_each_iteration(tmp_path: Path) -> None:
+    def requests(text: str | int, nodes: int) -> tuple[str, list[float]]:
+        model = one_phase(CPU, iterations=3, evolving_request=text)
+        found = read(tmp_path, model, flexible("evolving", 2, 8))
+        assert (found.kind, found.nodes, found.min_nodes, found.max_nodes) == ("evolving", None, 2, 8)
+        asked = [s for s in walked(stages(found), nodes) if isinstance(s, Request)]
+        return names(stages(found)), [amount(request.nodes, nodes) for request in asked]
+
+    assert requests("num_nodes % 2 == 0 ? num_nodes + 1 : num_nodes - 1", 4) == ("?c?.c?.c", [5, 5, 5])
+    assert requests("num_nodes_min + 2 * phase_iteration", 4) == ("?c?.c?.c", [2, 4, 6])
+    # cut to the sizes of the job
+    assert requests("phase_iteration == 1 ? 1 : 99", 4)[1] == [8, 2, 8]
+    assert requests(6, 4)[1] == [6, 6, 6]
+
+
+def test_jobs_of_every_type(tmp_path: Path) -> None:
+    rows = [
+        job(submit_time=9, attributes={"priority": 50, "name": "a", "user": "u", "io_intensity": 0.25}),
+        *(flexible(kind, submit_time=3, walltime=60) for kind in ("Moldable", "malleable", "adaptive")),
+    ]
+    workload = elastisim.read(write(tmp_path, one_phase(CPU), *rows))
+    by_id = {one.id: one for one in workload.jobs}
+    assert [one.id for one in workload.jobs] == ["2", "3", "4", "1"]
+    assert [by_id[id].kind for id in "1234"] == ["rigid", "moldable", "malleable", "malleable"]
+    first = by_id["1"]
+    assert (first.nodes, first.priority, first.name, first.user, first.io_intensity) == (
+        4,
+        50,
+        "a",
+        "u",
+        0.25,
+    )
+    assert (first.walltime_s, by_id["2"].walltime_s) == (None, 60)
+    assert workload.machine is None
+    assert "1e+11 operations per second assumed" in workload.notes[0]
+
+
+def test_a_configuration_brings_its_platform(tmp_path: Path) -> None:
+    workload = elastisim.read(write(tmp_path, one_phase(CPU), platform=True))
+    assert workload.machine is not None
+    assert (workload.machine.nodes, workload.machine.link_bytes_s) == (128, 12.5e9)
+    assert workload.machine.file_system_bytes_s == 48e9
+    (tmp_path / "platform.xml").write_text(CLUSTER.replace('"100Gf"', '"200Mf"'))
+    slow = stages(elastisim.read(tmp_path / "configuration.json").jobs[0])[0]
+    assert isinstance(slow, Compute)
+    assert slow.work == pytest.approx(4000)
+
+
+def test_models_are_found_where_elastisim_was_started(tmp_path: Path) -> None:
+    inner = tmp_path / "data" / "input"
+    inner.mkdir(parents=True)
+    for name in ("data/input/model.json", "/somewhere/else/model.json", "model.json"):
+        path = write(inner, one_phase(CPU), job(application_model=name))
+        assert len(elastisim.read(path).jobs) == 1, name
+
+
+def test_what_is_simulated_otherwise_is_counted(tmp_path: Path) -> None:
+    model = {**one_phase({**WRITE, "async": True}), "on_expansion": {"tasks": [WRITE]}}
+    workload = elastisim.read(write(tmp_path, model, job(attributes={"colour": "red"}), job()))
+    notes = "\n".join(workload.notes)
+    assert "2 asynchronous I/O tasks" in notes
+    assert "2 jobs whose on_expansion is left out" in notes
+    assert "1 jobs with the attribute 'colour'" in notes
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """A good model with one thing changed; the path is of keys and indexes."""
+    model: Any = copy.deepcopy(one_phase(dict(CPU), dict(WRITE), iterations=2))
+    *way, last = [int(part) if part.isdigit() else part for part in path.split("/")]
+    place = model
+    for key in way:
+        place = place[key]
+    place[last] = value
+    return model  # type: ignore[no-any-return]
+
+
+BAD_MODELS = [
+    ("phases/0/tasks/0/type", "gpu", "phases[0].tasks[0].type: tasks of type 'gpu' are not simulated"),
+    ("phases/0/tasks/0/type", "cpuu", "'cpuu' is none of cpu, pfs_read, pfs_write"),
+    ("phases/0/tasks/0/type", None, "phases[0].tasks[0]: 'type' is missing"),
+    ("phases/0/tasks/0/type", 7, "phases[0].tasks[0].type: expected one of cpu"),
+    ("phases/0/tasks/0/flops", "flop / 2", "phases[0].tasks[0].flops: 'flop / 2': unknown name 'flop'"),
+    ("phases/0/tasks/0/flops", "1/(num_nodes-3)^2", "divides by zero for num_nodes = 3"),
+    ("phases/0/tasks/0/flops", "2 - num_nodes", "'2 - num_nodes' is -1 on 3 nodes"),
+    ("phases/0/tasks/0/flops", "1 +", "expected a number, a name or (, got the end at column 4"),
+    ("phases/0/tasks/0/flops", "__import__('os')", "unexpected"),
+    ("phases/0/tasks/0/flops", -1, "expected a number from 0 to 1e+24, got -1"),
+    ("phases/0/tasks/0/flops", 10**400, "got a number of over 40 digits"),
+    ("phases/0/tasks/0/flops", [1], "expected a number"),
+    ("phases/0/tasks/0/computation_pattern", "unifrom", "did you mean 'uniform'"),
+    ("phases/0/tasks/0/computation_pattern", None, "'computation_pattern' is missing"),
+    ("phases/0/tasks/0/computation_pattern", "vector", "for rigid jobs only"),
+    ("phases/0/tasks/1/bytes", None, "phases[0].tasks[1]: 'bytes' is missing"),
+    ("phases/0/tasks/1/byte", 7, "phases[0].tasks[1].byte: unknown key"),
+    ("phases/0/tasks/1/async", "no", "phases[0].tasks[1].async: expected true or false"),
+    ("phases/0/tasks/1/iterations", 1e7, "1e+07 iterations; at most 1000000"),
+    ("phases/0/tasks", {}, "phases[0].tasks: expected a list"),
+    ("phases/0/tasks", [], "no phase has a task that is executed"),
+    ("phases/0/iterations", "num_nodes", "iterations of a phase cannot depend on num_nodes"),
+    ("phases/0/iterations", 999_999, None),
+    ("phases/0/evolving_request", "phase_iteration + x", "unknown name 'x'"),
+    ("phases/0", 3, "phases[0]: expected a mapping"),
+    ("phases", "many", "phases: expected a list"),
+    ("on_init", {}, "on_init: 'tasks' is missing"),
+    ("phasess", [], "unknown key; known keys: on_init, on_reconfiguration, on_expansion, phases; did you"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value", "said"), BAD_MODELS)
+def test_a_bad_model_is_one_error_with_file_and_field(
+    tmp_path: Path, path: str, value: Any, said: str | None
+) -> None:
+    file = write(tmp_path, changed(path, value), flexible(low=2, high=5))
+    if said is None:
+        elastisim.read(file)
+        return
+    with pytest.raises(WorkloadError) as error:
+        elastisim.read(file)
+    assert said in str(error.value)
+    assert str(tmp_path / "model.json") in str(error.value)
+    assert "as the application of jobs[0]" in str(error.value)
+    assert len(str(error.value)) < 900
+
+
+BAD_JOBS: list[tuple[dict[str, Any], str]] = [
+    (job(type="riged"), "jobs[0].type: 'riged' is none of rigid, moldable, malleable, evolving, adaptive"),
+    (job(num_nodes=0), "jobs[0].num_nodes: expected a whole number from 1 to 10000000, got 0"),
+    (job(num_nodes=2.5), "got 2.5"),
+    (job(num_nodes="4"), "got '4'"),
+    (job(num_nodes=True), "got True"),
+    (job(num_nodes=10**30), "jobs[0].num_nodes: expected a whole number"),
+    (job(submit_time=-1), "jobs[0].submit_time: expected a number from 0"),
+    (job(submit_time=None), "jobs[0]: 'submit_time' is missing"),
+    (job(walltime="1 h"), "jobs[0].walltime: expected a number"),
+    (job(num_node=3), "jobs[0].num_node: unknown key"),
+    (job(num_gpus_per_node=4), "jobs with GPUs are not simulated"),
+    (job(application_model="other.json"), "jobs[0].application_model: no file 'other.json' beside jobs.json"),
+    (job(application_model="a\0b"), "no file"),
+    (job(arguments={"x": "big"}), "jobs[0].arguments.x: expected a number, got 'big'"),
+    (job(arguments={"x y": 1}), "the name of an argument"),
+    (job(arguments=[1]), "jobs[0].arguments: expected a mapping"),
+    (job(attributes={"priority": "high"}), "jobs[0].attributes.priority: expected a whole number"),
+    (job(attributes={"io_intensity": 2}), "jobs[0].attributes.io_intensity: expected a number from 0 to 1"),
+    (flexible(low=9, high=8), "jobs[0].num_nodes_min: 9 is above num_nodes_max = 8"),
+    (flexible(low=1, high=9_000_000), "jobs[0].num_nodes_max: 9000000 sizes; a job may have at most 100000"),
+]
+
+
+@pytest.mark.parametrize(("row", "said"), BAD_JOBS)
+def test_a_bad_job_is_one_error_with_file_and_field(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+    flops = {"type": "cpu", "flops": "1e9 / num_nodes", "computation_pattern": "uniform"}
+    with pytest.raises(WorkloadError) as error:
+        elastisim.read(write(tmp_path, one_phase(flops), row))
+    assert said in str(error.value)
+    assert str(tmp_path) in str(error.value)
+
+
+GOOD = json.dumps({"jobs": [job()]}).encode()
+BAD_FILES: list[tuple[bytes, str]] = [
+    (GOOD[:40], "line 1, column"),
+    (GOOD[:-3], "the file may be cut off"),
+    (gzip.compress(GOOD)[:-12], "the gzip file is cut off"),
+    (gzip.compress(GOOD)[:20] + b"xxxx" + gzip.compress(GOOD)[24:], "the gzip file is"),
+    (GOOD.decode().encode("utf-16"), "the text is UTF-16; save it as UTF-8"),
+    (GOOD.decode().encode("utf-16-le"), "UTF-16 text"),
+    (GOOD.replace(b"rigid", b"r\xffgid"), "byte 0xff is no UTF-8"),
+    (b"", "the file is empty"),
+    (b"[1, 2]", "expected an object with the key jobs or jobs_file"),
+    (b'{"jobs": []}', "jobs: no jobs"),
+    (b'{"jobs": {}}', "jobs: expected a list"),
+    (b'{"phases": []}', "is an application model"),
+    (b"{}", "has neither jobs"),
+    (b'{"jobs": [NaN]}', "NaN is no number of JSON"),
+    (b'{"jobs": [], "jobs": []}', "the key 'jobs' is given twice"),
+    (b"[" * 100_000, "nested too deeply"),
+    (b'{"jobs_file": "jobs.json"}', "'platform_file' is missing"),
+]
+
+
+@pytest.mark.parametrize(("data", "said"), BAD_FILES)
+def test_a_bad_file_is_one_error_with_its_name(tmp_path: Path, data: bytes, said: str) -> None:
+    write(tmp_path, one_phase(CPU))
+    path = tmp_path / "bad.json"
+    path.write_bytes(data)
+    with pytest.raises(WorkloadError) as error:
+        elastisim.read(path)
+    assert str(path) in str(error.value)
+    assert said in str(error.value)
+
+
+def test_a_packed_file_and_one_with_a_mark_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path, one_phase(CPU))
+    packed = tmp_path / "jobs.json.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert elastisim.read(packed).jobs == elastisim.read(path).jobs
+
+
+BAD_PLATFORMS = [
+    ("<platform>", "no XML"),
+    ("<platform/>", "no <cluster>"),
+    (CLUSTER.replace("100Gf", "fast"), "speed='fast'; expected such as 100Gf"),
+    (CLUSTER.replace("100Gf", "0Gf"), "must be above 0"),
+    (CLUSTER.replace("0-127", "9-1"), "radical='9-1'"),
+    (CLUSTER.replace("0-127", "0-999999999"), "it must be from 1 to 1000000"),
+    (CLUSTER.replace("PFS_write", "other"), "no link 'PFS_write'"),
+    (CLUSTER.replace("<platform ", "<!DOCTYPE platform [<!ENTITY a 'b'>]><platform "), "entities"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), BAD_PLATFORMS)
+def test_a_bad_platform_is_one_error(tmp_path: Path, text: str, said: str) -> None:
+    path = write(tmp_path, one_phase(CPU), platform=True)
+    (tmp_path / "platform.xml").write_text(text)
+    with pytest.raises(WorkloadError) as error:
+        elastisim.read(path)
+    assert said in str(error.value)
+    assert str(tmp_path / "platform.xml") in str(error.value)
