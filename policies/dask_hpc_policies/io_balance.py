@@ -2,8 +2,7 @@
 
 ADMIRE (2023, D3.3, section 4.2.4). Rules of the file: jobs are known by keys of the caller; nothing is
 decided here but which waiting job is best and which size of a running one. Every change costs a few
-operations on arrays, whatever the number of jobs; the sums are exact up to rounding, since each job adds and
-later subtracts the same numbers.
+operations on arrays, whatever the number of jobs, and the sums are those that would be computed anew.
 """
 
 from __future__ import annotations
