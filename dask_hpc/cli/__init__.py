@@ -14,6 +14,7 @@ from dask_hpc.cli.doctor import doctor
 from dask_hpc.cli.output import OneLineGroup
 from dask_hpc.cli.policies import policies
 from dask_hpc.cli.replay import replay
+from dask_hpc.cli.simulate import compare, simulate
 
 __all__ = ["hpc"]
 
@@ -25,5 +26,5 @@ def hpc() -> None:
     """Turn a Dask cluster into a managed batch system."""
 
 
-for _command in (demo, policies, replay, doctor, config, status, jobs, decisions, cancel):
+for _command in (demo, policies, simulate, compare, replay, doctor, config, status, jobs, decisions, cancel):
     hpc.add_command(_command)

@@ -7,7 +7,7 @@ and drops it when the job has ended, so that memory follows what runs and waits.
 from __future__ import annotations
 
 from dask_hpc.sim.job import Job, Program, Repeat, Stage, amount
-from dask_hpc_policies.model import JobState, JobView
+from dask_hpc_policies.model import Interruption, JobState, JobView
 
 
 class Walker:
@@ -53,38 +53,11 @@ class ActiveJob:
     """One job from its submission to its end."""
 
     __slots__ = (
-        "at_point",
-        "began_s",
-        "checkpoint_s",
-        "checkpoints",
-        "done",
-        "expansions",
-        "first_s",
-        "held_node_s",
-        "io_s",
-        "job",
-        "kept",
-        "key",
-        "left",
-        "length_s",
-        "mtct_previous",
-        "node_ids",
-        "nodes",
-        "rank",
-        "released",
-        "requested_nodes",
-        "resize_s",
-        "restarts",
-        "round",
-        "shrinks",
-        "stage",
-        "start_s",
-        "state",
-        "steps",
-        "target",
-        "version",
-        "view",
-        "walker",
+        "at_point", "began_s", "checkpoint_s", "checkpoints", "done", "expansions", "first_s",
+        "held_node_s", "interrupted_s", "interruption", "io_s", "job", "kept", "key", "left", "length_s",
+        "mtct_previous", "node_ids", "nodes", "rank", "released", "requested_nodes", "resize_s", "restarts",
+        "round", "shrinks", "stage", "start_s", "state", "steps", "target", "version", "view", "walker",
+        "wasted_node_s",
     )  # fmt: skip
 
     def __init__(self, job: Job, key: int) -> None:
@@ -114,6 +87,9 @@ class ActiveJob:
         self.at_point = False
         #: Its nodes have been given back although its end is still to come in this moment.
         self.released = False
+        #: Why it waits again, and when it was interrupted.
+        self.interruption: Interruption = "none"
+        self.interrupted_s: float | None = None
         #: Order of service: 0 for what failed, 1 for what was robbed, 2 for all others.
         self.rank = 2
         self.node_ids: list[int] = []
@@ -128,6 +104,8 @@ class ActiveJob:
         self.shrinks = 0
         self.restarts = 0
         self.resize_s = 0.0
+        #: Node-seconds held without getting on: in resizes, and of work that was lost.
+        self.wasted_node_s = 0.0
         self.io_s = 0.0
         self.checkpoint_s = 0.0
         self.checkpoints = 0

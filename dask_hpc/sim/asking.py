@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dask_hpc.sim.active import ActiveJob
 from dask_hpc.sim.job import Compute, Job, Stage
+from dask_hpc.sim.progress import saved_share
 from dask_hpc_policies.decision import Action, Expand, Hold, Reason, ReasonCode, Shrink, Start
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView, Trigger
 from dask_hpc_policies.protocol import Session
@@ -69,7 +70,7 @@ class BySession:
 
     def submitted(self, active: ActiveJob) -> None:
         """See `Asker`."""
-        self.session.submit(active.key, pending_view(active.job))
+        self.session.submit(active.key, pending_view(active))
 
     def finished(self, active: ActiveJob) -> None:
         """See `Asker`."""
@@ -149,7 +150,7 @@ class BySnapshots:
                 jobs.append(running_view(active, engine.now_s))
             elif active.round is None:
                 if active.view is None:
-                    active.view = pending_view(active.job)
+                    active.view = pending_view(active)
                 jobs.append(active.view)
         return ClusterSnapshot(
             now_s=engine.now_s,
@@ -157,6 +158,7 @@ class BySnapshots:
             nodes=self._node_views(),
             jobs=tuple(jobs),
             idle_nodes=engine.rounds.idle_nodes,
+            returns_s=engine.failures.returns_s(),
             lock=engine.options.lock,
         )
 
@@ -182,8 +184,10 @@ def _place(active: ActiveJob) -> tuple[int, int, int]:
     return active.rank, -active.job.priority, active.key
 
 
-def pending_view(job: Job) -> JobView:
+def pending_view(active: ActiveJob) -> JobView:
     """What a policy sees of a job that waits."""
+    job = active.job
+    again = active.restarts > 0 and job.walltime_s is not None
     return JobView(
         id=job.id,
         name=job.name,
@@ -191,11 +195,18 @@ def pending_view(job: Job) -> JobView:
         start_nodes=job.nodes,
         min_nodes=job.min_nodes,
         max_nodes=job.max_nodes,
+        preferred_nodes=job.preferred_nodes,
         constraint=job.constraint,
         submit_s=job.submit_s,
         walltime_s=job.walltime_s,
+        # What it did before it was interrupted, and has kept, need not be done again.
+        remaining_s=expected_s(active) if again else None,
+        recorded_s=job.recorded_s,
         priority=job.priority,
         io_intensity=job.io_intensity,
+        io_by_nodes=job.io_by_nodes,
+        interruption=active.interruption,
+        interrupted_s=active.interrupted_s,
     )
 
 
@@ -204,6 +215,8 @@ def running_view(active: ActiveJob, now_s: float) -> JobView:
     job, start_s = active.job, active.start_s
     assert start_s is not None
     share = mtct(job, active.nodes)
+    whole_s = expected_s(active)
+    program = job.program
     return JobView(
         id=job.id,
         name=job.name,
@@ -213,18 +226,39 @@ def running_view(active: ActiveJob, now_s: float) -> JobView:
         start_nodes=job.nodes,
         min_nodes=job.min_nodes,
         max_nodes=job.max_nodes,
+        preferred_nodes=job.preferred_nodes,
         constraint=job.constraint,
         submit_s=job.submit_s,
         start_s=start_s,
         walltime_s=job.walltime_s,
-        remaining_s=None if job.walltime_s is None else max(0.0, start_s + job.walltime_s - now_s),
+        remaining_s=None if whole_s is None else max(0.0, start_s + whole_s - now_s),
+        recorded_s=job.recorded_s,
+        restart_s=_restart_s(active, now_s),
         priority=job.priority,
         io_intensity=job.io_intensity,
+        io_by_nodes=job.io_by_nodes,
         requested_nodes=active.requested_nodes,
+        at_scheduling_point=program is None or program.resize == "anytime" or active.at_point,
+        interrupted_s=active.interrupted_s,
         expansions=active.expansions,
         mtct=share,
         mtct_previous=share if active.mtct_previous is None else active.mtct_previous,
     )
+
+
+def expected_s(active: ActiveJob) -> float | None:
+    """Walltime, less what need not be done again after an interruption; None without a walltime."""
+    job = active.job
+    if job.walltime_s is None or not isinstance(active.kept, float):
+        return job.walltime_s
+    return max(0.0, job.walltime_s - active.kept * job.runtime_s)
+
+
+def _restart_s(active: ActiveJob, now_s: float) -> float | None:
+    job = active.job
+    if job.walltime_s is None or job.program is not None:
+        return job.walltime_s
+    return max(0.0, job.walltime_s - saved_share(active, now_s) * job.runtime_s)
 
 
 def mtct(job: Job, nodes: int) -> float | None:

@@ -5,10 +5,10 @@ sequence number), so that equal times have one order and a run is a function of 
 Nothing happens between entries: there are no ticks unless `Options.tick_s` asks for them.
 
 At one moment, in this order: nodes come back, stages and jobs end (in the order in which they were entered:
-jobs that began earlier first), transfers end, windows of resizes close, nodes fail, jobs are submitted (in
-the order of the workload), the policy's late answers arrive, ticks. Then the policy is asked once, and
-again as long as it resizes anybody while jobs wait. What its decision brings about at the same moment (a job
-of no length) is the next round of that moment.
+jobs that began earlier first), transfers end, windows of resizes close, thefts that waited for a checkpoint
+happen, nodes fail, jobs are submitted (in the order of the workload), the policy's late answers arrive,
+ticks. Then the policy is asked once, and again as long as it resizes anybody or starts what can be resized.
+What its decision brings about at the same moment (a job of no length) is the next round of that moment.
 
 With ``events=single``, a parameter that a policy may declare, it is asked after every single entry instead,
 for comparison with simulators that do so. Then the nodes of jobs that end at this moment exactly when they
@@ -24,56 +24,37 @@ import copy
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from dask_hpc.errors import SimulationError, WorkloadError
+from dask_hpc.errors import SimulationError
 from dask_hpc.sim.active import ActiveJob
 from dask_hpc.sim.asking import Asker, make_asker, mtct
 from dask_hpc.sim.failures import FailureSource
 from dask_hpc.sim.job import computing_s
 from dask_hpc.sim.machine import Machine
 from dask_hpc.sim.nodes import NodePool
+from dask_hpc.sim.options import Options
 from dask_hpc.sim.progress import Progress
 from dask_hpc.sim.rounds import Rounds
 from dask_hpc.sim.table import Counts, Refused, Row, Table
-from dask_hpc.sim.workload import Workload
+from dask_hpc.sim.workload import Workload, fitted
 from dask_hpc_policies.decision import Decision
-from dask_hpc_policies.model import ClusterSnapshot, Lock, Trigger
+from dask_hpc_policies.model import ClusterSnapshot, Interruption, Trigger
 from dask_hpc_policies.protocol import Policy
 
 #: Order of events at one moment.
-_NODE_BACK, _STAGE, _IO, _WINDOW, _NODE_FAILS, _SUBMIT, _ANSWER, _TICK = range(8)
+_NODE_BACK, _STAGE, _IO, _WINDOW, _THEFT, _NODE_FAILS, _SUBMIT, _ANSWER, _TICK = range(9)
 #: Resizes in one moment after which a policy is taken to go round in circles.
 _MOST_PASSES = 10_000
 #: Refusals that are kept.
 _KEPT = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a run is done, beside workload, machine and policy."""
-
-    #: Seed of everything random in the run (failures).
-    seed: int = 0
-    #: Ask the policy every so many seconds as well, while any job waits or runs; None: at events alone.
-    tick_s: float | None = None
-    #: Seconds from asking the policy to its answer being carried out; it is not asked meanwhile.
-    decision_s: float = 0.0
-    lock: Lock = "job"
-    #: Which nodes a job holds is followed: for node maps and for failures.
-    node_ids: bool = False
-    #: Build snapshots for every call, also where the policy has an incremental form.
-    snapshots: bool = False
-    #: Note the rate of the file system over time.
-    file_system_series: bool = False
-
-
 class Engine:
     """One run. `run` to the end, or `run_until` and `fork` on the way."""
 
     def __init__(self, workload: Workload, policy: Policy, machine: Machine, options: Options) -> None:
-        check_sizes(workload, machine)
+        workload = fitted(workload, machine.nodes)
         self.workload = workload
         self.policy = policy
         self.machine = machine
@@ -85,11 +66,12 @@ class Engine:
         self.active: dict[int, ActiveJob] = {}
         self.by_id: dict[str, ActiveJob] = {}
         random_or_listed = machine.failures.node_mtbf_s is not None or bool(machine.failures.listed)
-        self.nodes = NodePool(machine.nodes, options.node_ids or random_or_listed)
+        self.nodes = NodePool(self, machine.nodes, options.node_ids or random_or_listed)
         self.rng = random.Random(options.seed)
         self.progress = Progress(self)
         self.rounds = Rounds(self)
-        self.file_system_series: list[tuple[float, float]] = []
+        #: (time, bytes read per second from then on, bytes written).
+        self.file_system_series: list[tuple[float, float, float]] = []
         #: Grows with everything that a policy might want to know of.
         self.changes = 0
         self._calendar: list[tuple[float, int, int, ActiveJob | None, Any]] = []
@@ -216,6 +198,8 @@ class Engine:
         self.counts.events += 1
         if kind == _IO:
             self.progress.io_event(data)
+        elif kind == _THEFT:
+            self.rounds.theft_due(*data)
         elif kind == _ANSWER:
             self._late = False
             self.rounds.begin(data)
@@ -252,6 +236,10 @@ class Engine:
         """The next transfer ends at `at_s` while the load stays as it is."""
         self._enter(at_s, _IO, None, version)
 
+    def schedule_theft(self, at_s: float, data: Any) -> None:
+        """A victim has a checkpoint, and can be interrupted."""
+        self._enter(at_s, _THEFT, None, data)
+
     def schedule_failure(self, at_s: float, data: Any) -> None:
         """A node fails."""
         self._enter(at_s, _NODE_FAILS, None, data)
@@ -267,7 +255,8 @@ class Engine:
     def io_changed(self) -> None:
         """The rate of the file system has changed."""
         if self.options.file_system_series:
-            self.file_system_series.append((self.now_s, self.progress.file_system.rate_bytes_s))
+            file_system = self.progress.file_system
+            self.file_system_series.append((self.now_s, *file_system.rates_bytes_s))
 
     def refuse(self, refused: Refused) -> None:
         """An action could not be carried out."""
@@ -292,11 +281,6 @@ class Engine:
             self._stalled += 1
         return bool(self.active) and self._stalled < _MOST_PASSES
 
-    @property
-    def waits(self) -> bool:
-        """Whether any job waits."""
-        return any(active.state == "pending" for active in self.active.values())
-
     # ---------------------------------------------------------------- jobs
 
     def _submit(self) -> None:
@@ -319,6 +303,9 @@ class Engine:
             active.steps.append((self.now_s, nodes))
         active.nodes = nodes
         active.state = "running"
+        active.interruption = "none"
+        if active.job.kind in ("malleable", "evolving"):
+            self._resized = True
         self._stalled = 0
         self.nodes.take(active, nodes)
         self.counts.starts += 1
@@ -339,6 +326,8 @@ class Engine:
         if not active.steps:
             active.steps.append((active.start_s, active.nodes))
         active.held_node_s += active.nodes * (self.now_s - active.steps[-1][0])
+        if active.steps[-1][0] == self.now_s:
+            active.steps.pop()
         active.steps.append((self.now_s, nodes))
         active.mtct_previous = mtct(active.job, active.nodes) if active.nodes else None
         active.nodes = nodes
@@ -360,21 +349,27 @@ class Engine:
     def failed(self, active: ActiveJob) -> None:
         """A node of the job has gone and the job with it: it waits again, ahead of what did not fail."""
         self.progress.lose(active)
-        left = active.nodes - 1
-        self._sized(active, left)
-        self._give_up(active)
-        self._sized(active, 0)
-        self.requeue(active, rank=0)
+        self._sized(active, active.nodes - 1)
+        self._interrupted(active, "failure")
 
-    def requeue(self, active: ActiveJob, rank: int) -> None:
-        """The job, which has lost its nodes, waits again; see `ActiveJob.rank`."""
+    def robbed(self, active: ActiveJob, keep: Literal["saved", "all"]) -> None:
+        """The job gives all its nodes up for another one, and waits again, behind what failed."""
+        self.progress.lose(active, keep)
+        self._interrupted(active, "theft")
+
+    def _interrupted(self, active: ActiveJob, why: Interruption) -> None:
         if active.round is not None:
             self.rounds.left(active)
+        self._give_up(active)
+        self._sized(active, 0)
         active.version += 1
         active.restarts += 1
         active.state = "pending"
-        active.rank = rank
+        active.interruption = why
+        active.interrupted_s = self.now_s
+        active.rank = 0 if why == "failure" else 1
         active.mtct_previous = None
+        active.view = None
         self.asker.submitted(active)
 
     def reached_point(self, active: ActiveJob) -> None:
@@ -413,13 +408,14 @@ class Engine:
                 Row(
                     active.key, start_s, self.now_s, tuple(steps), state, active.expansions, active.shrinks,
                     active.restarts, active.resize_s, active.io_s, active.checkpoint_s, active.checkpoints,
+                    active.wasted_node_s,
                 )
             )  # fmt: skip
-        elif active.io_s or active.restarts:
+        elif active.io_s or active.restarts or active.wasted_node_s:
             self.table.rows.append(
                 Row(
                     active.key, start_s, self.now_s, active.nodes, state, 0, 0, active.restarts, 0.0,
-                    active.io_s, active.checkpoint_s, active.checkpoints,
+                    active.io_s, active.checkpoint_s, active.checkpoints, active.wasted_node_s,
                 )
             )  # fmt: skip
         else:
@@ -469,10 +465,9 @@ class Engine:
             return
         self.rounds.begin(actions)
         if self._resized:
-            # Starts alone give a policy nothing new to say; a resize does while anybody waits.
+            # A resize, and the start of a job that can be resized, give a policy something new to say.
             self._resized = False
-            if self.waits:
-                self.changed("finish")
+            self.changed("finish")
 
     def decided(self, view: ClusterSnapshot, before: Any, decision: Decision) -> None:
         """The policy was asked about a snapshot, and answered."""
@@ -493,17 +488,3 @@ class Engine:
         moved, ended = self.progress.moved_bytes()
         if abs(moved - ended) > 1e-6 * max(moved, ended, 1.0):
             raise SimulationError(f"the file system moved {moved!r} bytes, jobs {ended!r}")
-
-
-def check_sizes(workload: Workload, machine: Machine) -> None:
-    """Raise a `WorkloadError` for the first job that this machine can never run."""
-    for job in workload.jobs:
-        need = job.nodes or job.min_nodes
-        if need > machine.nodes:
-            raise WorkloadError(
-                f"job {job.id!r} needs {need} nodes, the machine has {machine.nodes}; give more --nodes, or "
-                "have wide jobs left out or clipped (--wide)"
-            )
-
-
-Wide = Literal["drop", "clip", "refuse"]

@@ -25,6 +25,12 @@ class FailureSource:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        #: When each failed node comes back.
+        self._returns: dict[int, float] = {}
+
+    def returns_s(self) -> tuple[float, ...]:
+        """When failed nodes come back, ascending."""
+        return tuple(sorted(self._returns.values())) if self._returns else ()
 
     def schedule(self) -> None:
         """Enter the listed failures and the first random one."""
@@ -58,7 +64,8 @@ class FailureSource:
         if failure.node in engine.nodes.down_ids:
             return  # it is down already
         active = engine.nodes.fail(failure.node)
-        engine.schedule_return(engine.now_s + failure.downtime_s, failure.node)
+        back_s = self._returns[failure.node] = engine.now_s + failure.downtime_s
+        engine.schedule_return(back_s, failure.node)
         if active is not None:
             if self._survives(active):
                 engine.lost_node(active)
@@ -69,6 +76,7 @@ class FailureSource:
     def back(self, node: int) -> None:
         """A node is up again."""
         self.engine.nodes.back(node)
+        del self._returns[node]
         self.engine.changed("node-added")
 
     def _survives(self, active: ActiveJob) -> bool:

@@ -29,30 +29,31 @@ class FileSystem:
         self._rate = 0.0
         self._heap: list[tuple[float, int, ActiveJob]] = []
         self._sequence = 0
-        #: Of each transfer: level at its end, nodes, number of its entry.
-        self._open: dict[int, tuple[float, int, int]] = {}
+        #: Of each transfer: level at its end, nodes, number of its entry, whether it reads.
+        self._open: dict[int, tuple[float, int, int, bool]] = {}
         self.io_nodes = 0
         #: Bytes moved so far, from the rates.
         self.moved_bytes = 0.0
 
     @property
-    def rate_bytes_s(self) -> float:
-        """Bytes per second of all transfers together."""
-        return self._rate * self.io_nodes
+    def rates_bytes_s(self) -> tuple[float, float]:
+        """Bytes per second read and written, by all transfers together."""
+        reading = sum(nodes for _, nodes, _, reads in self._open.values() if reads)
+        return self._rate * reading, self._rate * (self.io_nodes - reading)
 
-    def add(self, active: ActiveJob, size_bytes: float, nodes: int, now_s: float) -> None:
+    def add(self, active: ActiveJob, size_bytes: float, nodes: int, now_s: float, reads: bool) -> None:
         """A job begins to move `size_bytes` with `nodes` nodes."""
         self._advance(now_s)
         self._sequence += 1
         entry = (self._level + size_bytes / nodes, self._sequence, active)
-        self._open[active.key] = (entry[0], nodes, entry[1])
+        self._open[active.key] = (entry[0], nodes, entry[1], reads)
         heapq.heappush(self._heap, entry)
         self._load(self.io_nodes + nodes)
 
     def remove(self, active: ActiveJob, now_s: float) -> float:
         """A job stops; returns the bytes that are left."""
         self._advance(now_s)
-        end, nodes, _ = self._open.pop(active.key)
+        end, nodes, _, _ = self._open.pop(active.key)
         self._load(self.io_nodes - nodes)
         return max(0.0, (end - self._level) * nodes)
 
@@ -75,7 +76,7 @@ class FileSystem:
         while self._heap and self._heap[0][0] <= due + abs(due) * _TOGETHER:
             _, number, active = heapq.heappop(self._heap)
             if self._is_open(active, number):
-                _, nodes, _ = self._open.pop(active.key)
+                _, nodes, _, _ = self._open.pop(active.key)
                 self._load(self.io_nodes - nodes)
                 jobs.append((number, active))
         return [active for _, active in sorted(jobs, key=lambda item: item[0])]

@@ -227,6 +227,8 @@ class Job:
     application: str = ""
     #: Data that a resize redistributes.
     data_bytes: float = 0.0
+    #: How long a recorded run of the application took, at its preferred size; None without a record.
+    recorded_s: float | None = None
     #: Size that a moldable start aims at; None: as many nodes as fit.
     preferred_nodes: int | None = None
     #: Share of time in file-system I/O, 0 to 1, as known beforehand, at `nodes` or else `preferred_nodes`;

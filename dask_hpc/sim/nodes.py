@@ -14,12 +14,14 @@ from dask_hpc.errors import SimulationError
 
 if TYPE_CHECKING:
     from dask_hpc.sim.active import ActiveJob
+    from dask_hpc.sim.engine import Engine
 
 
 class NodePool:
     """Free, held and failed nodes."""
 
-    def __init__(self, nodes: int, identities: bool) -> None:
+    def __init__(self, engine: Engine, nodes: int, identities: bool) -> None:
+        self.engine = engine
         self.free = nodes
         self.held = 0
         self.down = 0
@@ -28,6 +30,9 @@ class NodePool:
         #: Job that holds each node; None when none does.
         self.holder: list[ActiveJob | None] = [None] * nodes if identities else []
         self.down_ids: set[int] = set()
+        #: Who held which node when: (node, key of the job, from, to), as holders let go.
+        self.log: list[tuple[int, int, float, float]] = []
+        self._since_s = [0.0] * nodes if identities else []
         #: Grows with every change of a holder.
         self.moves = 0
 
@@ -91,8 +96,13 @@ class NodePool:
 
     def _hold(self, ids: list[int], active: ActiveJob | None) -> None:
         self.moves += 1
+        now_s = self.engine.now_s
         for node in ids:
+            before = self.holder[node]
+            if before is not None and self.engine.options.node_ids and now_s > self._since_s[node]:
+                self.log.append((node, before.key, self._since_s[node], now_s))
             self.holder[node] = active
+            self._since_s[node] = now_s
 
     def _release(self, ids: list[int]) -> None:
         self._hold(ids, None)

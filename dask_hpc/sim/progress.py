@@ -8,7 +8,7 @@ the bytes asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dask_hpc.errors import SimulationError
 from dask_hpc.sim.active import ActiveJob, Walker
@@ -66,6 +66,8 @@ class Progress:
                 engine.complete(active)
                 return
             if isinstance(stage, SchedulingPoint):
+                # Between two stages: a resize here has nothing to interrupt.
+                active.stage = None
                 engine.reached_point(active)
                 return
             if isinstance(stage, Request):
@@ -144,8 +146,8 @@ class Progress:
             return False
         nodes = active.nodes
         if stage.participants is not None:
-            nodes = min(nodes, max(1, round(amount(stage.participants, nodes))))
-        self.file_system.add(active, active.left, nodes, self.engine.now_s)
+            nodes = max(1, min(nodes, round(amount(stage.participants, nodes))))
+        self.file_system.add(active, active.left, nodes, self.engine.now_s, stage.direction == "read")
         self._schedule_io()
         return True
 
@@ -185,24 +187,51 @@ class Progress:
 
     # ---------------------------------------------------------------- failures
 
-    def lose(self, active: ActiveJob) -> None:
-        """The job has failed: what is not saved is lost."""
+    def lose(self, active: ActiveJob, keep: Literal["saved", "all"] = "saved") -> None:
+        """The job is interrupted: what it has not saved is lost, nothing after a proactive checkpoint."""
+        job, now_s = active.job, self.engine.now_s
+        saved = saved_share(active, now_s)
         if active.stage is not None:
             self.pause(active)
-        job = active.job
         if job.program is None:
-            kept = 0.0
-            if job.checkpoint_interval_s is not None and job.runtime_s > 0:
-                share = job.checkpoint_interval_s / job.runtime_s
-                kept = min(active.done, int(active.done / share + 1e-9) * share)
+            kept = active.done if keep == "all" else min(saved, active.done)
+            active.wasted_node_s += (active.done - kept) * active.length_s * active.nodes
             active.kept = kept
+        elif active.start_s is not None and not isinstance(active.kept, Walker):
+            active.wasted_node_s += active.nodes * (now_s - active.start_s)
         active.stage = None
         active.walker = None
         active.requested_nodes = None
 
+    def next_checkpoint_s(self, active: ActiveJob) -> float | None:
+        """When a job without a program takes its next checkpoint; None when it never does."""
+        job = active.job
+        if job.program is not None or job.checkpoint_interval_s is None or active.length_s <= 0:
+            return None
+        share = job.checkpoint_interval_s / job.runtime_s
+        done = active.done + (self.engine.now_s - active.began_s) / active.length_s
+        wanted = (int(done / share + 1e-9) + 1) * share
+        if wanted >= 1.0:
+            return None
+        return active.began_s + (wanted - active.done) * active.length_s
+
     def moved_bytes(self) -> tuple[float, float]:
         """Bytes by the rates, and bytes by the transfers that ended: equal when nothing is under way."""
         return self.file_system.moved_bytes, self.ended_bytes
+
+
+def saved_share(active: ActiveJob, now_s: float) -> float:
+    """Share of a job's work, without a program, that its last checkpoint holds at `now_s`."""
+    job = active.job
+    kept = active.kept if isinstance(active.kept, float) else 0.0
+    if job.program is not None or job.checkpoint_interval_s is None or job.runtime_s <= 0:
+        return kept
+    done = active.done
+    if active.stage is not None and active.length_s > 0:
+        done += min(active.left, (now_s - active.began_s) / active.length_s)
+    share = job.checkpoint_interval_s / job.runtime_s
+    # A checkpoint that is due at this very moment has been taken, whatever the rounding.
+    return max(kept, min(done, int(done / share + 1e-9) * share))
 
 
 def has_points(stages: tuple[Stage, ...]) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dask_hpc.sim.active import ActiveJob
 from dask_hpc.sim.table import Refused
 from dask_hpc_policies.constraints import is_legal
-from dask_hpc_policies.decision import Action, Expand, Shrink, Start
+from dask_hpc_policies.decision import Action, Expand, Shrink, Start, Steal
 
 if TYPE_CHECKING:
     from dask_hpc.sim.engine import Engine
@@ -56,6 +56,7 @@ class Rounds:
 
     def begin(self, actions: Iterable[Action]) -> bool:
         """Carry `actions` out; True when a resize is among those that were accepted."""
+        stolen = [self._steal(action) for action in actions if isinstance(action, Steal)]
         round = Round()
         moving = [a for a in actions if isinstance(a, (Start, Expand, Shrink))]
         shrinks: list[tuple[ActiveJob, int]] = []
@@ -80,7 +81,7 @@ class Rounds:
             round.grows.append((active, action.nodes))
             active.target = action.nodes
         if not shrinks and not round.grows:
-            return False
+            return any(stolen)
         resizes = bool(shrinks) or any(active.state == "running" for active, _ in round.grows)
         self.active += 1
         self._set_aside(round, self.idle_nodes)
@@ -96,7 +97,7 @@ class Rounds:
             self._ready(active)
         if not shrinks:
             self._grow(round)
-        return resizes
+        return resizes or any(stolen)
 
     def _set_aside(self, round: Round, nodes: int) -> None:
         taken = min(nodes, round.wanted_nodes - round.ready_nodes)
@@ -140,6 +141,41 @@ class Rounds:
             Refused(t_s=self.engine.now_s, kind=action.TAG, job=action.job, nodes=action.nodes, reason=why)
         )
 
+    # ---------------------------------------------------------------- thefts
+
+    def _steal(self, action: Steal) -> bool:
+        """Interrupt the victim now, or see to it that it is; True when its nodes are free."""
+        engine = self.engine
+        victim, thief = engine.by_id.get(action.job), engine.by_id.get(action.thief)
+        why = None
+        if victim is None or thief is None:
+            why = "victim or thief is no job that waits or runs"
+        elif victim.state != "running" or victim.round is not None:
+            why = f"the victim is {victim.state}"
+        if why is not None or victim is None or thief is None:
+            engine.refuse(
+                Refused(
+                    t_s=engine.now_s, kind=action.TAG, job=action.job, nodes=action.stolen_nodes,
+                    reason=why or "",
+                )
+            )  # fmt: skip
+            return False
+        if action.timing == "next-checkpoint":
+            at_s = engine.progress.next_checkpoint_s(victim)
+            if at_s is not None:
+                engine.schedule_theft(at_s, (victim, thief, victim.restarts))
+            return False
+        engine.robbed(victim, "all" if action.timing == "proactive-checkpoint" else "saved")
+        return True
+
+    def theft_due(self, victim: ActiveJob, thief: ActiveJob, restarts: int) -> None:
+        """The victim has its checkpoint: interrupt it, when the thief still waits for it."""
+        gone = victim.key not in self.engine.active or victim.restarts != restarts
+        if gone or victim.state != "running" or thief.state != "pending" or thief.round is not None:
+            return
+        self.engine.robbed(victim, "saved")
+        self.engine.changed("finish", victim)
+
     # ---------------------------------------------------------------- resizes
 
     def _ready(self, active: ActiveJob) -> None:
@@ -161,6 +197,7 @@ class Rounds:
             self.close_window(active)
             return
         active.resize_s += cost
+        active.wasted_node_s += cost * max(active.nodes, active.target)
         if active.target > active.nodes:
             # The nodes are its own from now on, and of no use before the commit.
             joining = active.target - active.nodes

@@ -31,6 +31,8 @@ class Row(NamedTuple):
     io_s: float = 0.0
     checkpoint_s: float = 0.0
     checkpoints: int = 0
+    #: Node-seconds held without getting on: in resizes, and of work that was lost.
+    wasted_node_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -91,4 +93,5 @@ def _run(job: Job, row: Row) -> JobRun:
         nodes=nodes,
         expansions=row.expansions,
         shrinks=row.shrinks,
+        wasted_node_s=row.wasted_node_s,
     )

@@ -9,7 +9,9 @@ import math
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
+from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.job import Job, SpeedUp
 from dask_hpc.sim.machine import Machine
 from dask_hpc_policies import constraints
@@ -37,6 +39,52 @@ class Workload:
 def ordered(jobs: Iterable[Job]) -> tuple[Job, ...]:
     """`jobs` by submission; jobs of one moment keep their order."""
     return tuple(sorted(jobs, key=lambda job: job.submit_s))
+
+
+def fitted(workload: Workload, nodes: int, wide: Literal["drop", "clip", "refuse"] = "refuse") -> Workload:
+    """`workload` for a machine of `nodes` nodes.
+
+    Upper bounds beyond the machine are cut to it. A job that cannot run on so few nodes is left out
+    (``drop``), or needs as many nodes as there are, with its run time as it is (``clip``); either is counted
+    in the notes.
+
+    Raises
+    ------
+    WorkloadError
+        For a job that cannot run, with ``refuse``; or when no job is left.
+    """
+    jobs: list[Job] = []
+    changed = 0
+    for job in workload.jobs:
+        need = max(job.nodes or 0, job.min_nodes)
+        if need > nodes:
+            changed += 1
+            if wide == "refuse":
+                raise WorkloadError(
+                    f"{workload.source or workload.name}: job {job.id!r} needs {need} nodes, the machine has "
+                    f"{nodes}; take a larger --nodes, or --wide drop or clip"
+                )
+            if wide == "drop":
+                continue
+            job = replace(
+                job,
+                nodes=None if job.nodes is None else nodes,
+                min_nodes=min(job.min_nodes, nodes),
+                max_nodes=nodes,
+                reference_nodes=0 if job.program is not None or job.nodes is None else nodes,
+            )
+        elif job.max_nodes > nodes:
+            job = replace(
+                job, max_nodes=nodes, reference_nodes=job.reference_nodes or job.nodes or job.max_nodes
+            )
+        jobs.append(job)
+    if not jobs:
+        raise WorkloadError(f"{workload.source or workload.name}: no job fits on {nodes} nodes")
+    notes = workload.notes
+    if changed:
+        done = "left out" if wide == "drop" else f"clipped to {nodes}"
+        notes = (*notes, f"{changed} jobs wider than the machine {done}")
+    return replace(workload, jobs=tuple(jobs), notes=notes)
 
 
 def with_malleable_share(

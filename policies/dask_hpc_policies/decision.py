@@ -20,11 +20,15 @@ class ReasonCode(enum.Enum):
     #: starts
     FITS = "fits"
     MOLDED_TO_FIT = "molded-to-fit"
+    BACKFILLED = "backfilled"
     BELOW_MINIMUM = "below-minimum"
     #: expansions
     IDLE_NODES = "idle-nodes"
     EQUAL_SHARE = "equal-share"
     SCALES_WELL = "scales-well"
+    RETURNED = "returned"
+    #: starts, expansions and shrinks
+    IO_BALANCE = "io-balance"
     #: shrinks
     HEAD_JOB_WAITS = "head-job-waits"
     POOL_SHARED = "pool-shared"
@@ -33,18 +37,13 @@ class ReasonCode(enum.Enum):
     #: pool
     DEMAND = "demand"
     NO_DEMAND = "no-demand"
-    #: backfilling, reservations and balance
-    BACKFILLED = "backfilled"
-    RESERVED = "reserved"
-    WOULD_DELAY = "would-delay"
-    IO_BALANCE = "io-balance"
-    NO_VICTIM = "no-victim"
-    TOO_COSTLY = "too-costly"
-    RETURNED = "returned"
     #: holds and refusals by a policy
     NOT_ENOUGH_NODES = "not-enough-nodes"
     BEHIND_HEAD = "behind-head"
+    RESERVED = "reserved"
+    WOULD_DELAY = "would-delay"
     NO_LEGAL_SIZE = "no-legal-size"
+    TOO_COSTLY = "too-costly"
     ALMOST_DONE = "almost-done"
     EXPANSION_CAP = "expansion-cap"
     NO_PERFORMANCE_DATA = "no-performance-data"

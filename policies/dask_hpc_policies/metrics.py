@@ -5,7 +5,11 @@ Definitions (Chadha 2021, section 7.2; John 2024, section 9.1; bounded slowdown:
 * wait = start - submit; turnaround = end - submit; runtime = end - start;
 * bounded slowdown = max(1, turnaround / max(runtime, 10 s));
 * makespan = last end - first submit;
-* utilization, as allocated = node-seconds held by jobs / node-seconds of the pool over the makespan.
+* utilization, as allocated = node-seconds held by jobs / node-seconds of the pool over the makespan;
+  as useful = the same without those in which the job did not get on: adapting, or doing what was lost;
+* idle node time = node-seconds of the pool over the makespan that no job held;
+* flow = turnaround; its maximum, and its mean weighted by the job's first size: ADMIRE (2023, D3.3,
+  section 3.1).
 
 A job counts in a mean when it has the times that the mean needs; a mean over no job is None.
 """
@@ -38,6 +42,8 @@ class JobRun:
     nodes: tuple[tuple[float, int], ...] = ()
     expansions: int = 0
     shrinks: int = 0
+    #: Node-seconds held without getting on.
+    wasted_node_s: float = 0.0
 
     @property
     def wait_s(self) -> float | None:
@@ -86,6 +92,22 @@ def throughput_per_h(runs: Iterable[JobRun]) -> float | None:
     return sum(run.state == "completed" for run in every) / span_s * 3600 if span_s else None
 
 
+def max_flow_s(runs: Iterable[JobRun]) -> float | None:
+    """Longest turnaround of the jobs that started and ended."""
+    return max((run.turnaround_s for run in runs if run.turnaround_s is not None), default=None)
+
+
+def weighted_mean_flow_s(runs: Iterable[JobRun]) -> float | None:
+    """Mean turnaround, each job counted as often as it has nodes at its first start."""
+    weight, total = 0, 0.0
+    for run in runs:
+        flow_s = run.turnaround_s
+        if flow_s is not None and run.nodes:
+            weight += run.nodes[0][1]
+            total += run.nodes[0][1] * flow_s
+    return total / weight if weight else None
+
+
 def utilization(runs: Iterable[JobRun], pool: int | Steps) -> float | None:
     """Share of the pool's node-seconds over the makespan that jobs held; None without a makespan.
 
@@ -94,18 +116,44 @@ def utilization(runs: Iterable[JobRun], pool: int | Steps) -> float | None:
     pool
         Size of the pool in nodes, or its size over time.
     """
+    times = node_time(runs, pool)
+    return None if times is None else times.held_node_s / times.pool_node_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTime:
+    """Node-seconds over the makespan."""
+
+    pool_node_s: float
+    held_node_s: float
+    useful_node_s: float
+
+
+def node_time(runs: Iterable[JobRun], pool: int | Steps) -> NodeTime | None:
+    """Node-seconds of the pool, held by jobs and useful, over the makespan; None without a makespan.
+
+    Parameters
+    ----------
+    pool
+        As for `utilization`.
+    """
     every = list(runs)
     window = _window(every)
     if window is None:
         return None
     first_s, last_s = window
     pool_node_s = pool * (last_s - first_s) if isinstance(pool, int) else node_seconds(pool, first_s, last_s)
-    held_node_s = 0.0
+    held_node_s = wasted_node_s = 0.0
     for run in every:
         if run.start_s is not None:
             until_s = last_s if run.end_s is None else min(last_s, run.end_s)
             held_node_s += node_seconds(run.nodes, max(first_s, run.start_s), until_s)
-    return held_node_s / pool_node_s if pool_node_s > 0 else None
+            wasted_node_s += run.wasted_node_s
+    if pool_node_s <= 0:
+        return None
+    return NodeTime(
+        pool_node_s=pool_node_s, held_node_s=held_node_s, useful_node_s=held_node_s - wasted_node_s
+    )
 
 
 def node_seconds(steps: Steps, first_s: float, last_s: float) -> float:
@@ -117,41 +165,49 @@ def node_seconds(steps: Steps, first_s: float, last_s: float) -> float:
     return total
 
 
-def summarize(runs: Iterable[JobRun], pool: int | Steps) -> dict[str, Any]:
-    """All metrics as plain JSON data, with one entry per job.
+def summarize(runs: Iterable[JobRun], pool: int | Steps, jobs: bool = True) -> dict[str, Any]:
+    """All metrics as plain JSON data. What is not measured, such as energy, is absent, never 0.
 
     Parameters
     ----------
     pool
         Size of the pool in nodes, or its size over time as (time in seconds, nodes) steps.
+    jobs
+        With one entry per job, under ``jobs``.
     """
     every = list(runs)
+    times = node_time(every, pool)
     return {
         "makespan_s": makespan_s(every),
         "mean_wait_s": mean_wait_s(every),
         "mean_turnaround_s": mean_turnaround_s(every),
         "mean_bounded_slowdown": mean_bounded_slowdown(every),
-        "utilization": utilization(every, pool),
+        "max_flow_s": max_flow_s(every),
+        "weighted_mean_flow_s": weighted_mean_flow_s(every),
+        "utilization": None if times is None else times.held_node_s / times.pool_node_s,
+        "useful_utilization": None if times is None else times.useful_node_s / times.pool_node_s,
+        "idle_node_s": None if times is None else times.pool_node_s - times.held_node_s,
         "throughput_per_h": throughput_per_h(every),
         "expansions": sum(run.expansions for run in every),
         "shrinks": sum(run.shrinks for run in every),
         "completed": sum(run.state == "completed" for run in every),
         "failed": sum(run.state == "failed" for run in every),
         "cancelled": sum(run.state == "cancelled" for run in every),
-        "jobs": [
-            {
-                "id": run.id,
-                "name": run.name,
-                "state": run.state,
-                "submit_s": run.submit_s,
-                "start_s": run.start_s,
-                "end_s": run.end_s,
-                "nodes": [[t_s, n] for t_s, n in run.nodes],
-                "expansions": run.expansions,
-                "shrinks": run.shrinks,
-            }
-            for run in every
-        ],
+        **({"jobs": [_job(run) for run in every]} if jobs else {}),
+    }
+
+
+def _job(run: JobRun) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "name": run.name,
+        "state": run.state,
+        "submit_s": run.submit_s,
+        "start_s": run.start_s,
+        "end_s": run.end_s,
+        "nodes": [[t_s, n] for t_s, n in run.nodes],
+        "expansions": run.expansions,
+        "shrinks": run.shrinks,
     }
 
 

@@ -259,9 +259,7 @@ _TARGET = Int(
 _fpsma: Grow = sizing.grow_in_order
 _egs: Grow = sizing.grow_equally
 _DEFINITIONS = (
-    Definition(
-        name="fcfs", summary="First come, first served; nobody is resized.", session=backfill_session
-    ),
+    Definition(name="fcfs", summary="First come, first served; nobody is resized.", session=backfill_session),
     Definition(
         name="easy",
         summary="Backfilling with one reservation: jobs overtake where they do not delay the head.",

@@ -159,7 +159,9 @@ class _Plan:
             return
         text = f"{counted(size)} of {self.idle_nodes} idle, without delay for anyone before it"
         data = {"nodes": size, "idle_nodes": self.idle_nodes}
-        self.actions.append(Start(job=job.id, nodes=size, reason=Reason(ReasonCode.FITS, text, data)))
+        exact = job.is_default or job.start_nodes is not None
+        code = ReasonCode.FITS if exact else ReasonCode.MOLDED_TO_FIT
+        self.actions.append(Start(job=job.id, nodes=size, reason=Reason(code, text, data)))
         self._take(size, expected_s(job))
 
     def _size_now(self, job: JobView, need: int) -> int | None:

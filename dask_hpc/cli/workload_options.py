@@ -1,0 +1,118 @@
+"""Workloads and machines on the command line, shared by all commands that simulate."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from dask_hpc.sim import Machine, Options, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What to simulate on what: the options of a command, together."""
+
+    source: str
+    nodes: int | None
+    malleable_share: float | None
+    seed: int
+    tick_s: float | None
+    decision_s: float
+    latency: str
+    wide: Literal["drop", "clip", "refuse"]
+    options: dict[str, str]
+
+    def load(self) -> tuple[Workload, Machine]:
+        """The workload, with the share of malleable jobs that was asked for, and its machine."""
+        from dataclasses import replace
+
+        from dask_hpc.sim.machine import PUBLISHED
+        from dask_hpc.sim.run import machine_for
+        from dask_hpc.sim.sources import load
+        from dask_hpc.sim.workload import fitted, with_malleable_share
+
+        workload = load(self.source, seed=self.seed, **self.options)
+        machine = machine_for(workload, self.nodes)
+        if self.latency == "published":
+            machine = replace(machine, adaptation=PUBLISHED)
+        workload = fitted(workload, machine.nodes, self.wide)
+        if self.malleable_share is not None:
+            workload = with_malleable_share(workload, self.malleable_share, self.seed, machine.nodes)
+        return workload, machine
+
+    def run_options(self, **more: Any) -> Options:
+        """How to run it."""
+        from dask_hpc.sim import Options
+
+        return Options(seed=self.seed, tick_s=self.tick_s, decision_s=self.decision_s, **more)
+
+
+def _duration(_ctx: click.Context, _option: click.Parameter, value: str | None) -> float | None:
+    from dask_hpc_policies.params import ParameterError, parse_duration
+
+    if value is None:
+        return None
+    try:
+        seconds = parse_duration(value)
+    except ParameterError as error:
+        raise click.BadParameter(str(error)) from None
+    return seconds
+
+
+def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    for name, equals, _ in pairs:
+        if not (name and equals):
+            raise click.BadParameter(f"{name!r} is not NAME=VALUE, such as malleable=0.5")
+    return {name.replace("-", "_"): value for name, _, value in pairs}
+
+
+def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument WORKLOAD and its options to a command, which gets them as `setup`."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        tick_s = kwargs.pop("tick")
+        if tick_s is not None and tick_s <= 0:
+            raise click.UsageError("--tick must be above 0 s")
+        setup = Setup(
+            source=kwargs.pop("workload"),
+            nodes=kwargs.pop("nodes"),
+            malleable_share=kwargs.pop("malleable_share"),
+            seed=kwargs.pop("seed"),
+            tick_s=tick_s,
+            decision_s=kwargs.pop("decision_latency") or 0.0,
+            latency=kwargs.pop("adaptation"),
+            wide=kwargs.pop("wide"),
+            options=kwargs.pop("options"),
+        )
+        return command(*args, setup=setup, **kwargs)
+
+    for decorate in reversed(
+        (
+            click.argument("workload"),
+            click.option("--nodes", type=click.IntRange(1, 10_000_000), metavar="N",
+                         help="Nodes of the machine; without it, what the workload says."),
+            click.option("--option", "options", metavar="NAME=VALUE", multiple=True, callback=_pairs,
+                         help="An option of a builtin workload."),
+            click.option("--malleable-share", type=click.FloatRange(0, 1), metavar="X",
+                         help="Declare this share of the rigid jobs malleable."),
+            click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
+                         help="Seed of everything random."),
+            click.option("--tick", metavar="SECONDS", callback=_duration,
+                         help="Ask the policy at fixed times as well; without it, at events alone."),
+            click.option("--decision-latency", metavar="SECONDS", callback=_duration,
+                         help="Time from asking the policy to its answer taking effect."),
+            click.option("--adaptation", type=click.Choice(["none", "published"]), default="none",
+                         show_default=True, help="How long a resize holds a job up."),
+            click.option("--wide", type=click.Choice(["refuse", "drop", "clip"]), default="refuse",
+                         show_default=True, help="What becomes of jobs that need more nodes than there are."),
+        )
+    ):  # fmt: skip
+        wrapped = decorate(wrapped)
+    return wrapped

@@ -1,0 +1,138 @@
+"""What a run leaves in a folder: tables for other tools, the result as JSON, plots where they can be made.
+
+Rules of the file: plain CSV, times in seconds, one header line. The columns of ``job_statistics.csv`` and
+``pfs_utilization.csv`` are those of ElastiSim (Özden et al. 2022), so that its scripts read them.
+
+=====================  ==================================================================================
+result.json            everything that `dask hpc simulate --json` prints
+jobs.csv               one line a job: times, size, resizes, restarts, time in input and output
+job_statistics.csv     ElastiSim: ID, Type, Submit Time, Start Time, ..., Status
+node_map.csv           which job held which node from when to when
+utilization.csv        nodes held and jobs running and waiting, at every change
+pfs_utilization.csv    ElastiSim: Time, Read, Write, Read (relative), Write (relative); when there was I/O
+=====================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from dask_hpc.sim.run import Result
+
+#: More jobs than that make no readable plot.
+_PLOTTED_JOBS = 2000
+
+
+def write(result: Result, folder: Path) -> list[str]:
+    """Write everything about `result` into `folder`, which is made; returns the names of the files.
+
+    Raises
+    ------
+    WorkloadError
+        When the folder cannot be written to.
+    """
+    tables: dict[str, tuple[Sequence[str], Iterable[Sequence[Any]]]] = {
+        "jobs.csv": (_JOB_COLUMNS, _jobs(result)),
+        "job_statistics.csv": (_ELASTISIM_COLUMNS, _elastisim_jobs(result)),
+        "utilization.csv": (("time_s", "held_nodes", "running_jobs", "waiting_jobs"), utilization(result)),
+    }
+    if result.options.node_ids:
+        rows = ((node, result.workload.jobs[key].id, a, b) for node, key, a, b in result.node_log)
+        tables["node_map.csv"] = (("node", "job", "from_s", "to_s"), rows)
+    if result.file_system:
+        tables["pfs_utilization.csv"] = (
+            ("Time", "Read", "Write", "Read (relative)", "Write (relative)"),
+            _file_system(result),
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, (columns, table) in tables.items():
+            with (folder / name).open("w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                writer.writerow(columns)
+                writer.writerows(table)
+        text = json.dumps(result.to_json(), indent=1, allow_nan=False)
+        (folder / "result.json").write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise WorkloadError(f"{folder}: cannot be written to: {error.strerror or error}") from None
+    return [*tables, "result.json", *_plots(result, folder)]
+
+
+_JOB_COLUMNS = (
+    "id", "name", "kind", "state", "submit_s", "start_s", "end_s", "wait_s", "turnaround_s",
+    "bounded_slowdown", "nodes", "expansions", "shrinks", "restarts", "resize_s", "io_s", "checkpoint_s",
+    "checkpoints", "wasted_node_s",
+)  # fmt: skip
+_ELASTISIM_COLUMNS = (
+    "ID", "Type", "Submit Time", "Start Time", "End Time", "Wait Time", "Makespan", "Turnaround Time",
+    "Status",
+)  # fmt: skip
+
+
+def _jobs(result: Result) -> Iterator[Sequence[Any]]:
+    for run, row in zip(result.runs, result.rows, strict=True):
+        job = result.workload.jobs[row.key]
+        yield (
+            run.id, run.name, job.kind, run.state, run.submit_s, run.start_s, run.end_s, run.wait_s,
+            run.turnaround_s, run.bounded_slowdown, run.nodes[0][1] if run.nodes else 0, run.expansions,
+            run.shrinks, row.restarts, row.resize_s, row.io_s, row.checkpoint_s, row.checkpoints,
+            row.wasted_node_s,
+        )  # fmt: skip
+
+
+def _elastisim_jobs(result: Result) -> Iterator[Sequence[Any]]:
+    for run, row in zip(result.runs, result.rows, strict=True):
+        ran_s = None if run.end_s is None or run.start_s is None else run.end_s - run.start_s
+        yield (
+            row.key, result.workload.jobs[row.key].kind, run.submit_s, run.start_s, run.end_s, run.wait_s,
+            ran_s, run.turnaround_s, run.state,
+        )  # fmt: skip
+
+
+def utilization(result: Result) -> Iterator[tuple[float, int, int, int]]:
+    """Time, nodes held, jobs running and jobs waiting from then on, at every change."""
+    changes: list[tuple[float, int, int, int]] = []
+    for run in result.runs:
+        changes.append((run.submit_s, 0, 0, 1))
+        before = 0
+        for t_s, nodes in run.nodes:
+            runs, ran = int(nodes > 0), int(before > 0)
+            changes.append((t_s, nodes - before, runs - ran, ran - runs if t_s != run.end_s else 0))
+            before = nodes
+    held = running = waiting = 0
+    changes.sort(key=lambda change: change[0])
+    for i, (t_s, nodes, runs, waits) in enumerate(changes):
+        held += nodes
+        running += runs
+        waiting += waits
+        if i + 1 == len(changes) or changes[i + 1][0] != t_s:
+            yield t_s, held, running, waiting
+
+
+def _file_system(result: Result) -> Iterator[Sequence[float]]:
+    limit = result.machine.file_system_bytes_s
+    last: tuple[float, float, float] | None = None
+    for t_s, read, written in result.file_system:
+        if last is not None and last[0] != t_s:
+            yield (*last, *((rate / limit if limit else 0.0) for rate in last[1:]))
+        last = (t_s, read, written)
+    if last is not None:
+        yield (*last, *((rate / limit if limit else 0.0) for rate in last[1:]))
+
+
+def _plots(result: Result, folder: Path) -> list[str]:
+    """Plots, when matplotlib is there and the jobs are not too many to be told apart."""
+    try:
+        from dask_hpc.sim import plots
+    except ImportError:
+        return []
+    if not 0 < len(result.runs) <= _PLOTTED_JOBS:
+        return []
+    return plots.run_figures(result, folder)

@@ -1,0 +1,97 @@
+"""Plots of runs: node map, jobs over time, use of nodes, and several runs side by side.
+
+Needs matplotlib, the extra ``plot``; importing this module without it raises an ImportError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from dask_hpc.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from dask_hpc.sim.run import Result
+
+_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
+
+
+def run_figures(result: Result, folder: Path) -> list[str]:
+    """Write the plots of one run into `folder`; returns their names."""
+    figures = {"jobs.png": jobs_figure(result)}
+    if result.node_log:
+        figures["node_map.png"] = node_map_figure(result)
+    for name, figure in figures.items():
+        _save(figure, folder / name)
+    return list(figures)
+
+
+def node_map_figure(result: Result) -> Figure:
+    """Nodes from bottom to top, time to the right, one colour a job."""
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.add_subplot()
+    for node, key, from_s, to_s in result.node_log:
+        axes.barh(node, to_s - from_s, left=from_s, height=1.0, color=_COLOURS[key % len(_COLOURS)])
+    axes.set(xlabel="time (s)", ylabel="node", title=f"{result.workload.name}, {result.policy['policy']}")
+    axes.set_ylim(-0.5, result.machine.nodes - 0.5)
+    return figure
+
+
+def jobs_figure(result: Result) -> Figure:
+    """Waiting and running time of every job above, nodes held below."""
+    from dask_hpc.sim.outputs import utilization
+
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    for i, run in enumerate(result.runs):
+        if run.start_s is None or run.end_s is None:
+            continue
+        above.barh(i, run.start_s - run.submit_s, left=run.submit_s, height=0.8, color="#dddddd")
+        above.barh(i, run.end_s - run.start_s, left=run.start_s, height=0.8, color=_COLOURS[0])
+    above.set(ylabel="job", title=f"{result.workload.name}, {result.policy['policy']}: waiting, running")
+    above.invert_yaxis()
+    steps = list(utilization(result))
+    below.step([step[0] for step in steps], [step[1] for step in steps], where="post", color=_COLOURS[0])
+    below.set(xlabel="time (s)", ylabel="nodes held", ylim=(0, result.machine.nodes * 1.05))
+    return figure
+
+
+def compare_figure(results: Sequence[tuple[str, Result]], path: Path) -> None:
+    """Write makespans, and waits and turnarounds as box plots, of several runs into `path`.
+
+    Raises
+    ------
+    WorkloadError
+        When the file cannot be written, or matplotlib does not know its kind.
+    """
+    names = [name for name, _ in results]
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    spans, waits, turnarounds = figure.subplots(1, 3)
+    spans.bar(names, [result.metrics(jobs=False)["makespan_s"] or 0.0 for _, result in results])
+    spans.set_title("makespan (s)")
+    for axes, title, attribute in (
+        (waits, "wait (s)", "wait_s"),
+        (turnarounds, "turnaround (s)", "turnaround_s"),
+    ):
+        values: list[list[float]] = [
+            [value for run in result.runs if (value := getattr(run, attribute)) is not None]
+            for _, result in results
+        ]
+        axes.boxplot(values, showmeans=True, showfliers=False)
+        axes.set_xticks(range(1, len(names) + 1), names)
+        axes.set_title(title)
+    for axes in (spans, waits, turnarounds):
+        axes.tick_params(axis="x", rotation=30)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    canvas: Any = FigureCanvasAgg(figure)
+    try:
+        canvas.print_figure(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise WorkloadError(f"{path}: the figure cannot be written: {error}") from None

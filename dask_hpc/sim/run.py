@@ -1,0 +1,190 @@
+"""One run from start to end: workload, policy and machine in; metrics and tables out.
+
+Rules of the file: the only place that measures time, for `--profile`; nothing in the result of a run but
+those seconds depends on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from dask_hpc.clock import stopwatch_s
+from dask_hpc.errors import WorkloadError
+from dask_hpc.sim.asking import Asker
+from dask_hpc.sim.engine import Engine
+from dask_hpc.sim.machine import Machine
+from dask_hpc.sim.options import Options
+from dask_hpc.sim.table import Counts, Refused, Row
+from dask_hpc.sim.workload import Workload, fitted
+from dask_hpc_policies import codec, registry
+from dask_hpc_policies.decision import Action
+from dask_hpc_policies.metrics import JobRun, summarize
+from dask_hpc_policies.model import Trigger
+from dask_hpc_policies.protocol import Policy
+
+#: Version of the layout of `Result.to_json`. Keys are only ever added.
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a run came to."""
+
+    workload: Workload
+    machine: Machine
+    #: `registry.spec_of` the policy.
+    policy: dict[str, Any]
+    options: Options
+    #: One record for each job, in order of submission, and the rows they were made of.
+    runs: tuple[JobRun, ...]
+    rows: tuple[Row, ...]
+    counts: Counts
+    #: The first refusals; `counts.refused` has their number.
+    refusals: tuple[Refused, ...]
+    #: Node, key of the job, from and to, when `Options.node_ids` was set.
+    node_log: tuple[tuple[int, int, float, float], ...] = ()
+    #: Time, bytes per second read and written, when `Options.file_system_series` was set.
+    file_system: tuple[tuple[float, float, float], ...] = ()
+    #: Seconds that the engine and, of these, the policy took.
+    run_s: float = 0.0
+    policy_s: float = 0.0
+
+    def metrics(self, jobs: bool = True) -> dict[str, Any]:
+        """The metrics of the run (`metrics.summarize`), and those of the simulator."""
+        found = summarize(self.runs, self.machine.nodes, jobs=jobs)
+        rows = self.rows
+        checkpoints = sum(row.checkpoints for row in rows)
+        found["restarts"] = sum(row.restarts for row in rows)
+        found["resize_s"] = sum(row.resize_s for row in rows)
+        found["io_s"] = sum(row.io_s for row in rows)
+        if checkpoints:
+            found["mean_checkpoint_s"] = sum(row.checkpoint_s for row in rows) / checkpoints
+        return found
+
+    def to_json(self, jobs: bool = True) -> dict[str, Any]:
+        """Everything that tells what was run and what came out, as plain JSON data."""
+        from dask_hpc import __version__
+
+        return {
+            "schema": SCHEMA,
+            "kind": "simulation",
+            "dask_hpc": __version__,
+            "workload": {
+                "name": self.workload.name,
+                "source": self.workload.source,
+                "jobs": len(self.workload.jobs),
+                "seed": self.workload.seed,
+                "notes": list(self.workload.notes),
+            },
+            "machine": codec.encode(self.machine),
+            "policy": codec.encode(self.policy),
+            "options": codec.encode(self.options),
+            "counts": dataclasses.asdict(self.counts),
+            "refusals": [codec.encode(refused) for refused in self.refusals],
+            **self.metrics(jobs),
+        }
+
+
+def simulate(
+    workload: Workload,
+    policy: Any,
+    *,
+    nodes: int | None = None,
+    machine: Machine | None = None,
+    options: Options | None = None,
+    wide: Literal["drop", "clip", "refuse"] = "refuse",
+    profile: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Run `workload` under `policy`.
+
+    Parameters
+    ----------
+    policy
+        Anything that `dask_hpc_policies.registry.create` takes.
+    nodes
+        Size of the machine; None: that of `machine`.
+    machine
+        None: the one the workload was made for.
+    wide
+        What becomes of jobs that need more nodes than there are: refuse the workload, drop or clip them.
+    profile
+        Measure the time in the policy as well.
+    progress
+        Called now and then with the number of jobs that have ended.
+
+    Raises
+    ------
+    WorkloadError
+        When a job cannot run, or the size of the machine is not known.
+    SimulationError
+        When what must be conserved was not, or the policy goes round in circles.
+    ValueError
+        When `policy` is no policy.
+    """
+    made: Policy = registry.create(policy)
+    machine = machine_for(workload, nodes, machine)
+    chosen = options or Options()
+    fit = fitted(workload, machine.nodes, wide)
+    engine = Engine(fit, made, machine, chosen)
+    timed = _Timed(engine.asker)
+    if profile:
+        engine.asker = timed
+    began_s = stopwatch_s()
+    engine.run(progress)
+    run_s = stopwatch_s() - began_s
+    return Result(
+        workload=fit,
+        machine=machine,
+        policy=registry.spec_of(made),
+        options=chosen,
+        runs=tuple(engine.table.runs(fit.jobs)),
+        rows=tuple(sorted(engine.table.rows, key=lambda row: row.key)),
+        counts=engine.counts,
+        refusals=tuple(engine.refusals),
+        node_log=tuple(sorted(engine.nodes.log)),
+        file_system=tuple(engine.file_system_series),
+        run_s=run_s,
+        policy_s=timed.seconds,
+    )
+
+
+def machine_for(workload: Workload, nodes: int | None, machine: Machine | None = None) -> Machine:
+    """The machine to run on: `machine`, else the workload's own, with `nodes` nodes when that is given.
+
+    Raises
+    ------
+    WorkloadError
+        When nothing says how many nodes there are.
+    """
+    base = machine or workload.machine
+    if base is None:
+        if nodes is None:
+            raise WorkloadError(
+                f"{workload.source or workload.name}: the workload does not say how many nodes its machine "
+                "has; give --nodes"
+            )
+        return Machine(nodes=nodes)
+    return base if nodes is None else replace(base, nodes=nodes)
+
+
+class _Timed:
+    """An asker whose answers are timed."""
+
+    def __init__(self, asker: Asker) -> None:
+        self.submitted = asker.submitted
+        self.finished = asker.finished
+        self.resized = asker.resized
+        self.seconds = 0.0
+        self._ask = asker.ask
+
+    def ask(self, trigger: Trigger, about: int | None) -> Sequence[Action]:
+        """See `Asker`."""
+        began_s = stopwatch_s()
+        try:
+            return self._ask(trigger, about)
+        finally:
+            self.seconds += stopwatch_s() - began_s
