@@ -14,7 +14,7 @@ from dask_hpc.scheduler.nodes import Node
 from dask_hpc.scheduler.state import State
 from dask_hpc.scheduler.windows import Window
 from dask_hpc_policies import states
-from dask_hpc_policies.decision import Shrink
+from dask_hpc_policies.decision import Shrink, Steal
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState
@@ -31,7 +31,7 @@ class Reduction:
     """Taking nodes from one job (or, with `job` None, from plain work)."""
 
     def __init__(
-        self, id: int, job: JobRecord | None, action: Shrink, leaving: list[Node], began_s: float
+        self, id: int, job: JobRecord | None, action: Shrink | Steal, leaving: list[Node], began_s: float
     ) -> None:
         self.id = id
         self.job = job

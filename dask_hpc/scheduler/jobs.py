@@ -17,7 +17,7 @@ from dask_hpc.scheduler.allotment import HOLD, AllotmentSet, Lane, LaneKind
 from dask_hpc.scheduler.performance import Meter
 from dask_hpc_policies import states
 from dask_hpc_policies.jobspec import JobSpec, ResolvedJob
-from dask_hpc_policies.model import DEFAULT_JOB, JobState, JobView
+from dask_hpc_policies.model import DEFAULT_JOB, Interruption, JobState, JobView
 
 #: States in which a job may hold nodes or wait for them.
 ACTIVE: frozenset[JobState] = frozenset({"pending", "running", "adapting", "completing"})
@@ -55,7 +55,12 @@ class JobRecord:
         self.client = client
         self.is_default = is_default
         self.state: JobState = "pending"
+        #: When it began to run, the first time.
         self.start_s: float | None = None
+        self.interruption: Interruption = "none"
+        #: When it was interrupted the last time, and how long it has waited since, together.
+        self.interrupted_s: float | None = None
+        self.paused_s = 0.0
         self.end_s: float | None = None
         self.reason = "submitted"
         #: The user has left the context; no further tasks come.
@@ -116,6 +121,20 @@ class JobRecord:
         if self.state not in ACTIVE:
             self.ended.set()
 
+    def started(self, now_s: float) -> None:
+        """It has its nodes, for the first time or again."""
+        self.step("start")
+        if self.start_s is None or self.interrupted_s is None:
+            self.start_s = now_s
+        else:
+            self.paused_s += now_s - self.interrupted_s
+        self.interruption = "none"
+
+    def interrupted(self, now_s: float) -> None:
+        """Another job has got its nodes: it waits again, and goes on where it was."""
+        self.step("interrupted")
+        self.interruption, self.interrupted_s = "theft", now_s
+
     def borrowed(self, kind: LaneKind) -> Lane:
         """The lane of plain tasks that this job makes because it needs them."""
         for lane in self.inherited:
@@ -149,8 +168,11 @@ class JobRecord:
         walltime_s = self.spec.walltime_s
         remaining_s = None
         if walltime_s is not None:
-            started_s = now_s if self.start_s is None else self.start_s
-            remaining_s = max(0.0, started_s + walltime_s - now_s)
+            until_s = now_s
+            if self.state == "pending" and self.interrupted_s is not None:
+                until_s = self.interrupted_s
+            started_s = until_s if self.start_s is None else self.start_s
+            remaining_s = max(0.0, started_s + self.paused_s + walltime_s - until_s)
         return JobView(
             id=self.id,
             name=self.name,
@@ -169,6 +191,9 @@ class JobRecord:
             min_power_w=self.spec.min_power_w,
             max_power_w=self.spec.max_power_w,
             io_intensity=self.spec.io_intensity,
+            interruption=self.interruption,
+            interrupted_s=self.interrupted_s,
+            restart_s=remaining_s,
             expansions=self.expansions,
             mtct=self.meter.mtct,
             mtct_previous=self.meter.mtct_previous,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dask_hpc.scheduler.jobs import JobRecord
 from dask_hpc.scheduler.state import State
 from dask_hpc_policies.constraints import is_legal
-from dask_hpc_policies.decision import Expand, Reason, ReasonCode, Shrink, Start
+from dask_hpc_policies.decision import Expand, Reason, ReasonCode, Shrink, Start, Steal
 from dask_hpc_policies.wording import counted
 
 
-def refusal(state: State, action: Start | Expand | Shrink, reconfiguring: bool) -> Reason | None:
+def refusal(state: State, action: Start | Expand | Shrink | Steal, reconfiguring: bool) -> Reason | None:
     """Why `action` is refused; None when it is not.
 
     Parameters
@@ -32,7 +32,7 @@ def refusal(state: State, action: Start | Expand | Shrink, reconfiguring: bool) 
         return Reason(ReasonCode.WRONG_STATE, text)
     elif state.settings.lock == "system" and reconfiguring:
         return Reason(ReasonCode.LOCKED, "another job is reconfiguring and hpc.lock is 'system'")
-    elif isinstance(action, Shrink) and state.now_s() < job.no_shrink_before_s:
+    elif isinstance(action, (Shrink, Steal)) and state.now_s() < job.no_shrink_before_s:
         left_s = job.no_shrink_before_s - state.now_s()
         return Reason(
             ReasonCode.COOLDOWN, f"a shrink of {job.id} was taken back; not again for {left_s:.0f} s"
@@ -44,7 +44,7 @@ def refusal(state: State, action: Start | Expand | Shrink, reconfiguring: bool) 
     ):
         left_s = job.no_grow_before_s - state.now_s()
         return Reason(ReasonCode.COOLDOWN, f"nodes could not join {job.id}; not again for {left_s:.0f} s")
-    return _size(state, action, job)
+    return None if isinstance(action, Steal) else _size(state, action, job)
 
 
 def _size(state: State, action: Start | Expand | Shrink, job: JobRecord) -> Reason | None:

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import islice
 from typing import Any
 
-from dask_hpc.scheduler import dask_reads
+from dask_hpc.scheduler.choosing import easiest
 from dask_hpc.scheduler.drain import Drain, Reduction
 from dask_hpc.scheduler.jobs import JobRecord
 from dask_hpc.scheduler.nodes import Node
@@ -33,6 +31,7 @@ from dask_hpc_policies.decision import (
     RequestNodes,
     Shrink,
     Start,
+    Steal,
 )
 from dask_hpc_policies.model import Trigger
 from dask_hpc_policies.wording import counted
@@ -119,14 +118,15 @@ class Rounds:
         ended: list[Outcome] = []
         supply = self._supply()
         for action in actions:
-            if not isinstance(action, Shrink):
+            if not isinstance(action, (Shrink, Steal)):
                 continue
             why = self._refusal(action)
             if why is not None:
                 ended.append(Outcome(action=action, result="refused", reason=why))
                 continue
             job = state.jobs.active[action.job]
-            leaving = self.choose(state.nodes_of(job), state.nodes_up(job) - action.nodes)
+            left = action.nodes if isinstance(action, Shrink) else 0
+            leaving = self.choose(state.nodes_of(job), state.nodes_up(job) - left)
             supply += len(leaving)
             accepted.append((action, self._reduce(round, job, action, leaving).id))
         for action in actions:
@@ -135,15 +135,7 @@ class Rounds:
             elif isinstance(action, (RequestNodes, ReleaseNodes)):
                 ended.append(self.pool(action))
                 continue
-            elif isinstance(action, Shrink):
-                continue
             else:
-                text = f"a running cluster cannot carry out {action.TAG!r}"
-                ended.append(
-                    Outcome(
-                        action=action, result="refused", reason=Reason(ReasonCode.UNKNOWN_ACTION, text)
-                    )
-                )
                 continue
             if why is not None:
                 ended.append(Outcome(action=action, result="refused", reason=why))
@@ -215,9 +207,9 @@ class Rounds:
         id, self._next_id = self._next_id, self._next_id + 1
         return id
 
-    def _refusal(self, action: Start | Expand | Shrink) -> Reason | None:
+    def _refusal(self, action: Start | Expand | Shrink | Steal) -> Reason | None:
         job = self.state.jobs.active.get(action.job)
-        veto = None if job is None else self.windows.veto(job)
+        veto = None if job is None else self.windows.veto(job, interrupt=isinstance(action, Steal))
         return veto or refusal(self.state, action, self.active)
 
     def _need(self, action: Start | Expand) -> int:
@@ -250,28 +242,11 @@ class Rounds:
 
     def choose(self, nodes: list[Node], count: int) -> list[Node]:
         """The nodes that are given up most easily: no state, no shuffle, no actor, little work and data."""
-        scheduler = self.state.scheduler
-        up = [node for node in nodes if node.workers]
-        if count >= len(up):
-            return up
+        return easiest(self.state.scheduler, nodes, count, self.windows.is_member)
 
-        def cost(node: Node) -> tuple[int, int, int, int, int]:
-            workers = [scheduler.workers[a] for a in node.workers]
-            return (
-                self.windows.is_member(node),
-                sum(len(dask_reads.shuffles_on(scheduler, ws.address)) for ws in workers),
-                sum(dask_reads.host_actors(ws) for ws in workers),
-                sum(len(ws.processing) for ws in workers),
-                sum(ws.nbytes for ws in workers),
-            )
-
-        # most often enough of them give up nothing, and then none has to be compared
-        is_bare = partial(dask_reads.is_bare, scheduler)
-        bare = (node for node in up if all(map(is_bare, node.workers)) and not self.windows.is_member(node))
-        costless = list(islice(bare, count))
-        return costless if len(costless) == count else sorted(up, key=cost)[:count]
-
-    def _reduce(self, round: Round, job: JobRecord | None, action: Shrink, leaving: list[Node]) -> Reduction:
+    def _reduce(
+        self, round: Round, job: JobRecord | None, action: Shrink | Steal, leaving: list[Node]
+    ) -> Reduction:
         reduction = Reduction(self._new_id(), job, action, leaving, round.began_s)
         round.reductions.append(reduction)
         if job is not None:
@@ -361,8 +336,13 @@ class Rounds:
         job = reduction.job
         if job is not None and job.active:
             job.reconfig_id = 0
-            job.step("adapted")
-            job.shrinks += 1
+            if isinstance(reduction.action, Steal):
+                # those that were lost are not its own any more either
+                state.give(state.nodes_of(job), None)
+                job.interrupted(state.now_s())
+            else:
+                job.step("adapted")
+                job.shrinks += 1
             job.meter.resized(state.now_s())
             job.reason = reduction.action.reason.text
             state.note_job(job)
@@ -460,8 +440,7 @@ class Rounds:
         if job in state.plain:
             pass  # it has run all the time, without a node
         elif isinstance(action, Start):
-            job.step("start")
-            job.start_s = state.now_s()
+            job.started(state.now_s())
             if job.is_default:
                 state.start_plain(job)
         else:

@@ -142,9 +142,11 @@ class Windows:
         """The producer has entered a phase; in a rigid one it is not resized."""
         self._producer(job).rigid = None if elastic else name
 
-    def veto(self, job: JobRecord) -> Reason | None:
-        """Why the job may not be resized now; None when it may."""
+    def veto(self, job: JobRecord, interrupt: bool = False) -> Reason | None:
+        """Why the job may not be resized, or interrupted, now; None when it may."""
         producer = self.producers.get(job.id)
+        if producer is not None and interrupt:
+            return Reason(ReasonCode.WRONG_STATE, f"{job.id} keeps state on its nodes: it is not interrupted")
         if producer is None or producer.rigid is None:
             return None
         return Reason(ReasonCode.RIGID_PHASE, f"{job.id} is in its rigid phase {producer.rigid!r}")

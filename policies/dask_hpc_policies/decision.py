@@ -54,7 +54,6 @@ class ReasonCode(enum.Enum):
     CLAMPED = "clamped"
     CONFLICT = "conflict"
     #: refusals by the enactor
-    UNKNOWN_ACTION = "unknown-action"
     UNKNOWN_JOB = "unknown-job"
     WRONG_STATE = "wrong-state"
     OUT_OF_BOUNDS = "out-of-bounds"

@@ -2,7 +2,7 @@
 
 Job (Chadha 2021, section 5.3, made explicit)::
 
-    pending -> running <-> adapting
+    pending -> running <-> adapting -interrupted-> pending
        |          |           |
        |          +--close----+--> completing --complete--> completed
        +--cancel, fail (from every state above)--> cancelled, failed
@@ -23,7 +23,7 @@ _END = {"cancel": "cancelled", "fail": "failed"}
 JOB_STATES: Final[Mapping[str, Mapping[str, str]]] = {
     "pending": {"start": "running", "close": "completing", **_END},
     "running": {"adapt": "adapting", "close": "completing", **_END},
-    "adapting": {"adapted": "running", "close": "completing", **_END},
+    "adapting": {"adapted": "running", "interrupted": "pending", "close": "completing", **_END},
     "completing": {"complete": "completed", **_END},
     "completed": {},
     "failed": {},
