@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc.sim.asking import mtct
 from dask_hpc.sim.formats import elastisim
 from dask_hpc.sim.job import (
     Compute,
@@ -145,7 +146,7 @@ def test_messages_take_the_time_of_the_busiest_link(tmp_path: Path, pattern: str
     assert amount(delay.seconds, 4) == pytest.approx(LINKS[pattern] / 12.5e9)
     assert amount(delay.seconds, 1) == 0
     # computing takes 8 s and overlaps
-    assert amount(compute.work, 4) == pytest.approx(max(8, LINKS[pattern] / 12.5e9))
+    assert amount(compute.work, 4) / compute.speed(4) == pytest.approx(max(8, LINKS[pattern] / 12.5e9))
     # without a platform, links have no limit
     delay, compute = stages(read(tmp_path, model, flexible()))
     assert isinstance(delay, Delay)
@@ -170,7 +171,19 @@ def test_formulas_know_the_size_and_the_arguments(tmp_path: Path) -> None:
     first = stages(read_)[0]
     assert isinstance(first, Compute)
     for nodes in range(1, 9):
-        assert amount(first.work, nodes) == pytest.approx(80 / nodes**0.8)
+        assert amount(first.work, nodes) / first.speed(nodes) == pytest.approx(80 / nodes**0.8)
+
+
+def test_the_speed_of_computing_is_known_to_policies(tmp_path: Path) -> None:
+    def share(flops: str, low: int, nodes: int) -> float | None:
+        cpu = {"type": "cpu", "flops": flops, "computation_pattern": "uniform"}
+        return mtct(read(tmp_path, one_phase(cpu), flexible(low=low, high=8)), nodes)
+
+    assert share("8e12 / num_nodes", 1, 8) == pytest.approx(0)
+    assert share("8e12 / num_nodes", 4, 8) == pytest.approx(0)
+    # no faster at all: all that more nodes do is wait
+    assert share("8e12", 1, 8) == pytest.approx(7)
+    assert share("8e12 / num_nodes^0.5", 1, 4) == pytest.approx(1)
 
 
 def test_scheduling_points_stand_before_each_iteration_but_the_first(tmp_path: Path) -> None:

@@ -12,7 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dask_hpc.sim.formats.amounts import Sizes, by_size, most_steps, read_amount, read_formula, repeated
+from dask_hpc.sim.formats.amounts import (
+    BySize,
+    Sizes,
+    by_size,
+    most_steps,
+    read_amount,
+    read_formula,
+    repeated,
+)
 from dask_hpc.sim.formats.elastisim_load import communication_s, divided
 from dask_hpc.sim.formats.fields import Field
 from dask_hpc.sim.job import (
@@ -24,6 +32,7 @@ from dask_hpc.sim.job import (
     Repeat,
     Request,
     SchedulingPoint,
+    SpeedUp,
     Stage,
     Transfer,
     amount,
@@ -206,8 +215,7 @@ class _Reader:
             task.fail("a cpu task needs flops or bytes")
         busiest, _, _ = divided(flops, task.need("computation_pattern"), self.sizes)
         slowest_s = by_size(self.sizes, lambda _, v: v / self.speeds.node_flops, busiest)
-        work = by_size(self.sizes, lambda n, v: max(v, amount(seconds, n)), slowest_s)
-        return [Compute(work=work, speed=CONSTANT)]
+        return [_compute(by_size(self.sizes, lambda n, v: max(v, amount(seconds, n)), slowest_s))]
 
     def io(self, task: Field, depth: int) -> list[Stage]:
         """Reading from or writing to the file system."""
@@ -238,6 +246,17 @@ class _Reader:
         """Tasks one after the other."""
         task.mapping((*_TASK_KEYS, "tasks"))
         return self._tasks(task.need("tasks"), depth + 1)
+
+
+def _compute(seconds: Amount) -> Compute:
+    """A stage that takes `seconds`, as one unit of work where a speed can be given."""
+    if not isinstance(seconds, BySize) or min(seconds.values) <= 0:
+        return Compute(work=seconds, speed=CONSTANT)
+    rows = [(nodes, 1.0 / value) for nodes, value in enumerate(seconds.values, start=seconds.low)]
+    if seconds.low > 1:
+        # what the job would do on one node nobody says: no loss up to its smallest size
+        rows.insert(0, (1, rows[0][1] / seconds.low))
+    return Compute(work=1.0, speed=SpeedUp("table", table=tuple(rows)))
 
 
 _TASKS: Mapping[str, Callable[[_Reader, Field, int], list[Stage]]] = {
