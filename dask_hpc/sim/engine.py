@@ -149,7 +149,8 @@ class Engine:
                 self._submit()
             while calendar and calendar[0][0] == t:
                 self._happen(heapq.heappop(calendar))
-            self._ask()
+            if self._trigger is not None or self._points or self._resized:
+                self._ask()
         if self.progress.io_changed:
             self.progress.schedule_io()
         if self.nodes.free + self.nodes.held + self.nodes.down != self.machine.nodes:

@@ -147,7 +147,7 @@ class Progress:
     # ---------------------------------------------------------------- input and output
 
     def _transfer(self, active: ActiveJob, stage: Transfer) -> bool:
-        if active.left <= 0 or self.engine.machine.node_rate_bytes_s(active.nodes) == inf:
+        if active.left <= 0 or self.file_system.unlimited:
             self._transfer_ended(active, stage)
             return False
         nodes = active.nodes
@@ -158,7 +158,7 @@ class Progress:
         return True
 
     def _transfer_ended(self, active: ActiveJob, stage: Transfer) -> None:
-        if self.engine.machine.node_rate_bytes_s(active.nodes) != inf:
+        if not self.file_system.unlimited:
             self.ended_bytes += active.left
         active.left = 0.0
         self._spent_in_io(active, stage)
