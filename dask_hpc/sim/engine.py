@@ -356,6 +356,7 @@ class Engine:
         """The job gives all its nodes up for another one, and waits again, behind what failed."""
         self.progress.lose(active, keep)
         self._interrupted(active, "theft")
+        self._resized = True
 
     def _interrupted(self, active: ActiveJob, why: Interruption) -> None:
         if active.round is not None:
