@@ -58,9 +58,10 @@ from typing import Any, Literal
 from dask_hpc.sim.formats.amounts import Sizes
 from dask_hpc.sim.formats.fields import Field, parse_yaml
 from dask_hpc.sim.formats.machine_fields import read_machine
+from dask_hpc.sim.formats.speed_fields import read_io_by_nodes, read_speed
 from dask_hpc.sim.formats.stages import read_stages
 from dask_hpc.sim.formats.text_file import read_text
-from dask_hpc.sim.job import LINEAR, Job, Program, SpeedUp, amdahl, power_law, speed_table
+from dask_hpc.sim.job import Job, Program, SpeedUp
 from dask_hpc.sim.machine import Machine
 from dask_hpc.sim.workload import Workload, ordered
 from dask_hpc_policies import constraints
@@ -74,7 +75,6 @@ _OWN = (
 )  # fmt: skip
 _JOB = (*FIELDS, *_OWN, *_SHARED)
 _TOP = ("name", "machine", "applications", "jobs")
-_SPEEDUPS = ("linear", "amdahl", "power-law", "runtimes")
 #: Largest number of nodes, and of jobs.
 _MOST_NODES = 10_000_000
 _MOST_JOBS = 1_000_000
@@ -176,7 +176,7 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
     kind, start, low, high = _sizes(place, keys, spec, machine)
     if spec.min_power_w is not None or spec.max_power_w is not None:
         notes["jobs whose bounds of power are not used: there is no power model"] += 1
-    speed = _speed(keys.get("speedup"))
+    speed = read_speed(keys.get("speedup"))
     stages, runtime, resize = keys.get("stages"), keys.get("runtime"), keys.get("resize")
     program, runtime_s, reference = None, 0.0, 0
     if stages is not None:
@@ -212,7 +212,7 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
         recorded_s=_given(keys, "recorded", lambda field: field.duration_s(above_zero=True), None),
         preferred_nodes=_given(keys, "preferred_nodes", lambda field: field.integer(low, high), None),
         io_intensity=spec.io_intensity,
-        io_by_nodes=_given(keys, "io_by_nodes", _io_by_nodes, ()),
+        io_by_nodes=_given(keys, "io_by_nodes", read_io_by_nodes, ()),
         checkpoint_interval_s=_given(
             keys, "checkpoint_interval", lambda field: field.duration_s(above_zero=True), None
         ),
@@ -277,34 +277,3 @@ def _given(keys: dict[str, Field], key: str, read: Any, default: Any) -> Any:
     """What `read` makes of the value of `key`, if it is there."""
     place = keys.get(key)
     return default if place is None or place.value is None else read(place)
-
-
-def _speed(place: Field | None) -> SpeedUp:
-    if place is None or place.value == "linear":
-        return LINEAR
-    if not isinstance(place.value, dict) or len(place.value) != 1:
-        place.wrong("linear, {amdahl: serial fraction}, {power-law: exponent} or {runtimes: {nodes: time}}")
-    place.mapping(_SPEEDUPS[1:])
-    if (fraction := place.get("amdahl")) is not None:
-        return amdahl(fraction.number(0.0, 1.0))
-    if (exponent := place.get("power-law")) is not None:
-        return power_law(exponent.number(0.0, 1.0))
-    return speed_table(
-        {nodes: time.duration_s(above_zero=True) for nodes, time in _by_nodes(place.need("runtimes"))}
-    )
-
-
-def _io_by_nodes(place: Field) -> tuple[tuple[int, float], ...]:
-    return tuple(sorted((nodes, share.number(0.0, 1.0)) for nodes, share in _by_nodes(place)))
-
-
-def _by_nodes(place: Field) -> list[tuple[int, Field]]:
-    """Entries of a mapping whose keys are numbers of nodes."""
-    rows = []
-    for key, value in place.items():
-        if not (key.isascii() and key.isdigit() and int(key[:9]) > 0 and len(key) < 9):
-            value.fail(f"the key {key!r} is no number of nodes")
-        rows.append((int(key), value))
-    if not rows:
-        place.fail("is empty; give at least one size")
-    return rows
