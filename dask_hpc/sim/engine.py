@@ -356,6 +356,7 @@ class Engine:
         """The job gives all its nodes up for another one, and waits again, behind what failed."""
         self.progress.lose(active, keep)
         self._interrupted(active, "theft")
+        self._resized = True
 
     def _interrupted(self, active: ActiveJob, why: Interruption) -> None:
         if active.round is not None:
@@ -380,6 +381,7 @@ class Engine:
             self.progress.advance(active)
             return
         active.at_point = True
+        self.asker.at_point(active)
         self._points.append(active)
         self.changed("scheduling-point", active)
 
@@ -443,6 +445,7 @@ class Engine:
             points, self._points = self._points, []
             for active in points:
                 active.at_point = False
+                self.asker.at_point(active)
                 if active.state == "running" and active.key in self.active:
                     self.progress.advance(active)
             if self._late:

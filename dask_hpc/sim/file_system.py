@@ -54,8 +54,9 @@ class FileSystem:
         """A job stops; returns the bytes that are left."""
         self._advance(now_s)
         end, nodes, _, _ = self._open.pop(active.key)
+        left_bytes = max(0.0, (end - self._level) * nodes)
         self._load(self.io_nodes - nodes)
-        return max(0.0, (end - self._level) * nodes)
+        return left_bytes
 
     def next_end_s(self) -> float | None:
         """When the next transfer ends at the present rate; None when there is none."""

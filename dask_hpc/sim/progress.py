@@ -90,13 +90,13 @@ class Progress:
         active.began_s = engine.now_s
         if isinstance(stage, Transfer):
             return self._transfer(active, stage)
-        if stage is _PLAIN:
+        if active.job.program is None:
             active.length_s = computing_s(active.job, active.nodes)
         elif isinstance(stage, Compute):
             active.length_s = amount(stage.work, active.nodes) / stage.speed(active.nodes)
         elif isinstance(stage, Delay):
             active.length_s = amount(stage.seconds, active.nodes)
-        if active.length_s <= 0 and stage is not _PLAIN:
+        if active.length_s <= 0 and active.job.program is not None:
             active.left = 0.0
             return False
         engine.schedule_end(active, engine.now_s + active.left * active.length_s)
@@ -121,7 +121,7 @@ class Progress:
         """The calendar says that the present stage is over."""
         if active.length_s > 0:
             self._check_share(active, (self.engine.now_s - active.began_s) / active.length_s)
-        if active.stage is _PLAIN:
+        if active.job.program is None:
             active.stage = None
             self.engine.complete(active)
         else:

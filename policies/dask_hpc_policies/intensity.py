@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dask_hpc_policies.admission import needed_nodes
 from dask_hpc_policies.constraints import largest_at_most
@@ -54,47 +54,54 @@ def preferred_size(job: JobView) -> int:
     return largest_at_most(job.constraint, max(wanted, need), need) or need
 
 
-@dataclass(frozen=True, slots=True)
-class Mix:
+#: Intensities are summed in whole numbers of this fraction: what comes and goes then leaves no rounding
+#: errors behind, and a sum that was kept up equals the one computed anew.
+_UNIT = 1 << 40
+
+
+class Mix(NamedTuple):
     """A set of jobs as two sums, so that jobs come and go at no cost."""
 
-    #: Sum of intensity times nodes.
-    io_nodes: float = 0.0
+    #: Sum of intensity times nodes, in units of 2 ** -40.
+    io_units: int = 0
     nodes: int = 0
+
+    @property
+    def io_nodes(self) -> float:
+        """Sum of intensity times nodes."""
+        return self.io_units / _UNIT
 
     @property
     def intensity(self) -> float:
         """Mean over the nodes; 0 without any."""
-        return self.io_nodes / self.nodes if self.nodes else 0.0
+        return self.io_units / (_UNIT * self.nodes) if self.nodes else 0.0
 
     def plus(self, intensity: float, nodes: int) -> Mix:
         """With a job of `nodes` nodes more; of -`nodes` nodes: with that job less."""
-        return Mix(self.io_nodes + intensity * nodes, self.nodes + nodes)
+        return Mix(self.io_units + round(intensity * _UNIT) * nodes, self.nodes + nodes)
 
     def joined(self, other: Mix) -> Mix:
         """Both sets together."""
-        return Mix(self.io_nodes + other.io_nodes, self.nodes + other.nodes)
+        return Mix(self.io_units + other.io_units, self.nodes + other.nodes)
 
 
 def running_mix(jobs: Iterable[JobView]) -> Mix:
     """The mix of all jobs that hold nodes, at their sizes."""
-    io_nodes, nodes = 0.0, 0
+    mix = Mix()
     for job in jobs:
         if job.nodes > 0 and not job.is_default:
-            io_nodes += job_intensity(job, job.nodes) * job.nodes
-            nodes += job.nodes
-    return Mix(io_nodes, nodes)
+            mix = mix.plus(job_intensity(job, job.nodes), job.nodes)
+    return mix
 
 
 def queued_mix(jobs: Iterable[JobView]) -> Mix:
     """The mix of waiting jobs, at their preferred sizes."""
-    io_nodes, nodes = 0.0, 0
+    mix = Mix()
     for job in jobs:
         size = preferred_size(job)
-        if size and not job.is_default:
-            io_nodes += job_intensity(job, size) * size
-            nodes += size
-    return Mix(io_nodes, nodes)
+        if size:
+            mix = mix.plus(job_intensity(job, size), size)
+    return mix
 
 
 def workload_mix(view: ClusterSnapshot) -> Mix:

@@ -2,8 +2,7 @@
 
 ADMIRE (2023, D3.3, section 4.2.4). Rules of the file: jobs are known by keys of the caller; nothing is
 decided here but which waiting job is best and which size of a running one. Every change costs a few
-operations on arrays, whatever the number of jobs; the sums are exact up to rounding, since each job adds and
-later subtracts the same numbers.
+operations on arrays, whatever the number of jobs, and the sums are those that would be computed anew.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_hpc_policies.admission import needed_nodes
 from dask_hpc_policies.constraints import legal_sizes
@@ -156,8 +154,8 @@ class Balance(Generic[K]):
         Parameters
         ----------
         block
-            Whether the best of all jobs is waited for when none of its sizes fits. Otherwise only sizes
-            that fit take part.
+            Whether the best of all jobs at its best size is waited for when that does not fit. Otherwise
+            only sizes that fit take part.
         """
         count = self._count
         nodes = self._nodes[:count]
@@ -175,23 +173,12 @@ class Balance(Generic[K]):
         if most > least:
             weighted += (delta - least) * (reordering / (most - least))
         chosen = int(place[int(weighted.argmin())])
-        return self._fitting(chosen, place, nodes, delta, idle_nodes)
-
-    def _fitting(
-        self,
-        chosen: int,
-        place: NDArray[np.float64],
-        nodes: NDArray[np.float64],
-        delta: NDArray[np.float64],
-        idle_nodes: int,
-    ) -> Choice | None:
-        """The size of the chosen job that balances best among those that fit; the larger of equals."""
-        first, last = np.searchsorted(place, (chosen, chosen + 1))
-        best: Choice | None = None
-        for row in range(int(first), int(last)):
-            if nodes[row] <= idle_nodes and (best is None or delta[row] <= best.delta):
-                best = Choice(chosen, int(nodes[row]), float(delta[row]))
-        return best
+        # Of its sizes the one that balances best, also where balance has no weight; of equals the larger.
+        first, behind = np.searchsorted(place, (chosen, chosen + 1))
+        row = max(range(int(first), int(behind)), key=lambda row: (-delta[row], row))
+        if nodes[row] > idle_nodes:
+            return None
+        return Choice(chosen, int(nodes[row]), float(delta[row]))
 
     def sizes_by_distance(self, key: K, job: JobView, idle_nodes: int) -> Iterator[tuple[int, float, float]]:
         """Other sizes of a running job, best first: (nodes, intensity, distance) by equation 4.13.
