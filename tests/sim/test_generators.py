@@ -13,7 +13,7 @@ from dask_hpc.errors import WorkloadError
 from dask_hpc.sim import sources
 from dask_hpc.sim.generators import esp, io_aware
 from dask_hpc.sim.generators.generator import Generator
-from dask_hpc.sim.job import Compute, Job, Repeat, Transfer, amount, computing_s
+from dask_hpc.sim.job import Compute, Delay, Job, Repeat, Stage, Transfer, amount, computing_s
 from dask_hpc.sim.sources import load
 from dask_hpc.sim.workload import Workload
 from dask_hpc_policies import constraints
@@ -263,46 +263,51 @@ def test_the_peaks_keep_their_shares() -> None:
     assert sum(io_aware.in_peak(i, 400) for i in range(1, 401)) == 80
 
 
-def alone_s(job: Job, link: float, file_system: float) -> dict[str, float]:
-    """Time of a job alone on its preferred size, by kind of stage."""
+def spent_s(job: Job) -> Counter[str]:
+    """Time of a job on its preferred size on a full machine, by kind of stage."""
     nodes = job.preferred_nodes or 0
     spent: Counter[str] = Counter()
 
-    def walk(stages: tuple[object, ...], times: float) -> None:
+    def walk(stages: tuple[Stage, ...], times: float) -> None:
         for stage in stages:
             if isinstance(stage, Repeat):
                 walk(stage.stages, times * amount(stage.times, nodes))
             elif isinstance(stage, Compute):
                 spent["compute"] += times * amount(stage.work, nodes) / stage.speed(nodes)
+            elif isinstance(stage, Delay):
+                spent["messages"] += times * amount(stage.seconds, nodes)
             elif isinstance(stage, Transfer):
+                # 500 nodes write at once, or one of each 7, which is the mean size, reads
+                share = 48e9 / (500 if stage.direction == "write" else 500 / 7)
                 taking_part = nodes if stage.participants is None else amount(stage.participants, nodes)
-                rate = min(link * taking_part, file_system)
-                spent[stage.direction] += times * amount(stage.size_bytes, nodes) / rate
+                spent[stage.direction] += times * amount(stage.size_bytes, nodes) / share / taking_part
 
     assert job.program is not None
     walk(job.program.stages, 1)
     return spent
 
 
-def test_mebf_applications_spend_their_time_as_they_are_called() -> None:
-    for name, kind in (("mebf-compute", "compute"), ("mebf-read", "read"), ("mebf-write", "write")):
-        workload = make(name, seed=4, jobs=100)
-        spent: Counter[str] = Counter()
-        for job in workload.jobs:
-            spent.update(alone_s(job, 12.5e9, 48e9))
-            assert (job.min_nodes, job.max_nodes) == (
-                (job.preferred_nodes or 0) // 2, 2 * (job.preferred_nodes or 0),
-            )  # fmt: skip
-        # reading counts twice: what the first node reads it also scatters
-        spent["read"] *= 2
-        assert max(spent, key=lambda key: spent[key]) == kind, (name, spent)
-        assert {job.submit_s for job in workload.jobs} == {0}
-        assert {job.priority for job in workload.jobs} == {0, 1}
+@pytest.mark.parametrize(("name", "kind"), [("compute", "compute"), ("read", "read"), ("write", "write")])
+def test_mebf_applications_spend_their_time_as_they_are_called(name: str, kind: str) -> None:
+    workload = make(f"mebf-{name}", seed=4, jobs=100)
+    for job in workload.jobs:
+        spent = spent_s(job)
+        assert max(spent, key=lambda key: spent[key]) == kind
+        assert 3500 < sum(spent.values()) < 23_000
+        assert (job.min_nodes, job.max_nodes) == (
+            (job.preferred_nodes or 0) // 2, 2 * (job.preferred_nodes or 0),
+        )  # fmt: skip
+    assert {job.submit_s for job in workload.jobs} == {0}
+    assert {job.priority for job in workload.jobs} == {0, 1}
+    assert {job.nodes for job in workload.jobs} == {None}
+    exact = make(f"mebf-{name}", seed=4, jobs=100, start="preferred").jobs
+    assert [job.nodes for job in exact] == [job.preferred_nodes for job in workload.jobs]
 
 
 def test_mebf_mixed_has_exact_shares() -> None:
     counts = Counter(job.application for job in make("mebf-mixed", jobs=300).jobs)
     assert counts == {"compute": 150, "read": 75, "write": 75}
+    assert len(make("mebf-mixed", jobs=7).jobs) == 7
 
 
 def test_poisson_has_the_load_that_was_asked_for() -> None:
