@@ -242,9 +242,9 @@ class _Plan:
         if lacking <= 0:
             return
         need, seconds = (size, expected_s(thief)) if whole else (lacking, 0.0)
-        if self.params["malleable_victims"] and not self.locked:
-            if self._shrink_one(thief, lacking, need, seconds):
-                return
+        may_shrink = self.params["malleable_victims"] and not self.locked
+        if may_shrink and self._shrink_one(thief, lacking, need, seconds):
+            return
         failed_s = 0.0 if thief.interrupted_s is None else thief.interrupted_s
         seen = self.before.get(thief.id) == failed_s
         self.considered[thief.id] = failed_s
