@@ -242,8 +242,8 @@ class _Plan:
         if lacking <= 0:
             return
         need, seconds = (size, expected_s(thief)) if whole else (lacking, 0.0)
-        may_shrink = self.params["malleable_victims"] and not self.locked
-        if may_shrink and self._shrink_one(thief, lacking, need, seconds):
+        gives = self.params["malleable_victims"] and not self.locked
+        if gives and self._shrink_one(thief, lacking, need, seconds):
             return
         failed_s = 0.0 if thief.interrupted_s is None else thief.interrupted_s
         seen = self.before.get(thief.id) == failed_s
