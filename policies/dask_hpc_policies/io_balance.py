@@ -187,11 +187,12 @@ class Balance(Generic[K]):
         """
         now = self.running[key]
         rest = self.system.plus(now.intensity, -now.nodes)
-        workload = self.workload
+        workload, io_nodes, held = self.workload, rest.io_nodes, rest.nodes
         found = []
         for nodes in legal_sizes(job.constraint, job.min_nodes, min(job.max_nodes, now.nodes + idle_nodes)):
             if nodes != now.nodes:
                 intensity = job_intensity(job, nodes)
-                found.append((abs(workload - rest.plus(intensity, nodes).intensity), -nodes, intensity))
+                delta = abs(workload - (io_nodes + intensity * nodes) / (held + nodes))
+                found.append((delta, -nodes, intensity))
         found.sort()
         return ((-nodes, intensity, delta) for delta, nodes, intensity in found)
