@@ -150,6 +150,8 @@ class Engine:
             while calendar and calendar[0][0] == t:
                 self._happen(heapq.heappop(calendar))
             self._ask()
+        if self.progress.io_changed:
+            self.progress.schedule_io()
         if self.nodes.free + self.nodes.held + self.nodes.down != self.machine.nodes:
             raise SimulationError(f"at {t:g} s {self.nodes} do not add up to {self.machine.nodes} nodes")
         return True
@@ -252,7 +254,7 @@ class Engine:
         self._sequence += 1
         heapq.heappush(self._calendar, (at_s, kind, self._sequence, active, data))
 
-    def io_changed(self) -> None:
+    def note_io(self) -> None:
         """The rate of the file system has changed."""
         if self.options.file_system_series:
             file_system = self.progress.file_system

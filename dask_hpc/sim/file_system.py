@@ -101,5 +101,10 @@ class FileSystem:
         return entry is not None and entry[2] == number
 
     def _drop_stale(self) -> None:
-        while self._heap and not self._is_open(self._heap[0][2], self._heap[0][1]):
-            heapq.heappop(self._heap)
+        heap = self._heap
+        while heap:
+            _, number, active = heap[0]
+            entry = self._open.get(active.key)
+            if entry is not None and entry[2] == number:
+                return
+            heapq.heappop(heap)
