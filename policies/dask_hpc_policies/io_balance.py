@@ -20,6 +20,10 @@ from dask_hpc_policies.model import JobView
 K = TypeVar("K", bound=Hashable)
 
 
+#: Distances of intensities that differ by less are equal.
+_ALIKE = 1e-12
+
+
 class Choice(NamedTuple):
     """A waiting job and a size for it."""
 
@@ -167,10 +171,10 @@ class Balance(Generic[K]):
             place, io, nodes = place[fits], io[fits], nodes[fits]
         delta = np.abs(self.workload - (system.io_nodes + io) / (system.nodes + nodes))
         least, most = float(delta.min()), float(delta.max())
-        # Alone in the queue, or all alike: then that part decides nothing.
+        # Alone in the queue, or all alike but for rounding: then that part decides nothing.
         last = max(1, len(self.keys) + len(self.running) - 1)
         weighted = place * ((1.0 - reordering) / last)
-        if most > least:
+        if most - least > _ALIKE:
             weighted += (delta - least) * (reordering / (most - least))
         chosen = int(place[int(weighted.argmin())])
         # Of its sizes the one that balances best, also where balance has no weight; of equals the larger.

@@ -133,7 +133,7 @@ def priorities(
     found = []
     for place, nodes, delta in tuples:
         fairness = place / last if last else 0.0  # (4.5)
-        norm = (delta - low) / (high - low) if high > low else 0.0  # (4.8)
+        norm = (delta - low) / (high - low) if high - low > 1e-12 else 0.0  # (4.8)
         found.append(((1 - reordering) * fairness + reordering * norm, delta, place, nodes))  # (4.9)
     return found
 
