@@ -462,10 +462,11 @@ class Engine:
         about, self._about = self._about, None
         if not self.active or trigger is None:
             return
-        if self.changes == self._asked_at:
-            self.counts.idle_policy_calls += 1
+        idle, scans = self.changes == self._asked_at, self.counts.queue_scans
         self._asked_at = self.changes
         actions = self.asker.ask(trigger, about)
+        self.counts.idle_policy_calls += idle
+        self.counts.idle_queue_scans += idle * (self.counts.queue_scans - scans)
         if not actions:
             return
         if self.options.decision_s > 0:
