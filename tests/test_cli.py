@@ -28,7 +28,10 @@ from dask_hpc_policies.codec import encode
 from dask_hpc_policies.decision import Decision
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 
-COMMANDS = ["cancel", "config", "decisions", "demo", "doctor", "jobs", "policies", "replay", "status"]
+COMMANDS = [
+    "cancel", "compare", "config", "decisions", "demo", "doctor", "jobs", "policies", "replay", "simulate",
+    "status",
+]  # fmt: skip
 ASK = {"status": [], "jobs": [], "decisions": [], "cancel": ["some-job"]}
 
 

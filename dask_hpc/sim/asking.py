@@ -36,6 +36,9 @@ class Asker(Protocol):
     def resized(self, active: ActiveJob) -> None:
         """A job has another size."""
 
+    def at_point(self, active: ActiveJob) -> None:
+        """A job has come to a scheduling point (`ActiveJob.at_point`), or goes on from it."""
+
     def ask(self, trigger: Trigger, about: int | None) -> Sequence[Action]:
         """What to do now, holds left out."""
         ...
@@ -79,6 +82,10 @@ class BySession:
     def resized(self, active: ActiveJob) -> None:
         """See `Asker`."""
         self.session.resized(active.key, active.nodes)
+
+    def at_point(self, active: ActiveJob) -> None:
+        """See `Asker`."""
+        self.session.at_point(active.key, active.at_point)
 
     def ask(self, trigger: Trigger, about: int | None) -> Sequence[Action]:
         """See `Asker`."""
@@ -127,6 +134,9 @@ class BySnapshots:
         del self._order[bisect_left(self._order, place)]
 
     def resized(self, active: ActiveJob) -> None:
+        """See `Asker`."""
+
+    def at_point(self, active: ActiveJob) -> None:
         """See `Asker`."""
 
     def ask(self, trigger: Trigger, about: int | None) -> Sequence[Action]:
@@ -205,6 +215,7 @@ def pending_view(active: ActiveJob) -> JobView:
         priority=job.priority,
         io_intensity=job.io_intensity,
         io_by_nodes=job.io_by_nodes,
+        at_scheduling_point=job.program is None or job.program.resize == "anytime",
         interruption=active.interruption,
         interrupted_s=active.interrupted_s,
     )

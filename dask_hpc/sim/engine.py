@@ -116,16 +116,31 @@ class Engine:
     def fork(self, policy: Policy | None = None) -> Engine:
         """A copy that goes on from here by itself, with another policy when one is given.
 
-        The copy goes on exactly as the original does. A new policy begins with its initial state.
+        The copy goes on exactly as the original does. A new policy begins with its initial state, and is
+        asked at once.
         """
         other = copy.deepcopy(self)
         if policy is not None:
             other.policy = policy
             other.single = getattr(policy, "params", {}).get("events") == "single"
             other.asker = make_asker(other)
-            other.changes += 1
-            other._trigger = "settings"
+            other.changed("settings")
+            other._ask()
         return other
+
+    def adopt(self, now_s: float, jobs: list[tuple[ActiveJob, int]]) -> None:
+        """Begin at `now_s` with jobs that run on so many nodes, or wait on none; before anything else."""
+        self.now_s = now_s
+        self.counts.moments = 1
+        self._next_job = len(self.workload.jobs)
+        for active, nodes in jobs:
+            self.active[active.key] = active
+            self.by_id[active.job.id] = active
+            self.asker.submitted(active)
+            if nodes:
+                self.start(active, nodes)
+        self.changed("settings")
+        self._ask()
 
     def _moment(self, until_s: float) -> bool:
         """Everything that happens at the next moment; False when there is none up to `until_s`."""
@@ -149,7 +164,10 @@ class Engine:
                 self._submit()
             while calendar and calendar[0][0] == t:
                 self._happen(heapq.heappop(calendar))
-            self._ask()
+            if self._trigger is not None or self._points or self._resized:
+                self._ask()
+        if self.progress.io_changed:
+            self.progress.schedule_io()
         if self.nodes.free + self.nodes.held + self.nodes.down != self.machine.nodes:
             raise SimulationError(f"at {t:g} s {self.nodes} do not add up to {self.machine.nodes} nodes")
         return True
@@ -252,7 +270,7 @@ class Engine:
         self._sequence += 1
         heapq.heappush(self._calendar, (at_s, kind, self._sequence, active, data))
 
-    def io_changed(self) -> None:
+    def note_io(self) -> None:
         """The rate of the file system has changed."""
         if self.options.file_system_series:
             file_system = self.progress.file_system
@@ -263,11 +281,6 @@ class Engine:
         self.counts.refused += 1
         if len(self.refusals) < _KEPT:
             self.refusals.append(refused)
-
-    @property
-    def free_nodes(self) -> int:
-        """Nodes that are up and held by no job."""
-        return self.nodes.free
 
     def goes_on(self) -> bool:
         """Whether ticks and random failures still have a run to happen in.
@@ -356,6 +369,7 @@ class Engine:
         """The job gives all its nodes up for another one, and waits again, behind what failed."""
         self.progress.lose(active, keep)
         self._interrupted(active, "theft")
+        self._resized = True
 
     def _interrupted(self, active: ActiveJob, why: Interruption) -> None:
         if active.round is not None:
@@ -380,6 +394,7 @@ class Engine:
             self.progress.advance(active)
             return
         active.at_point = True
+        self.asker.at_point(active)
         self._points.append(active)
         self.changed("scheduling-point", active)
 
@@ -402,20 +417,13 @@ class Engine:
         del self.by_id[active.job.id]
         if active.round is not None:
             self.rounds.left(active)
-        if steps:
-            steps.append((self.now_s, 0))
+        if steps or active.io_s or active.restarts or active.wasted_node_s:
+            sizes = (*steps, (self.now_s, 0)) if steps else active.nodes
             self.table.rows.append(
                 Row(
-                    active.key, start_s, self.now_s, tuple(steps), state, active.expansions, active.shrinks,
+                    active.key, start_s, self.now_s, sizes, state, active.expansions, active.shrinks,
                     active.restarts, active.resize_s, active.io_s, active.checkpoint_s, active.checkpoints,
                     active.wasted_node_s,
-                )
-            )  # fmt: skip
-        elif active.io_s or active.restarts or active.wasted_node_s:
-            self.table.rows.append(
-                Row(
-                    active.key, start_s, self.now_s, active.nodes, state, 0, 0, active.restarts, 0.0,
-                    active.io_s, active.checkpoint_s, active.checkpoints, active.wasted_node_s,
                 )
             )  # fmt: skip
         else:
@@ -443,6 +451,7 @@ class Engine:
             points, self._points = self._points, []
             for active in points:
                 active.at_point = False
+                self.asker.at_point(active)
                 if active.state == "running" and active.key in self.active:
                     self.progress.advance(active)
             if self._late:
@@ -453,10 +462,11 @@ class Engine:
         about, self._about = self._about, None
         if not self.active or trigger is None:
             return
-        if self.changes == self._asked_at:
-            self.counts.idle_policy_calls += 1
+        idle, scans = self.changes == self._asked_at, self.counts.queue_scans
         self._asked_at = self.changes
         actions = self.asker.ask(trigger, about)
+        self.counts.idle_policy_calls += idle
+        self.counts.idle_queue_scans += idle * (self.counts.queue_scans - scans)
         if not actions:
             return
         if self.options.decision_s > 0:

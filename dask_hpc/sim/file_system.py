@@ -10,6 +10,7 @@ shared equally per node, is that of ADMIRE deliverable 3.3 (2023, section 4.2).
 from __future__ import annotations
 
 import heapq
+from math import inf
 
 from dask_hpc.sim.active import ActiveJob
 from dask_hpc.sim.machine import Machine
@@ -22,7 +23,10 @@ class FileSystem:
     """Transfers under way."""
 
     def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+        self._link = inf if machine.link_bytes_s is None else machine.link_bytes_s
+        self._whole = inf if machine.file_system_bytes_s is None else machine.file_system_bytes_s
+        #: Transfers take no time at all.
+        self.unlimited = self._link == self._whole == inf
         #: Bytes that a node doing I/O all the time would have moved, now.
         self._level = 0.0
         self._at_s = 0.0
@@ -54,8 +58,9 @@ class FileSystem:
         """A job stops; returns the bytes that are left."""
         self._advance(now_s)
         end, nodes, _, _ = self._open.pop(active.key)
+        left_bytes = max(0.0, (end - self._level) * nodes)
         self._load(self.io_nodes - nodes)
-        return max(0.0, (end - self._level) * nodes)
+        return left_bytes
 
     def next_end_s(self) -> float | None:
         """When the next transfer ends at the present rate; None when there is none."""
@@ -72,14 +77,18 @@ class FileSystem:
         self._advance(now_s)
         due = self._heap[0][0]
         self._level = max(self._level, due)
+        limit = due + abs(due) * _TOGETHER
         jobs = []
-        while self._heap and self._heap[0][0] <= due + abs(due) * _TOGETHER:
+        while self._heap and self._heap[0][0] <= limit:
             _, number, active = heapq.heappop(self._heap)
-            if self._is_open(active, number):
-                _, nodes, _, _ = self._open.pop(active.key)
-                self._load(self.io_nodes - nodes)
+            entry = self._open.get(active.key)
+            if entry is not None and entry[2] == number:
+                del self._open[active.key]
+                self._load(self.io_nodes - entry[1])
                 jobs.append((number, active))
-        return [active for _, active in sorted(jobs, key=lambda item: item[0])]
+        if len(jobs) > 1:
+            jobs.sort(key=lambda job: job[0])
+        return [active for _, active in jobs]
 
     def _advance(self, now_s: float) -> None:
         grown = self._rate * (now_s - self._at_s)
@@ -89,16 +98,23 @@ class FileSystem:
 
     def _load(self, io_nodes: int) -> None:
         self.io_nodes = io_nodes
-        self._rate = self._machine.node_rate_bytes_s(io_nodes) if io_nodes else 0.0
+        rate = 0.0
+        if io_nodes:
+            # `Machine.node_rate_bytes_s`, without its questions
+            rate = self._whole / io_nodes
+            if rate > self._link:
+                rate = self._link
+        self._rate = rate
         if not self._open:
             # Nobody's end is measured from it any more: begin anew, and keep the digits.
             self._level = 0.0
             self._heap.clear()
 
-    def _is_open(self, active: ActiveJob, number: int) -> bool:
-        entry = self._open.get(active.key)
-        return entry is not None and entry[2] == number
-
     def _drop_stale(self) -> None:
-        while self._heap and not self._is_open(self._heap[0][2], self._heap[0][1]):
-            heapq.heappop(self._heap)
+        heap = self._heap
+        while heap:
+            _, number, active = heap[0]
+            entry = self._open.get(active.key)
+            if entry is not None and entry[2] == number:
+                return
+            heapq.heappop(heap)

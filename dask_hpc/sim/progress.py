@@ -8,6 +8,7 @@ the bytes asked for.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from dask_hpc.errors import SimulationError
@@ -34,6 +35,9 @@ class Progress:
         self.ended_bytes = 0.0
         #: Number of the calendar entry for the next end of a transfer; others are stale.
         self._io_version = 0
+        self._io_at_s = inf
+        #: Whether the load has changed in this moment.
+        self.io_changed = False
 
     def begin(self, active: ActiveJob) -> None:
         """A job has just been given its nodes: it does its first stage, or goes on after a failure."""
@@ -57,32 +61,34 @@ class Progress:
 
     def advance(self, active: ActiveJob) -> None:
         """Go on to the next stage that takes time, or to the end of the job."""
-        engine = self.engine
-        assert active.walker is not None
+        engine, walker, nodes = self.engine, active.walker, active.nodes
+        assert walker is not None
         while True:
-            stage = active.walker.next(active.nodes)
-            if stage is None:
+            stage = walker.next(nodes)
+            if isinstance(stage, Transfer):
+                active.stage = stage
+                active.left = amount(stage.size_bytes, nodes)
+                active.began_s = engine.now_s
+                if self._transfer(active, stage):
+                    return
+            elif isinstance(stage, (Compute, Delay)):
+                active.stage = stage
+                active.left = 1.0
+                if self.resume(active):
+                    return
+            elif stage is None:
                 active.stage = None
                 engine.complete(active)
                 return
-            if isinstance(stage, SchedulingPoint):
-                # Between two stages: a resize here has nothing to interrupt.
+            elif isinstance(stage, SchedulingPoint):
                 active.stage = None
                 engine.reached_point(active)
                 return
-            if isinstance(stage, Request):
-                active.requested_nodes = max(1, round(amount(stage.nodes, active.nodes)))
-                if active.requested_nodes == active.nodes:
-                    active.requested_nodes = None
-                else:
+            elif isinstance(stage, Request):
+                wanted = max(1, round(amount(stage.nodes, nodes)))
+                active.requested_nodes = None if wanted == nodes else wanted
+                if wanted != nodes:
                     engine.changed("request", active)
-                continue
-            active.stage = stage
-            active.left = 1.0
-            if isinstance(stage, Transfer):
-                active.left = amount(stage.size_bytes, active.nodes)
-            if self.resume(active):
-                return
 
     def resume(self, active: ActiveJob) -> bool:
         """Do the rest of the present stage at the present size; False when it takes no time at all."""
@@ -90,13 +96,13 @@ class Progress:
         active.began_s = engine.now_s
         if isinstance(stage, Transfer):
             return self._transfer(active, stage)
-        if stage is _PLAIN:
+        if active.job.program is None:
             active.length_s = computing_s(active.job, active.nodes)
         elif isinstance(stage, Compute):
             active.length_s = amount(stage.work, active.nodes) / stage.speed(active.nodes)
         elif isinstance(stage, Delay):
             active.length_s = amount(stage.seconds, active.nodes)
-        if active.length_s <= 0 and stage is not _PLAIN:
+        if active.length_s <= 0 and active.job.program is not None:
             active.left = 0.0
             return False
         engine.schedule_end(active, engine.now_s + active.left * active.length_s)
@@ -111,7 +117,7 @@ class Progress:
             self.ended_bytes += active.left - left_bytes
             active.left = left_bytes
             self._spent_in_io(active, stage)
-            self._schedule_io()
+            self.io_changed = True
         elif stage is not None and active.length_s > 0:
             share = min(active.left, (now_s - active.began_s) / active.length_s)
             active.left -= share
@@ -121,7 +127,7 @@ class Progress:
         """The calendar says that the present stage is over."""
         if active.length_s > 0:
             self._check_share(active, (self.engine.now_s - active.began_s) / active.length_s)
-        if active.stage is _PLAIN:
+        if active.job.program is None:
             active.stage = None
             self.engine.complete(active)
         else:
@@ -141,18 +147,18 @@ class Progress:
     # ---------------------------------------------------------------- input and output
 
     def _transfer(self, active: ActiveJob, stage: Transfer) -> bool:
-        if active.left <= 0 or self.engine.machine.node_rate_bytes_s(active.nodes) == float("inf"):
+        if active.left <= 0 or self.file_system.unlimited:
             self._transfer_ended(active, stage)
             return False
         nodes = active.nodes
         if stage.participants is not None:
             nodes = max(1, min(nodes, round(amount(stage.participants, nodes))))
         self.file_system.add(active, active.left, nodes, self.engine.now_s, stage.direction == "read")
-        self._schedule_io()
+        self.io_changed = True
         return True
 
     def _transfer_ended(self, active: ActiveJob, stage: Transfer) -> None:
-        if self.engine.machine.node_rate_bytes_s(active.nodes) != float("inf"):
+        if not self.file_system.unlimited:
             self.ended_bytes += active.left
         active.left = 0.0
         self._spent_in_io(active, stage)
@@ -168,22 +174,33 @@ class Progress:
             active.checkpoint_s += spent_s
 
     def io_event(self, version: int) -> None:
-        """The next transfer ends now, unless the load has changed since that was computed."""
+        """The next transfer ends now, unless the load has grown since that was computed."""
         if version != self._io_version:
             return
-        for active in self.file_system.ended(self.engine.now_s):
+        self._io_at_s = inf
+        self.io_changed = True
+        now_s = self.engine.now_s
+        at_s = self.file_system.next_end_s()
+        if at_s is None or at_s > now_s:
+            return
+        for active in self.file_system.ended(now_s):
             stage = active.stage
             assert isinstance(stage, Transfer)
             self._transfer_ended(active, stage)
             self.advance(active)
-        self._schedule_io()
 
-    def _schedule_io(self) -> None:
-        self._io_version += 1
+    def schedule_io(self) -> None:
+        """The load of the file system has changed in this moment: find the next end anew.
+
+        An entry that comes too early is left where it is, and finds out: most often the load only grows.
+        """
+        self.io_changed = False
         at_s = self.file_system.next_end_s()
-        if at_s is not None:
-            self.engine.schedule_io(max(at_s, self.engine.now_s), self._io_version)
-        self.engine.io_changed()
+        if at_s is not None and at_s < self._io_at_s:
+            self._io_version += 1
+            self._io_at_s = max(at_s, self.engine.now_s)
+            self.engine.schedule_io(self._io_at_s, self._io_version)
+        self.engine.note_io()
 
     # ---------------------------------------------------------------- failures
 

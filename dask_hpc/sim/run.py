@@ -178,6 +178,7 @@ class _Timed:
         self.submitted = asker.submitted
         self.finished = asker.finished
         self.resized = asker.resized
+        self.at_point = asker.at_point
         self.seconds = 0.0
         self._ask = asker.ask
 

@@ -15,7 +15,7 @@ from typing import Any
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim import swf
 from dask_hpc.sim.formats import elastisim, sacct, trace_file, yaml_file
-from dask_hpc.sim.generators import esp, io_aware, mebf, poisson, toys
+from dask_hpc.sim.generators import esp, io_aware, mebf, node_failures, poisson, toys
 from dask_hpc.sim.workload import Workload
 from dask_hpc_policies.params import suggestion
 
@@ -43,6 +43,7 @@ BUILTIN: Mapping[str, Callable[..., Workload]] = {
         mebf.mebf_mixed,
         toys.node_stealing,
         poisson.poisson,
+        node_failures.node_failures,
     )
 }
 

@@ -45,7 +45,7 @@ class Counts:
     #: Calls of the policy, and how often the queue behind the head was looked through.
     policy_calls: int = 0
     queue_scans: int = 0
-    #: The same at moments at which no job and no node changed: always 0.
+    #: The same when no job and no node had changed since the last call: 0, unless the engine is at fault.
     idle_policy_calls: int = 0
     idle_queue_scans: int = 0
     starts: int = 0

@@ -8,10 +8,12 @@ ADMIRE (2023, D3.3, section 4.2), equations 4.5 to 4.13, algorithms 2 and 3. Two
 * a malleable job at a scheduling point takes the size that brings the two intensities nearest. It expands
   whenever that helps. It shrinks only when the nodes go to the best job of the queue, and that helps too.
 
-Read so where the source is silent or cannot be meant: of the best job, any size that fits will do; the
-choice ends when nothing fits; a part of the priority whose values are all equal counts as 0; a resize must
-bring the intensities nearer also when that of the workload is brought up to date. Places are counted over
-queued and running jobs together (text at equation 4.5), waiting jobs first.
+Read so where the source is silent or cannot be meant: equation 4.11 picks job and size together, so the
+best job waits for its best size; the choice ends when nothing fits; a part of the priority whose values are
+all equal counts as 0; a resize must bring the intensities nearer also when that of the workload is brought
+up to date. Places are counted over queued and running jobs together (text at equation 4.5), waiting jobs
+first. While nobody waits the workload is what runs, the intensities are equal, and the equations have no
+wish: idle nodes then go to jobs at a scheduling point, as in the source's baseline `fcfs-malleable`.
 
 Run-time adaptation of the reordering (the source's future work, our rule): `reordering` is the most, and
 what is used is its share (W - lowest) / (highest - lowest), with W the workload's intensity and its lowest
@@ -25,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_hpc_policies.admission import Pass
+from dask_hpc_policies.constraints import largest_at_most
 from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink
 from dask_hpc_policies.intensity import job_intensity
 from dask_hpc_policies.io_balance import Balance, Choice
@@ -110,6 +113,10 @@ def better_size(
     None to leave it as it is. The text is the key of that job in the queue, empty for an expansion.
     """
     now = balance.running[key]
+    if not balance.keys:
+        reach = min(job.max_nodes, now.nodes + idle_nodes)
+        largest = largest_at_most(job.constraint, reach, now.nodes + 1)
+        return None if largest is None else (largest, job_intensity(job, largest), "")
     distance = abs(balance.workload - balance.system.intensity)
     for nodes, intensity, delta in balance.sizes_by_distance(key, job, idle_nodes):
         if delta >= distance - GAIN:

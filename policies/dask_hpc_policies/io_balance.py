@@ -11,7 +11,6 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_hpc_policies.admission import needed_nodes
 from dask_hpc_policies.constraints import legal_sizes
@@ -19,6 +18,10 @@ from dask_hpc_policies.intensity import Mix, job_intensity, preferred_size
 from dask_hpc_policies.model import JobView
 
 K = TypeVar("K", bound=Hashable)
+
+
+#: Distances of intensities that differ by less are equal.
+_ALIKE = 1e-12
 
 
 class Choice(NamedTuple):
@@ -155,8 +158,8 @@ class Balance(Generic[K]):
         Parameters
         ----------
         block
-            Whether the best of all jobs is waited for when none of its sizes fits. Otherwise only sizes
-            that fit take part.
+            Whether the best of all jobs at its best size is waited for when that does not fit. Otherwise
+            only sizes that fit take part.
         """
         count = self._count
         nodes = self._nodes[:count]
@@ -168,29 +171,18 @@ class Balance(Generic[K]):
             place, io, nodes = place[fits], io[fits], nodes[fits]
         delta = np.abs(self.workload - (system.io_nodes + io) / (system.nodes + nodes))
         least, most = float(delta.min()), float(delta.max())
-        # Alone in the queue, or all alike: then that part decides nothing.
+        # Alone in the queue, or all alike but for rounding: then that part decides nothing.
         last = max(1, len(self.keys) + len(self.running) - 1)
         weighted = place * ((1.0 - reordering) / last)
-        if most > least:
+        if most - least > _ALIKE:
             weighted += (delta - least) * (reordering / (most - least))
         chosen = int(place[int(weighted.argmin())])
-        return self._fitting(chosen, place, nodes, delta, idle_nodes)
-
-    def _fitting(
-        self,
-        chosen: int,
-        place: NDArray[np.float64],
-        nodes: NDArray[np.float64],
-        delta: NDArray[np.float64],
-        idle_nodes: int,
-    ) -> Choice | None:
-        """The size of the chosen job that balances best among those that fit; the larger of equals."""
-        first, last = np.searchsorted(place, (chosen, chosen + 1))
-        best: Choice | None = None
-        for row in range(int(first), int(last)):
-            if nodes[row] <= idle_nodes and (best is None or delta[row] <= best.delta):
-                best = Choice(chosen, int(nodes[row]), float(delta[row]))
-        return best
+        # Of its sizes the one that balances best, also where balance has no weight; of equals the larger.
+        first, behind = np.searchsorted(place, (chosen, chosen + 1))
+        row = max(range(int(first), int(behind)), key=lambda row: (-delta[row], row))
+        if nodes[row] > idle_nodes:
+            return None
+        return Choice(chosen, int(nodes[row]), float(delta[row]))
 
     def sizes_by_distance(self, key: K, job: JobView, idle_nodes: int) -> Iterator[tuple[int, float, float]]:
         """Other sizes of a running job, best first: (nodes, intensity, distance) by equation 4.13.
@@ -199,11 +191,12 @@ class Balance(Generic[K]):
         """
         now = self.running[key]
         rest = self.system.plus(now.intensity, -now.nodes)
-        workload = self.workload
+        workload, io_nodes, held = self.workload, rest.io_nodes, rest.nodes
         found = []
         for nodes in legal_sizes(job.constraint, job.min_nodes, min(job.max_nodes, now.nodes + idle_nodes)):
             if nodes != now.nodes:
                 intensity = job_intensity(job, nodes)
-                found.append((abs(workload - rest.plus(intensity, nodes).intensity), -nodes, intensity))
+                delta = abs(workload - (io_nodes + intensity * nodes) / (held + nodes))
+                found.append((delta, -nodes, intensity))
         found.sort()
         return ((-nodes, intensity, delta) for delta, nodes, intensity in found)

@@ -100,7 +100,7 @@ class IoSession:
             balance.run(key, choice.nodes, job_intensity(job, choice.nodes))
             self._idle -= choice.nodes
             answer.append((key, choice.nodes))
-            if job.kind == "malleable" and job.at_scheduling_point:
+            if job.at_scheduling_point:
                 self._anytime.add(key)
             most = None if most is None else most - 1
 

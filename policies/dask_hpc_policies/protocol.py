@@ -80,6 +80,13 @@ class Session(Protocol):
         """A running job holds `nodes` nodes from now on."""
         ...
 
+    def at_point(self, key: int, there: bool) -> None:
+        """A running job has come to a scheduling point, or goes on from it (`there` is False).
+
+        Only jobs whose view says, when they are submitted, that they are not always at one.
+        """
+        ...
+
     def decide(self, now_s: float, trigger: Trigger, key: int | None) -> Sequence[tuple[int, int]]:
         """Jobs and their sizes: to start when they wait, to resize when they run; shrinks before starts.
 

@@ -94,6 +94,12 @@ class Profile:
                 self._times.append(end_s)
                 self._free.append(self._free[-1] + nodes)
 
+    def copy(self) -> Profile:
+        """A profile of its own with the same free nodes."""
+        other = Profile.__new__(Profile)
+        other._times, other._free = list(self._times), list(self._free)
+        return other
+
     def earliest_s(self, nodes: int, duration_s: float) -> float:
         """The first time from which `nodes` nodes are free for `duration_s`; infinite when there is none."""
         times, free = self._times, self._free

@@ -87,6 +87,9 @@ class BackfillSession:
         """Rigid jobs keep their size."""
         raise ValueError(f"job {key} is rigid and cannot have been resized to {nodes} nodes")
 
+    def at_point(self, key: int, there: bool) -> None:
+        """Rigid jobs keep their size."""
+
     def decide(self, now_s: float, trigger: Trigger, key: int | None) -> list[tuple[int, int]]:
         """The jobs that start now, in order, with their sizes."""
         started: list[tuple[int, int]] = []

@@ -22,6 +22,8 @@ from dask_hpc_policies.admission import Pass, needed_nodes
 from dask_hpc_policies.constraints import largest_at_most
 from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink, Suppressed
 from dask_hpc_policies.equipartition import equal_sizes, lowest_size
+from dask_hpc_policies.growing_session import growing_session
+from dask_hpc_policies.io_session import io_session
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Choice, Duration, Int, Parameter, Parameters
 from dask_hpc_policies.protocol import Session
@@ -326,6 +328,7 @@ _DEFINITIONS = (
         name="fcfs-malleable",
         summary="First come, first served; malleable jobs grow into idle nodes at their scheduling points.",
         rule=growing,
+        session=growing_session,
     ),
     Definition(
         name="mebf",
@@ -338,6 +341,7 @@ _DEFINITIONS = (
         summary="Starts and sizes jobs so that the running mix does as much I/O as the whole workload.",
         decide=io_aware.decide,
         state=io_aware.IoAwareState,
+        session=io_session,
         parameters=io_aware.PARAMETERS,
     ),
     Definition(

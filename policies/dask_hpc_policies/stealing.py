@@ -14,7 +14,8 @@ the shortest (section 3.1). The victim is interrupted at once, at its next check
 taken for the purpose. It is chosen once for a failure: when there is none, the job waits as in the baseline.
 
 Malleable victims are the step that the source announces. Here a malleable job that keeps at least its
-minimum gives the nodes and goes on, slower; it comes before any job that would have to be interrupted,
+minimum gives the nodes and goes on, slower; it comes before any job that would have to be interrupted. It is
+the one that the loss delays least (what small jobs are good at, being started again, it has no need for),
 may be of any size, and has rank two for getting its nodes back.
 
 Live, a failed job is one that runs below its minimum; in a simulation it may also be pending again.
@@ -152,7 +153,7 @@ class _Plan:
             return
         failed = job.interruption == "failure"
         if failed and self.free.least_nodes(self.view.now_s, expected_s(job)) < need:
-            self._rob(job, need - self.idle_nodes, need)
+            self._rob(job, need - self.idle_nodes, need, whole=True)
         size = self._size_now(job, need)
         if size is None:
             self._reserve(job)
@@ -195,7 +196,7 @@ class _Plan:
         """Give a running job that is below its minimum what it lacks, or as much as there is."""
         legal = smallest_at_least(job.constraint, job.min_nodes, job.max_nodes) or job.min_nodes
         if self.idle_nodes <= 0 and not self.locked and job.interruption != "theft":
-            self._rob(job, legal - job.nodes, job.min_nodes)
+            self._rob(job, legal - job.nodes, job.min_nodes, whole=False)
         given = min(legal - job.nodes, self.idle_nodes)
         text = f"holds {counted(job.nodes)} of at least {job.min_nodes}, idle are {self.idle_nodes}"
         data = {"from_nodes": job.nodes, "min_nodes": job.min_nodes, "idle_nodes": self.idle_nodes}
@@ -232,25 +233,38 @@ class _Plan:
 
     # ---------------------------------------------------------------- the victim
 
-    def _rob(self, thief: JobView, lacking: int, size: int) -> None:
-        """Get `lacking` nodes for a failed job of `size` nodes from another one, if there is a victim."""
+    def _rob(self, thief: JobView, lacking: int, size: int, whole: bool) -> None:
+        """Get `lacking` nodes for a failed job of `size` nodes from another one, if there is a victim.
+
+        `whole`: the thief needs all its nodes at once, and for as long as it takes; otherwise it runs, and
+        any node is welcome.
+        """
         if lacking <= 0:
             return
-        if self.params["malleable_victims"] and self._shrink(thief, lacking):
+        need, seconds = (size, expected_s(thief)) if whole else (lacking, 0.0)
+        gives = self.params["malleable_victims"] and not self.locked
+        if gives and self._shrink_one(thief, lacking, need, seconds):
             return
         failed_s = 0.0 if thief.interrupted_s is None else thief.interrupted_s
         seen = self.before.get(thief.id) == failed_s
         self.considered[thief.id] = failed_s
-        if seen or self.params["timing"] == "never":
-            return
+        if not seen and self.params["timing"] != "never":
+            self._interrupt_one(thief, lacking, size, need, seconds)
+
+    def _interrupt_one(self, thief: JobView, lacking: int, size: int, need: int, seconds: float) -> None:
+        """Interrupt the smallest job with fewer nodes than the thief, if that lets the thief go on."""
         victim = self._smallest([job for job in self._others(thief) if lacking <= job.nodes < size])
         if victim is None:
             return
-        timing = self.params["timing"]
+        after = self.free.copy()
+        after.take(self.view.now_s, expected_s(victim), -victim.nodes)
+        if after.least_nodes(self.view.now_s, seconds) < need:
+            return
         text = f"{thief.id} failed and lacks {counted(lacking)}; of the jobs with fewer than {size} this is "
         text += f"the smallest ({counted(victim.nodes)})"
         data = {"thief": thief.id, "victim_nodes": victim.nodes, "stolen_nodes": lacking}
         reason = Reason(ReasonCode.NODE_STOLEN, text, data)
+        timing = self.params["timing"]
         self.actions.append(
             Steal(job=victim.id, thief=thief.id, stolen_nodes=lacking, timing=timing, reason=reason)
         )
@@ -258,41 +272,45 @@ class _Plan:
         if timing != "now":
             return
         self.idle_nodes += victim.nodes
-        self.free.take(self.view.now_s, expected_s(victim), -victim.nodes)
+        self.free = after
         # Second to those that failed, first of all others: its arrival decides among the robbed.
         place = 0
         while place < len(self.queue) and self._rank(self.queue[place]) <= (1, victim.submit_s):
             place += 1
         self.queue.insert(place, victim)
 
-    def _shrink(self, thief: JobView, lacking: int) -> bool:
-        """Take `lacking` nodes from a malleable job that can do without them; False when there is none."""
-        if self.locked:
+    def _shrink_one(self, thief: JobView, lacking: int, need: int, seconds: float) -> bool:
+        """Take `lacking` nodes from the malleable job that it delays least; False when there is none."""
+        best: tuple[tuple[float, int], JobView, int] | None = None
+        for job in self._others(thief):
+            if not sizing.resizable(job):
+                continue
+            target = largest_at_most(job.constraint, job.nodes - lacking, job.min_nodes)
+            if target is None:
+                continue
+            # As long as it takes, times the share that is missing; without an estimate the share decides.
+            cost = (expected_s(job) * (job.nodes / target - 1.0), -job.nodes)
+            if best is None or cost <= best[0]:
+                best = (cost, job, target)
+        if best is None:
             return False
-        targets = {
-            job.id: target
-            for job in self._others(thief)
-            if sizing.resizable(job)
-            and (target := largest_at_most(job.constraint, job.nodes - lacking, job.min_nodes)) is not None
-        }
-        victim = self._smallest([job for job in self._others(thief) if job.id in targets])
-        if victim is None:
+        _, victim, target = best
+        given, left_s, now_s = victim.nodes - target, expected_s(victim), self.view.now_s
+        after = self.free.copy()
+        after.take(now_s, left_s, -given)
+        if left_s < inf:
+            # With fewer nodes it takes longer, and holds the rest of them until then.
+            after.take(now_s + left_s, left_s * (victim.nodes / target - 1.0), target)
+        if after.least_nodes(now_s, seconds) < need:
             return False
-        target = targets[victim.id]
         text = f"{thief.id} failed and lacks {counted(lacking)}: from {victim.nodes} to {target}"
         data = {"thief": thief.id, "from_nodes": victim.nodes, "to_nodes": target}
         reason = Reason(ReasonCode.NODE_STOLEN, text, data)
         self.actions.append(Shrink(job=victim.id, nodes=target, reason=reason))
         self.touched.add(victim.id)
         self.robbed.setdefault(victim.id, victim.nodes)
-        given = victim.nodes - target
         self.idle_nodes += given
-        left_s = expected_s(victim)
-        self.free.take(self.view.now_s, left_s, -given)
-        if left_s < inf:
-            # With fewer nodes it takes longer, and holds the rest of them until then.
-            slower_s = left_s * victim.nodes / target
-            self.free.take(self.view.now_s + left_s, slower_s - left_s, target)
+        self.free = after
         self.queue = [job for job in self.queue if job.id != victim.id]
         return True
 

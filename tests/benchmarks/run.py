@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 #: In order of importance.
-BENCHMARKS = ("hooks", "jobs", "in_flight", "fairness", "policy_pass", "resize", "window", "adopt", "pool")
+BENCHMARKS = (
+    "hooks", "jobs", "in_flight", "fairness", "policy_pass", "resize", "window", "adopt", "pool", "simulator",
+)  # fmt: skip
 
 
 def run(arguments: list[str]) -> int:

@@ -185,7 +185,7 @@ BAD = [
     ("  stages:\n  - point: 3\n  - compute: 1\n", "line 7: jobs[0].stages[0].point: expected nothing"),
     ("  stages:\n  - point:\n", "line 6: jobs[0].stages: no stage takes any time"),
     ("  stages:\n  - repeat: 1e9\n    stages: [{delay: 1}]\n", "may have 1e+09 steps; at most 10000000"),
-    ("  stages:\n  - write: 1\n    participants: 5\n", "expected a whole number from 1 to 4, got 5"),
+    ("  stages:\n  - write: 1\n    participants: 5\n", "participants: 5 of 4 nodes; it must"),
     ("  runtime: 9\n- 3\n", "line 7: jobs[1]: expected a mapping"),
     ("  runtime: 9\n  id: x\n- {id: x, name: b, nodes: 1, runtime: 1}\n", "'x' is also the id of jobs[0].id"),
     ("  runtime: 9\n  tag: !!python/object:os.system x\n", "which is not read"),

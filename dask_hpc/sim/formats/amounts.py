@@ -41,6 +41,8 @@ class Sizes:
     values: Mapping[str, float] = field(default_factory=dict)
     #: What formulas call the number of nodes.
     size_name: str = "nodes"
+    #: Whether an amount may be a mapping from numbers of nodes to values as well.
+    tables: bool = False
     #: Counts of what is simulated otherwise than the file says.
     notes: dict[str, int] = field(default_factory=dict)
 
@@ -90,6 +92,8 @@ def read_amount(
     WorkloadError
         When it is neither, names what is not known, divides by zero or leaves the range at any size.
     """
+    if sizes.tables and isinstance(place.value, dict):
+        return _read_table(place, sizes, clip)
     formula = read_formula(place)
     if formula is None:
         number = place.number(0.0, LARGEST)
@@ -109,6 +113,22 @@ def read_amount(
             where = f" on {nodes} nodes" if depends else ""
             place.fail(f"{formula.text!r} is {result:g}{where}; it must be from 0 to {LARGEST:g}")
         results.append(clip(result) if clip else result)
+    return _table(sizes, results)
+
+
+def _read_table(place: Field, sizes: Sizes, clip: Callable[[float], float] | None) -> Amount:
+    """A value for every size of the job; values for other sizes are not used."""
+    if sizes.high - sizes.low >= MOST_SIZES:
+        place.fail(f"a table for {sizes.high - sizes.low + 1} sizes; at most {MOST_SIZES} are read")
+    values = dict(place.items())
+    results = []
+    for nodes in range(sizes.low, sizes.high + 1):
+        if str(nodes) not in values:
+            place.fail(
+                f"no value for {nodes} nodes; a table has one for each size, {sizes.low} to {sizes.high}"
+            )
+        value = values[str(nodes)].number(0.0, LARGEST)
+        results.append(clip(value) if clip else value)
     return _table(sizes, results)
 
 

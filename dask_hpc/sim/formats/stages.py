@@ -1,6 +1,7 @@
 """What an application does, as our YAML says it: a list of stages.
 
-Each entry has one of these keys; amounts are numbers or formulas over ``nodes``.
+Each entry has one of these keys; amounts are numbers, formulas over ``nodes``, or tables with a value for
+each number of nodes that the job may have: ``{2: 8.5, 3: 6}``.
 
 =======================  ===========================================================================
 ``compute``              work in seconds on one node, done at the speed-up of the job
@@ -29,6 +30,7 @@ from dask_hpc.sim.job import (
     SpeedUp,
     Stage,
     Transfer,
+    amount,
 )
 from dask_hpc_policies.params import ParameterError, parse_duration
 
@@ -79,13 +81,23 @@ def _transfer(entry: Field, sizes: Sizes, speed: SpeedUp, depth: int) -> Stage:
     return Transfer(
         size_bytes=read_amount(entry[direction], sizes),
         direction="read" if direction == "read" else "write",
-        participants=None if participants is None else float(participants.integer(1, sizes.low)),
+        participants=None if participants is None else _participants(participants, sizes),
         purpose="" if purpose is None else purpose.text(),
     )
 
 
+def _participants(place: Field, sizes: Sizes) -> Amount:
+    value = read_amount(place, sizes)
+    for nodes in (sizes.low, sizes.high):
+        if not 1 <= amount(value, nodes) <= nodes:
+            place.fail(f"{amount(value, nodes):g} of {nodes} nodes; it must be from 1 to all of them")
+    return value
+
+
 def _delay(entry: Field, sizes: Sizes, speed: SpeedUp, depth: int) -> Stage:
     place = entry["delay"]
+    if isinstance(place.value, dict):
+        return Delay(seconds=read_amount(place, sizes))
     try:
         return Delay(seconds=place.replaced(parse_duration(place.value)).number(0.0, 1e12))
     except (ParameterError, OverflowError):

@@ -9,6 +9,8 @@ Rules of the file: every value is checked when the file is read; an error names 
       nodes: 16
       link_bytes_s: 12.5e9          # bandwidth of a node, and of the shared file system
       file_system_bytes_s: 48e9
+      failures:                     # nodes are numbered from 0
+        - {at: 1 h, node: 2, down: 5 min}
     applications:                   # what several jobs share; a job may override each key
       heat:
         speedup: {amdahl: 0.05}     # linear, {amdahl: f}, {power-law: a} or {runtimes: {1: 100 s, 4: 30 s}}
@@ -38,8 +40,11 @@ Rules of the file: every value is checked when the file is read; an error names 
               - point:
 
 Further keys of a job: `id` (unique), `user`, `preferred_nodes` (what a moldable start aims at),
-`io_by_nodes` (share of time in I/O by size), `checkpoint_interval`, `data_bytes`, `evolving` (true: only the
-application asks for other sizes). Bounds that are not given are those of the machine.
+`io_by_nodes` (share of time in I/O by size), `recorded` (run time of an earlier run on the preferred size),
+`checkpoint_interval`, `data_bytes`, `evolving` (true: only the application asks for other sizes). The machine
+may also have `node_mtbf` and `downtime` (random failures of each node) and `adaptation` (what a resize costs:
+none, published, or the fields of `dask_hpc.sim.machine.AdaptationCost`). Bounds that are not given are those
+of the machine. `dask_hpc.sim.formats.yaml_text.dump` writes any workload in this format.
 """
 
 from __future__ import annotations
@@ -52,9 +57,11 @@ from typing import Any, Literal
 
 from dask_hpc.sim.formats.amounts import Sizes
 from dask_hpc.sim.formats.fields import Field, parse_yaml
+from dask_hpc.sim.formats.machine_fields import read_machine
+from dask_hpc.sim.formats.speed_fields import read_io_by_nodes, read_speed
 from dask_hpc.sim.formats.stages import read_stages
 from dask_hpc.sim.formats.text_file import read_text
-from dask_hpc.sim.job import LINEAR, Job, Program, SpeedUp, amdahl, power_law, speed_table
+from dask_hpc.sim.job import Job, Program, SpeedUp
 from dask_hpc.sim.machine import Machine
 from dask_hpc.sim.workload import Workload, ordered
 from dask_hpc_policies import constraints
@@ -64,11 +71,10 @@ from dask_hpc_policies.model import JobKind
 _SHARED = ("speedup", "runtime", "reference_nodes", "stages", "resize", "data_bytes", "checkpoint_interval")
 _OWN = (
     "id", "submit", "application", "user", "count", "every", "preferred_nodes", "io_by_nodes", "evolving",
+    "recorded",
 )  # fmt: skip
 _JOB = (*FIELDS, *_OWN, *_SHARED)
 _TOP = ("name", "machine", "applications", "jobs")
-_MACHINE = ("nodes", "link_bytes_s", "file_system_bytes_s")
-_SPEEDUPS = ("linear", "amdahl", "power-law", "runtimes")
 #: Largest number of nodes, and of jobs.
 _MOST_NODES = 10_000_000
 _MOST_JOBS = 1_000_000
@@ -96,7 +102,7 @@ def parse(text: str, source: str) -> Workload:
     """
     whole = parse_yaml(text, source)
     whole.mapping(_TOP)
-    machine = _machine(whole)
+    machine = read_machine(whole)
     applications = whole.get("applications")
     shared = {} if applications is None else dict(applications.items())
     for application in shared.values():
@@ -117,19 +123,6 @@ def parse(text: str, source: str) -> Workload:
         machine=machine,
         source=source,
         notes=tuple(f"{count} {what}" for what, count in notes.items()),
-    )
-
-
-def _machine(whole: Field) -> Machine | None:
-    place = whole.get("machine")
-    if place is None:
-        return None
-    place.mapping(_MACHINE)
-    keys = dict(place.items())
-    return Machine(
-        nodes=place.need("nodes").integer(1, _MOST_NODES),
-        link_bytes_s=_given(keys, "link_bytes_s", lambda field: field.number(above=True), None),
-        file_system_bytes_s=_given(keys, "file_system_bytes_s", lambda field: field.number(above=True), None),
     )
 
 
@@ -183,7 +176,7 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
     kind, start, low, high = _sizes(place, keys, spec, machine)
     if spec.min_power_w is not None or spec.max_power_w is not None:
         notes["jobs whose bounds of power are not used: there is no power model"] += 1
-    speed = _speed(keys.get("speedup"))
+    speed = read_speed(keys.get("speedup"))
     stages, runtime, resize = keys.get("stages"), keys.get("runtime"), keys.get("resize")
     program, runtime_s, reference = None, 0.0, 0
     if stages is not None:
@@ -192,7 +185,7 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
         when: Literal["anytime", "points"] = "anytime"
         if resize is not None and resize.text(("anytime", "points")) == "points":
             when = "points"
-        sizes = Sizes(low, high)
+        sizes = Sizes(low, high, tables=True)
         program = Program(stages=read_stages(stages, sizes, speed), resize=when)
     elif resize is not None:
         resize.fail("is for jobs with stages")
@@ -216,9 +209,10 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
         user=_given(keys, "user", lambda field: field.text(), ""),
         application=_given(keys, "application", lambda field: field.text(), ""),
         data_bytes=_given(keys, "data_bytes", lambda field: field.number(), 0.0),
+        recorded_s=_given(keys, "recorded", lambda field: field.duration_s(above_zero=True), None),
         preferred_nodes=_given(keys, "preferred_nodes", lambda field: field.integer(low, high), None),
         io_intensity=spec.io_intensity,
-        io_by_nodes=_given(keys, "io_by_nodes", _io_by_nodes, ()),
+        io_by_nodes=_given(keys, "io_by_nodes", read_io_by_nodes, ()),
         checkpoint_interval_s=_given(
             keys, "checkpoint_interval", lambda field: field.duration_s(above_zero=True), None
         ),
@@ -283,34 +277,3 @@ def _given(keys: dict[str, Field], key: str, read: Any, default: Any) -> Any:
     """What `read` makes of the value of `key`, if it is there."""
     place = keys.get(key)
     return default if place is None or place.value is None else read(place)
-
-
-def _speed(place: Field | None) -> SpeedUp:
-    if place is None or place.value == "linear":
-        return LINEAR
-    if not isinstance(place.value, dict) or len(place.value) != 1:
-        place.wrong("linear, {amdahl: serial fraction}, {power-law: exponent} or {runtimes: {nodes: time}}")
-    place.mapping(_SPEEDUPS[1:])
-    if (fraction := place.get("amdahl")) is not None:
-        return amdahl(fraction.number(0.0, 1.0))
-    if (exponent := place.get("power-law")) is not None:
-        return power_law(exponent.number(0.0, 1.0))
-    return speed_table(
-        {nodes: time.duration_s(above_zero=True) for nodes, time in _by_nodes(place.need("runtimes"))}
-    )
-
-
-def _io_by_nodes(place: Field) -> tuple[tuple[int, float], ...]:
-    return tuple(sorted((nodes, share.number(0.0, 1.0)) for nodes, share in _by_nodes(place)))
-
-
-def _by_nodes(place: Field) -> list[tuple[int, Field]]:
-    """Entries of a mapping whose keys are numbers of nodes."""
-    rows = []
-    for key, value in place.items():
-        if not (key.isascii() and key.isdigit() and int(key[:9]) > 0 and len(key) < 9):
-            value.fail(f"the key {key!r} is no number of nodes")
-        rows.append((int(key), value))
-    if not rows:
-        place.fail("is empty; give at least one size")
-    return rows

@@ -13,7 +13,7 @@ from typing import Any
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.job import LINEAR, SpeedUp, amdahl, power_law
 from dask_hpc.sim.workload import Workload
-from dask_hpc_policies.params import Choice, Float, Parameter, ParameterError, Parameters
+from dask_hpc_policies.params import Choice, Float, Parameter, Parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,7 @@ class Generator:
         """
         try:
             workload = self._make(seed=seed, **self.options.resolve(options))
-        except (ParameterError, ValueError) as error:
-            if isinstance(error, WorkloadError):
-                raise
+        except ValueError as error:
             raise WorkloadError(f"builtin:{self.name}: {error}") from None
         return replace(workload, name=self.name, source=f"builtin:{self.name}", seed=seed)
 
@@ -48,8 +46,7 @@ def generator(name: str, *options: Parameter) -> Callable[[Callable[..., Workloa
 
     def wrap(make: Callable[..., Workload]) -> Generator:
         summary = (make.__doc__ or "").strip().split("\n", 1)[0]
-        made = Generator(name, summary, Parameters(options), make)
-        return made
+        return Generator(name, summary, Parameters(options), make)
 
     return wrap
 

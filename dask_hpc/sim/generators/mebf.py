@@ -49,7 +49,7 @@ _TEXT = """{said} jobs, all submitted at 0, malleable from half to twice their p
     preferred sizes of 2 to 12 nodes and 1 to 6 hours on them (uniform), 10 to 40 iterations with a
     scheduling point each, two priorities with equal probability, a file system of 48 GB/s, linear speed-up
     of the computing, and the shares of the time in `SHARES`. The walltime is the time on the smallest size,
-    doubled.
+    doubled; the recorded run time is that of the job alone on the machine, at its preferred size.
     """
 
 
@@ -89,6 +89,12 @@ def _job(id: str, application: str, rng: random.Random, exact: bool, nodes: int)
     write_bytes = writes * length_s * write_rate / iterations
     gather_bytes = GATHER * computes * length_s * LINK_BYTES_S / iterations
     work_s = (1 - GATHER) * computes * length_s * preferred / iterations
+    # on a machine of its own, as the source records its run times
+    alone_s = (
+        read_bytes / LINK_BYTES_S * (1 + (preferred - 1) / preferred)
+        + computes * length_s * (1 - GATHER / preferred)
+        + write_bytes * iterations / min(preferred * LINK_BYTES_S, FILE_SYSTEM_BYTES_S)
+    )
     sizes = range(low, high + 1)
     # what the first node reads, all but its own part, goes on to the others
     scatter_s = BySize(low, tuple(read_bytes * (n - 1) / n / LINK_BYTES_S for n in sizes))
@@ -114,6 +120,7 @@ def _job(id: str, application: str, rng: random.Random, exact: bool, nodes: int)
         priority=priority,
         program=program,
         preferred_nodes=preferred,
+        recorded_s=alone_s,
         application=application,
         name=application,
         io_intensity=reads + writes,

@@ -1,0 +1,68 @@
+"""The machine of a YAML workload: nodes, bandwidths, failures, what a resize costs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dask_hpc.sim.formats.fields import Field
+from dask_hpc.sim.machine import FREE, PUBLISHED, AdaptationCost, Failures, Machine, NodeFailure
+
+MACHINE_KEYS = (
+    "nodes", "link_bytes_s", "file_system_bytes_s", "failures", "node_mtbf", "downtime", "adaptation",
+)  # fmt: skip
+COST_KEYS = tuple(field.name for field in dataclasses.fields(AdaptationCost))
+#: Costs of a resize by name.
+COSTS = {"none": FREE, "published": PUBLISHED}
+#: Largest number of nodes.
+MOST_NODES = 10_000_000
+
+
+def read_machine(whole: Field) -> Machine | None:
+    """The machine that the file names; None when it names none.
+
+    Raises
+    ------
+    WorkloadError
+        For whatever is missing, unknown or out of range, with file, line and field.
+    """
+    place = whole.get("machine")
+    if place is None:
+        return None
+    place.mapping(MACHINE_KEYS)
+    nodes = place.need("nodes").integer(1, MOST_NODES)
+    link, file_system = place.get("link_bytes_s"), place.get("file_system_bytes_s")
+    return Machine(
+        nodes=nodes,
+        link_bytes_s=None if link is None else link.number(above=True),
+        file_system_bytes_s=None if file_system is None else file_system.number(above=True),
+        failures=_failures(place, nodes),
+        adaptation=_adaptation(place.get("adaptation")),
+    )
+
+
+def _failures(place: Field, nodes: int) -> Failures:
+    listed, mtbf, downtime = place.get("failures"), place.get("node_mtbf"), place.get("downtime")
+    rows = []
+    for row in () if listed is None else listed.sequence():
+        row.mapping(("at", "node", "down"))
+        rows.append(
+            NodeFailure(
+                t_s=row.need("at").duration_s(),
+                node=row.need("node").integer(0, nodes - 1),
+                downtime_s=row.need("down").duration_s(above_zero=True),
+            )
+        )
+    return Failures(
+        listed=tuple(rows),
+        node_mtbf_s=None if mtbf is None else mtbf.duration_s(above_zero=True),
+        downtime_s=Failures().downtime_s if downtime is None else downtime.duration_s(above_zero=True),
+    )
+
+
+def _adaptation(place: Field | None) -> AdaptationCost:
+    if place is None:
+        return FREE
+    if not isinstance(place.value, dict):
+        return COSTS[place.text(COSTS)]
+    place.mapping(COST_KEYS)
+    return AdaptationCost(**{key: value.duration_s() for key, value in place.items()})

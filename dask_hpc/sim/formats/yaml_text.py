@@ -1,0 +1,155 @@
+"""A workload as text in our YAML format: to keep it, to change it by hand, to hand it on.
+
+Rules of the file: what `dask_hpc.sim.formats.yaml_file.parse` reads back is the same workload, except that
+names are given to jobs that have none, notes and seed are not kept, and functions of the number of nodes
+become tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from dask_hpc.sim.formats.amounts import MOST_SIZES
+from dask_hpc.sim.formats.machine_fields import COST_KEYS
+from dask_hpc.sim.job import (
+    Amount,
+    Compute,
+    Delay,
+    Job,
+    Repeat,
+    Request,
+    SchedulingPoint,
+    SpeedUp,
+    Stage,
+    Transfer,
+)
+from dask_hpc.sim.machine import FREE, Failures, Machine
+from dask_hpc.sim.workload import Workload
+
+
+def dump(workload: Workload) -> str:
+    """The YAML text of `workload`.
+
+    Raises
+    ------
+    ValueError
+        When a job has amounts that are functions of more sizes than a table may have.
+    """
+    data: dict[str, Any] = {"name": workload.name or "workload"}
+    if workload.machine is not None:
+        data["machine"] = _machine(workload.machine)
+    data["jobs"] = [_job(job) for job in workload.jobs]
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
+
+
+def _machine(machine: Machine) -> dict[str, Any]:
+    failures, cost = machine.failures, machine.adaptation
+    rows = [{"at": f.t_s, "node": f.node, "down": f.downtime_s} for f in failures.listed]
+    return _without_defaults(
+        {
+            "nodes": (machine.nodes, None),
+            "link_bytes_s": (machine.link_bytes_s, None),
+            "file_system_bytes_s": (machine.file_system_bytes_s, None),
+            "failures": (rows, []),
+            "node_mtbf": (failures.node_mtbf_s, None),
+            "downtime": (failures.downtime_s, Failures().downtime_s),
+            "adaptation": ({key: getattr(cost, key) for key in COST_KEYS}, dataclasses.asdict(FREE)),
+        }
+    )
+
+
+def _job(job: Job) -> dict[str, Any]:
+    flexible = job.kind != "rigid"
+    speed = job.speed if job.program is None else _common_speed(job.program.stages)
+    data = _without_defaults(
+        {
+            "id": (job.id, None),
+            "name": (job.name or job.id, None),
+            "application": (job.application, ""),
+            "user": (job.user, ""),
+            "submit": (job.submit_s, 0.0),
+            "nodes": (job.nodes, None),
+            "min_nodes": (job.min_nodes if flexible else None, None),
+            "max_nodes": (job.max_nodes if flexible else None, None),
+            "preferred_nodes": (job.preferred_nodes, None),
+            "constraint": (job.constraint, "any"),
+            "rigid": (job.kind == "moldable", False),
+            "evolving": (job.kind == "evolving", False),
+            "walltime": (job.walltime_s or None, None),
+            "priority": (job.priority, 0),
+            "io_intensity": (job.io_intensity, None),
+            "io_by_nodes": (dict(job.io_by_nodes), {}),
+            "recorded": (job.recorded_s, None),
+            "data_bytes": (job.data_bytes, 0.0),
+            "checkpoint_interval": (job.checkpoint_interval_s, None),
+            "speedup": (_speed(speed), "linear"),
+        }
+    )
+    if job.program is None:
+        data["runtime"] = job.runtime_s
+        data["reference_nodes"] = job.reference_nodes or job.nodes or job.max_nodes
+    else:
+        data["resize"] = job.program.resize
+        data["stages"] = [_stage(stage, job, speed) for stage in job.program.stages]
+    return data
+
+
+def _without_defaults(rows: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    return {key: value for key, (value, default) in rows.items() if value != default}
+
+
+def _speed(speed: SpeedUp) -> Any:
+    if speed.kind == "table":
+        return {"runtimes": {nodes: 1.0 / value for nodes, value in speed.table}}
+    if speed.kind == "constant":
+        return {"power-law": 0.0}
+    return "linear" if speed.kind == "linear" else {speed.kind: speed.parameter}
+
+
+def _common_speed(stages: tuple[Stage, ...]) -> SpeedUp:
+    """The speed-up of all computing; when there are several, one that does not depend on the size."""
+    speeds = set(_speeds(stages))
+    return speeds.pop() if len(speeds) == 1 else SpeedUp("power-law", 0.0)
+
+
+def _speeds(stages: tuple[Stage, ...]) -> list[SpeedUp]:
+    found: list[SpeedUp] = []
+    for stage in stages:
+        if isinstance(stage, Compute):
+            found.append(stage.speed)
+        elif isinstance(stage, Repeat):
+            found += _speeds(stage.stages)
+    return found
+
+
+def _stage(stage: Stage, job: Job, speed: SpeedUp) -> dict[str, Any]:
+    if isinstance(stage, Compute):
+        if stage.speed == speed:
+            return {"compute": _amount(stage.work, job)}
+        work = stage.work
+        return {"compute": _amount(lambda n: (work(n) if callable(work) else work) / stage.speed(n), job)}
+    if isinstance(stage, Transfer):
+        data: dict[str, Any] = {stage.direction: _amount(stage.size_bytes, job)}
+        if stage.participants is not None:
+            data["participants"] = _amount(stage.participants, job)
+        return {**data, "purpose": stage.purpose} if stage.purpose else data
+    if isinstance(stage, Delay):
+        return {"delay": _amount(stage.seconds, job)}
+    if isinstance(stage, SchedulingPoint):
+        return {"point": None}
+    if isinstance(stage, Request):
+        return {"request": _amount(stage.nodes, job)}
+    inner = [_stage(part, job, speed) for part in stage.stages]
+    return {"repeat": _amount(stage.times, job), "stages": inner}
+
+
+def _amount(value: Amount, job: Job) -> Any:
+    if not callable(value):
+        return value
+    if job.max_nodes - job.min_nodes >= MOST_SIZES:
+        raise ValueError(f"job {job.id!r} has an amount for more than {MOST_SIZES} sizes")
+    return {nodes: value(nodes) for nodes in range(job.min_nodes, job.max_nodes + 1)}

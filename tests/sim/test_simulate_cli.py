@@ -1,0 +1,166 @@
+"""`dask hpc simulate` and `dask hpc compare`: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dask_hpc.cli import hpc
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(hpc, list(arguments), prog_name="dask hpc")
+
+
+def read(*arguments: str) -> dict[str, Any]:
+    result = call(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_json_has_the_metrics_the_jobs_and_what_was_run() -> None:
+    found = read("simulate", "builtin:figure-5-1", "--policy", "easy")
+    assert found["makespan_s"] == 12
+    assert [job["start_s"] for job in found["jobs"]] == [0, 4, 0, 8]
+    assert found["jobs"][0]["nodes"] == [[0.0, 8], [4.0, 0]]
+    assert found["schema"] == 1
+    assert found["policy"]["policy"] == "easy"
+    assert found["machine"]["nodes"] == 10
+    assert found["workload"]["source"] == "builtin:figure-5-1"
+    assert found["options"]["seed"] == 0
+    assert not any("energy" in key or key.endswith("_j") for key in found)
+
+
+def test_text_names_the_metrics() -> None:
+    result = call("simulate", "builtin:figure-5-1", "--policy", "fcfs")
+    assert result.exit_code == 0
+    for text in ("figure-5-1, 4 jobs", "10 nodes", "makespan_s", "12.00", "mean_wait_s"):
+        assert text in result.stdout
+
+
+def test_parameters_nodes_ticks_and_malleable_share() -> None:
+    front = read("simulate", "builtin:figure-5-1", "--policy", "easy", "--param", "pick=front")
+    assert [job["start_s"] for job in front["jobs"]] == [0, 4, 4, 8]
+    wide = read("simulate", "builtin:figure-5-1", "--policy", "fcfs", "--nodes", "22")
+    assert wide["makespan_s"] == 4
+    share = (
+        "simulate",
+        "builtin:esp-10",
+        "--policy",
+        "pwma-fpsma",
+        "--malleable-share",
+        "0.5",
+        "--seed",
+        "7",
+    )
+    one, two = read(*share), read(*share)
+    assert one == two
+    assert one["workload"]["notes"] == ["5 of 10 rigid jobs declared malleable (seed 7)"]
+    assert one["shrinks"] > 0
+    ticked = read(*share, "--tick", "5 s", "--adaptation", "published")
+    assert ticked["options"]["tick_s"] == 5
+    assert ticked["resize_s"] > 0
+
+
+def test_profile_counts_no_calls_between_events() -> None:
+    found = read("simulate", "builtin:esp-10", "--policy", "easy", "--profile")["profile"]
+    assert found["policy_calls"] > 0
+    assert found["policy_calls_between_events"] == found["queue_scans_between_events"] == 0
+    assert found["engine_s"] > found["of_which_policy_s"] > 0
+
+
+def test_compare_gives_every_policy_the_same_jobs(tmp_path: Path) -> None:
+    plot = tmp_path / "compared.png"
+    arguments = ("compare", "builtin:esp-10", "--policy", "fcfs", "--policy", "pwma-fpsma")
+    result = call(*arguments, "--malleable-share", "1", "--plot", str(plot))
+    assert result.exit_code == 0, result.output
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    heading, *rows = result.stdout.splitlines()
+    assert heading.split()[0] == "POLICY"
+    assert [row.split()[0] for row in rows] == ["fcfs", "pwma-fpsma"]
+    found = read(*arguments, "--malleable-share", "1")
+    spans = [run["makespan_s"] for run in found["runs"]]
+    assert spans[0] == 2871
+    assert spans[1] < spans[0]
+    assert "jobs" not in found["runs"][0]
+
+
+def test_output_writes_tables_and_plots(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    result = call("simulate", "builtin:five-jobs", "--policy", "pwma-fpsma", "--output", str(folder))
+    assert result.exit_code == 0, result.output
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "jobs.csv", "job_statistics.csv", "utilization.csv", "node_map.csv", "result.json", "jobs.png",
+        "node_map.png",
+    }  # fmt: skip
+
+    def rows(name: str) -> list[dict[str, str]]:
+        return list(csv.DictReader((folder / name).open(newline="")))
+
+    whole = json.loads((folder / "result.json").read_text())
+    assert [float(row["end_s"]) for row in rows("jobs.csv")] == [job["end_s"] for job in whole["jobs"]]
+    statistics = rows("job_statistics.csv")
+    assert list(statistics[0]) == [
+        "ID", "Type", "Submit Time", "Start Time", "End Time", "Wait Time", "Makespan", "Turnaround Time",
+        "Status",
+    ]  # fmt: skip
+    held = sum(float(row["to_s"]) - float(row["from_s"]) for row in rows("node_map.csv"))
+    assert held == pytest.approx(whole["utilization"] * 16 * whole["makespan_s"])
+    last = rows("utilization.csv")[-1]
+    assert [last["held_nodes"], last["running_jobs"], last["waiting_jobs"]] == ["0", "0", "0"]
+    assert max(int(row["held_nodes"]) for row in rows("utilization.csv")) == 16
+
+
+def test_output_holds_the_use_of_the_file_system_when_there_was_any(tmp_path: Path) -> None:
+    folder = tmp_path / "io"
+    source = tmp_path / "io.yaml"
+    source.write_text(
+        "machine: {nodes: 4, link_bytes_s: 1e9, file_system_bytes_s: 2e9}\n"
+        "jobs:\n- name: a\n  nodes: 4\n  stages: [{write: 8e9}, {compute: 4}]\n"
+    )
+    result = call("simulate", str(source), "--policy", "fcfs", "--output", str(folder))
+    if result.exit_code:
+        pytest.fail(result.output)
+    with (folder / "pfs_utilization.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [(float(row["Time"]), float(row["Write"])) for row in found] == [(0.0, 2e9), (4.0, 0.0)]
+    assert float(found[0]["Write (relative)"]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("simulate", "builtin:nothing", "--policy", "easy"), 1, "unknown workload 'nothing'"),
+        (("simulate", "absent.swf", "--policy", "easy"), 1, "cannot be read"),
+        (("simulate", "builtin:esp-10", "--policy", "eazy"), 1, "unknown policy 'eazy'"),
+        (("simulate", "builtin:esp-10", "--policy", "easy", "--param", "pick=last"), 1, "front, first-fit"),
+        (("simulate", "builtin:esp-10", "--policy", "easy", "--nodes", "8"), 1, "needs 16 nodes"),
+        (("simulate", "builtin:esp-10", "--policy", "easy", "--tick", "0"), 2, "--tick must be above 0 s"),
+        (("simulate", "builtin:esp-10", "--policy", "easy", "--tick", "soon"), 2, "not a duration"),
+        (("simulate", "builtin:esp-10"), 2, "--policy"),
+        (("compare", "builtin:esp-10", "--policy", "easy", "--option", "x"), 2, "NAME=VALUE"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(arguments: tuple[str, ...], code: int, text: str) -> None:
+    result = call(*arguments)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("Error: ")
+    assert text in lines[0]
+
+
+def test_a_figure_that_cannot_be_written_says_why(tmp_path: Path) -> None:
+    result = call(
+        "compare", "builtin:figure-5-1", "--policy", "fcfs", "--plot", str(tmp_path / "none" / "a.png")
+    )
+    assert result.exit_code == 1
+    assert "the figure cannot be written" in result.stderr
