@@ -95,7 +95,7 @@ def simulate(
 )
 @json_option
 def compare(setup: Setup, policies: tuple[str, ...], plot: Path | None, as_json: bool) -> None:  # fmt: skip
-    """Run WORKLOAD under several policies, and put the results side by side.
+    """Run WORKLOAD under several policies.
 
     Every policy gets the same jobs, the same malleable ones among them.
     """

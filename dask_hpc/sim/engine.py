@@ -116,16 +116,31 @@ class Engine:
     def fork(self, policy: Policy | None = None) -> Engine:
         """A copy that goes on from here by itself, with another policy when one is given.
 
-        The copy goes on exactly as the original does. A new policy begins with its initial state.
+        The copy goes on exactly as the original does. A new policy begins with its initial state, and is
+        asked at once.
         """
         other = copy.deepcopy(self)
         if policy is not None:
             other.policy = policy
             other.single = getattr(policy, "params", {}).get("events") == "single"
             other.asker = make_asker(other)
-            other.changes += 1
-            other._trigger = "settings"
+            other.changed("settings")
+            other._ask()
         return other
+
+    def adopt(self, now_s: float, jobs: list[tuple[ActiveJob, int]]) -> None:
+        """Begin at `now_s` with jobs that run on so many nodes, or wait on none; before anything else."""
+        self.now_s = now_s
+        self.counts.moments = 1
+        self._next_job = len(self.workload.jobs)
+        for active, nodes in jobs:
+            self.active[active.key] = active
+            self.by_id[active.job.id] = active
+            self.asker.submitted(active)
+            if nodes:
+                self.start(active, nodes)
+        self.changed("settings")
+        self._ask()
 
     def _moment(self, until_s: float) -> bool:
         """Everything that happens at the next moment; False when there is none up to `until_s`."""
@@ -267,11 +282,6 @@ class Engine:
         if len(self.refusals) < _KEPT:
             self.refusals.append(refused)
 
-    @property
-    def free_nodes(self) -> int:
-        """Nodes that are up and held by no job."""
-        return self.nodes.free
-
     def goes_on(self) -> bool:
         """Whether ticks and random failures still have a run to happen in.
 
@@ -407,20 +417,13 @@ class Engine:
         del self.by_id[active.job.id]
         if active.round is not None:
             self.rounds.left(active)
-        if steps:
-            steps.append((self.now_s, 0))
+        if steps or active.io_s or active.restarts or active.wasted_node_s:
+            sizes = (*steps, (self.now_s, 0)) if steps else active.nodes
             self.table.rows.append(
                 Row(
-                    active.key, start_s, self.now_s, tuple(steps), state, active.expansions, active.shrinks,
+                    active.key, start_s, self.now_s, sizes, state, active.expansions, active.shrinks,
                     active.restarts, active.resize_s, active.io_s, active.checkpoint_s, active.checkpoints,
                     active.wasted_node_s,
-                )
-            )  # fmt: skip
-        elif active.io_s or active.restarts or active.wasted_node_s:
-            self.table.rows.append(
-                Row(
-                    active.key, start_s, self.now_s, active.nodes, state, 0, 0, active.restarts, 0.0,
-                    active.io_s, active.checkpoint_s, active.checkpoints, active.wasted_node_s,
                 )
             )  # fmt: skip
         else:

@@ -52,7 +52,7 @@ class Rounds:
     @property
     def idle_nodes(self) -> int:
         """Nodes that a decision may hand out."""
-        return self.engine.free_nodes - self.reserved_nodes
+        return self.engine.nodes.free - self.reserved_nodes
 
     def begin(self, actions: Iterable[Action]) -> bool:
         """Carry `actions` out; True when a resize is among those that were accepted."""
@@ -250,7 +250,7 @@ class Rounds:
         for active, target in grows:
             if active.round is not round:
                 continue  # it has ended meanwhile
-            need, ready = target - active.nodes, min(round.ready_nodes, self.engine.free_nodes)
+            need, ready = target - active.nodes, min(round.ready_nodes, self.engine.nodes.free)
             if need > ready:
                 self._drop(active, target, f"needs {need} more nodes, {ready} could be freed")
             elif active.state == "pending":

@@ -177,7 +177,7 @@ class Balance(Generic[K]):
             return None
         delta = np.abs(self.workload - (system.io_nodes + io) / (system.nodes + nodes))
         least, most = float(delta.min()), float(delta.max())
-        # Alone in the queue, or all alike: then that part decides nothing.
+        # Alone in the queue, or all alike but for rounding: then that part decides nothing.
         last = max(1, len(self.keys) + len(self.running) - 1)
         weighted = place * ((1.0 - reordering) / last)
         if most - least > SAME:

@@ -161,7 +161,7 @@ def ends(jobs: list[JobView], decision: Decision) -> list[tuple[float, int]]:
     """When nodes are expected back: of what ran, and of what the decision starts."""
     walltime = {job.id: job.walltime_s or 0.0 for job in jobs}
     found = [(max(job.remaining_s or 0.0, 1e-9), job.nodes) for job in jobs if job.state == "running"]
-    return found + [(walltime[a.job], a.nodes) for a in decision.actions if isinstance(a, Start)]
+    return found + [(max(walltime[a.job], 1e-9), a.nodes) for a in decision.actions if isinstance(a, Start)]
 
 
 @settings(max_examples=300)
