@@ -26,14 +26,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dask_hpc_policies.admission import Pass
+from dask_hpc_policies.admission import Pass, needed_nodes
 from dask_hpc_policies.constraints import largest_at_most
 from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink
 from dask_hpc_policies.intensity import job_intensity
-from dask_hpc_policies.io_balance import Balance, Choice
+from dask_hpc_policies.io_balance import SAME, Balance, Choice
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Bool, Float, Parameter
 from dask_hpc_policies.params import Choice as ChoiceParameter
+from dask_hpc_policies.requests import answer_requests
 from dask_hpc_policies.sizing import Resizes, resizable
 from dask_hpc_policies.wording import counted
 
@@ -49,9 +50,6 @@ PARAMETERS: tuple[Parameter, ...] = (
                     help="block: wait for its nodes; skip: start the best of those that fit, which may "
                     "starve wide jobs"),
 )  # fmt: skip
-
-#: A resize must bring the intensities nearer by more than rounding errors.
-GAIN = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +94,8 @@ def decide(view: ClusterSnapshot, state: IoAwareState, params: Params) -> tuple[
     while (choice := balance.best(balance.system, plan.idle_nodes, reordering, block=block)) is not None:
         _start(plan, balance, jobs, choice)
     plan.head = plan.waiting[0] if plan.waiting else None
+    answer_requests(plan)
+    _explain(plan, balance, balance.leader(balance.system, reordering) if block else None)
     return plan.answer(), state
 
 
@@ -119,17 +119,34 @@ def better_size(
         return None if largest is None else (largest, job_intensity(job, largest), "")
     distance = abs(balance.workload - balance.system.intensity)
     for nodes, intensity, delta in balance.sizes_by_distance(key, job, idle_nodes):
-        if delta >= distance - GAIN:
+        if delta >= distance - SAME:
             return None
         after = balance.system.plus(now.intensity, -now.nodes).plus(intensity, nodes)
-        if abs(after.joined(balance.queued).intensity - after.intensity) >= distance - GAIN:
+        if abs(after.joined(balance.queued).intensity - after.intensity) >= distance - SAME:
             continue
         if nodes > now.nodes:
             return nodes, intensity, ""
         choice = balance.best(after, idle_nodes + now.nodes - nodes, reordering, block=block)
-        if choice is not None and choice.nodes > idle_nodes and choice.delta < distance - GAIN:
+        if choice is not None and choice.nodes > idle_nodes and choice.delta < distance - SAME:
             return nodes, intensity, str(balance.keys[choice.place])
     return None
+
+
+def _explain(plan: Pass, balance: Balance[str], leader: Choice | None) -> None:
+    """Say why each job waits: `leader` for nodes, the others behind it, all for nodes when there is none."""
+    first = None if leader is None else balance.keys[leader.place]
+    for job in plan.waiting:
+        need = needed_nodes(job)
+        if need is None:
+            continue
+        if first is not None and job.id != first:
+            text = f"waits behind {first}, which is the best to start next"
+            plan.reasons[job.id] = Reason(ReasonCode.BEHIND_HEAD, text, {"head": first})
+            continue
+        need = need if leader is None else leader.nodes
+        text = f"{'is' if first else 'would be'} started on {counted(need)}, idle are {plan.idle_nodes}"
+        data = {"needed_nodes": need, "idle_nodes": plan.idle_nodes}
+        plan.reasons[job.id] = Reason(ReasonCode.NOT_ENOUGH_NODES, text, data)
 
 
 def _resize(plan: Pass, balance: Balance[str], job: JobView, reordering: float, block: bool) -> None:

@@ -17,11 +17,10 @@ from dask_hpc_policies.constraints import legal_sizes
 from dask_hpc_policies.intensity import Mix, job_intensity, preferred_size
 from dask_hpc_policies.model import JobView
 
+#: Distances between intensities that differ by no more than this are equal: rounding makes such.
+SAME = 1e-12
+
 K = TypeVar("K", bound=Hashable)
-
-
-#: Distances of intensities that differ by less are equal.
-_ALIKE = 1e-12
 
 
 class Choice(NamedTuple):
@@ -152,36 +151,41 @@ class Balance(Generic[K]):
     def best(self, system: Mix, idle_nodes: int, reordering: float, *, block: bool) -> Choice | None:
         """The waiting job to start next on top of the mix `system`, and its size; None to start nobody.
 
-        Equations 4.5 to 4.11: the smallest sum of (1 - `reordering`) times the place among all jobs and
-        `reordering` times the normalized distance of the intensities; of equals the one that waits longest.
-
         Parameters
         ----------
         block
             Whether the best of all jobs at its best size is waited for when that does not fit. Otherwise
             only sizes that fit take part.
         """
-        count = self._count
-        nodes = self._nodes[:count]
-        if not count or nodes.min() > idle_nodes:
+        if not self._count or self._nodes[: self._count].min() > idle_nodes:
             return None
-        place, io = self._place[:count], self._io[:count]
-        if not block:
-            fits = nodes <= idle_nodes
+        choice = self.leader(system, reordering, None if block else idle_nodes)
+        return choice if choice is not None and choice.nodes <= idle_nodes else None
+
+    def leader(self, system: Mix, reordering: float, most_nodes: int | None = None) -> Choice | None:
+        """The best of all waiting jobs and its size, of at most `most_nodes`; None when there is none.
+
+        Equations 4.5 to 4.11: the smallest sum of (1 - `reordering`) times the place among all jobs and
+        `reordering` times the normalized distance of the intensities; of equals the one that waits longest.
+        """
+        count = self._count
+        place, io, nodes = self._place[:count], self._io[:count], self._nodes[:count]
+        if most_nodes is not None:
+            fits = nodes <= most_nodes
             place, io, nodes = place[fits], io[fits], nodes[fits]
+        if not len(nodes):
+            return None
         delta = np.abs(self.workload - (system.io_nodes + io) / (system.nodes + nodes))
         least, most = float(delta.min()), float(delta.max())
         # Alone in the queue, or all alike but for rounding: then that part decides nothing.
         last = max(1, len(self.keys) + len(self.running) - 1)
         weighted = place * ((1.0 - reordering) / last)
-        if most - least > _ALIKE:
+        if most - least > SAME:
             weighted += (delta - least) * (reordering / (most - least))
         chosen = int(place[int(weighted.argmin())])
         # Of its sizes the one that balances best, also where balance has no weight; of equals the larger.
         first, behind = np.searchsorted(place, (chosen, chosen + 1))
         row = max(range(int(first), int(behind)), key=lambda row: (-delta[row], row))
-        if nodes[row] > idle_nodes:
-            return None
         return Choice(chosen, int(nodes[row]), float(delta[row]))
 
     def sizes_by_distance(self, key: K, job: JobView, idle_nodes: int) -> Iterator[tuple[int, float, float]]:

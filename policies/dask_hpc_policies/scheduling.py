@@ -27,6 +27,7 @@ from dask_hpc_policies.io_session import io_session
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Choice, Duration, Int, Parameter, Parameters
 from dask_hpc_policies.protocol import Session
+from dask_hpc_policies.requests import answer_requests
 from dask_hpc_policies.rigid_session import backfill_session
 from dask_hpc_policies.sizing import Limits, Resizes
 from dask_hpc_policies.wording import counted
@@ -233,6 +234,7 @@ class BuiltinPolicy:
             return definition.decide(view, state, self.params)
         plan = Pass(view)
         definition.admit(plan, self.params)
+        answer_requests(plan)
         decision = plan.answer(definition.rule(plan, self.params))
         if definition.scales_pool:
             action, state = adaptive.recommend(view, state, self.params)

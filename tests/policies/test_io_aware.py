@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_hpc_policies.constraints import legal_sizes
-from dask_hpc_policies.decision import Decision, Expand, Shrink, Start
+from dask_hpc_policies.decision import Decision, Expand, ReasonCode, Shrink, Start
 from dask_hpc_policies.intensity import (
     Mix,
     job_intensity,
@@ -20,7 +20,7 @@ from dask_hpc_policies.intensity import (
     workload_mix,
 )
 from dask_hpc_policies.io_aware import IoAwareState
-from dask_hpc_policies.io_balance import Balance, sizes_to_start
+from dask_hpc_policies.io_balance import SAME, Balance, sizes_to_start
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.registry import create
 
@@ -133,7 +133,7 @@ def priorities(
     found = []
     for place, nodes, delta in tuples:
         fairness = place / last if last else 0.0  # (4.5)
-        norm = (delta - low) / (high - low) if high - low > 1e-12 else 0.0  # (4.8)
+        norm = (delta - low) / (high - low) if high - low > SAME else 0.0  # (4.8)
         found.append(((1 - reordering) * fairness + reordering * norm, delta, place, nodes))  # (4.9)
     return found
 
@@ -173,6 +173,15 @@ def test_reordering_nothing_is_first_come_first_served() -> None:
     jobs = [rigid("a", 4, 0.9), rigid("b", 9, 0.0), rigid("c", 2, 0.5)]
     assert started(decide(jobs, 8, reordering=0.0)) == [("a", 4)], "b does not fit, and is waited for"
     assert started(decide(jobs, 15, reordering=0.0)) == [("a", 4), ("b", 9), ("c", 2)]
+
+
+def test_jobs_are_told_for_whom_they_wait() -> None:
+    running = rigid("r", 4, 0.9, state="running", nodes=4)
+    decision = decide([running, rigid("io", 4, 0.9), rigid("cpu", 6, 0.1)], 5, reordering=0.9)
+    reasons = {a.job: a.reason for a in decision.actions}
+    assert reasons["cpu"].code is ReasonCode.NOT_ENOUGH_NODES
+    assert reasons["io"].code is ReasonCode.BEHIND_HEAD
+    assert reasons["io"].data == {"head": "cpu"}
 
 
 def test_skipping_starts_what_fits() -> None:

@@ -46,7 +46,9 @@ def jobs(draw: st.DrawFn, index: int) -> JobView:
     constraint = draw(st.sampled_from(CONSTRAINTS))
     lo = smallest_at_least(constraint, draw(st.integers(1, 6)), 10**6) or 1
     state: Any = draw(st.sampled_from(["pending", "running", "running", "adapting"]))
-    kind: Any = draw(st.sampled_from(["malleable", "malleable", "malleable", "moldable", "rigid"]))
+    kind: Any = draw(
+        st.sampled_from(["malleable", "malleable", "malleable", "evolving", "moldable", "rigid"])
+    )
     hi = lo if kind == "rigid" else lo + draw(st.integers(0, 20))
     start = draw(st.one_of(st.none(), st.just(lo))) if kind != "rigid" else lo
     interruption: Any = draw(st.sampled_from(["none", "none", "failure", "theft"]))
@@ -69,6 +71,7 @@ def jobs(draw: st.DrawFn, index: int) -> JobView:
         is_default=index == 0 and draw(st.booleans()),
         preferred_nodes=draw(st.one_of(st.none(), st.integers(lo, hi))),
         priority=draw(st.integers(0, 2)),
+        requested_nodes=draw(st.one_of(st.none(), st.integers(1, 25))) if kind == "evolving" else None,
         walltime_s=draw(st.one_of(st.none(), st.floats(1, 500))),
         recorded_s=draw(st.one_of(st.none(), st.floats(1, 500))),
         io_intensity=draw(st.one_of(st.none(), st.floats(0, 1))),
@@ -155,7 +158,9 @@ def check(view: ClusterSnapshot, decision: Decision) -> None:
             assert job.nodes < job.min_nodes
             assert action.nodes <= job.min_nodes
         elif not job.is_default:
-            assert job.kind == "malleable" or isinstance(action, Start), "only malleable jobs are resized"
+            asked = job.kind == "evolving" and job.requested_nodes is not None
+            resizable = job.kind == "malleable" or asked
+            assert resizable or isinstance(action, Start), "only malleable jobs are resized"
             assert job.min_nodes <= action.nodes <= job.max_nodes
             assert is_legal(job.constraint, action.nodes)
         if isinstance(action, Start) and job.start_nodes is not None and not job.is_default:
@@ -197,7 +202,8 @@ def test_views_states_and_decisions_survive_json(policy: Policy, history: list[C
 def test_policies_that_never_shrink_never_do(view: ClusterSnapshot, name: str) -> None:
     policy = create(name)
     decision, _ = policy.decide(view, policy.initial_state())
-    assert not [a for a in decision.actions if isinstance(a, Shrink)]
+    shrinks = [a for a in decision.actions if isinstance(a, Shrink)]
+    assert all(a.reason.code is ReasonCode.JOB_REQUEST for a in shrinks), "but what a job asks for"
 
 
 @given(views())
@@ -205,7 +211,7 @@ def test_no_shrink_for_the_head_could_be_smaller(view: ClusterSnapshot) -> None:
     for name in ("pwma-fpsma", "pwma-egs", "performance-aware"):
         decision, _ = create(name).decide(view, None)
         by_id = {job.id: job for job in view.jobs}
-        shrinks = [a for a in decision.actions if isinstance(a, Shrink)]
+        shrinks = [a for a in decision.actions if isinstance(a, Shrink) and "head" in a.reason.data]
         freed = sum(by_id[a.job].nodes - a.nodes for a in shrinks)
         for a in shrinks:
             job = by_id[a.job]

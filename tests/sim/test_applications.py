@@ -156,7 +156,9 @@ def test_an_evolving_job_asks_and_the_policy_sees_it() -> None:
     job = replace(job, kind="evolving", min_nodes=1, max_nodes=16)
     assert ends(run(workload(job), Granting({})))["a"] == pytest.approx(10 + 5)
     assert seen == [(10.0, 8)]
-    assert ends(run(workload(job), "fcfs"))["a"] == pytest.approx(20.0)
+    assert ends(run(workload(job), "fcfs"))["a"] == pytest.approx(10 + 5), "nobody else wants the nodes"
+    narrow = replace(job, max_nodes=7)
+    assert ends(run(workload(narrow), "fcfs"))["a"] == pytest.approx(20.0), "more than it may have"
 
 
 def test_checkpoints_are_counted_and_timed() -> None:

@@ -1,0 +1,68 @@
+"""Requests of evolving jobs are granted or denied, with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dask_hpc_policies.decision import Decision, Expand, ReasonCode, Shrink
+from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.registry import create
+
+
+def evolving(requested: int | None, **fields: Any) -> JobView:
+    fields = {"min_nodes": 2, "max_nodes": 8, "nodes": 4, **fields}
+    return JobView(id="e", state="running", kind="evolving", start_s=0.0, requested_nodes=requested, **fields)
+
+
+def ask(*jobs: JobView, idle: int = 0, policy: str = "fcfs") -> Decision:
+    made = create(policy)
+    view = ClusterSnapshot(now_s=1.0, trigger="request", jobs=jobs, idle_nodes=idle)
+    return made.decide(view, made.initial_state())[0]
+
+
+def moved(decision: Decision) -> list[tuple[str, int]]:
+    return [(a.TAG, a.nodes) for a in decision.actions if isinstance(a, (Expand, Shrink))]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "pwma-fpsma", "mebf", "fcfs-malleable", "io-aware"])
+def test_more_nodes_are_granted_while_nobody_waits(policy: str) -> None:
+    decision = ask(evolving(7), idle=3, policy=policy)
+    assert moved(decision) == [("expand", 7)]
+    assert decision.actions[0].reason.code is ReasonCode.JOB_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("job", "idle", "code"),
+    [
+        (evolving(7), 2, ReasonCode.NOT_ENOUGH_NODES),
+        (evolving(9), 9, ReasonCode.OUT_OF_BOUNDS),
+        (evolving(6, constraint="pof2"), 9, ReasonCode.OUT_OF_BOUNDS),
+        (evolving(1, nodes=2), 9, ReasonCode.OUT_OF_BOUNDS),
+    ],
+)
+def test_what_cannot_be_is_denied_with_a_reason(job: JobView, idle: int, code: ReasonCode) -> None:
+    decision = ask(job, idle=idle)
+    assert moved(decision) == []
+    (denied,) = decision.suppressed
+    assert denied.reason.code is code
+    assert denied.reason.text
+
+
+def test_waiting_jobs_come_first() -> None:
+    decision = ask(evolving(5), JobView(id="w", start_nodes=6, min_nodes=6, max_nodes=6), idle=3)
+    assert moved(decision) == []
+    assert decision.suppressed[0].reason.code is ReasonCode.BEHIND_HEAD
+
+
+def test_fewer_nodes_are_always_granted() -> None:
+    waiting = JobView(id="w", start_nodes=9, min_nodes=9, max_nodes=9)
+    assert moved(ask(evolving(3), waiting)) == [("shrink", 3)]
+    assert moved(ask(evolving(3, constraint="pof2", nodes=8))) == [("shrink", 4)], "the nearest legal size"
+    assert moved(ask(evolving(1))) == [("shrink", 2)], "its minimum"
+
+
+def test_a_job_that_is_content_is_left_alone() -> None:
+    assert moved(ask(evolving(None), idle=9, policy="pwma-fpsma")) == []
+    assert moved(ask(evolving(4), idle=9, policy="pwma-fpsma")) == []
