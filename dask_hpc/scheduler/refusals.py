@@ -44,7 +44,17 @@ def refusal(state: State, action: Start | Expand | Shrink | Steal, reconfiguring
     ):
         left_s = job.no_grow_before_s - state.now_s()
         return Reason(ReasonCode.COOLDOWN, f"nodes could not join {job.id}; not again for {left_s:.0f} s")
-    return None if isinstance(action, Steal) else _size(state, action, job)
+    return _theft(state, action) if isinstance(action, Steal) else _size(state, action, job)
+
+
+def _theft(state: State, action: Steal) -> Reason | None:
+    thief = state.jobs.active.get(action.thief)
+    lacks = thief is not None and (
+        thief.state == "pending" or state.nodes_up(thief) < thief.resolved.min_nodes
+    )
+    if lacks:
+        return None
+    return Reason(ReasonCode.STALE, f"{action.thief} does not wait for nodes any more")
 
 
 def _size(state: State, action: Start | Expand | Shrink, job: JobRecord) -> Reason | None:

@@ -115,3 +115,17 @@ async def test_a_job_that_keeps_state_on_its_nodes_is_not_interrupted(c, s, *wor
         await producer.stop()
     await job.wait(10)
     await asleep(s)
+
+
+@live(workers=3)
+async def test_nobody_is_interrupted_for_a_job_that_lacks_nothing(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    async with rt.job("victim", nodes=1) as victim, rt.job("thief", nodes=2) as thief:
+        await started(s, thief, 2)
+        reason = Reason(ReasonCode.NODE_STOLEN, "for the test")
+        for name in (thief.id, "nobody"):
+            action = Steal(job=victim.id, thief=name, stolen_nodes=1, reason=reason)
+            accepted, [outcome] = engine(s).rounds.begin([action], "request", lambda action: None)
+            assert accepted == []
+            assert outcome.reason.code is ReasonCode.STALE
+    await asleep(s)
