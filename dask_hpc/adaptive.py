@@ -75,6 +75,7 @@ class PolicyAdaptive(distributed.Adaptive):
 
     async def safe_target(self) -> int:
         """Workers that there should be, within the bounds, as whole nodes."""
+        self.cluster.forget_ended()
         there = self.observed
         answer = await self.cluster.ask(
             "pool",

@@ -149,6 +149,7 @@ class SafeScaling(SpecCluster):
         return self.sync(self.ask, "pin", workers=list(workers), keep=False)
 
     def _scale_pool(self, pool: str, n: int, dry_run: bool, force: bool) -> Any:
+        self.forget_ended()
         if dry_run:
             return self.sync(self._rehearse, pool, n)
         self._wanted[pool] = int(n)
@@ -184,6 +185,13 @@ class SafeScaling(SpecCluster):
         if isinstance(Adaptive, type) and issubclass(Adaptive, PolicyAdaptive):
             _check_adapt(kwargs)
         return super().adapt(Adaptive, *args, **kwargs)
+
+    def forget_ended(self) -> None:
+        """Do not count workers that have ended of themselves: retired by somebody, or by their lifetime."""
+        for spec, worker in list(self.workers.items()):
+            if worker.status in (Status.closed, Status.failed):
+                self.worker_spec.pop(spec, None)
+                self.workers.pop(spec, None)
 
     async def ask(self, method: str, **arguments: Any) -> Any:
         """What the scheduler side answers; raises `DaskHPCError` for what it refuses."""

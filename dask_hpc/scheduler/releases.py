@@ -154,6 +154,14 @@ class Releases:
         pinned = [name for name in self._names(node) if str(name) in self.pinned]
         return f"worker {pinned[0]!r} is pinned (cluster.unpin lets it go)" if pinned else None
 
+    def pin(self, workers: Iterable[str], keep: bool) -> None:
+        """Have nodes with these workers (by name) stay, also those that are being drained, or no longer."""
+        names = set(workers)
+        self.pinned = self.pinned | names if keep else self.pinned - names
+        for group in list(self._leaving):
+            if any(self._pinned(node) for node in group):
+                self.engine.rounds.take_back(group, _WANTED)
+
     # --------------------------------------------------------------- release
 
     async def plan(self, count: int, among: Collection[Any] | None = None) -> dict[str, Any]:

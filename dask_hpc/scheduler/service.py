@@ -293,8 +293,7 @@ class Service:
 
     async def pin(self, workers: Sequence[Any], keep: bool) -> list[str]:
         """Have nodes with these workers (by name) stay, or no longer; gives the names of all that stay."""
-        names = set(map(str, workers))
-        self.releases.pinned = self.releases.pinned | names if keep else self.releases.pinned - names
+        self.releases.pin(map(str, workers), keep)
         return sorted(self.releases.pinned)
 
     async def pool(self, **view: Any) -> dict[str, Any]:

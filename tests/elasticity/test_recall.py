@@ -140,3 +140,37 @@ def test_an_adaptive_cluster_keeps_those_on_their_way_out_before_it_asks_for_oth
             assert made.tally.twice() == []
 
     asyncio.run(run())
+
+
+def test_a_worker_that_is_pinned_while_it_is_drained_stays() -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            held, gate = await shrinking_to_one(made)
+            await made.cluster.pin(*range(4))
+            await until(lambda: draining(made) == 0, "all stay")
+            gate.open()
+            assert await within(made.client.gather(held)) == [0, 1, 2, 3]
+            await until(lambda: len(made.cluster.refused) == 4, "they say why")
+            assert all("pinned" in why for why in made.cluster.refused.values())
+            assert len(made.names()) == 4
+            await made.cluster.unpin(*range(4))
+            await made.size(1)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("adapts", [False, True])
+def test_a_worker_that_somebody_has_retired_is_not_counted_any_more(adapts: bool) -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            await within(made.client.retire_workers([made.address(1)]))
+            await until(lambda: made.cluster.workers[1].status.name == "closed", "it has ended")
+            if adapts:
+                made.cluster.adapt(minimum=2, maximum=2, interval="20 ms")
+            else:
+                assert (await made.cluster.scale(2, dry_run=True))["add"] == 1
+                made.cluster.scale(2)
+            await made.size(2)
+            assert await within(made.client.submit(sum, [1, 2])) == 3
+
+    asyncio.run(run())
