@@ -52,6 +52,8 @@ class SafeScaling(SpecCluster):
         self._wanted: dict[str, int] = {}
         #: Whether what was asked for last is to be had by force, by pool.
         self._force: dict[str, bool] = {}
+        #: How many are on their way out by force, by pool: whatever is asked for now, they go.
+        self._going: dict[str, int] = {}
         #: What makes each pool smaller.
         self._shrinking: dict[str, asyncio.Task[None]] = {}
         super().__init__(*args, **kwargs)
@@ -226,7 +228,8 @@ class SafeScaling(SpecCluster):
 
     def _excess(self, pool: str) -> int:
         """By how much a pool is larger than wanted."""
-        return len(self._specs(pool)) - self._wanted[pool] if pool in self._wanted else 0
+        staying = len(self._specs(pool)) - self._going.get(pool, 0)
+        return staying - self._wanted[pool] if pool in self._wanted else 0
 
     def _next_spec(self, pool: str) -> dict[Any, Any]:
         """Name and specification of the next worker of a pool."""
@@ -283,7 +286,11 @@ class SafeScaling(SpecCluster):
             answer = await self.ask("release", count=excess, **limits)
             excess = max(0, self._excess(pool))
             if not answer["released"] and excess and self._force.get(pool):
-                answer = await self.ask("release", count=excess, force=True, **limits)
+                self._going[pool] = excess
+                try:
+                    answer = await self.ask("release", count=excess, force=True, **limits)
+                finally:
+                    del self._going[pool]
             gone = {self._spec_of(name) for names in answer["released"].values() for name in names}
         except (DaskHPCError, OSError) as error:
             logger.warning("The cluster could not be made smaller: %s", error)

@@ -8,7 +8,7 @@ from typing import Any
 import dask
 import pytest
 from elastic_clusters import Shrinkable, shrinkable
-from elastic_work import Gate, Ledger, MovingLedger, until, within
+from elastic_work import Gate, Ledger, MovingLedger, result_of, until, within
 
 
 def departures(made: Shrinkable, address: str) -> list[dict[str, Any]]:
@@ -98,3 +98,25 @@ def test_by_force_a_task_that_takes_too_long_is_cut_short_and_run_again() -> Non
 
     with dask.config.set({"hpc.shrink-deadline": "500 ms"}):
         asyncio.run(run())
+
+
+def test_a_worker_that_is_asked_for_meanwhile_takes_what_the_last_one_holds() -> None:
+    async def run() -> None:
+        async with shrinkable(1) as made:
+            futures = await made.results(20)
+            [scattered] = await made.client.scatter([[7]], hash=False)
+            address = made.address(0)
+            made.cluster.scale(0, force=True)
+            await until(lambda: made.scheduler.workers[address].status.name != "running", "it has to go")
+            # nobody has room for what it holds: it waits for somebody as long as `hpc.shrink-deadline` says
+            made.cluster.scale(1)
+            await until(lambda: address not in made.scheduler.workers, "it has gone", 30)
+            await made.size(1)
+            assert await within(made.client.gather([*futures, scattered])) == [
+                *(result_of(number) for number in range(20)),
+                [7],
+            ]
+            assert made.tally.twice() == []
+            assert departures(made, address) == []
+
+    asyncio.run(run())
