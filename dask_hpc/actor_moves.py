@@ -114,7 +114,7 @@ async def take(key: Any, source: str, within_s: float, dask_worker: Any) -> str 
     except TimeoutError:
         answer = {"status": "late"}
     if answer["status"] == "error":
-        return str(answer.get("text") or answer.get("exception")) or "its calls took too long"
+        return str(answer.get("exception_text") or "") or "its calls took too long"
     if answer["status"] != "OK" or stopwatch_s() - began_s > within_s:
         return f"its calls were not done within {within_s:.1f} s"
     actor = await asyncio.to_thread(loads, answer["result"])

@@ -38,6 +38,8 @@ class PolicyAdaptive(distributed.Adaptive):
     cluster: Any
     #: Why there should be as many workers as the latest look said.
     reason: str = ""
+    #: Whether it is asking for another size just now.
+    scaling: bool = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: Names of workers on their way out.
@@ -110,7 +112,11 @@ class PolicyAdaptive(distributed.Adaptive):
         """Have `n` workers besides those on their way out."""
         await self._recall(n - len(self.plan))
         # the cluster itself keeps successors and those they replace apart
-        await super().scale_up(n + len(self.leaving - self.cluster.expiring))
+        self.scaling = True
+        try:
+            await super().scale_up(n + len(self.leaving - self.cluster.expiring))
+        finally:
+            self.scaling = False
 
     async def _recall(self, count: int) -> None:
         """Have up to `count` workers on their way out stay: they are there, others would have to come."""

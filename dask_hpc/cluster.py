@@ -124,6 +124,7 @@ class SafeScaling(SpecCluster):
         if n is None:
             raise ValueError("n is None; allowed: a whole number, 0 or more")
         check_counts(n=n, cores=cores)
+        self.check_wishes(dry_run=dry_run, force=force)
         if memory is not None:
             n = max(n, math.ceil(parse_bytes(memory) / self._memory_per_worker()))
         if cores is not None:
@@ -187,6 +188,21 @@ class SafeScaling(SpecCluster):
         if isinstance(Adaptive, type) and issubclass(Adaptive, PolicyAdaptive):
             _check_adapt(kwargs)
         return super().adapt(Adaptive, *args, **kwargs)
+
+    def check_wishes(self, *, dry_run: bool, force: bool) -> None:
+        """Raise ValueError for flags that are none; say so when `adapt` will change the size again."""
+        for name, value in (("dry_run", dry_run), ("force", force)):
+            if not isinstance(value, bool):
+                raise ValueError(f"{name} is {value!r}; allowed: True or False")
+        adaptive = self._adaptive
+        if adaptive is None or adaptive.state != "running" or getattr(adaptive, "scaling", True) or dry_run:
+            return
+        logger.warning(
+            "This cluster follows the load (adapt), between %s and %s workers, and changes its size again; "
+            "cluster.adapt(minimum=n, maximum=n) fixes it at n",
+            adaptive.minimum,
+            adaptive.maximum,
+        )
 
     def forget_ended(self) -> None:
         """Do not count workers that have ended of themselves: retired by somebody, or by their lifetime."""
@@ -393,6 +409,9 @@ def _check_adapt(options: Mapping[str, Any]) -> None:
     low, high = bounds.values()
     if not 0 <= low <= high:
         raise ValueError(f"minimum is {low!r}, maximum {high!r}; allowed: 0 <= minimum <= maximum")
+    patience = options.get("wait_count")
+    if patience is not None and not (_is_count(patience) and patience >= 1):
+        raise ValueError(f"wait_count is {patience!r}; allowed: a whole number of looks, 1 or more")
     for name in ("interval", "target_duration"):
         if (value := options.get(name)) is None:
             continue

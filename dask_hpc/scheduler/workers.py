@@ -57,7 +57,7 @@ def _problem(answer: Any) -> str | None:
         return f"has no dask_hpc ({type(answer).__name__}: {answer})"
     if isinstance(answer, dict):
         if answer.get("status") != "OK":
-            return f"has no dask_hpc ({answer.get('text') or answer.get('exception')})"
+            return f"has no dask_hpc ({answer.get('exception_text') or answer.get('exception')})"
         answer = opened(answer.get("result"))
     return None if answer == dask_hpc.__version__ else f"has dask_hpc {answer}"
 
@@ -86,5 +86,5 @@ async def run(
     sending = scheduler.broadcast(msg=message, workers=[address])
     answer = opened((await asyncio.wait_for(sending, timeout_s))[address])
     if answer.get("status") != "OK":
-        raise WorkerError(str(answer.get("text") or answer.get("exception")))
+        raise WorkerError(str(answer.get("exception_text") or answer.get("exception")))
     return opened(answer.get("result"))

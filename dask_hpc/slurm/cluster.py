@@ -98,6 +98,8 @@ class SLURMCluster(Reconciled, StockCluster):
         if n is None and jobs is None and memory is None and cores is None:
             raise ValueError("scale got no size; allowed: n (workers), jobs, memory or cores")
         check_counts(n=n, jobs=jobs, cores=cores)
+        if self._known(pool) == DEFAULT_POOL:
+            self.check_wishes(dry_run=dry_run, force=force)
         name = self._known(pool)
         job = self._job(name)
         wanted = max(
@@ -117,6 +119,9 @@ class SLURMCluster(Reconciled, StockCluster):
         """
         for bound in ("minimum", "maximum"):
             if (jobs := kwargs.pop(f"{bound}_jobs", None)) is not None:
+                if kwargs.get(bound) is not None:
+                    text = f"{bound} is {kwargs[bound]!r} (workers) and {bound}_jobs is {jobs!r}"
+                    raise ValueError(f"{text}; give one of them")
                 kwargs[bound] = jobs * self.workers_per_node
         if self._grouped:
             kwargs.setdefault("worker_key", job_of)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import dask
 import pytest
 from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, Ledger, MovingLedger, result_of, until, within
+
+from dask_hpc.scheduler import actors
 
 
 def departures(made: Shrinkable, address: str) -> list[dict[str, Any]]:
@@ -120,3 +123,37 @@ def test_a_worker_that_is_asked_for_meanwhile_takes_what_the_last_one_holds() ->
             assert departures(made, address) == []
 
     asyncio.run(run())
+
+
+class Stuck(Ledger):
+    """An actor that says that it can move and cannot."""
+
+    def __getstate__(self) -> Any:
+        raise RuntimeError("a lock is held")
+
+    def __setstate__(self, state: Any) -> None:
+        raise AssertionError("there is no state")
+
+
+def test_an_actor_that_cannot_move_after_all_is_named_with_the_reason_in_words() -> None:
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            address = made.address(1)
+            stuck = await made.client.submit(Stuck, actor=True, key="stuck", workers=[address])
+            await made.cluster.pin(0)
+            made.cluster.scale(1, force=True)
+            await made.size(1)
+            [departure] = departures(made, address)
+            assert list(departure["actors"]) == [stuck.key]
+
+    actors.logger.addHandler(handler)
+    try:
+        asyncio.run(run())
+    finally:
+        actors.logger.removeHandler(handler)
+    [why] = [line for line in said if "has not moved" in line]
+    assert why.endswith("RuntimeError('a lock is held')")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any
 
@@ -237,6 +238,7 @@ def test_a_cluster_closes_while_workers_are_starting(turns: int) -> None:
         {"interval": "bla"},
         {"interval": -1},
         {"target_duration": 0},
+        {"wait_count": -2},
     ],
 )
 def test_options_that_cannot_be_are_refused_and_forgotten(options: dict[str, Any]) -> None:
@@ -258,6 +260,41 @@ def test_a_closed_cluster_says_that_its_size_does_not_change(caplog: pytest.LogC
 
     asyncio.run(run())
     assert "The cluster is closed" in caplog.text
+
+
+@pytest.mark.parametrize("flag", [{"force": "no"}, {"dry_run": "yes"}, {"force": 1}])
+def test_a_flag_that_is_neither_true_nor_false_is_refused(flag: dict[str, Any]) -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            with pytest.raises(ValueError, match="allowed: True or False"):
+                made.cluster.scale(1, **flag)
+            assert made.names() == {"0", "1"}
+
+    asyncio.run(run())
+
+
+def test_who_scales_a_cluster_that_follows_the_load_is_told() -> None:
+    said: list[str] = []
+    # clusters that silence their logs silence pytest's handler, too
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+
+    async def run() -> None:
+        async with shrinkable(1) as made:
+            made.cluster.adapt(minimum=2, maximum=2, interval="20 ms")
+            await made.size(2)
+            assert said == []
+            made.cluster.scale(1)
+            assert "follows the load (adapt), between 2 and 2 workers" in said.pop()
+            made.cluster.adapt(minimum=1, maximum=1, interval="20 ms", wait_count=1)
+            await made.size(1)
+            assert said == []
+
+    cluster.logger.addHandler(handler)
+    try:
+        asyncio.run(run())
+    finally:
+        cluster.logger.removeHandler(handler)
 
 
 @pytest.mark.parametrize("n", [-1, 1.5, "2", True, None])

@@ -62,6 +62,11 @@ def test_adapt_takes_no_other_options_with_pools_than_without(made: Any) -> None
         made.adapt(pool="staging", minimum_jobs=1)
 
 
+def test_bounds_are_given_in_workers_or_in_jobs(made: Any) -> None:
+    with pytest.raises(ValueError, match=r"minimum is 2 .workers. and minimum_jobs is 1; give one of them"):
+        made.adapt(minimum=2, minimum_jobs=1)
+
+
 def test_a_size_has_to_be_given(made: Any) -> None:
     with pytest.raises(ValueError, match="scale got no size"):
         made.scale(pool="staging")
