@@ -124,7 +124,7 @@ class SafeScaling(SpecCluster):
         if n is None:
             raise ValueError("n is None; allowed: a whole number, 0 or more")
         check_counts(n=n, cores=cores)
-        self.check_wishes(dry_run=dry_run, force=force)
+        check_flags(dry_run=dry_run, force=force)
         if memory is not None:
             n = max(n, math.ceil(parse_bytes(memory) / self._memory_per_worker()))
         if cores is not None:
@@ -155,6 +155,8 @@ class SafeScaling(SpecCluster):
         self.forget_ended()
         if dry_run:
             return self.sync(self._rehearse, pool, n)
+        if pool == DEFAULT_POOL:
+            self._warn_if_adaptive()
         self._wanted[pool] = int(n)
         self._force[pool] = force
         if self._releases is not None and self._excess(pool) <= 0:
@@ -189,13 +191,10 @@ class SafeScaling(SpecCluster):
             _check_adapt(kwargs)
         return super().adapt(Adaptive, *args, **kwargs)
 
-    def check_wishes(self, *, dry_run: bool, force: bool) -> None:
-        """Raise ValueError for flags that are none; say so when `adapt` will change the size again."""
-        for name, value in (("dry_run", dry_run), ("force", force)):
-            if not isinstance(value, bool):
-                raise ValueError(f"{name} is {value!r}; allowed: True or False")
+    def _warn_if_adaptive(self) -> None:
+        """Say so when `adapt` will change the size again that somebody else has asked for."""
         adaptive = self._adaptive
-        if adaptive is None or adaptive.state != "running" or getattr(adaptive, "scaling", True) or dry_run:
+        if adaptive is None or adaptive.state != "running" or getattr(adaptive, "scaling", True):
             return
         logger.warning(
             "This cluster follows the load (adapt), between %s and %s workers, and changes its size again; "
@@ -433,6 +432,13 @@ def check_counts(**counts: Any) -> None:
     for name, value in counts.items():
         if value is not None and not _is_count(value):
             raise ValueError(f"{name} is {value!r}; allowed: a whole number, 0 or more")
+
+
+def check_flags(**flags: Any) -> None:
+    """Raise ValueError for an argument that is neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}; allowed: True or False")
 
 
 def _first_line(error: Exception) -> str:

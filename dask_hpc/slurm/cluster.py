@@ -15,7 +15,7 @@ from typing import Any
 
 from dask.utils import parse_bytes
 
-from dask_hpc.cluster import DEFAULT_POOL, ENDED, check_counts, logger
+from dask_hpc.cluster import DEFAULT_POOL, ENDED, check_counts, check_flags, logger
 from dask_hpc.config import Settings, settings
 from dask_hpc.slurm.jobs import SLURMJob, StockCluster
 from dask_hpc.slurm.pools import OPTIONS, PoolAdaptive, read_pools
@@ -98,8 +98,7 @@ class SLURMCluster(Reconciled, StockCluster):
         if n is None and jobs is None and memory is None and cores is None:
             raise ValueError("scale got no size; allowed: n (workers), jobs, memory or cores")
         check_counts(n=n, jobs=jobs, cores=cores)
-        if self._known(pool) == DEFAULT_POOL:
-            self.check_wishes(dry_run=dry_run, force=force)
+        check_flags(dry_run=dry_run, force=force)
         name = self._known(pool)
         job = self._job(name)
         wanted = max(

@@ -67,6 +67,12 @@ def test_bounds_are_given_in_workers_or_in_jobs(made: Any) -> None:
         made.adapt(minimum=2, minimum_jobs=1)
 
 
+@pytest.mark.parametrize("pool", [None, "staging"])
+def test_a_flag_of_any_pool_is_true_or_false(made: Any, pool: str | None) -> None:
+    with pytest.raises(ValueError, match="force is 'no'; allowed: True or False"):
+        made.scale(jobs=1, pool=pool, force="no")
+
+
 def test_a_size_has_to_be_given(made: Any) -> None:
     with pytest.raises(ValueError, match="scale got no size"):
         made.scale(pool="staging")
