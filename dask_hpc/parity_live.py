@@ -25,6 +25,8 @@ from dask_hpc_policies.protocol import Policy
 
 #: A live run is given up after so many times the simulated makespan, and so many seconds more.
 _PATIENCE, _PATIENCE_S = 3.0, 60.0
+#: Tasks that are sent at once: the first are to begin before the last are there.
+_BATCH_TASKS = 100
 #: Settings of a cluster that a run changes, and gives back.
 _CHANGED = ("tick_s", "lock", "trace_keep", "held_notice_s", "performance_interval_s")
 #: All of the trace is kept, and nobody is told that jobs wait: that is what they are there for.
@@ -55,6 +57,8 @@ def prepared(
             f"the cluster has {len(workers)} workers with {', '.join(map(str, threads)) or 'no'} threads; "
             f"needed: {nodes} workers with one thread each (dask worker --nthreads 1), or another --nodes"
         )
+    # workers load the code of the tasks now, not when the first job is waited for
+    client.run(occupy, 0.0)
     before = None
     if client.run_on_scheduler(_has_runtime):
         before = Runtime(client).status()
@@ -128,8 +132,8 @@ def play(
 
 
 def _submit(client: Client, job: str, task_plan: TaskPlan) -> list[Any]:
-    length_s = task_plan.length_s
+    count, length_s = task_plan.tasks, task_plan.length_s
+    options = {"pure": False, "key": f"occupy-{job}", "batch_size": _BATCH_TASKS}
     if isinstance(length_s, float):
-        return client.map(occupy, [length_s] * task_plan.tasks, pure=False, key=f"occupy-{job}")
-    jobs, lengths = [job] * task_plan.tasks, [length_s] * task_plan.tasks
-    return client.map(occupy_by_size, jobs, lengths, pure=False, key=f"occupy-{job}")
+        return client.map(occupy, [length_s] * count, **options)
+    return client.map(occupy_by_size, [job] * count, [length_s] * count, **options)

@@ -14,13 +14,17 @@ from click.testing import CliRunner
 from dask_hpc.cli import hpc
 
 
+#: Five task lengths are then the time between two submissions.
+SCALE = ("--speed", "100", "--task-length", "120 ms")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "malleable", "changes"),
     [("fcfs", "0", 30), ("easy", "0", 30), ("pwma-fpsma", "1", 51), ("pwma-egs", "1", 60)],
 )
 def test_the_ten_jobs_of_esp_do_the_same_live(policy: str, malleable: str, changes: int) -> None:
-    arguments = ["parity", "builtin:esp-10", "--speed", "100", "--malleable-share", malleable]
+    arguments = ["parity", "builtin:esp-10", *SCALE, "--malleable-share", malleable]
     result = CliRunner().invoke(hpc, [*arguments, "--policy", policy, "--json"], prog_name="dask hpc")
     found = json.loads(result.stdout)
     wrong = {name: found[name] for name in ("missing", "extra", "swaps", "close_events")}

@@ -19,8 +19,8 @@ SCRIPT = """
     srun --ntasks=16 --overcommit {python} -m distributed.cli.dask_worker --host 127.0.0.1 --no-dashboard \\
         --no-nanny --nthreads 1 --memory-limit 0 --local-directory {folder} \\
         --scheduler-file {folder}/scheduler.json &
-    {python} -m dask hpc parity builtin:esp-10 --speed 100 --policy {policy} --malleable-share {malleable} \\
-        --cluster {folder}/scheduler.json --json
+    {python} -m dask hpc parity builtin:esp-10 --speed 100 --task-length "120 ms" --policy {policy} \\
+        --malleable-share {malleable} --cluster {folder}/scheduler.json --json
 """
 
 
