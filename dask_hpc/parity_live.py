@@ -124,16 +124,18 @@ def play(
     except (JobError, TimeoutError) as error:
         raise ParityError(f"the live run did not end well: {error}") from None
     finally:
-        for job in handles:
-            # those that have ended stay as they are
-            job.cancel("the comparison is over")
-        client.cancel([future for future in futures if not future.done()])
+        # what ended the run may have been the end of the cluster
+        with suppress(OSError, DaskHPCError):
+            for job in handles:
+                # those that have ended stay as they are
+                job.cancel("the comparison is over")
+            client.cancel([future for future in futures if not future.done()])
     return from_trace(records, {id: task_plan.job for id, task_plan in jobs.items()})
 
 
 def _submit(client: Client, job: str, task_plan: TaskPlan) -> list[Any]:
     count, length_s = task_plan.tasks, task_plan.length_s
-    options = {"pure": False, "key": f"occupy-{job}", "batch_size": _BATCH_TASKS}
+    options: dict[str, Any] = {"pure": False, "key": f"occupy-{job}", "batch_size": _BATCH_TASKS}
     if isinstance(length_s, float):
         return client.map(occupy, [length_s] * count, **options)
     return client.map(occupy_by_size, [job] * count, [length_s] * count, **options)

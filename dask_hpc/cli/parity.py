@@ -92,7 +92,7 @@ def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...
     default=1.0,
     show_default=True,
     metavar="X",
-    help="All times of the workload are divided by it.",
+    help="All times of the workload (not those of the policy) are divided by it.",
 )
 @click.option(
     "--task-length",

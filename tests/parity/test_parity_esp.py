@@ -13,7 +13,6 @@ from click.testing import CliRunner
 
 from dask_hpc.cli import hpc
 
-
 #: Five task lengths are then the time between two submissions.
 SCALE = ("--speed", "100", "--task-length", "120 ms")
 

@@ -6,17 +6,18 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dask
 import pytest
 from click.testing import CliRunner, Result
-from distributed import Client
+from distributed import Client, LocalCluster
 
 import dask_hpc
-from dask_hpc import parity_run
+from dask_hpc import parity_live, parity_run
 from dask_hpc.cli import hpc
-from dask_hpc.errors import WorkloadError
+from dask_hpc.errors import InstallError, WorkloadError
 from dask_hpc.parity import Change, compare
 from dask_hpc.parity_live import ParityError
 from dask_hpc.parity_run import Parity, check
@@ -88,6 +89,20 @@ def test_tasks_of_a_model_that_is_not_linear_take_longer_on_more_nodes(client: C
     assert found.live_makespan_s > 0.59
 
 
+def test_jobs_that_start_together_start_at_one_moment(client: Client) -> None:
+    # a policy that looks at how long they have run must not tell them apart
+    runtime = dask_hpc.runtime(client)
+    with runtime.job("wide", nodes=4):
+        with runtime.job("one", nodes=1) as one:
+            pass
+        with runtime.job("two", nodes=2) as two:
+            pass
+        assert client.submit(abs, -1).result() == 1
+    rows = [job.wait(30) for job in (one, two)]
+    assert rows[0]["start_s"] == rows[1]["start_s"]
+    assert rows[0]["submit_s"] < rows[1]["submit_s"]
+
+
 def test_a_cluster_that_does_not_fit_is_refused(client: Client) -> None:
     with pytest.raises(ParityError, match="4 workers with 1 threads; needed: 3 workers with one thread each"):
         compared(client, (JOBS[1],), nodes=3)
@@ -97,6 +112,37 @@ def test_a_cluster_that_does_not_fit_is_refused(client: Client) -> None:
         with pytest.raises(ParityError, match="jobs are active on the cluster"):
             compared(client, JOBS)
     other.wait(30)
+
+
+def fails(length_s: float) -> None:
+    if length_s:
+        raise ValueError("this task fails")
+
+
+def test_a_live_job_that_fails_ends_the_comparison(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity_live, "occupy", fails)
+    with pytest.raises(ParityError, match=r"did not end well: job b-\d+ failed: task 'occupy-b-"):
+        compared(client, JOBS[1:])
+    assert dask_hpc.runtime(client).status()["policy"]["policy"] == "easy"
+
+
+def test_another_cluster_is_used_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(
+        "machine: {nodes: 2}\njobs:\n- {name: a, nodes: 2, runtime: 20, walltime: 30}\n"
+    )
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    with (
+        dask.config.set({"distributed.worker.profile.enabled": False}),
+        LocalCluster(protocol="tcp", silence_logs=logging.CRITICAL, **options) as cluster,
+        Client(cluster) as client,
+    ):
+        where = ("--cluster", cluster.scheduler_address)
+        result = run(str(tmp_path / "one.yaml"), "--policy", "fcfs", "--speed", "100", *where, "--json")
+        found = json.loads(result.stdout)
+        assert found["same_sequence"], result.stdout
+        assert [change["action"] for change in found["live"]] == ["submit", "start", "finish"]
+        with pytest.raises(InstallError, match="not installed"):
+            dask_hpc.runtime(client)
 
 
 def test_a_workload_that_never_ends_is_refused(client: Client) -> None:
@@ -116,13 +162,13 @@ def test_a_workload_that_never_ends_is_refused(client: Client) -> None:
 
 
 def test_easy_starts_the_jobs_of_figure_5_1_live_as_simulated() -> None:
-    result = run("builtin:figure-5-1", "--policy", "easy", "--speed", "4", "--json")
+    result = run("builtin:figure-5-1", "--policy", "easy", "--speed", "5", "--json")
     found = json.loads(result.stdout)
     assert found["same_sequence"], result.stdout
     starts = {change["job"]: change["t_s"] for change in found["simulated"] if change["action"] == "start"}
-    assert starts == {"J1": 0.0, "J2": 1.0, "J3": 0.0, "J4": 2.0}
+    assert starts == {"J1": 0.0, "J2": 0.8, "J3": 0.0, "J4": 1.6}
     assert found["policy"]["policy"] == "easy"
-    assert (found["tasks"], found["tick_s"], found["gap_s"]) == (220, 0.1, 0.5)
+    assert (found["tasks"], found["tick_s"], found["gap_s"]) == (176, 0.1, 0.5)
     assert found["swaps"] == found["missing"] == found["extra"] == []
     assert (result.exit_code == 0) is found["holds"]
 
@@ -188,6 +234,8 @@ def test_the_same_in_other_makespans_is_exit_code_1(monkeypatch: pytest.MonkeyPa
         (["builtin:figure-5-1", "--policy", "nobody"], "nobody"),
         (["builtin:figure-5-1", "--policy", "fcfs", "--nodes", "4"], "needs 8 nodes"),
         (["builtin:node-stealing", "--policy", "sfsj"], "its nodes fail"),
+        (["builtin:figure-5-1", "--policy", "fcfs", "--task-length", "soon"], "--task-length"),
+        (["builtin:esp-10", "--policy", "fcfs", "--option", "malleable"], "is not NAME=VALUE"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(arguments: list[str], part: str) -> None:

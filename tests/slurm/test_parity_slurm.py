@@ -1,4 +1,4 @@
-"""ESP, a hundred times as fast, inside one allocation: its workers are processes that ``srun`` has started."""
+"""ESP, a hundred times as fast, inside one allocation, on workers that ``srun`` has started."""
 
 from __future__ import annotations
 
