@@ -20,9 +20,12 @@ from dask_hpc.cli import hpc
 from dask_hpc.errors import InstallError, WorkloadError
 from dask_hpc.parity import Change, compare
 from dask_hpc.parity_live import ParityError
-from dask_hpc.parity_run import Parity, check
+from dask_hpc.parity_run import Parity, check, simulate
+from dask_hpc.parity_tasks import scaled
 from dask_hpc.sim.job import Job, power_law
+from dask_hpc.sim.sources import load
 from dask_hpc.sim.workload import Workload
+from dask_hpc_policies import registry
 
 #: One job gives half of its nodes to another one that comes while it runs, and has them back afterwards.
 JOBS = (
@@ -171,6 +174,11 @@ def test_easy_starts_the_jobs_of_figure_5_1_live_as_simulated() -> None:
     assert (found["tasks"], found["tick_s"], found["gap_s"]) == (176, 0.1, 0.5)
     assert found["swaps"] == found["missing"] == found["extra"] == []
     assert (result.exit_code == 0) is found["holds"]
+    # which is not what another policy does
+    live = [Change(**change) for change in found["live"]]
+    workload = scaled(load("builtin:figure-5-1"), 5.0)
+    other = simulate(workload, registry.create("fcfs"), nodes=10, tick_s=0.1, lock="system")
+    assert not compare(other, live, 0.5).same
 
 
 def made_up(live: list[Change], makespan_s: float) -> Parity:
