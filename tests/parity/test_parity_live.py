@@ -244,6 +244,7 @@ def test_the_same_in_other_makespans_is_exit_code_1(monkeypatch: pytest.MonkeyPa
         (["builtin:node-stealing", "--policy", "sfsj"], "its nodes fail"),
         (["builtin:figure-5-1", "--policy", "fcfs", "--task-length", "soon"], "--task-length"),
         (["builtin:esp-10", "--policy", "fcfs", "--option", "malleable"], "is not NAME=VALUE"),
+        (["builtin:esp-10", "--policy", "fcfs", "--processes", "--cluster", "tcp://a:1"], "--processes"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(arguments: list[str], part: str) -> None:
