@@ -93,10 +93,15 @@ def play(
     plans: Sequence[TaskPlan],
     expected_s: float,
     tell: Callable[[str], None],
-) -> list[Change]:
-    """Submit every job when it is due and wait for all; what the trace says about them.
+) -> tuple[list[Change], float]:
+    """Submit every job when it is due and wait for all; `tell` is called with a sentence now and then.
 
-    `tell` is called with a sentence now and then.
+    Returns
+    -------
+    changes
+        What the trace says about the jobs.
+    overrun
+        By which share the tasks have taken longer than they should: what the machine costs, without Dask.
 
     Raises
     ------
@@ -119,6 +124,7 @@ def play(
         for number, job in enumerate(handles):
             tell(f"{clock.now_s():.0f} s: waiting for job {number + 1} of {len(handles)}")
             job.wait(max(1.0, deadline_s - clock.now_s()))
+        ran = client.gather(futures)
         # the others, as many as there are passes, are not looked at
         records = [decode_line(line) for line in runtime.trace() if '"kind":"job"' in line]
     except (JobError, TimeoutError) as error:
@@ -130,7 +136,9 @@ def play(
                 # those that have ended stay as they are
                 job.cancel("the comparison is over")
             client.cancel([future for future in futures if not future.done()])
-    return from_trace(records, {id: task_plan.job for id, task_plan in jobs.items()})
+    asked_s, taken_s = (sum(times) for times in zip(*ran, strict=True))
+    changes = from_trace(records, {id: task_plan.job for id, task_plan in jobs.items()})
+    return changes, taken_s / asked_s - 1.0
 
 
 def _submit(client: Client, job: str, task_plan: TaskPlan) -> list[Any]:

@@ -159,13 +159,18 @@ def _fields(job: Job) -> dict[str, Any]:
 # ---------------------------------------------------------------- on workers
 
 
-def occupy(length_s: float) -> None:
-    """A task: take a node for `length_s` seconds."""
+def occupy(length_s: float) -> tuple[float, float]:
+    """A task: take a node for `length_s` seconds; returns these, and how long it has taken indeed."""
+    began_s = stopwatch_s()
     time.sleep(length_s)
+    return length_s, stopwatch_s() - began_s
 
 
-def occupy_by_size(job: str, lengths_s: tuple[float, ...]) -> None:
-    """A task of a job whose nodes slow each other down: take a node for as long as its size means."""
+def occupy_by_size(job: str, lengths_s: tuple[float, ...]) -> tuple[float, float]:
+    """A task of a job whose nodes slow each other down: take a node for as long as its size means.
+
+    Returns the same as `occupy`.
+    """
     from distributed import get_worker
     from distributed.utils import sync
 
@@ -180,3 +185,4 @@ def occupy_by_size(job: str, lengths_s: tuple[float, ...]) -> None:
     length_s = lengths_s[min(max(size, 1), len(lengths_s)) - 1]
     # asking is part of it
     time.sleep(max(0.0, length_s - (stopwatch_s() - began_s)))
+    return length_s, stopwatch_s() - began_s

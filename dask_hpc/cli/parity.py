@@ -229,7 +229,10 @@ def _show(found: Parity) -> None:
             ("workload", f"{found.workload}, {sum(c.action == 'submit' for c in found.simulated)} jobs"),
             ("policy", found.policy["policy"]),
             ("cluster", f"{found.nodes} nodes; tick {found.tick_s:g} s, lock {found.lock}"),
-            ("tasks", f"{found.tasks} of at most {found.task_length_s:g} s"),
+            (
+                "tasks",
+                f"{found.tasks} of at most {found.task_length_s:g} s; they took {found.overrun:.1%} longer",
+            ),
             ("changes", f"{len(found.simulated)} simulated, {len(found.live)} live"),
             ("order counts", f"for {comparison.ordered_pairs} of {comparison.pairs} pairs"),
             ("live is later by", f"{comparison.earliest_s:.2f} to {comparison.latest_s:.2f} s"),

@@ -72,6 +72,7 @@ def test_a_job_that_gives_nodes_and_has_them_back_does_so_in_both(client: Client
     assert [str(change) for change in found.simulated] == SAME
     assert found.comparison.same, found.to_json()
     # nothing sleeps less than it was asked to
+    assert found.overrun > 0
     assert found.ratio > 0.99
     assert found.comparison.ordered_pairs == 2 * 6 + 3 * 3 + 2
     assert told[0].startswith("2 jobs, 184 tasks; the simulated run takes 2.3 s")
@@ -193,7 +194,7 @@ def made_up(live: list[Change], makespan_s: float) -> Parity:
     return Parity(
         workload="made-up", policy={"policy": "fcfs"}, nodes=4, task_length_s=0.1, tasks=10, tick_s=0.1,
         lock="job", simulated=tuple(simulated), live=tuple(live), comparison=compare(simulated, live, 0.5),
-        simulated_makespan_s=10.0, live_makespan_s=makespan_s,
+        simulated_makespan_s=10.0, live_makespan_s=makespan_s, overrun=0.012,
     )  # fmt: skip
 
 
@@ -216,6 +217,7 @@ def test_differences_are_shown_side_by_side_and_are_exit_code_1(
     assert "only live       -                        5.10 s expand a 2 -> 3" in result.stdout
     assert "other order     9.00 s finish a 4 -> 0   10.20 s finish b 4 -> 0" in result.stdout
     assert "                10.00 s finish b 4 -> 0  10.40 s finish a 4 -> 0" in result.stdout
+    assert "10 of at most 0.1 s; they took 1.2% longer" in result.stdout
     assert "submit a and submit b (0.20 s) are 2.0 task lengths apart" in result.stdout
     close = "within" if makespan_s < 11 else "NOT within"
     assert f"DIFFERS: the sequences differ, makespans {close} 10 %" in result.stdout
