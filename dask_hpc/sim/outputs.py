@@ -10,6 +10,7 @@ job_statistics.csv     ElastiSim: ID, Type, Submit Time, Start Time, ..., Status
 node_map.csv           which job held which node from when to when
 utilization.csv        nodes held and jobs running and waiting, at every change
 pfs_utilization.csv    ElastiSim: Time, Read, Write, Read (relative), Write (relative); when there was I/O
+intensity.csv          I/O intensity of the running mix and of the workload, when jobs have one
 =====================  ==================================================================================
 """
 
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc.sim.tracking import intensity
 
 if TYPE_CHECKING:
     from dask_hpc.sim.run import Result
@@ -51,6 +53,8 @@ def write(result: Result, folder: Path) -> list[str]:
             ("Time", "Read", "Write", "Read (relative)", "Write (relative)"),
             _file_system(result),
         )
+    if tracked := list(intensity(result)):
+        tables["intensity.csv"] = (("time_s", "running_intensity", "workload_intensity"), tracked)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, (columns, table) in tables.items():

@@ -1,4 +1,4 @@
-"""Plots of runs: node map, jobs over time, use of nodes, and several runs side by side.
+"""Plots of runs: node map, jobs over time, use of nodes, intensities, and several runs side by side.
 
 Needs matplotlib, the extra ``plot``; importing this module without it raises an ImportError.
 """
@@ -9,15 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc.sim.tracking import intensity
 
 if TYPE_CHECKING:
     from dask_hpc.sim.run import Result
 
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
+#: Bars of a rate over time.
+_STRETCHES = 200
 
 
 def run_figures(result: Result, folder: Path) -> list[str]:
@@ -25,6 +29,8 @@ def run_figures(result: Result, folder: Path) -> list[str]:
     figures = {"jobs.png": jobs_figure(result)}
     if result.node_log:
         figures["node_map.png"] = node_map_figure(result)
+    if tracked := list(intensity(result)):
+        figures["intensity.png"] = intensity_figure(result, tracked)
     for name, figure in figures.items():
         _save(figure, folder / name)
     return list(figures)
@@ -58,6 +64,33 @@ def jobs_figure(result: Result) -> Figure:
     below.step([step[0] for step in steps], [step[1] for step in steps], where="post", color=_COLOURS[0])
     below.set(xlabel="time (s)", ylabel="nodes held", ylim=(0, result.machine.nodes * 1.05))
     return figure
+
+
+def intensity_figure(result: Result, tracked: Sequence[tuple[float, float, float]]) -> Figure:
+    """I/O intensity of the running mix and of the workload above (`intensity`), file-system use below."""
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    times = [step[0] for step in tracked]
+    running, whole = ([step[i] for step in tracked] for i in (1, 2))
+    above.step(times, running, where="post", color=_COLOURS[0], label="running jobs")
+    above.step(times, whole, where="post", color=_COLOURS[1], label="all jobs, waiting ones too")
+    above.set(ylabel="share of time in I/O", title=f"{result.workload.name}, {result.policy['policy']}")
+    above.legend()
+    if len(result.file_system) > 1:
+        edges, rates = _means(result.file_system)
+        below.stairs([rate / 1e9 for rate in rates], edges, fill=True, color=_COLOURS[2])
+    below.set(xlabel="time (s)", ylabel="file system, mean (GB/s)")
+    return figure
+
+
+def _means(series: Sequence[tuple[float, float, float]]) -> tuple[list[float], list[float]]:
+    """Edges of equal stretches of time, and the mean rate in each: single transfers are too short to see."""
+    times = np.array([row[0] for row in series])
+    rates = np.array([row[1] + row[2] for row in series])
+    moved = np.concatenate(([0.0], np.cumsum(rates[:-1] * np.diff(times))))
+    edges = np.linspace(times[0], times[-1], _STRETCHES + 1)
+    means = np.diff(np.interp(edges, times, moved)) / np.diff(edges)
+    return edges.tolist(), means.tolist()
 
 
 def compare_figure(results: Sequence[tuple[str, Result]], path: Path) -> None:

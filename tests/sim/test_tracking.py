@@ -1,0 +1,55 @@
+"""Intensities over time: what a run left behind agrees with what its policy saw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dask_hpc.sim import Options, simulate, sources
+from dask_hpc.sim.engine import Engine
+from dask_hpc.sim.outputs import write
+from dask_hpc.sim.tracking import intensity
+from dask_hpc_policies.intensity import running_mix, workload_mix
+from dask_hpc_policies.registry import create
+
+
+@pytest.mark.parametrize("policy", ["io-aware", "fcfs-malleable"])
+def test_the_intensities_are_those_of_every_picture(policy: str) -> None:
+    work = sources.load("builtin:io-aware", seed=3, jobs=80, mean_gap_s=2.0)
+    assert work.machine is not None
+    seen: dict[float, tuple[float, float]] = {}
+
+    def record(engine: Engine, view: Any, before: Any, decision: Any) -> None:
+        # The first picture of a moment is taken before the policy changes anything.
+        seen.setdefault(view.now_s, (running_mix(view.jobs).intensity, workload_mix(view).intensity))
+
+    engine = Engine(work, create(policy), work.machine, Options(snapshots=True))
+    engine.recorder = record
+    engine.run()
+    result = simulate(work, policy)
+    steps = list(intensity(result))
+    assert [t_s for t_s, _, _ in steps] == sorted({t_s for t_s, _, _ in steps})
+    assert steps[-1][1:] == (0.0, 0.0)
+    # Just before a moment at which a job is only submitted, what runs is what ran since the last step.
+    submits = {job.submit_s for job in work.jobs}
+    changes = {t_s for run in result.runs for t_s, _ in run.nodes}
+    quiet = [t_s for t_s in submits - changes if t_s in seen]
+    assert len(quiet) > 20
+    found = {t_s: (running, whole) for t_s, running, whole in steps}
+    for t_s in quiet:
+        assert found[t_s] == pytest.approx(seen[t_s], abs=1e-9)
+
+
+def test_jobs_without_an_intensity_have_none_to_track() -> None:
+    assert list(intensity(simulate(sources.load("builtin:five-jobs"), "easy"))) == []
+
+
+def test_the_outputs_of_a_run_hold_its_intensities(tmp_path: Path) -> None:
+    work = sources.load("builtin:io-aware", seed=3, jobs=20, mean_gap_s=2.0)
+    result = simulate(work, "io-aware", options=Options(node_ids=True, file_system_series=True))
+    assert {"intensity.csv", "intensity.png", "pfs_utilization.csv"} <= set(write(result, tmp_path))
+    lines = (tmp_path / "intensity.csv").read_text().splitlines()
+    assert lines[0] == "time_s,running_intensity,workload_intensity"
+    assert [tuple(map(float, line.split(","))) for line in lines[1:]] == list(intensity(result))
