@@ -23,6 +23,7 @@ from typing import Any
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.job import Job, computing_s
+from dask_hpc.sim.machine import FREE, Failures
 from dask_hpc.sim.workload import Workload
 from dask_hpc_policies.jobspec import InvalidJob, job_spec_from_mapping, resolve
 
@@ -78,9 +79,13 @@ def plan(workload: Workload, nodes: int, task_length_s: float) -> list[TaskPlan]
         For a job that tasks cannot stand for, or that cannot be declared as it is; or when there would be
         too many tasks.
     """
-    if workload.machine is not None and workload.machine.failures != type(workload.machine.failures)():
+    machine = workload.machine
+    if machine is not None and machine.failures != Failures():
+        raise WorkloadError(f"{workload.source or workload.name}: its nodes fail, which no live run imitates")
+    if machine is not None and machine.adaptation != FREE:
         raise WorkloadError(
-            f"{workload.source or workload.name}: its nodes fail, which a live run does not imitate"
+            f"{workload.source or workload.name}: its resizes take as long as a model says, which no live run "
+            "imitates; leave the adaptation of the machine out"
         )
     plans = [_plan(job, workload, nodes, task_length_s) for job in workload.jobs]
     tasks = sum(plan.tasks for plan in plans)
