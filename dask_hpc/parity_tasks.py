@@ -84,8 +84,8 @@ def plan(workload: Workload, nodes: int, task_length_s: float) -> list[TaskPlan]
         raise WorkloadError(f"{workload.source or workload.name}: its nodes fail, which no live run imitates")
     if machine is not None and machine.adaptation != FREE:
         raise WorkloadError(
-            f"{workload.source or workload.name}: its resizes take as long as a model says, which no live run "
-            "imitates; leave the adaptation of the machine out"
+            f"{workload.source or workload.name}: its resizes take as long as a model says, which no live "
+            "run imitates; leave the adaptation of the machine out"
         )
     plans = [_plan(job, workload, nodes, task_length_s) for job in workload.jobs]
     tasks = sum(plan.tasks for plan in plans)
