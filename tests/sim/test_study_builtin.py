@@ -13,10 +13,13 @@ from dask_hpc.sim.study_figure import study_figure
 QUICK = ("node-stealing", "figure-5-1", "five-jobs")
 WHOLE = ("esp-10", "esp")
 FAST = ("io-aware", "mebf", "sfsj", "sfsj-victims")
+#: Smaller still; the same runs in full are in the tests of the policy.
+SMALLER = {"mebf": {"option.jobs": 40}}
 
 
-def held(name: str, *, fast: bool) -> StudyResult:
-    found = run_study(load_study(f"builtin:{name}", fast=fast), jobs=1)
+def held(name: str, *, fast: bool, jobs: int = 1) -> StudyResult:
+    study = load_study(f"builtin:{name}", fast=fast, overrides=SMALLER.get(name))
+    found = run_study(study, jobs=jobs)
     print(found.table())
     assert found.failures == []
     assert found.conditions
@@ -55,10 +58,10 @@ def test_esp_holds_on_one_order_and_is_drawn_along_the_share(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_studies_hold(name: str) -> None:
-    held(name, fast=False)
+    held(name, fast=False, jobs=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAST)
 def test_short_studies_hold(name: str) -> None:
-    held(name, fast=True)
+    held(name, fast=True, jobs=2)
