@@ -40,11 +40,23 @@ _COLUMNS = {
     metavar="FOLDER",
     help="Write tables, plots of nodes and jobs, and the result as JSON there.",
 )
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a trace there as a live run does (.jsonl, or .jsonl.gz), for dask hpc replay.",
+)
 @click.option("--profile", is_flag=True, help="Show where the time goes.")
 @json_option
 def simulate(
-    setup: Setup, policy: str, params: dict[str, str], output: Path | None, profile: bool, as_json: bool
-) -> None:  # fmt: skip
+    setup: Setup,
+    policy: str,
+    params: dict[str, str],
+    output: Path | None,
+    trace: Path | None,
+    profile: bool,
+    as_json: bool,
+) -> None:
     """Run WORKLOAD under a policy.
 
     WORKLOAD is a file (SWF, ElastiSim JSON, YAML, sacct output, a recorded trace; .gz may follow) or
@@ -62,7 +74,10 @@ def simulate(
         options=options,
         profile=profile,
         progress=_progress(workload, made.name),
+        trace=trace,
     )
+    if trace is not None:
+        click.echo(f"trace written to {trace}", err=True)
     if output is not None:
         from dask_hpc.sim.outputs import write
 

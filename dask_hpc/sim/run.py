@@ -7,6 +7,7 @@ those seconds depends on it.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,8 +18,10 @@ from dask_hpc.sim.asking import Asker
 from dask_hpc.sim.engine import Engine
 from dask_hpc.sim.machine import Machine
 from dask_hpc.sim.options import Options
+from dask_hpc.sim.recording import recorded
 from dask_hpc.sim.table import Counts, Refused, Row
 from dask_hpc.sim.workload import Workload, fitted
+from dask_hpc.trace_io import write_trace
 from dask_hpc_policies import codec, registry
 from dask_hpc_policies.decision import Action
 from dask_hpc_policies.metrics import JobRun, summarize
@@ -98,6 +101,7 @@ def simulate(
     wide: Literal["drop", "clip", "refuse"] = "refuse",
     profile: bool = False,
     progress: Callable[[int], None] | None = None,
+    trace: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Run `workload` under `policy`.
 
@@ -115,11 +119,14 @@ def simulate(
         Measure the time in the policy as well.
     progress
         Called now and then with the number of jobs that have ended.
+    trace
+        File for the run's trace (`dask_hpc.trace`), compressed when its name ends in ``.gz``; written whole
+        or not at all.
 
     Raises
     ------
     WorkloadError
-        When a job cannot run, or the size of the machine is not known.
+        When a job cannot run, the size of the machine is not known, or `trace` cannot be written.
     SimulationError
         When what must be conserved was not, or the policy goes round in circles.
     ValueError
@@ -128,20 +135,38 @@ def simulate(
     made: Policy = registry.create(policy)
     machine = machine_for(workload, nodes, machine)
     chosen = options or Options()
+    if trace is not None:
+        chosen = replace(chosen, snapshots=True, node_ids=True)
     fit = fitted(workload, machine.nodes, wide)
-    engine = Engine(fit, made, machine, chosen)
+    return finished(Engine(fit, made, machine, chosen), profile=profile, progress=progress, trace=trace)
+
+
+def finished(
+    engine: Engine,
+    *,
+    profile: bool = False,
+    progress: Callable[[int], None] | None = None,
+    trace: str | os.PathLike[str] | None = None,
+) -> Result:
+    """Run `engine` to its end; see `simulate`."""
     timed = _Timed(engine.asker)
     if profile:
         engine.asker = timed
     began_s = stopwatch_s()
-    engine.run(progress)
+    if trace is None:
+        engine.run(progress)
+    else:
+        try:
+            write_trace(trace, recorded(engine, progress))
+        except OSError as error:
+            raise WorkloadError(f"{trace}: cannot be written: {error.strerror or error}") from None
     run_s = stopwatch_s() - began_s
     return Result(
-        workload=fit,
-        machine=machine,
-        policy=registry.spec_of(made),
-        options=chosen,
-        runs=tuple(engine.table.runs(fit.jobs)),
+        workload=engine.workload,
+        machine=engine.machine,
+        policy=registry.spec_of(engine.policy),
+        options=engine.options,
+        runs=tuple(engine.table.runs(engine.workload.jobs)),
         rows=tuple(sorted(engine.table.rows, key=lambda row: row.key)),
         counts=engine.counts,
         refusals=tuple(engine.refusals),

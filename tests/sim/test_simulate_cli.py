@@ -118,6 +118,17 @@ def test_output_writes_tables_and_plots(tmp_path: Path) -> None:
     assert max(int(row["held_nodes"]) for row in rows("utilization.csv")) == 16
 
 
+def test_a_trace_is_written_replayed_and_simulated(tmp_path: Path) -> None:
+    path = str(tmp_path / "run.jsonl.gz")
+    first = read("simulate", "builtin:figure-5-1", "--policy", "easy", "--trace", path)
+    replayed = read("replay", path, "--policy", "easy")
+    assert (replayed["mode"], replayed["ok"]) == ("verify", True)
+    assert replayed["passes"] == first["counts"]["policy_calls"] > 0
+    assert read("replay", path, "--policy", "fcfs")["differing"] > 0
+    again = read("simulate", path, "--policy", "easy")
+    assert [job["start_s"] for job in again["jobs"]] == [job["start_s"] for job in first["jobs"]]
+
+
 def test_output_holds_the_use_of_the_file_system_when_there_was_any(tmp_path: Path) -> None:
     folder = tmp_path / "io"
     source = tmp_path / "io.yaml"

@@ -120,5 +120,8 @@ def _job(run: JobRun, view: JobView | None, begin_s: float) -> Job:
         priority=view.priority,
         runtime_s=held_node_s / reference,
         reference_nodes=reference,
+        preferred_nodes=view.preferred_nodes,
+        recorded_s=view.recorded_s,
         io_intensity=view.io_intensity,
+        io_by_nodes=view.io_by_nodes,
     )
