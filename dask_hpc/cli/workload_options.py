@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from dask_hpc.cli.state import state_of
+
 if TYPE_CHECKING:
-    from dask_hpc.sim import Machine, Options, Workload
+    from dask_hpc.sim import Machine, Options, Result, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +24,36 @@ class Setup:
     malleable_share: float | None
     seed: int
     tick_s: float | None
-    decision_s: float
+    decision_s: float | Literal["measured"]
     latency: str
     wide: Literal["drop", "clip", "refuse"]
     options: dict[str, str]
+    #: Go on from the state that the trace has at this time; None: simulate all of its jobs.
+    at_s: float | None = None
+    #: How long a job of that state, or of a running cluster, takes when nobody knows.
+    default_s: float | None = None
+
+    def runner(self) -> Callable[..., Result]:
+        """What runs a policy on it: takes policy, options, profile, progress and trace; returns the result.
+
+        Whatever is asked for is read once: all policies start from the same.
+        """
+        from dask_hpc.sim import simulate
+        from dask_hpc.sim.machine import FREE, PUBLISHED
+        from dask_hpc.sim.what_if import simulate_from
+
+        view = state_of(self)
+        if view is None:
+            workload, machine = self.load()
+            return functools.partial(simulate, workload, machine=machine)
+        return functools.partial(
+            simulate_from,
+            view,
+            default_s=self.default_s,
+            nodes=self.nodes,
+            adaptation=PUBLISHED if self.latency == "published" else FREE,
+            name=self.source,
+        )
 
     def load(self) -> tuple[Workload, Machine]:
         """The workload, with the share of malleable jobs that was asked for, and its machine."""
@@ -50,6 +78,10 @@ class Setup:
         from dask_hpc.sim import Options
 
         return Options(seed=self.seed, tick_s=self.tick_s, decision_s=self.decision_s, **more)
+
+
+def _latency(ctx: click.Context, option: click.Parameter, value: str | None) -> float | Literal["measured"]:
+    return "measured" if value == "measured" else _duration(ctx, option, value) or 0.0
 
 
 def _duration(_ctx: click.Context, _option: click.Parameter, value: str | None) -> float | None:
@@ -86,10 +118,12 @@ def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             malleable_share=kwargs.pop("malleable_share"),
             seed=kwargs.pop("seed"),
             tick_s=tick_s,
-            decision_s=kwargs.pop("decision_latency") or 0.0,
+            decision_s=kwargs.pop("decision_latency"),
             latency=kwargs.pop("adaptation"),
             wide=kwargs.pop("wide"),
             options=kwargs.pop("options"),
+            at_s=kwargs.pop("at"),
+            default_s=kwargs.pop("default_time"),
         )
         return command(*args, setup=setup, **kwargs)
 
@@ -106,12 +140,17 @@ def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
                          help="Seed of everything random."),
             click.option("--tick", metavar="SECONDS", callback=_duration,
                          help="Ask the policy at fixed times as well; without it, at events alone."),
-            click.option("--decision-latency", metavar="SECONDS", callback=_duration,
-                         help="Time from asking the policy to its answer taking effect."),
+            click.option("--decision-latency", metavar="SECONDS|measured", callback=_latency,
+                         help="Time from asking the policy to its answer taking effect; measured: what it "
+                         "really takes on this computer."),
             click.option("--adaptation", type=click.Choice(["none", "published"]), default="none",
                          show_default=True, help="How long a resize holds a job up."),
             click.option("--wide", type=click.Choice(["refuse", "drop", "clip"]), default="refuse",
                          show_default=True, help="What becomes of jobs that need more nodes than there are."),
+            click.option("--at", metavar="SECONDS", callback=_duration,
+                         help="Go on from the state that a recorded trace has at this time."),
+            click.option("--default-time", metavar="SECONDS", callback=_duration,
+                         help="How long jobs of a running cluster, or of --at, take that do not say."),
         )
     ):  # fmt: skip
         wrapped = decorate(wrapped)

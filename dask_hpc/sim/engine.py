@@ -63,6 +63,8 @@ class Engine:
         self.machine = machine
         self.options = options
         self.now_s = 0.0
+        #: Time of the picture that the run goes on from; None: it begins with an empty machine.
+        self.from_s: float | None = None
         self.counts = Counts()
         self.table = Table()
         self.refusals: list[Refused] = []
@@ -136,7 +138,7 @@ class Engine:
 
     def adopt(self, now_s: float, jobs: list[tuple[ActiveJob, int]]) -> None:
         """Begin at `now_s` with jobs that run on so many nodes, or wait on none; before anything else."""
-        self.now_s = now_s
+        self.now_s = self.from_s = now_s
         self.counts.moments = 1
         self._next_job = len(self.workload.jobs)
         for active, nodes in jobs:

@@ -51,6 +51,8 @@ class Result:
     node_log: tuple[tuple[int, int, float, float], ...] = ()
     #: Time, bytes per second read and written, when `Options.file_system_series` was set.
     file_system: tuple[tuple[float, float, float], ...] = ()
+    #: Time of the picture that the run went on from (`what_if`); None: it began with an empty machine.
+    from_s: float | None = None
     #: Seconds that the engine and, of these, the policy took.
     run_s: float = 0.0
     policy_s: float = 0.0
@@ -82,6 +84,7 @@ class Result:
                 "seed": self.workload.seed,
                 "notes": list(self.workload.notes),
             },
+            **({} if self.from_s is None else {"what_if": {"from_s": self.from_s}}),
             "machine": codec.encode(self.machine),
             "policy": codec.encode(self.policy),
             "options": codec.encode(self.options),
@@ -166,15 +169,21 @@ def finished(
         machine=engine.machine,
         policy=registry.spec_of(engine.policy),
         options=engine.options,
-        runs=tuple(engine.table.runs(engine.workload.jobs)),
+        runs=tuple(_from(engine.from_s, run) for run in engine.table.runs(engine.workload.jobs)),
         rows=tuple(sorted(engine.table.rows, key=lambda row: row.key)),
         counts=engine.counts,
         refusals=tuple(engine.refusals),
         node_log=tuple(sorted(engine.nodes.log)),
         file_system=tuple(engine.file_system_series),
+        from_s=engine.from_s,
         run_s=run_s,
         policy_s=timed.seconds,
     )
+
+
+def _from(from_s: float | None, run: JobRun) -> JobRun:
+    """The run as seen from `from_s` on: what was submitted before was there then."""
+    return run if from_s is None or run.submit_s >= from_s else replace(run, submit_s=from_s)
 
 
 def machine_for(workload: Workload, nodes: int | None, machine: Machine | None = None) -> Machine:
