@@ -29,8 +29,10 @@ class Passes:
         self.points: list[ActiveJob] = []
         #: Whether a job was resized, or one that can be was started, since the policy was asked.
         self.resized = False
-        #: Seconds that the last answer takes; set by who asks.
+        #: Seconds that the last answer takes; set by who asks. Then the sum and the largest of all.
         self.latency_s = 0.0
+        self.total_latency_s = 0.0
+        self.longest_latency_s = 0.0
         self._trigger: Trigger | None = None
         self._about: int | None = None
         #: An answer is on its way.
@@ -91,6 +93,8 @@ class Passes:
         idle, scans = self._changes == self._asked_at, counts.queue_scans
         self._asked_at = self._changes
         actions = engine.asker.ask(trigger, about)
+        self.total_latency_s += self.latency_s
+        self.longest_latency_s = max(self.longest_latency_s, self.latency_s)
         counts.idle_policy_calls += idle
         counts.idle_queue_scans += idle * (counts.queue_scans - scans)
         if not actions:

@@ -219,6 +219,7 @@ class Rounds:
         active.target = None
         active.round = None
         active.state = "running"
+        engine.progress.adapt(active)
         if active.requested_nodes == active.nodes:
             active.requested_nodes = None
         if active.stage is not None:
@@ -272,6 +273,7 @@ class Rounds:
         assert isinstance(round, Round)
         round.ready_nodes -= nodes
         self.reserved_nodes -= nodes
+        active.joined = nodes
         self.engine.resize(active, active.nodes + nodes)
 
     def _drop(self, active: ActiveJob, target: int, why: str) -> None:

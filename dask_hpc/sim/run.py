@@ -1,7 +1,7 @@
 """One run from start to end: workload, policy and machine in; metrics and tables out.
 
-Rules of the file: the only place that measures time, for `--profile`; nothing in the result of a run but
-those seconds depends on it.
+Rules of the file: time is measured here for `--profile`; nothing in the result of a run but those seconds
+depends on it. (A run whose options charge the decision latency as measured does, and its notes say so.)
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def finished(
             raise WorkloadError(f"{trace}: cannot be written: {error.strerror or error}") from None
     run_s = stopwatch_s() - began_s
     return Result(
-        workload=engine.workload,
+        workload=_noted(engine),
         machine=engine.machine,
         policy=registry.spec_of(engine.policy),
         options=engine.options,
@@ -179,6 +179,19 @@ def finished(
         run_s=run_s,
         policy_s=timed.seconds,
     )
+
+
+def _noted(engine: Engine) -> Workload:
+    """The workload, with a note when the run depends on the computer."""
+    workload, passes = engine.workload, engine.passes
+    if engine.options.decision_s != "measured":
+        return workload
+    note = (
+        f"decision latency measured on this computer ({engine.counts.policy_calls} calls of the policy "
+        f"took {passes.total_latency_s:.3g} s, the longest {passes.longest_latency_s:.3g} s): "
+        "another run may differ"
+    )
+    return replace(workload, notes=(*workload.notes, note))
 
 
 def _from(from_s: float | None, run: JobRun) -> JobRun:

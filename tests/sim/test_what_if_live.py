@@ -14,7 +14,7 @@ from distributed import Client, Event
 from distributed.utils_test import gen_cluster
 
 import dask_hpc
-from dask_hpc.cli import hpc
+from dask_hpc.cli import hpc, state
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.what_if import engine_from, simulate_from
 
@@ -103,7 +103,8 @@ def test_the_commands_go_on_from_a_running_cluster(client: Client, s: Any, tmp_p
         client.gather(futures)
 
 
-def test_nobody_at_the_address_is_one_line() -> None:
+def test_nobody_at_the_address_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_TIMEOUT_S", 0.2)
     result = call("simulate", "tcp://127.0.0.1:1", "--policy", "easy")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("Error: no scheduler answers at tcp://127.0.0.1:1")
