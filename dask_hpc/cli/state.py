@@ -37,6 +37,7 @@ def state_of(setup: Setup) -> ClusterSnapshot | None:
         "--option": setup.options,
         "--malleable-share": setup.malleable_share is not None,
         "--wide": setup.wide != "refuse",
+        "--recorded": setup.recorded is not None,
         "--at": setup.at_s is not None and (address or file),
     }
     if wrong := [name for name, is_given in given.items() if is_given]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +32,8 @@ class Setup:
     at_s: float | None = None
     #: How long a job of that state, or of a running cluster, takes when nobody knows.
     default_s: float | None = None
+    #: File with earlier runs, for estimates.
+    recorded: str | None = None
 
     def runner(self) -> Callable[..., Result]:
         """What runs a policy on it: takes policy, options, profile, progress and trace; returns the result.
@@ -71,6 +73,11 @@ class Setup:
         workload = fitted(workload, machine.nodes, self.wide)
         if self.malleable_share is not None:
             workload = with_malleable_share(workload, self.malleable_share, self.seed, machine.nodes)
+        if self.recorded is not None:
+            from dask_hpc.sim.recorded import with_recorded
+            from dask_hpc.sim.recorded_files import read_recorded
+
+            workload = with_recorded(workload, read_recorded(self.recorded, workload))
         return workload, machine
 
     def run_options(self, **more: Any) -> Options:
@@ -104,12 +111,52 @@ def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...
     return {name.replace("-", "_"): value for name, _, value in pairs}
 
 
-def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument WORKLOAD and its options to a command, which gets them as `setup`."""
+#: What to simulate.
+_WORKLOAD = (
+    click.argument("workload"),
+    click.option("--nodes", type=click.IntRange(1, 10_000_000), metavar="N",
+                 help="Nodes of the machine; without it, what the workload says."),
+    click.option("--option", "options", metavar="NAME=VALUE", multiple=True, callback=_pairs,
+                 help="An option of a builtin workload."),
+    click.option("--malleable-share", type=click.FloatRange(0, 1), metavar="X",
+                 help="Declare this share of the rigid jobs malleable."),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
+                 help="Seed of everything random."),
+    click.option("--wide", type=click.Choice(["refuse", "drop", "clip"]), default="refuse",
+                 show_default=True, help="What becomes of jobs that need more nodes than there are."),
+    click.option("--recorded", metavar="FILE",
+                 help="Earlier runs as estimates: a trace, sacct output, or a result of simulate as JSON."),
+)  # fmt: skip
+#: How.
+_RUN = (
+    click.option("--tick", metavar="SECONDS", callback=_duration,
+                 help="Ask the policy at fixed times as well; without it, at events alone."),
+    click.option("--decision-latency", metavar="SECONDS|measured", callback=_latency,
+                 help="Time from asking the policy to its answer taking effect; measured: what it really "
+                 "takes on this computer."),
+    click.option("--adaptation", type=click.Choice(["none", "published"]), default="none",
+                 show_default=True, help="How long a resize holds a job up."),
+    click.option("--at", metavar="SECONDS", callback=_duration,
+                 help="Go on from the state that a recorded trace has at this time."),
+    click.option("--default-time", metavar="SECONDS", callback=_duration,
+                 help="How long jobs of a running cluster, or of --at, take that do not say."),
+)  # fmt: skip
 
+
+def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument WORKLOAD and the options that say what it is; the command gets them as `setup`."""
+    return _with(command, _WORKLOAD)
+
+
+def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument WORKLOAD and all options of a run; the command gets them as `setup`."""
+    return _with(command, (*_WORKLOAD, *_RUN))
+
+
+def _with(command: Callable[..., Any], decorators: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        tick_s = kwargs.pop("tick")
+        tick_s = kwargs.pop("tick", None)
         if tick_s is not None and tick_s <= 0:
             raise click.UsageError("--tick must be above 0 s")
         setup = Setup(
@@ -118,40 +165,16 @@ def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             malleable_share=kwargs.pop("malleable_share"),
             seed=kwargs.pop("seed"),
             tick_s=tick_s,
-            decision_s=kwargs.pop("decision_latency"),
-            latency=kwargs.pop("adaptation"),
+            decision_s=kwargs.pop("decision_latency", 0.0),
+            latency=kwargs.pop("adaptation", "none"),
             wide=kwargs.pop("wide"),
             options=kwargs.pop("options"),
-            at_s=kwargs.pop("at"),
-            default_s=kwargs.pop("default_time"),
+            at_s=kwargs.pop("at", None),
+            default_s=kwargs.pop("default_time", None),
+            recorded=kwargs.pop("recorded"),
         )
         return command(*args, setup=setup, **kwargs)
 
-    for decorate in reversed(
-        (
-            click.argument("workload"),
-            click.option("--nodes", type=click.IntRange(1, 10_000_000), metavar="N",
-                         help="Nodes of the machine; without it, what the workload says."),
-            click.option("--option", "options", metavar="NAME=VALUE", multiple=True, callback=_pairs,
-                         help="An option of a builtin workload."),
-            click.option("--malleable-share", type=click.FloatRange(0, 1), metavar="X",
-                         help="Declare this share of the rigid jobs malleable."),
-            click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
-                         help="Seed of everything random."),
-            click.option("--tick", metavar="SECONDS", callback=_duration,
-                         help="Ask the policy at fixed times as well; without it, at events alone."),
-            click.option("--decision-latency", metavar="SECONDS|measured", callback=_latency,
-                         help="Time from asking the policy to its answer taking effect; measured: what it "
-                         "really takes on this computer."),
-            click.option("--adaptation", type=click.Choice(["none", "published"]), default="none",
-                         show_default=True, help="How long a resize holds a job up."),
-            click.option("--wide", type=click.Choice(["refuse", "drop", "clip"]), default="refuse",
-                         show_default=True, help="What becomes of jobs that need more nodes than there are."),
-            click.option("--at", metavar="SECONDS", callback=_duration,
-                         help="Go on from the state that a recorded trace has at this time."),
-            click.option("--default-time", metavar="SECONDS", callback=_duration,
-                         help="How long jobs of a running cluster, or of --at, take that do not say."),
-        )
-    ):  # fmt: skip
+    for decorate in reversed(decorators):
         wrapped = decorate(wrapped)
     return wrapped

@@ -60,9 +60,9 @@ class ActiveJob:
     __slots__ = (
         "at_point", "began_s", "checkpoint_s", "checkpoints", "done", "expansions", "first_s",
         "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key", "left",
-        "length_s", "mtct_previous", "node_ids", "nodes", "rank", "released", "requested_nodes", "resize_s", "restarts",
-        "round", "shrinks", "stage", "start_s", "state", "steps", "target", "version", "view", "walker",
-        "wasted_node_s",
+        "length_s", "mtct_previous", "node_ids", "nodes", "rank", "released", "requested_nodes", "resize_s",
+        "restarts", "round", "shrinks", "stage", "start_s", "state", "steps", "target", "version", "view",
+        "walker", "wasted_node_s",
     )  # fmt: skip
 
     def __init__(self, job: Job, key: int) -> None:
