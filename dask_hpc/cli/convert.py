@@ -17,10 +17,11 @@ from dask_hpc.cli.workload_options import Setup, source_options
 @click.option("--force", is_flag=True, help="Replace OUT when it exists.")
 @json_option
 def convert(setup: Setup, out: Path, force: bool, as_json: bool) -> None:
-    """Write WORKLOAD as YAML to OUT, to change it by hand or to hand it on.
+    """Write WORKLOAD as YAML.
 
-    WORKLOAD is a file or builtin:NAME, as for simulate. What was left out or changed, with the seed of
-    what was drawn, is noted at the head of OUT.
+    The file OUT can be changed by hand and handed on, and is a workload itself. WORKLOAD is a file or
+    builtin:NAME, as for simulate. What was left out or changed, with the seed of what was drawn, is
+    noted at the head of OUT.
     """
     from dataclasses import replace
 

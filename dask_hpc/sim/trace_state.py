@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dask_hpc.errors import TraceError
+from dask_hpc.sim.trace_check import check_events, check_snapshot
 from dask_hpc.trace import Header, JobEvent, Pass, Record
 from dask_hpc.trace_io import Trace
 from dask_hpc.trace_runs import pool_steps
@@ -26,8 +27,9 @@ def snapshot_at(trace: Trace, t_s: float) -> ClusterSnapshot:
     Raises
     ------
     TraceError
-        When `t_s` is before the first call of a policy or after the end.
+        When `t_s` is before the first call of a policy or after the end, or the trace says what cannot be.
     """
+    check_events(trace)
     times = [_time(record) for record in trace.records]
     first = next((record.snapshot.now_s for record in trace.records if isinstance(record, Pass)), None)
     if first is None:
@@ -42,6 +44,7 @@ def snapshot_at(trace: Trace, t_s: float) -> ClusterSnapshot:
     seen = trace.records[at]
     assert isinstance(seen, Pass)
     view = seen.snapshot
+    check_snapshot(trace, at, view)
     jobs = {job.id: _later(job, t_s - view.now_s) for job in view.jobs}
     for record in trace.records[at + 1 : until]:
         if not isinstance(record, JobEvent) or record.job not in jobs or jobs[record.job].is_default:
