@@ -229,7 +229,7 @@ def running_view(active: ActiveJob, now_s: float) -> JobView:
     job, start_s = active.job, active.start_s
     assert start_s is not None
     share = mtct(job, active.nodes)
-    whole_s = expected_s(active)
+    end_s = _expected_end_s(active, start_s, now_s)
     program = job.program
     return JobView(
         id=job.id,
@@ -245,7 +245,7 @@ def running_view(active: ActiveJob, now_s: float) -> JobView:
         submit_s=job.submit_s,
         start_s=start_s,
         walltime_s=job.walltime_s,
-        remaining_s=None if whole_s is None else max(0.0, start_s + whole_s - now_s),
+        remaining_s=None if end_s is None else max(0.0, end_s - now_s),
         recorded_s=job.recorded_s,
         restart_s=_restart_s(active, now_s),
         priority=job.priority,
@@ -266,6 +266,23 @@ def expected_s(active: ActiveJob) -> float | None:
     if job.walltime_s is None or not isinstance(active.kept, float):
         return job.walltime_s
     return max(0.0, job.walltime_s - active.kept * job.runtime_s)
+
+
+def _expected_end_s(active: ActiveJob, start_s: float, now_s: float) -> float | None:
+    """When a running job is expected to end, by the rule of `dask_hpc_policies.estimates.remaining_s`.
+
+    That is what a live scheduler says, and policies must see the same: to the end of the recorded time while
+    the job has neither outlasted it nor been resized (what is recorded is about one size), else of the
+    walltime. The walltime is a limit of wall-clock time at any size: after a resize it stays, although the
+    job will be faster or slower, because a live scheduler does not know the speed-up either.
+    """
+    job, limit_s = active.job, expected_s(active)
+    recorded_s = None if active.expansions or active.shrinks else job.recorded_s
+    if recorded_s is not None and isinstance(active.kept, float):
+        recorded_s = max(0.0, recorded_s - active.kept * job.runtime_s)
+    if recorded_s is not None and (limit_s is None or now_s - start_s < recorded_s):
+        return start_s + (recorded_s if limit_s is None else min(recorded_s, limit_s))
+    return None if limit_s is None else start_s + limit_s
 
 
 def _restart_s(active: ActiveJob, now_s: float) -> float | None:
