@@ -49,7 +49,8 @@ def make_asker(engine: Engine) -> Asker:
     """The incremental form when there is one and it may be used, else snapshots."""
     make = getattr(engine.policy, "session", None)
     machine, options = engine.machine, engine.options
-    # An incremental form knows the jobs from their submission on, and no node but by its number.
+    # An incremental form knows the jobs from their submission on, and no node but by its number. What it was
+    # told then of the time of a job stays: a recorded time must not be outlasted, nor beyond the walltime.
     plain = not (
         options.snapshots
         or options.decision_s
@@ -57,12 +58,23 @@ def make_asker(engine: Engine) -> Asker:
         or engine.active
         or machine.failures.listed
         or machine.failures.node_mtbf_s is not None
+        or any(job.recorded_s is not None and _corrected(job) for job in engine.workload.jobs)
     )
     if make is not None and plain:
         session = make(machine.nodes, frozenset(job.kind for job in engine.workload.jobs))
         if session is not None:
             return BySession(engine, session)
     return BySnapshots(engine)
+
+
+def _corrected(job: Job) -> bool:
+    """Whether what is expected of the job may change while it runs at one size; see `running_view`."""
+    recorded_s, limit_s = job.recorded_s or 0.0, job.walltime_s
+    return (
+        job.program is not None
+        or job.runtime_s > recorded_s
+        or (limit_s is not None and recorded_s > limit_s)
+    )
 
 
 class BySession:
