@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -66,6 +67,15 @@ def test_the_incremental_form_decides_the_same(policy: Any, seed: int) -> None:
     quick = run(work, policy)
     assert quick.rows == run(work, policy, snapshots=True).rows
     assert quick.counts.expansions > 0
+
+
+def test_an_empty_machine_has_no_say_in_the_adaptive_reordering() -> None:
+    work = sources.load("builtin:io-aware", seed=1, jobs=60, mean_gap_s=2.0)
+    half = len(work.jobs) // 2
+    late = [replace(job, submit_s=job.submit_s + 1e6) for job in work.jobs[half:]]
+    work = replace(work, jobs=(*work.jobs[:half], *late))
+    policy = create("io-aware", reordering=0.9, adaptive=True)
+    assert run(work, policy).rows == run(work, policy, snapshots=True).rows
 
 
 class Checked(IoSession):
