@@ -90,7 +90,6 @@ def read_study(whole: Field, folder: Path, fast: bool, overrides: Mapping[str, A
     names = {policy.label for policy in policies}
     fixed, varied = reader.settings(whole)
     vary, workloads = overridden(varied, workloads, changes)
-    fixed = {name: value for name, value in fixed.items() if name not in changes}
     metrics = _metrics(whole, "metrics") or SHOWN
     source = short if fast and short is not None and short.get("expect") is not None else whole
     factors = {*vary, *(name for workload in workloads for name in workload.vary)}
