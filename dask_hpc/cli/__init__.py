@@ -16,6 +16,7 @@ from dask_hpc.cli.parity import parity
 from dask_hpc.cli.policies import policies
 from dask_hpc.cli.replay import replay
 from dask_hpc.cli.simulate import compare, simulate
+from dask_hpc.cli.study import study
 
 __all__ = ["hpc"]
 
@@ -28,6 +29,6 @@ def hpc() -> None:
 
 
 for _command in (
-    demo, policies, simulate, compare, parity, replay, doctor, config, status, jobs, decisions, cancel,
+    demo, policies, simulate, compare, study, parity, replay, doctor, config, status, jobs, decisions, cancel,
 ):  # fmt: skip
     hpc.add_command(_command)
