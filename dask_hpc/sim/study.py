@@ -33,8 +33,6 @@ from dask_hpc_policies.params import suggestion
 #: Version of the layout of `StudyResult.to_json`. Keys are only ever added.
 SCHEMA = 1
 _PREFIX = "builtin:"
-#: Most runs of one study.
-MOST_RUNS = 100_000
 
 
 def builtin_studies() -> tuple[str, ...]:
@@ -173,8 +171,6 @@ def run_study(
         When there are too many runs. A run that fails is in the result instead.
     """
     todo = scenarios(study, _needed(study))
-    if len(todo) > MOST_RUNS:
-        raise WorkloadError(f"study {study.name!r} has {len(todo)} runs; at most {MOST_RUNS} are done")
     if jobs is None:
         jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return StudyResult(study, tuple(run_all(todo, jobs, progress)))

@@ -109,8 +109,8 @@ def read_study(whole: Field, folder: Path, fast: bool, overrides: Mapping[str, A
         metrics=metrics,
         paired=_metrics(whole, "paired"),
         sign_change=None if along is None else along.text(sorted(columns)),
-        published=tuple(_published(one, names, columns) for one in _sequence(whole, "published")),
-        expect=tuple(_expectation(one, names, columns) for one in _sequence(source, "expect")),
+        published=tuple(reader.published(one, names, columns) for one in _sequence(whole, "published")),
+        expect=tuple(reader.expectation(one, names, columns) for one in _sequence(source, "expect")),
         changed={name: list(values) for name, values in changes.items()},
     )
 
@@ -129,6 +129,7 @@ class _Reader:
         self._places = [(label, place, self._source(place)) for label, place in places]
         self.options = [options_of(source) for _, _, source in self._places]
         self.params: list[Parameters] = []
+        self.labels: set[str] = set()
 
     def policies(self, whole: Field) -> tuple[StudyPolicy, ...]:
         found = tuple(self._policy(label, place) for label, place in whole.need("policies").items())
@@ -150,6 +151,7 @@ class _Reader:
                     vary=varied,
                 )
             )
+        self.labels = {workload.label for workload in found}
         return tuple(found)
 
     def _source(self, place: Field) -> str:
@@ -215,6 +217,46 @@ class _Reader:
             found[name] = read_values(name, Field(given, "--set", name), self.options, self.params)
         return found
 
+    def published(self, place: Field, policies: set[str], columns: set[str]) -> Published:
+        place.mapping(("of", "value", "at", "source"))
+        value = place.need("value")
+        if isinstance(value.value, str):
+            number = _parsed(value, parse_number)
+        else:
+            number = value.number(-1e18)
+        return Published(
+            of=_parsed(place.need("of"), parse_term),
+            value=number,
+            at=self._at(place, policies, columns),
+            source=place.need("source").text(),
+        )
+
+    def expectation(self, place: Field, policies: set[str], columns: set[str]) -> Expectation:
+        place.mapping(("at", "that"))
+        that = place.need("that")
+        parts = list(that.sequence()) if isinstance(that.value, list) else [that]
+        conditions = tuple(_parsed(part, parse_condition) for part in parts)
+        for part, condition in zip(parts, conditions, strict=True):
+            for term in condition.terms():
+                if term.policy is not None:
+                    part.replaced(term.policy).text(sorted(policies))
+        line = place.lines.get(place.path)
+        where = place.file if line is None else f"{place.file}, line {line}"
+        return Expectation(at=self._at(place, policies, columns), that=conditions, place=where)
+
+    def _at(self, place: Field, policies: set[str], columns: set[str]) -> dict[str, Any]:
+        found = {}
+        for name, value in _items(place, "at"):
+            if name not in columns:
+                value.fail(f"no such factor; known: {', '.join(sorted(columns))}")
+            found[name] = [
+                one.text(sorted(policies)) if name == "policy"
+                else one.text(sorted(self.labels)) if name == "workload"
+                else read_setting(name, one, self.options, self.params)
+                for one in _listed(value)
+            ]  # fmt: skip
+        return found
+
 
 def _changed(
     vary: dict[str, tuple[Any, ...]],
@@ -240,48 +282,6 @@ def _changed(
 
 def _parameters(spec: Mapping[str, Any]) -> Parameters:
     return Parameters(getattr(registry.create(spec), "parameters", ()))
-
-
-def _published(place: Field, policies: set[str], columns: set[str]) -> Published:
-    place.mapping(("of", "value", "at", "source"))
-    value = place.need("value")
-    if isinstance(value.value, str):
-        number = _parsed(value, parse_number)
-    else:
-        number = value.number(-1e18)
-    return Published(
-        of=_parsed(place.need("of"), parse_term),
-        value=number,
-        at=_at(place, policies, columns),
-        source=place.need("source").text(),
-    )
-
-
-def _expectation(place: Field, policies: set[str], columns: set[str]) -> Expectation:
-    place.mapping(("at", "that"))
-    that = place.need("that")
-    parts = list(that.sequence()) if isinstance(that.value, list) else [that]
-    conditions = tuple(_parsed(part, parse_condition) for part in parts)
-    for part, condition in zip(parts, conditions, strict=True):
-        for term in condition.terms():
-            if term.policy is not None:
-                part.replaced(term.policy).text(sorted(policies))
-    line = place.lines.get(place.path)
-    where = place.file if line is None else f"{place.file}, line {line}"
-    return Expectation(at=_at(place, policies, columns), that=conditions, place=where)
-
-
-def _at(place: Field, policies: set[str], columns: set[str]) -> dict[str, Any]:
-    found = {}
-    for name, value in _items(place, "at"):
-        if name not in columns:
-            value.fail(f"no such factor; known: {', '.join(sorted(columns))}")
-        if name == "policy":
-            names = [one.text(sorted(policies)) for one in _listed(value)]
-            found[name] = names
-        else:
-            found[name] = [one.value for one in _listed(value)]
-    return found
 
 
 def _listed(place: Field) -> list[Field]:

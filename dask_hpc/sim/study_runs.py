@@ -8,6 +8,7 @@ with the one that started them.
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing
 import os
 import signal
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import Any
 
+from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.machine import PUBLISHED
 from dask_hpc.sim.options import Options
 from dask_hpc.sim.run import machine_for, simulate
@@ -28,6 +30,9 @@ from dask_hpc.sim.study_model import Study, StudyPolicy
 from dask_hpc.sim.study_settings import OPTION, PARAM, options_of
 from dask_hpc.sim.workload import fitted, with_malleable_share
 from dask_hpc_policies import registry
+
+#: Most runs of one study.
+MOST_RUNS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +66,14 @@ class Run:
 
 
 def scenarios(study: Study, metrics: tuple[str, ...]) -> list[Scenario]:
-    """All runs of `study`, in order: workloads, policies, factors as they are written."""
-    found = []
+    """All runs of `study`, in order: workloads, policies, factors as they are written.
+
+    Raises
+    ------
+    WorkloadError
+        When there are too many.
+    """
+    found: list[Scenario] = []
     for workload in study.workloads:
         options = options_of(workload.source)
         fixed = {**study.set, **workload.set}
@@ -74,6 +85,11 @@ def scenarios(study: Study, metrics: tuple[str, ...]) -> list[Scenario]:
                 for name, values in varied.items()
                 if name not in policy.set and _has(name, options, policy)
             }
+            count = len(found) + math.prod(map(len, own.values()))
+            if count > MOST_RUNS:
+                raise WorkloadError(
+                    f"study {study.name!r} has {count} runs or more; at most {MOST_RUNS} are done"
+                )
             for values in itertools.product(*own.values()):
                 factors = dict(zip(own, values, strict=True))
                 settings = {**fixed, **factors, **policy.set}

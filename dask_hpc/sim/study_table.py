@@ -148,6 +148,9 @@ def _pairs(found: StudyResult) -> str:
                 for pair, verdict in judged
                 if verdict == "worse"
             ]
+            equal = [_place(pair.factors) for pair, verdict in judged if verdict == "equal"]
+            if equal:
+                rest.append(f"{_label(row)}, equal in: {'; '.join(equal)}")
             if worse:
                 rest += [f"{_label(row)}, worse in:", *worse]
         head = f"{METRICS[metric].heading}, run by run against {found.study.baseline}:"
