@@ -99,8 +99,11 @@ def run(
         client.execute()
     except (CellExecutionError, DeadKernelError) as error:
         failed = next((i for i, cell in enumerate(notebook.cells) if _failed(cell)), None)
-        where = "" if failed is None else f", cell {failed + 1}"
-        raise NotebookError(f"{name}{where}: {error}") from None
+        if failed is None or isinstance(error, DeadKernelError):
+            raise NotebookError(f"{name}: {error}") from None
+        source_text = notebook.cells[failed].source
+        told = f"{error.ename}: {error.evalue}"
+        raise NotebookError(f"{name}, cell {failed + 1}: {told}\n\n{source_text}") from None
     for cell in notebook.cells:
         # When each cell ran tells readers nothing, and differs each time.
         cell.metadata.pop("execution", None)
