@@ -7,8 +7,9 @@ of jobs (the *actions*). A live run is never as exact as a simulated one: a job 
 with its last task and is resized when a task ends, so that each event comes up to a task or two later than
 it would in theory, and a policy that is asked about two events in the other order may rightly do things in
 the other order. So the order of two changes counts only when the events that they follow are at least
-`GAP_TASKS` task lengths apart, in the simulated run, whose times are exact. Whatever their order, both
-sequences hold the same changes, with the same sizes, equally often.
+`GAP_TASKS` task lengths apart, in the simulated run, whose times are exact; and an action must not be done
+before its event, unless it follows one that is closer to that. Whatever their order, both sequences hold the
+same changes, with the same sizes, equally often.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Comparison:
     #: Only in the simulated run; only in the live one.
     missing: tuple[Change, ...]
     extra: tuple[Change, ...]
-    #: For each change that comes too early live, the latest one that should have come before it.
+    #: For each change that comes too early live, the latest one, or the event, that should have come before.
     swaps: tuple[Swap, ...]
     #: Pairs of changes that both runs have, and those of them whose order counts.
     pairs: int
@@ -103,25 +104,24 @@ def compare(simulated: Sequence[Change], live: Sequence[Change], gap_s: float) -
     places: defaultdict[tuple[str, str, int, int], list[int]] = defaultdict(list)
     for place, change in enumerate(live):
         places[change.what].append(place)
-    #: Simulated change, time of its event, place of the same change live.
-    both: list[tuple[Change, float, int]] = []
+    both: list[_Pair] = []
     missing: list[Change] = []
-    event_s = simulated[0].t_s if simulated else 0.0
+    event = simulated[0] if simulated else None
     for change in simulated:
         if change.action in EVENTS:
-            event_s = change.t_s
+            event = change
         found = places[change.what]
-        if found:
-            both.append((change, event_s, found.pop(0)))
+        if found and event is not None:
+            both.append(_Pair(change, event, found.pop(0)))
         else:
             missing.append(change)
     extra = [live[place] for place in sorted(place for found in places.values() for place in found)]
     swaps, ordered = _swaps(both, live, gap_s)
-    late = [live[place].t_s - change.t_s for change, _, place in both]
+    late = [live[pair.place].t_s - pair.change.t_s for pair in both]
     return Comparison(
         missing=tuple(missing),
         extra=tuple(extra),
-        swaps=tuple(swaps),
+        swaps=(*swaps, *_too_early(both, live, gap_s)),
         pairs=len(both) * (len(both) - 1) // 2,
         ordered_pairs=ordered,
         latest_s=max(late, default=0.0),
@@ -129,24 +129,58 @@ def compare(simulated: Sequence[Change], live: Sequence[Change], gap_s: float) -
     )
 
 
-def _swaps(
-    both: Sequence[tuple[Change, float, int]], live: Sequence[Change], gap_s: float
-) -> tuple[list[Swap], int]:
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A change that both runs have."""
+
+    change: Change
+    #: The event that it follows, or is.
+    event: Change
+    #: Its place live.
+    place: int
+
+
+def _far(earlier: Change, later: Change, gap_s: float) -> bool:
+    # times of events are sums of the same numbers: allow for rounding
+    return earlier.t_s + gap_s <= later.t_s + 1e-9
+
+
+def _swaps(both: Sequence[_Pair], live: Sequence[Change], gap_s: float) -> tuple[list[Swap], int]:
     """One swap for each change that overtook another one, and the number of pairs with an order."""
     swaps, ordered = [], 0
     #: How many of `both` lie far enough before, and the one of them that came last live.
     before, last = 0, 0
-    for number, (change, event_s, place) in enumerate(both):
-        # times of events are sums of the same numbers: allow for rounding
-        while before < number and both[before][1] + gap_s <= event_s + 1e-9:
-            if both[before][2] > both[last][2]:
+    for number, pair in enumerate(both):
+        while before < number and _far(both[before].event, pair.event, gap_s):
+            if both[before].place > both[last].place:
                 last = before
             before += 1
         ordered += before
-        if before and both[last][2] > place:
-            earlier, _, its_place = both[last]
-            swaps.append(Swap((earlier, change), (live[its_place], live[place])))
+        if before and both[last].place > pair.place:
+            earlier = both[last]
+            swaps.append(Swap((earlier.change, pair.change), (live[earlier.place], live[pair.place])))
     return swaps, ordered
+
+
+def _too_early(both: Sequence[_Pair], live: Sequence[Change], gap_s: float) -> list[Swap]:
+    """One swap for each action that is done live before its event, and before all that are close to that."""
+    events = {(pair.change.action, pair.change.job): pair for pair in both if pair.change.action in EVENTS}
+    #: The event that is latest in the simulated run, among those before each place live.
+    reached: list[Change | None] = []
+    latest: Change | None = None
+    for change in live:
+        reached.append(latest)
+        pair = events.get((change.action, change.job))
+        if pair is not None and (latest is None or pair.change.t_s > latest.t_s):
+            latest = pair.change
+    swaps = []
+    for pair in both:
+        mark, event = reached[pair.place], events.get((pair.event.action, pair.event.job))
+        if pair.change.action in EVENTS or event is None or event.place < pair.place:
+            continue
+        if mark is None or _far(mark, pair.event, gap_s):
+            swaps.append(Swap((pair.event, pair.change), (live[event.place], live[pair.place])))
+    return swaps
 
 
 def close_events(

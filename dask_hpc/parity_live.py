@@ -25,6 +25,8 @@ from dask_hpc_policies.protocol import Policy
 
 #: A live run is given up after so many times the simulated makespan, and so many seconds more.
 _PATIENCE, _PATIENCE_S = 3.0, 60.0
+#: Tasks that are sent at once: the first are to begin before the last are there.
+_BATCH_TASKS = 100
 #: Settings of a cluster that a run changes, and gives back.
 _CHANGED = ("tick_s", "lock", "trace_keep", "held_notice_s", "performance_interval_s")
 #: All of the trace is kept, and nobody is told that jobs wait: that is what they are there for.
@@ -55,6 +57,8 @@ def prepared(
             f"the cluster has {len(workers)} workers with {', '.join(map(str, threads)) or 'no'} threads; "
             f"needed: {nodes} workers with one thread each (dask worker --nthreads 1), or another --nodes"
         )
+    # workers load the code of the tasks now, not when the first job is waited for
+    client.run(occupy, 0.0)
     before = None
     if client.run_on_scheduler(_has_runtime):
         before = Runtime(client).status()
@@ -89,10 +93,15 @@ def play(
     plans: Sequence[TaskPlan],
     expected_s: float,
     tell: Callable[[str], None],
-) -> list[Change]:
-    """Submit every job when it is due and wait for all; what the trace says about them.
+) -> tuple[list[Change], float]:
+    """Submit every job when it is due and wait for all; `tell` is called with a sentence now and then.
 
-    `tell` is called with a sentence now and then.
+    Returns
+    -------
+    changes
+        What the trace says about the jobs.
+    overrun
+        By which share the tasks have taken longer than they should: what the machine costs, without Dask.
 
     Raises
     ------
@@ -115,21 +124,26 @@ def play(
         for number, job in enumerate(handles):
             tell(f"{clock.now_s():.0f} s: waiting for job {number + 1} of {len(handles)}")
             job.wait(max(1.0, deadline_s - clock.now_s()))
+        ran = client.gather(futures)
         # the others, as many as there are passes, are not looked at
         records = [decode_line(line) for line in runtime.trace() if '"kind":"job"' in line]
     except (JobError, TimeoutError) as error:
         raise ParityError(f"the live run did not end well: {error}") from None
     finally:
-        for job in handles:
-            # those that have ended stay as they are
-            job.cancel("the comparison is over")
-        client.cancel([future for future in futures if not future.done()])
-    return from_trace(records, {id: task_plan.job for id, task_plan in jobs.items()})
+        # what ended the run may have been the end of the cluster
+        with suppress(OSError, DaskHPCError):
+            for job in handles:
+                # those that have ended stay as they are
+                job.cancel("the comparison is over")
+            client.cancel([future for future in futures if not future.done()])
+    asked_s, taken_s = (sum(times) for times in zip(*ran, strict=True))
+    changes = from_trace(records, {id: task_plan.job for id, task_plan in jobs.items()})
+    return changes, taken_s / asked_s - 1.0
 
 
 def _submit(client: Client, job: str, task_plan: TaskPlan) -> list[Any]:
-    length_s = task_plan.length_s
+    count, length_s = task_plan.tasks, task_plan.length_s
+    options: dict[str, Any] = {"pure": False, "key": f"occupy-{job}", "batch_size": _BATCH_TASKS}
     if isinstance(length_s, float):
-        return client.map(occupy, [length_s] * task_plan.tasks, pure=False, key=f"occupy-{job}")
-    jobs, lengths = [job] * task_plan.tasks, [length_s] * task_plan.tasks
-    return client.map(occupy_by_size, jobs, lengths, pure=False, key=f"occupy-{job}")
+        return client.map(occupy, [length_s] * count, **options)
+    return client.map(occupy_by_size, [job] * count, [length_s] * count, **options)

@@ -55,6 +55,8 @@ class Parity:
     comparison: Comparison
     simulated_makespan_s: float
     live_makespan_s: float
+    #: By which share the tasks took longer than they should: what a busy machine costs, without Dask.
+    overrun: float
 
     @property
     def ratio(self) -> float:
@@ -98,6 +100,7 @@ class Parity:
             "simulated_makespan_s": self.simulated_makespan_s,
             "live_makespan_s": self.live_makespan_s,
             "makespan_ratio": self.ratio,
+            "task_overrun": self.overrun,
             "latest_s": comparison.latest_s,
             "earliest_s": comparison.earliest_s,
             "missing": [asdict(change) for change in comparison.missing],
@@ -163,7 +166,7 @@ def check(
     tell(f"{len(plans)} jobs, {tasks} tasks; the simulated run takes {expected_s:.1f} s")
     ready = prepared(client, made, nodes=nodes, tick_s=tick_s, lock=lock, patience_s=patience_s)
     with ready as runtime:
-        live = play(client, runtime, plans, expected_s, tell)
+        live, overrun = play(client, runtime, plans, expected_s, tell)
     live_s = makespan_s(live)
     assert live_s is not None, "every job was waited for"
     live = shifted(live, simulated[0].t_s - live[0].t_s)
@@ -180,6 +183,7 @@ def check(
         comparison=compare(simulated, live, GAP_TASKS * task_length_s),
         simulated_makespan_s=expected_s,
         live_makespan_s=live_s,
+        overrun=overrun,
     )
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.job import Job, computing_s
+from dask_hpc.sim.machine import FREE, Failures
 from dask_hpc.sim.workload import Workload
 from dask_hpc_policies.jobspec import InvalidJob, job_spec_from_mapping, resolve
 
@@ -78,9 +79,13 @@ def plan(workload: Workload, nodes: int, task_length_s: float) -> list[TaskPlan]
         For a job that tasks cannot stand for, or that cannot be declared as it is; or when there would be
         too many tasks.
     """
-    if workload.machine is not None and workload.machine.failures != type(workload.machine.failures)():
+    machine = workload.machine
+    if machine is not None and machine.failures != Failures():
+        raise WorkloadError(f"{workload.source or workload.name}: its nodes fail, which no live run imitates")
+    if machine is not None and machine.adaptation != FREE:
         raise WorkloadError(
-            f"{workload.source or workload.name}: its nodes fail, which a live run does not imitate"
+            f"{workload.source or workload.name}: its resizes take as long as a model says, which no live "
+            "run imitates; leave the adaptation of the machine out"
         )
     plans = [_plan(job, workload, nodes, task_length_s) for job in workload.jobs]
     tasks = sum(plan.tasks for plan in plans)
@@ -159,13 +164,18 @@ def _fields(job: Job) -> dict[str, Any]:
 # ---------------------------------------------------------------- on workers
 
 
-def occupy(length_s: float) -> None:
-    """A task: take a node for `length_s` seconds."""
+def occupy(length_s: float) -> tuple[float, float]:
+    """A task: take a node for `length_s` seconds; returns these, and how long it has taken indeed."""
+    began_s = stopwatch_s()
     time.sleep(length_s)
+    return length_s, stopwatch_s() - began_s
 
 
-def occupy_by_size(job: str, lengths_s: tuple[float, ...]) -> None:
-    """A task of a job whose nodes slow each other down: take a node for as long as its size means."""
+def occupy_by_size(job: str, lengths_s: tuple[float, ...]) -> tuple[float, float]:
+    """A task of a job whose nodes slow each other down: take a node for as long as its size means.
+
+    Returns the same as `occupy`.
+    """
     from distributed import get_worker
     from distributed.utils import sync
 
@@ -180,3 +190,4 @@ def occupy_by_size(job: str, lengths_s: tuple[float, ...]) -> None:
     length_s = lengths_s[min(max(size, 1), len(lengths_s)) - 1]
     # asking is part of it
     time.sleep(max(0.0, length_s - (stopwatch_s() - began_s)))
+    return length_s, stopwatch_s() - began_s

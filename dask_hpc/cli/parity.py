@@ -92,7 +92,7 @@ def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...
     default=1.0,
     show_default=True,
     metavar="X",
-    help="All times of the workload are divided by it.",
+    help="All times of the workload (not those of the policy) are divided by it.",
 )
 @click.option(
     "--task-length",
@@ -120,13 +120,19 @@ def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...
     metavar="WHERE",
     default=_LOCAL,
     show_default=True,
-    help="local: one of threads of this process; else the address of a scheduler, or its file.",
+    help="local: one in this process; else the address of a scheduler, or its file.",
+)
+@click.option(
+    "--processes",
+    is_flag=True,
+    help="Local workers are processes, not threads: slower to start, and they do not wait for one another.",
 )
 @json_option
 def parity(
     workload: str, policy: str, params: dict[str, str], nodes: int | None, options: dict[str, str],
     malleable_share: float | None, seed: int, wide: Literal["drop", "clip", "refuse"], speed: float,
-    task_length: float, tick: float | None, lock: Literal["job", "system"], cluster: str, as_json: bool,
+    task_length: float, tick: float | None, lock: Literal["job", "system"], cluster: str, processes: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Run WORKLOAD live and simulated, and compare.
 
@@ -134,6 +140,8 @@ def parity(
     the same jobs from and to the same sizes; in the same order where the arrivals or finishes before are
     five task lengths apart or more; in makespans within 10 %. Exit code 1: they differ.
     """
+    if processes and cluster != _LOCAL:
+        raise click.UsageError("--processes is about the local cluster; leave it or --cluster out")
     from dask_hpc.parity_run import check
     from dask_hpc.parity_tasks import plan, scaled
 
@@ -148,7 +156,7 @@ def parity(
     faster = scaled(loaded, speed)
     # before a cluster is started for nothing
     plan(faster, machine.nodes, task_length)
-    with _cluster(cluster, machine.nodes) as client:
+    with _cluster(cluster, machine.nodes, processes) as client:
         found = check(
             client,
             faster,
@@ -169,7 +177,7 @@ def parity(
 
 
 @contextmanager
-def _cluster(where: str, nodes: int) -> Iterator[Client]:
+def _cluster(where: str, nodes: int, processes: bool) -> Iterator[Client]:
     """A client of the cluster that is meant; a local one is started and closed again."""
     if where != _LOCAL:
         path = Path(where)
@@ -188,7 +196,7 @@ def _cluster(where: str, nodes: int) -> Iterator[Client]:
         dask_hpc.LocalCluster(
             n_workers=nodes,
             threads_per_worker=1,
-            processes=False,
+            processes=processes,
             memory_limit=0,
             dashboard_address=":0",
             silence_logs=logging.CRITICAL,
@@ -221,7 +229,10 @@ def _show(found: Parity) -> None:
             ("workload", f"{found.workload}, {sum(c.action == 'submit' for c in found.simulated)} jobs"),
             ("policy", found.policy["policy"]),
             ("cluster", f"{found.nodes} nodes; tick {found.tick_s:g} s, lock {found.lock}"),
-            ("tasks", f"{found.tasks} of at most {found.task_length_s:g} s"),
+            (
+                "tasks",
+                f"{found.tasks} of at most {found.task_length_s:g} s; they took {found.overrun:.1%} longer",
+            ),
             ("changes", f"{len(found.simulated)} simulated, {len(found.live)} live"),
             ("order counts", f"for {comparison.ordered_pairs} of {comparison.pairs} pairs"),
             ("live is later by", f"{comparison.earliest_s:.2f} to {comparison.latest_s:.2f} s"),

@@ -123,16 +123,46 @@ def runs(draw: st.DrawFn) -> tuple[list[Change], list[Change]]:
 def test_swaps_are_those_of_all_pairs(both: tuple[list[Change], list[Change]], gap: int) -> None:
     run, live = both
     found = compare(run, live, float(gap))
-    event_s, events = run[0].t_s, []
+    events = []
     for change in run:
-        event_s = change.t_s if change.action == "submit" else event_s
-        events.append(event_s)
+        events.append(change if change.action == "submit" or not events else events[-1])
     places = [live.index(change) for change in run]
-    ordered = [(i, j) for i, j in combinations(range(len(run)), 2) if events[i] + gap <= events[j]]
-    wrong = {j for i, j in ordered if places[i] > places[j]}
-    assert {int(swap.simulated[1].job) for swap in found.swaps} == wrong
+    apart = [[later.t_s - earlier.t_s >= gap for later in events] for earlier in events]
+    ordered = [(i, j) for i, j in combinations(range(len(run)), 2) if apart[i][j]]
+    overtook = {j for i, j in ordered if places[i] > places[j]}
+    # actions before their event and everything near it
+    done = [[event for event in live[:place] if event.action == "submit"] for place in places]
+    early = {
+        j
+        for j, change in enumerate(run)
+        if change.action == "start"
+        and events[j].action == "submit"
+        and live.index(events[j]) > places[j]
+        and all(events[j].t_s - event.t_s >= gap for event in done[j])
+    }
+    assert {int(swap.simulated[1].job) for swap in found.swaps} == overtook | early
+    assert len(found.swaps) == len(overtook) + len(early)
     assert found.ordered_pairs == len(ordered)
-    assert found.same is not bool(wrong)
+    assert found.same is not bool(overtook | early)
+
+
+def test_an_action_long_before_its_event_is_found() -> None:
+    # EASY starts c at once, FCFS when a is done: the same changes, and no two of them far apart
+    fcfs = [
+        Change(0.0, "submit", "a", 0, 0),
+        Change(0.0, "submit", "c", 0, 0),
+        Change(0.0, "start", "a", 0, 4),
+        Change(3.0, "finish", "a", 4, 0),
+        Change(3.0, "start", "c", 0, 2),
+        Change(6.0, "finish", "c", 2, 0),
+    ]
+    easy = [fcfs[0], fcfs[1], fcfs[2], fcfs[4], fcfs[3], fcfs[5]]
+    [swap] = compare(fcfs, easy, gap_s=1.0).swaps
+    assert tuple(map(str, swap.simulated)) == ("finish a 4 -> 0", "start c 0 -> 2")
+    # an event that is close to its own will do
+    near = [*fcfs[:3], Change(2.5, "submit", "d", 0, 0), *fcfs[3:]]
+    assert compare(near, moved(near, 5, 4), gap_s=1.0).same
+    assert not compare(near, moved(near, 5, 4), gap_s=0.4).same
 
 
 def test_a_trace_becomes_changes() -> None:

@@ -6,22 +6,26 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dask
 import pytest
 from click.testing import CliRunner, Result
-from distributed import Client
+from distributed import Client, LocalCluster
 
 import dask_hpc
-from dask_hpc import parity_run
+from dask_hpc import parity_live, parity_run
 from dask_hpc.cli import hpc
-from dask_hpc.errors import WorkloadError
+from dask_hpc.errors import InstallError, WorkloadError
 from dask_hpc.parity import Change, compare
 from dask_hpc.parity_live import ParityError
-from dask_hpc.parity_run import Parity, check
+from dask_hpc.parity_run import Parity, check, simulate
+from dask_hpc.parity_tasks import scaled
 from dask_hpc.sim.job import Job, power_law
+from dask_hpc.sim.sources import load
 from dask_hpc.sim.workload import Workload
+from dask_hpc_policies import registry
 
 #: One job gives half of its nodes to another one that comes while it runs, and has them back afterwards.
 JOBS = (
@@ -68,6 +72,7 @@ def test_a_job_that_gives_nodes_and_has_them_back_does_so_in_both(client: Client
     assert [str(change) for change in found.simulated] == SAME
     assert found.comparison.same, found.to_json()
     # nothing sleeps less than it was asked to
+    assert found.overrun > 0
     assert found.ratio > 0.99
     assert found.comparison.ordered_pairs == 2 * 6 + 3 * 3 + 2
     assert told[0].startswith("2 jobs, 184 tasks; the simulated run takes 2.3 s")
@@ -88,6 +93,21 @@ def test_tasks_of_a_model_that_is_not_linear_take_longer_on_more_nodes(client: C
     assert found.live_makespan_s > 0.59
 
 
+def test_jobs_that_start_together_start_at_one_moment(client: Client) -> None:
+    # a policy that looks at how long they have run must not tell them apart
+    runtime = dask_hpc.runtime(client)
+    with runtime.job("wide", nodes=4):
+        with runtime.job("one", nodes=1) as one:
+            first = client.submit(abs, -1)
+        with runtime.job("two", nodes=2) as two:
+            second = client.submit(abs, -2)
+        # then the scheduler knows of both
+        assert client.submit(abs, -3).result() == 3
+    assert client.gather([first, second]) == [1, 2]
+    rows = [job.wait(30) for job in (one, two)]
+    assert rows[0]["start_s"] == rows[1]["start_s"] > rows[1]["submit_s"] > rows[0]["submit_s"]
+
+
 def test_a_cluster_that_does_not_fit_is_refused(client: Client) -> None:
     with pytest.raises(ParityError, match="4 workers with 1 threads; needed: 3 workers with one thread each"):
         compared(client, (JOBS[1],), nodes=3)
@@ -97,6 +117,37 @@ def test_a_cluster_that_does_not_fit_is_refused(client: Client) -> None:
         with pytest.raises(ParityError, match="jobs are active on the cluster"):
             compared(client, JOBS)
     other.wait(30)
+
+
+def fails(length_s: float) -> None:
+    if length_s:
+        raise ValueError("this task fails")
+
+
+def test_a_live_job_that_fails_ends_the_comparison(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity_live, "occupy", fails)
+    with pytest.raises(ParityError, match=r"did not end well: job b-\d+ failed: task 'occupy-b-"):
+        compared(client, JOBS[1:])
+    assert dask_hpc.runtime(client).status()["policy"]["policy"] == "easy"
+
+
+def test_another_cluster_is_used_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(
+        "machine: {nodes: 2}\njobs:\n- {name: a, nodes: 2, runtime: 20, walltime: 30}\n"
+    )
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    with (
+        dask.config.set({"distributed.worker.profile.enabled": False}),
+        LocalCluster(protocol="tcp", silence_logs=logging.CRITICAL, **options) as cluster,
+        Client(cluster) as client,
+    ):
+        where = ("--cluster", cluster.scheduler_address)
+        result = run(str(tmp_path / "one.yaml"), "--policy", "fcfs", "--speed", "100", *where, "--json")
+        found = json.loads(result.stdout)
+        assert found["same_sequence"], result.stdout
+        assert [change["action"] for change in found["live"]] == ["submit", "start", "finish"]
+        with pytest.raises(InstallError, match="not installed"):
+            dask_hpc.runtime(client)
 
 
 def test_a_workload_that_never_ends_is_refused(client: Client) -> None:
@@ -116,15 +167,20 @@ def test_a_workload_that_never_ends_is_refused(client: Client) -> None:
 
 
 def test_easy_starts_the_jobs_of_figure_5_1_live_as_simulated() -> None:
-    result = run("builtin:figure-5-1", "--policy", "easy", "--speed", "4", "--json")
+    result = run("builtin:figure-5-1", "--policy", "easy", "--speed", "5", "--json")
     found = json.loads(result.stdout)
     assert found["same_sequence"], result.stdout
     starts = {change["job"]: change["t_s"] for change in found["simulated"] if change["action"] == "start"}
-    assert starts == {"J1": 0.0, "J2": 1.0, "J3": 0.0, "J4": 2.0}
+    assert starts == {"J1": 0.0, "J2": 0.8, "J3": 0.0, "J4": 1.6}
     assert found["policy"]["policy"] == "easy"
-    assert (found["tasks"], found["tick_s"], found["gap_s"]) == (220, 0.1, 0.5)
+    assert (found["tasks"], found["tick_s"], found["gap_s"]) == (176, 0.1, 0.5)
     assert found["swaps"] == found["missing"] == found["extra"] == []
     assert (result.exit_code == 0) is found["holds"]
+    # which is not what another policy does
+    live = [Change(**change) for change in found["live"]]
+    workload = scaled(load("builtin:figure-5-1"), 5.0)
+    other = simulate(workload, registry.create("fcfs"), nodes=10, tick_s=0.1, lock="system")
+    assert not compare(other, live, 0.5).same
 
 
 def made_up(live: list[Change], makespan_s: float) -> Parity:
@@ -139,7 +195,7 @@ def made_up(live: list[Change], makespan_s: float) -> Parity:
     return Parity(
         workload="made-up", policy={"policy": "fcfs"}, nodes=4, task_length_s=0.1, tasks=10, tick_s=0.1,
         lock="job", simulated=tuple(simulated), live=tuple(live), comparison=compare(simulated, live, 0.5),
-        simulated_makespan_s=10.0, live_makespan_s=makespan_s,
+        simulated_makespan_s=10.0, live_makespan_s=makespan_s, overrun=0.012,
     )  # fmt: skip
 
 
@@ -162,6 +218,7 @@ def test_differences_are_shown_side_by_side_and_are_exit_code_1(
     assert "only live       -                        5.10 s expand a 2 -> 3" in result.stdout
     assert "other order     9.00 s finish a 4 -> 0   10.20 s finish b 4 -> 0" in result.stdout
     assert "                10.00 s finish b 4 -> 0  10.40 s finish a 4 -> 0" in result.stdout
+    assert "10 of at most 0.1 s; they took 1.2% longer" in result.stdout
     assert "submit a and submit b (0.20 s) are 2.0 task lengths apart" in result.stdout
     close = "within" if makespan_s < 11 else "NOT within"
     assert f"DIFFERS: the sequences differ, makespans {close} 10 %" in result.stdout
@@ -188,6 +245,9 @@ def test_the_same_in_other_makespans_is_exit_code_1(monkeypatch: pytest.MonkeyPa
         (["builtin:figure-5-1", "--policy", "nobody"], "nobody"),
         (["builtin:figure-5-1", "--policy", "fcfs", "--nodes", "4"], "needs 8 nodes"),
         (["builtin:node-stealing", "--policy", "sfsj"], "its nodes fail"),
+        (["builtin:figure-5-1", "--policy", "fcfs", "--task-length", "soon"], "--task-length"),
+        (["builtin:esp-10", "--policy", "fcfs", "--option", "malleable"], "is not NAME=VALUE"),
+        (["builtin:esp-10", "--policy", "fcfs", "--processes", "--cluster", "tcp://a:1"], "--processes"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(arguments: list[str], part: str) -> None:

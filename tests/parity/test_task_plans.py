@@ -14,7 +14,7 @@ from dask_hpc.errors import WorkloadError
 from dask_hpc.parity_tasks import TaskPlan, plan, scaled
 from dask_hpc.sim.generators import esp
 from dask_hpc.sim.job import Delay, Job, Program, SpeedUp, amdahl, computing_s, power_law
-from dask_hpc.sim.machine import Failures, Machine, NodeFailure
+from dask_hpc.sim.machine import PUBLISHED, Failures, Machine, NodeFailure
 from dask_hpc.sim.workload import Workload, with_malleable_share
 
 
@@ -94,10 +94,13 @@ def test_what_tasks_cannot_stand_for_is_refused(changes: dict[str, Any], why: st
         planned(malleable(**changes))
 
 
-def test_failing_nodes_and_too_many_tasks_are_refused() -> None:
+def test_failing_nodes_resizes_by_a_model_and_too_many_tasks_are_refused() -> None:
     failure = NodeFailure(t_s=1.0, node=0, downtime_s=1.0)
     machine = Machine(nodes=8, failures=Failures(listed=(failure,)))
     with pytest.raises(WorkloadError, match="its nodes fail"):
+        plan(Workload(name="one", jobs=(malleable(),), machine=machine), 8, 0.1)
+    machine = Machine(nodes=8, adaptation=PUBLISHED)
+    with pytest.raises(WorkloadError, match="its resizes take as long as a model says"):
         plan(Workload(name="one", jobs=(malleable(),), machine=machine), 8, 0.1)
     with pytest.raises(WorkloadError, match="take a longer --task-length"):
         planned(malleable(runtime_s=1e6))
