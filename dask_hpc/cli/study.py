@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +95,8 @@ def study(
     if plot is not None:
         # before the runs, not after them
         from dask_hpc.sim.study_figure import study_figure
-    bar = _Bar(chosen.name)
-    try:
-        found = run_study(chosen, jobs=jobs, progress=bar if sys.stderr.isatty() else None)
-    finally:
-        bar.clear()
+    with _progress(chosen.name) as progress:
+        found = run_study(chosen, jobs=jobs, progress=progress)
     if output is not None:
         from dask_hpc.sim.study_table import write
 
@@ -115,20 +114,19 @@ def study(
         ctx.exit(1)
 
 
-class _Bar:
-    """A progress bar on a terminal."""
+@contextmanager
+def _progress(name: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Shows on a terminal how many runs are done."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with ExitStack() as stack:
+        bars: list[Any] = []
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.shown = False
+        def show(done: int, all: int) -> None:
+            if not bars:
+                bar = click.progressbar(length=all, label=name, show_pos=True, file=sys.stderr)
+                bars.append(stack.enter_context(bar))
+            bars[0].update(1)
 
-    def __call__(self, done: int, all: int) -> None:
-        filled = 30 * done // all
-        text = f"{self.name}: [{'#' * filled}{'-' * (30 - filled)}] {done} of {all} runs"
-        click.echo(f"\r{text}", err=True, nl=False)
-        self.shown = True
-
-    def clear(self) -> None:
-        """Leave the line empty."""
-        if self.shown:
-            click.echo("\r" + " " * 78 + "\r", err=True, nl=False)
+        yield show

@@ -26,8 +26,9 @@ from dask_hpc.sim.formats.text_file import read_text
 from dask_hpc.sim.study_file import read_study
 from dask_hpc.sim.study_metrics import METRICS
 from dask_hpc.sim.study_model import Study
-from dask_hpc.sim.study_results import Beside, Checked, Row, Turn, beside, checked, rows_of, turns
+from dask_hpc.sim.study_results import Beside, Checked, Row, beside, checked, rows_of
 from dask_hpc.sim.study_runs import Run, run_all, scenarios
+from dask_hpc.sim.study_turns import Turn, turns
 from dask_hpc_policies.params import suggestion
 
 #: Version of the layout of `StudyResult.to_json`. Keys are only ever added.

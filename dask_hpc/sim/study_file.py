@@ -51,6 +51,7 @@ from dask_hpc.sim.study_model import (
     Study,
     StudyPolicy,
     StudyWorkload,
+    overridden,
 )
 from dask_hpc.sim.study_settings import options_of, read_setting, read_values
 from dask_hpc_policies import registry
@@ -88,7 +89,7 @@ def read_study(whole: Field, folder: Path, fast: bool, overrides: Mapping[str, A
     changes = reader.changes(short if fast else None, overrides)
     names = {policy.label for policy in policies}
     fixed, varied = reader.settings(whole)
-    vary, workloads = _changed(varied, workloads, changes)
+    vary, workloads = overridden(varied, workloads, changes)
     fixed = {name: value for name, value in fixed.items() if name not in changes}
     metrics = _metrics(whole, "metrics") or SHOWN
     source = short if fast and short is not None and short.get("expect") is not None else whole
@@ -256,28 +257,6 @@ class _Reader:
                 for one in _listed(value)
             ]  # fmt: skip
         return found
-
-
-def _changed(
-    vary: dict[str, tuple[Any, ...]],
-    workloads: tuple[StudyWorkload, ...],
-    changes: Mapping[str, tuple[Any, ...]],
-) -> tuple[dict[str, tuple[Any, ...]], tuple[StudyWorkload, ...]]:
-    """Values put where they stand: in the workloads that have the setting, else in all."""
-    made = []
-    elsewhere: set[str] = set()
-    for workload in workloads:
-        own = {name: changes[name] for name in changes if name in workload.set or name in workload.vary}
-        elsewhere |= own.keys() - vary.keys()
-        made.append(
-            StudyWorkload(
-                label=workload.label,
-                source=workload.source,
-                set={name: value for name, value in workload.set.items() if name not in own},
-                vary={**workload.vary, **own},
-            )
-        )
-    return {**vary, **{name: changes[name] for name in changes if name not in elsewhere}}, tuple(made)
 
 
 def _parameters(spec: Mapping[str, Any]) -> Parameters:

@@ -77,3 +77,28 @@ class Study:
     expect: tuple[Expectation, ...] = ()
     #: What was changed: --fast and --set, by name.
     changed: Mapping[str, Any] = field(default_factory=dict)
+
+
+def overridden(
+    vary: Mapping[str, tuple[Any, ...]],
+    workloads: tuple[StudyWorkload, ...],
+    changes: Mapping[str, tuple[Any, ...]],
+) -> tuple[dict[str, tuple[Any, ...]], tuple[StudyWorkload, ...]]:
+    """What varies in all workloads and in each, with `changes` in place of what was there.
+
+    A setting of single workloads is changed there, any other one in all.
+    """
+    made = []
+    elsewhere: set[str] = set()
+    for workload in workloads:
+        own = {name: changes[name] for name in changes if name in workload.set or name in workload.vary}
+        elsewhere |= own.keys() - vary.keys()
+        made.append(
+            StudyWorkload(
+                label=workload.label,
+                source=workload.source,
+                set={name: value for name, value in workload.set.items() if name not in own},
+                vary={**workload.vary, **own},
+            )
+        )
+    return {**vary, **{name: changes[name] for name in changes if name not in elsewhere}}, tuple(made)

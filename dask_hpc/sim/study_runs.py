@@ -198,7 +198,10 @@ def _in_processes(
             try:
                 found[place] = future.result()
             except BrokenProcessPool:
-                error = "its process ended, or another one beside it; was there enough memory?"
+                error = (
+                    "its process ended, or another one beside it: was there enough memory, and has a script "
+                    "'if __name__ == \"__main__\":'? With one process (--jobs 1) no other one can fail"
+                )
                 found[place] = Run(scenario=todo[place], values={}, error=error)
             if progress is not None:
                 progress(len(found), len(todo))

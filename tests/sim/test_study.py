@@ -15,8 +15,8 @@ from dask_hpc.errors import WorkloadError
 from dask_hpc.sim import Machine, Options, load, simulate
 from dask_hpc.sim.machine import PUBLISHED
 from dask_hpc.sim.study import StudyResult, load_study, run_study
-from dask_hpc.sim.study_results import sign_changes
 from dask_hpc.sim.study_runs import scenarios
+from dask_hpc.sim.study_turns import sign_changes
 from dask_hpc.sim.workload import with_malleable_share
 from dask_hpc_policies.registry import create
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from pathlib import Path
 
@@ -103,18 +104,23 @@ def test_a_run_that_fails_has_a_line_and_exit_code_1(study: Path) -> None:
     assert len(result.stdout.split("\n\n")[0].splitlines()) == 3
 
 
-def test_progress_is_for_terminals(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_hpc.cli.study import _Bar
+def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_hpc.cli.study import _progress
 
-    shown: list[str] = []
-    monkeypatch.setattr("click.echo", lambda text, **_: shown.append(text))
-    bar = _Bar("esp")
-    bar.clear()
-    assert shown == []
-    bar(15, 30)
-    bar.clear()
-    assert shown[0].endswith("esp: [###############---------------] 15 of 30 runs")
-    assert shown[1].strip() == ""
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with _progress("esp") as show:
+        assert show is None
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    with _progress("esp") as show:
+        assert show is not None
+        for done in range(1, 31):
+            show(done, 30)
+    assert "esp" in terminal.getvalue()
+    assert "30/30" in terminal.getvalue()
 
 
 def test_the_builtin_studies_are_listed() -> None:
