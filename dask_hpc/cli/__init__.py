@@ -9,6 +9,7 @@ import click
 
 from dask_hpc.cli.cluster import cancel, decisions, jobs, status
 from dask_hpc.cli.config import config
+from dask_hpc.cli.convert import convert
 from dask_hpc.cli.demo import demo
 from dask_hpc.cli.doctor import doctor
 from dask_hpc.cli.output import OneLineGroup
@@ -29,6 +30,7 @@ def hpc() -> None:
 
 
 for _command in (
-    demo, policies, simulate, compare, study, parity, replay, doctor, config, status, jobs, decisions, cancel,
+    demo, policies, simulate, compare, study, convert, parity, replay, doctor, config, status, jobs,
+    decisions, cancel,
 ):  # fmt: skip
     hpc.add_command(_command)

@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from dask_hpc.clock import stopwatch_s
 from dask_hpc.sim.active import ActiveJob
 from dask_hpc.sim.job import Compute, Job, Stage
 from dask_hpc.sim.progress import saved_share
@@ -143,8 +144,10 @@ class BySnapshots:
         """See `Asker`."""
         engine = self.engine
         view = self.snapshot(trigger)
-        before = self.state
+        before, given_s = self.state, engine.options.decision_s
+        began_s = stopwatch_s() if given_s == "measured" else 0.0
         decision, self.state = engine.policy.decide(view, before)
+        engine.passes.latency_s = stopwatch_s() - began_s if given_s == "measured" else given_s
         engine.counts.policy_calls += 1
         engine.counts.queue_scans += bool(view.jobs)
         engine.decided(view, before, decision)
