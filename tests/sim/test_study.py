@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,14 @@ from dask_hpc.errors import WorkloadError
 from dask_hpc.sim import Machine, Options, load, simulate
 from dask_hpc.sim.machine import PUBLISHED
 from dask_hpc.sim.study import StudyResult, load_study, run_study
+from dask_hpc.sim.study_figure import study_figure
+from dask_hpc.sim.study_metrics import jobs_per_node
+from dask_hpc.sim.study_results import Pair
 from dask_hpc.sim.study_runs import scenarios
+from dask_hpc.sim.study_table import write as write_results
 from dask_hpc.sim.study_turns import sign_changes
 from dask_hpc.sim.workload import with_malleable_share
+from dask_hpc_policies.metrics import JobRun
 from dask_hpc_policies.registry import create
 
 SMALL = """
@@ -234,72 +241,73 @@ def test_turns_are_found_per_policy_and_metric(tmp_path: Path) -> None:
     assert dict(by["makespan_s"].place) == {"workload": "esp-10", "policy": "pwma"}
 
 
-def change(old: str, new: str) -> str:
-    assert old in SMALL
-    return SMALL.replace(old, new)
-
-
-@pytest.mark.parametrize(
-    ("text", "place", "message"),
-    [
-        (change("metrics:", "metric:"), "line 9: metric", "unknown key"),
-        (change("builtin:esp-10", "builtin:esp-11"), "line 3: workload", "did you mean 'esp-10'"),
-        (change("builtin:esp-10", "jobs.swf"), "line 3: workload", "no such file"),
-        (change("pwma-fpsma", "pwma-fspma"), "line 6: policies.pwma", "unknown policy 'pwma-fspma'"),
-        (change("pwma-fpsma", "{policy: easy, params: {pick: last}}"), "policies.pwma.params", "first-fit"),
-        (change("0.5, 1]", "0.5, 2]"), "line 7: vary.malleable_share[2]", "a number from 0 to 1"),
-        (change("0.5, 1]", "0.5, 0.5]"), "line 7: vary.malleable_share", "given twice"),
-        (change("seed: [0, 1, 2]", "sed: [0]"), "line 7: vary.sed", "did you mean 'seed'"),
-        (change("seed: [0, 1, 2]", "seed: {from: 3, to: 1}"), "line 7: vary.seed", "'to' at or above"),
-        (change("seed: [0, 1, 2]", "option.jobs: [1]"), "line 7: vary.option.jobs", "no 'jobs' here"),
-        (change("seed: [0, 1, 2]", "param.step: [far]"), "line 7: vary.param.step", "one of"),
-        (change("baseline: fcfs", "baseline: easy"), "line 8: baseline", "none of fcfs, pwma"),
-        (
-            change("[makespan_s, mean_wait_s]", "[makespan]"),
-            "line 9: metrics[0]",
-            "did you mean 'makespan_s'",
-        ),
-        (change("38 min", "soon"), "line 13: published[0].value", "expected a number"),
-        (change("source: somebody", "source: "), "line 13: published[0]", "'source' is missing"),
-        (change("== 2871", "= 2871"), "line 15: expect[0].that", "not understood"),
-        (change("makespan_s == 2871", "makespan_s == 2 * makespan_s of easy"), "expect[0].that", "'easy'"),
-        (change("at: {policy: fcfs}", "at: {polixy: fcfs}"), "expect[0].at.polixy", "no such factor"),
-        (change("at: {policy: fcfs}", "at: {policy: easy}"), "expect[0].at.policy", "none of fcfs, pwma"),
-        (change("name: small", "workloads: {a: builtin:esp}"), "study.yaml", "'workload' or 'workloads'"),
-        (change("pwma: pwma", "'1 x': pwma"), "line 6: policies.1 x", "is no name"),
-        (change("set: {malleable_share: 0}", "set: {param.pick: front}"), "set.param.pick", "no 'pick' here"),
-        (change("vary:", "set: {seed: 1}\nvary:"), "vary.seed", "also under 'set'"),
-        ("name: [", "line 1", "no YAML"),
-    ],
-)
-def test_what_is_wrong_in_a_file_is_named_with_line_and_field(
-    tmp_path: Path, text: str, place: str, message: str
-) -> None:
-    with pytest.raises(WorkloadError) as error:
-        load_study(write(tmp_path, text))
-    assert str(error.value).startswith(str(tmp_path / "study.yaml"))
-    assert place in str(error.value)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_overrides_are_checked_too(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"^--set: seed: expected a whole number from 0"):
-        load_study(write(tmp_path, SMALL), overrides={"seed": -1})
-
-
 def test_too_many_runs_are_refused(tmp_path: Path) -> None:
     overrides = {"seed": range(1000), "option.time_scale": range(1, 1000)}
     with pytest.raises(WorkloadError, match="has 999000 runs or more; at most 100000"):
         run_study(load_study(write(tmp_path, SMALL), overrides=overrides))
 
 
-def test_files_and_policies_lie_beside_the_study(tmp_path: Path) -> None:
-    (tmp_path / "jobs.yaml").write_text("jobs: [{name: a, nodes: 2, runtime: 10 s}]\n", encoding="utf-8")
-    (tmp_path / "own.yaml").write_text("policy: easy\nparams: {pick: front}\n", encoding="utf-8")
-    text = "workload: jobs.yaml\npolicies: {own: own.yaml}\nset: {nodes: 4}\nmetrics: [makespan_s]\n"
+def test_a_process_that_dies_is_said_to_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(ThreadPoolExecutor):
+        def __init__(self, jobs: int, **_: Any) -> None:
+            super().__init__(jobs)
+
+        def submit(self, work: Any, scenario: Any, /) -> Any:  # type: ignore[override]
+            if scenario.policy == "pwma":
+                work = fail
+            return super().submit(work, scenario)
+
+    def fail(_: object) -> None:
+        raise BrokenProcessPool("gone")
+
+    monkeypatch.setattr("dask_hpc.sim.study_runs.ProcessPoolExecutor", Broken)
+    found = run(tmp_path, jobs=2)
+    assert [bool(one.error) for one in found.runs] == [False] * 3 + [True] * 9
+    assert "was there enough memory" in found.failures[0]
+    assert [row.policy for row in found.rows] == ["fcfs"]
+
+
+def test_jobs_per_node_counts_how_often_a_node_is_given() -> None:
+    steps = ((0.0, 4), (5.0, 2), (8.0, 6), (9.0, 0))
+    runs = (
+        JobRun(id="a", submit_s=0.0, nodes=steps),
+        JobRun(id="b", submit_s=0.0, nodes=((1.0, 3), (2.0, 0))),
+    )
+    assert jobs_per_node(runs, 4) == (4 + 4 + 3) / 4
+
+
+def test_a_run_without_a_metric_has_no_value(tmp_path: Path) -> None:
+    text = SMALL.replace("[makespan_s, mean_wait_s]", "[mean_checkpoint_s, jobs_per_node, restarts]")
     found = run(tmp_path, text)
-    assert found.study.name == "study"
-    assert found.rows[0].workload == "jobs"
-    assert found.rows[0].statistic("makespan_s") == 10
-    assert found.runs[0].scenario.spec["params"]["pick"] == "front"
+    assert found.rows[1].statistic("mean_checkpoint_s") is None
+    assert found.rows[1].statistic("mean_checkpoint_s", "change") is None
+    assert found.rows[1].statistic("mean_checkpoint_s", "better") is None
+    # nothing restarts: there is no change against 0
+    assert found.rows[1].statistic("restarts", "change") is None
+    assert (found.rows[1].statistic("jobs_per_node") or 0) > 1
+    assert found.table()
+
+
+def test_more_of_some_metrics_is_better() -> None:
+    def verdict(metric: str, value: float, baseline: float) -> str | None:
+        return Pair(factors={}, values={metric: value}, baseline={metric: baseline}).verdict(metric)
+
+    assert verdict("makespan_s", 1.0, 2.0) == verdict("utilization", 2.0, 1.0) == "better"
+    assert verdict("makespan_s", 2.0, 1.0) == verdict("utilization", 1.0, 2.0) == "worse"
+    assert verdict("makespan_s", 1.0, 1.0) == verdict("utilization", 1.0, 1.0) == "equal"
+
+
+def test_pairs_that_are_not_better_are_listed(tmp_path: Path) -> None:
+    text = run(tmp_path).table()
+    assert "pwma, malleable_share 0, equal in: malleable_share 0, seed 0; malleable_share 0, seed 1" in text
+    assert "pwma, malleable_share 1" in text
+    assert "pwma, malleable_share 1, worse in" not in text
+
+
+def test_figures_along_a_factor_mark_what_was_published(tmp_path: Path) -> None:
+    study_figure(run(tmp_path), tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert "<!-- published -->" in text
+    assert "<!-- malleable_share -->" in text
+    with pytest.raises(WorkloadError, match="cannot be written"):
+        write_results(run(tmp_path), tmp_path / "a.svg")
