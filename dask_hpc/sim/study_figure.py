@@ -22,13 +22,19 @@ if TYPE_CHECKING:
 def study_figure(found: StudyResult, path: Path) -> None:
     """Write the figure of `found` into `path`.
 
-    A factor of several numbers runs along the axis, a line for each policy with the spread of its runs;
-    without one there is a bar for each row. Crosses are published values of the same metric.
-
     Raises
     ------
     WorkloadError
         When the file cannot be written, or matplotlib does not know its kind.
+    """
+    _save(figure_of(found), path)
+
+
+def figure_of(found: StudyResult) -> Figure:
+    """The figure of `found`.
+
+    A factor of several numbers runs along the axis, a line for each policy with the spread of its runs;
+    without one there is a bar for each row. Crosses are published values of the same metric.
     """
     metrics = [name for name in found.study.metrics if not METRICS[name].by_job]
     along = _along(found.study.sign_change, found.rows)
@@ -57,7 +63,7 @@ def study_figure(found: StudyResult, path: Path) -> None:
     if named:
         figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=min(5, len(named)))
     figure.suptitle(found.study.name)
-    _save(figure, path)
+    return figure
 
 
 def _along(wanted: str | None, rows: Sequence[Row]) -> str | None:
