@@ -11,7 +11,7 @@ is evaluated. What a study is made of is plain data, so that it can go to other 
       esp:
         source: builtin:esp         # as `dask hpc simulate` takes it; files lie beside the study
         set: {option.interval_s: 30 s}
-        vary: {option.which: [1, 2, 3]}
+        vary: {option.walltime_factor: [1, 2]}
     policies:
       easy: easy                    # a name, or a file with a policy
       reordering-0.2:
