@@ -30,6 +30,8 @@ def convert(setup: Setup, out: Path, force: bool, as_json: bool) -> None:
 
     if out.suffix not in (".yaml", ".yml"):
         raise click.UsageError(f"OUT is {str(out)!r}; its name must end in .yaml or .yml")
+    if "://" in setup.source:
+        raise click.UsageError("WORKLOAD is a file or builtin:NAME here; a running cluster has no workload")
     if out.exists() and not force:
         raise click.ClickException(f"{out} exists; --force replaces it")
     workload, machine = setup.load()

@@ -83,10 +83,18 @@ def simulate(
     if trace is not None:
         click.echo(f"trace written to {trace}", err=True)
     if output is not None:
-        from dask_hpc.sim.outputs import write
+        from dask_hpc.sim.outputs import PLOTTED_JOBS, write
 
         written = write(result, output)
         click.echo(f"written to {output}: {', '.join(written)}", err=True)
+        if not any(name.endswith(".png") for name in written):
+            many = len(result.runs) > PLOTTED_JOBS
+            why = (
+                f"more than {PLOTTED_JOBS} jobs"
+                if many
+                else "they need matplotlib: pip install 'dask-hpc[plot]'"
+            )
+            click.echo(f"Note: no plots: {why}", err=True)
     if as_json:
         echo_json({**result.to_json(), **({"profile": _profile(result)} if profile else {})})
         return

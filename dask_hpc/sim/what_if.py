@@ -63,6 +63,8 @@ def engine_from(
     """
     held = sum(job.nodes for job in view.jobs if not job.is_default)
     machine_nodes = held + max(0, view.idle_nodes) if nodes is None else nodes
+    if not view.jobs and machine_nodes < 1:
+        raise WorkloadError(f"{name}: no job runs or waits there, so there is nothing to go on from")
     if machine_nodes < 1:
         raise WorkloadError(f"{name}: the snapshot has neither idle nodes nor jobs that hold any")
     if machine_nodes < held:
@@ -125,8 +127,8 @@ def _job(job: JobView, now_s: float, default_s: float | None, speed: SpeedUp) ->
     if left_s == float("inf"):
         if default_s is None:
             raise WorkloadError(
-                f"job {job.id!r}: the snapshot does not say how long it takes; give default_s "
-                "(--default-time), or the job a walltime"
+                f"job {job.id!r}: the snapshot does not say how long it takes; give the job a "
+                "walltime, or a time for all such jobs (--default-time, in Python default_s)"
             )
         left_s = default_s
     size = job.nodes or job.start_nodes or job.max_nodes

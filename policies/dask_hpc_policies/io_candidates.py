@@ -105,17 +105,26 @@ class Candidates:
             place, nodes, io = [np.concatenate(pair) for pair in both] or more
         if not len(nodes):
             return None
-        delta = np.abs(workload - (system.io_nodes + io) / (system.nodes + nodes))
+        delta = io + system.io_nodes
+        delta /= nodes + system.nodes
+        np.subtract(workload, delta, out=delta)
+        np.abs(delta, out=delta)
         least, most = float(delta.min()), float(delta.max())
         weighted = place * ((1.0 - reordering) / last)
         # Alone in the queue, or all alike but for rounding: then that part decides nothing.
         if most - least > SAME:
-            weighted += (delta - least) * (reordering / (most - least))
+            norm = delta - least
+            norm *= reordering / (most - least)
+            weighted += norm
         first = weighted.argmin()
         # Rows are in order of their places, but for those from curves.
-        chosen = place[weighted == weighted[first]].min() if self._curves.count else place[first]
+        if self._curves.count:
+            chosen = place[weighted == weighted[first]].min()
+            own = np.flatnonzero(place == chosen)
+        else:
+            chosen = place[first]
+            own = np.arange(*np.searchsorted(place, (chosen, chosen + 1)))
         # Of its sizes the one that balances best, also where balance has no weight; of equals the larger.
-        own = np.flatnonzero(place == chosen)
         near = own[delta[own] <= delta[own].min() + SAME]
         row = near[nodes[near].argmax()]
         return Choice(int(chosen), int(nodes[row]), float(delta[row]))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +213,14 @@ def test_what_cannot_be_run_is_one_line(arguments: tuple[str, ...], code: int, t
     assert len(lines) == 1, result.stderr
     assert lines[0].startswith("Error: ")
     assert text in lines[0]
+
+
+def test_a_full_disk_is_one_line() -> None:
+    command = [sys.executable, "-m", "dask", "hpc", "compare", "builtin:esp-10", "--policy", "easy", "--json"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["Error: the output cannot be written: No space left on device"]
 
 
 def test_a_figure_that_cannot_be_written_says_why(tmp_path: Path) -> None:

@@ -53,3 +53,12 @@ def test_the_outputs_of_a_run_hold_its_intensities(tmp_path: Path) -> None:
     lines = (tmp_path / "intensity.csv").read_text().splitlines()
     assert lines[0] == "time_s,running_intensity,workload_intensity"
     assert [tuple(map(float, line.split(","))) for line in lines[1:]] == list(intensity(result))
+
+
+def test_what_lies_together_is_of_one_run(tmp_path: Path) -> None:
+    options = Options(node_ids=True, file_system_series=True)
+    first = simulate(sources.load("builtin:io-aware", seed=3, jobs=5), "fcfs", options=options)
+    (tmp_path / "of-the-user.txt").write_text("stays")
+    write(first, tmp_path)
+    second = write(simulate(sources.load("builtin:five-jobs"), "fcfs"), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*second, "of-the-user.txt"}

@@ -30,7 +30,7 @@ def wait(stop: Event) -> None:
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3)
 async def test_a_snapshot_is_what_the_policy_sees(c: Any, s: Any, *workers: Any) -> None:
     runtime = await dask_hpc.install(c, "fcfs")
-    with pytest.raises(WorkloadError, match="neither idle nodes"):
+    with pytest.raises(WorkloadError, match="no job runs or waits there"):
         engine_from(await runtime.snapshot(), "fcfs")
     stop = Event("stop-what-if", client=c)
     async with runtime.job("first", nodes=2, walltime=100) as first:
@@ -76,7 +76,7 @@ def test_the_commands_go_on_from_a_running_cluster(client: Client, s: Any, tmp_p
             time.sleep(0.01)
         refused = call("simulate", address, "--policy", "easy")
         assert refused.exit_code == 1
-        assert "give default_s (--default-time)" in refused.stderr
+        assert "--default-time, in Python default_s" in refused.stderr
         arguments = ("--policy", "easy", "--default-time", "60 s", "--json")
         for source in (address, str(file)):
             found = json.loads(call("simulate", source, *arguments).stdout)
