@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import click
 
 from dask_hpc.cli.connection import connected
+from dask_hpc.cli.numbers import FiniteRange
 from dask_hpc.cli.output import echo_json, echo_pairs, echo_table, json_option
 from dask_hpc.cli.policy_options import make_policy, param_option
 from dask_hpc.cli.workload_options import Setup
@@ -68,7 +69,7 @@ def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...
 )
 @click.option(
     "--malleable-share",
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     metavar="X",
     help="Declare this share of the rigid jobs malleable.",
 )
@@ -88,7 +89,7 @@ def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...
 )
 @click.option(
     "--speed",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=1.0,
     show_default=True,
     metavar="X",

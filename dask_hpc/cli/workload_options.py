@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from dask_hpc.cli.numbers import FiniteRange
 from dask_hpc.cli.state import state_of
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ _WORKLOAD = (
                  help="Nodes of the machine; without it, what the workload says."),
     click.option("--option", "options", metavar="NAME=VALUE", multiple=True, callback=_pairs,
                  help="An option of a builtin workload."),
-    click.option("--malleable-share", type=click.FloatRange(0, 1), metavar="X",
+    click.option("--malleable-share", type=FiniteRange(0, 1), metavar="X",
                  help="Declare this share of the rigid jobs malleable."),
     click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
                  help="Seed of everything random."),

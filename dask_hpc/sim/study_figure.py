@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
-from dask_hpc.sim.plots import _COLOURS, _save
+from dask_hpc.sim.plots import COLOURS, save
 from dask_hpc.sim.study_metrics import METRICS
 from dask_hpc.sim.study_results import Row
 
@@ -27,7 +27,7 @@ def study_figure(found: StudyResult, path: Path) -> None:
     WorkloadError
         When the file cannot be written, or matplotlib does not know its kind.
     """
-    _save(figure_of(found), path)
+    save(figure_of(found), path)
 
 
 def figure_of(found: StudyResult) -> Figure:
@@ -97,7 +97,7 @@ def _bars(axes: Any, found: StudyResult, metric: str) -> None:
         below.append(height - min(values, default=height))
         above.append(max(values, default=height) - height)
     places = range(len(rows))
-    axes.barh(places, heights, xerr=(below, above), color=_COLOURS[0], ecolor="#333333", capsize=2)
+    axes.barh(places, heights, xerr=(below, above), color=COLOURS[0], ecolor="#333333", capsize=2)
     marks = [
         (one.published, place)
         for one in found.published
@@ -105,7 +105,7 @@ def _bars(axes: Any, found: StudyResult, metric: str) -> None:
         if one.of == metric and dict(one.place) == row.place
     ]
     if marks:
-        axes.plot(*zip(*marks, strict=True), "x", color=_COLOURS[1], label="published")
+        axes.plot(*zip(*marks, strict=True), "x", color=COLOURS[1], label="published")
     names = [_name(row, rows) for row in rows]
     axes.set_yticks(places, names)
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -118,7 +118,7 @@ def _lines(axes: Any, found: StudyResult, metric: str, along: str) -> None:
         groups.setdefault(_name(row, rows, without=along), []).append(row)
     marked = False
     for number, (name, group) in enumerate(groups.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         drawn = [row for row in group if row.values(metric)]
         steps = sorted((row for row in drawn if along in row.factors), key=lambda row: row.factors[along])
         for row in drawn:

@@ -11,7 +11,7 @@ is evaluated. What a study is made of is plain data, so that it can go to other 
       esp:
         source: builtin:esp         # as `dask hpc simulate` takes it; files lie beside the study
         set: {option.interval_s: 30 s}
-        vary: {option.which: [1, 2, 3]}
+        vary: {option.walltime_factor: [1, 2]}
     policies:
       easy: easy                    # a name, or a file with a policy
       reordering-0.2:
@@ -90,7 +90,6 @@ def read_study(whole: Field, folder: Path, fast: bool, overrides: Mapping[str, A
     names = {policy.label for policy in policies}
     fixed, varied = reader.settings(whole)
     vary, workloads = overridden(varied, workloads, changes)
-    fixed = {name: value for name, value in fixed.items() if name not in changes}
     metrics = _metrics(whole, "metrics") or SHOWN
     source = short if fast and short is not None and short.get("expect") is not None else whole
     factors = {*vary, *(name for workload in workloads for name in workload.vary)}

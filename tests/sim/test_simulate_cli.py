@@ -190,6 +190,8 @@ def test_output_holds_the_use_of_the_file_system_when_there_was_any(tmp_path: Pa
         (("simulate", "builtin:esp-10", "--policy", "easy", "--tick", "0"), 2, "--tick must be above 0 s"),
         (("simulate", "builtin:esp-10", "--policy", "easy", "--tick", "soon"), 2, "not a duration"),
         (("simulate", "builtin:esp-10"), 2, "--policy"),
+        (("simulate", "builtin:esp-10", "--policy", "easy", "--malleable-share", "nan"), 2, "0<=x<=1"),
+        (("parity", "builtin:esp-10", "--policy", "easy", "--speed", "inf"), 2, "range x>0"),
         (
             ("simulate", "builtin:esp-10", "--policy", "easy", "--default-time", "5"),
             2,

@@ -33,7 +33,7 @@ workload: builtin:esp-10
 policies:
   fcfs: {policy: fcfs, set: {malleable_share: 0}}
   pwma: pwma-fpsma
-vary: {malleable_share: [0, 0.5, 1], seed: [0, 1, 2]}
+vary: {malleable_share: [0, 0.5, 1], seed: [2, 3, 4]}
 baseline: fcfs
 metrics: [makespan_s, mean_wait_s]
 paired: [makespan_s]
@@ -101,13 +101,20 @@ def test_the_number_of_processes_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_the_processes(tmp_path: Path) -> None:
+    # the second run would go on for longer than any test may take
+    text = """
+workloads:
+  short: builtin:figure-5-1
+  endless: {source: builtin:poisson, set: {option.jobs: 1000000, option.load: 5, option.nodes: 1000}}
+policies: {conservative: conservative}
+"""
     before = set(multiprocessing.active_children())
 
     def interrupt(done: int, all: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_study(load_study(write(tmp_path, SMALL)), jobs=2, progress=interrupt)
+        run_study(load_study(write(tmp_path, text)), jobs=2, progress=interrupt)
     assert set(multiprocessing.active_children()) <= before
 
 
@@ -204,6 +211,40 @@ def test_overrides_and_the_short_form_take_the_place_of_values(tmp_path: Path) -
     # what only a workload has is changed there
     ten = load_study("builtin:esp-10", overrides={"option.which": range(2, 4)})
     assert [one.vary.get("option.which") for one in ten.workloads] == [None, (2, 3), None, None]
+    assert "option.which" not in ten.vary
+    todo = scenarios(ten, ())
+    assert {one.settings.get("option.which") for one in todo if one.workload == "one"} == {2, 3}
+    assert {one.settings.get("option.which") for one in todo if one.workload != "one"} == {None}
+
+
+def test_an_override_wins_over_what_is_fixed_and_loses_to_what_a_policy_fixes(tmp_path: Path) -> None:
+    text = SMALL.replace("vary: {", "set: {option.time_scale: 3, nodes: 20}\nvary: {")
+    study = load_study(write(tmp_path, text), overrides={"option.time_scale": 2, "malleable_share": 0.25})
+    settings = [one.settings for one in scenarios(study, ())]
+    assert {one["option.time_scale"] for one in settings} == {2.0}
+    assert {one["nodes"] for one in settings} == {20}
+    assert [one["malleable_share"] for one in settings] == [0.0] * 3 + [0.25] * 3
+
+
+def test_the_short_form_may_have_conditions_of_its_own(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, SMALL.replace("  set: {seed: 0}", "  set: {seed: 0}\n  expect: [{that: makespan_s > 1}]")
+    )
+    assert [one.that[0].text for one in load_study(path, fast=True).expect] == ["makespan_s > 1"]
+    assert [one.that[0].text for one in load_study(path).expect] == ["makespan_s == 2871"]
+
+
+def test_a_policy_that_fixes_a_factor_is_compared_at_that_value(tmp_path: Path) -> None:
+    text = """
+workload: builtin:esp-10
+policies: {pwma: pwma-fpsma, egs: {policy: pwma-egs, set: {malleable_share: 1}}}
+vary: {malleable_share: [0, 1]}
+baseline: pwma
+metrics: [mean_wait_s]
+"""
+    none, whole, egs = run(tmp_path, text).rows
+    assert none.statistic("mean_wait_s") != whole.statistic("mean_wait_s")
+    assert [pair.baseline["mean_wait_s"] for pair in egs.pairs] == [whole.statistic("mean_wait_s")]
 
 
 def test_conditions_on_rows_that_an_override_took_away_are_not_checked(tmp_path: Path) -> None:
@@ -299,7 +340,7 @@ def test_more_of_some_metrics_is_better() -> None:
 
 def test_pairs_that_are_not_better_are_listed(tmp_path: Path) -> None:
     text = run(tmp_path).table()
-    assert "pwma, malleable_share 0, equal in: malleable_share 0, seed 0; malleable_share 0, seed 1" in text
+    assert "pwma, malleable_share 0, equal in: malleable_share 0, seed 2; malleable_share 0, seed 3" in text
     assert "pwma, malleable_share 1" in text
     assert "pwma, malleable_share 1, worse in" not in text
 

@@ -10,8 +10,8 @@ from dask_hpc.sim.study import StudyResult, builtin_studies, load_study, run_stu
 from dask_hpc.sim.study_figure import study_figure
 
 #: Short enough to be run each time; the others are run with the slow tests.
-QUICK = ("node-stealing", "figure-5-1", "five-jobs")
-WHOLE = ("esp-10", "esp")
+QUICK = ("node-stealing", "figure-5-1", "five-jobs", "esp-10")
+WHOLE = ("esp",)
 FAST = ("io-aware", "mebf", "sfsj", "sfsj-victims")
 #: Smaller still; the same runs in full are in the tests of the policy.
 SMALLER = {"mebf": {"option.jobs": 40}}

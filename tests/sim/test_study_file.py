@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from importlib.resources import files
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc.sim import study_file
 from dask_hpc.sim.study import builtin_studies, load_study, run_study
 
 SMALL = """
@@ -35,6 +37,13 @@ def write(folder: Path, text: str) -> Path:
     path = folder / "study.yaml"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def test_the_example_of_the_format_is_a_study(tmp_path: Path) -> None:
+    text = str(study_file.__doc__).partition(".. code-block:: yaml\n\n")[2]
+    example = load_study(write(tmp_path, textwrap.dedent(text)))
+    assert example.name == "esp"
+    assert example.sign_change == "malleable_share"
 
 
 def change(old: str, new: str) -> str:
