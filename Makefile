@@ -7,6 +7,7 @@
 #   make test-previous  the tests on live clusters with the release of distributed before the newest
 #   make lint        linters and types alone
 #   make benchmarks  measured claims, with their bars   BENCHMARK_ARGS="--fast" for short ones
+#                    and the notebooks of published studies, whose results are kept beside them
 #   make clean       removes all that is generated
 #
 # PYTHON=python3.12 chooses the interpreter, VENV=path the place of the environment.
@@ -16,6 +17,7 @@ VENV ?= .venv
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 BENCHMARK_ARGS ?=
+NOTEBOOK_ARGS ?= $(filter --fast,$(BENCHMARK_ARGS))
 BIN := $(VENV)/bin
 PREVIOUS := 2026.7.1
 
@@ -40,6 +42,7 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 benchmarks: $(VENV)/.test
+	$(BIN)/python notebooks/run.py $(NOTEBOOK_ARGS)
 	$(BIN)/python tests/benchmarks/run.py $(BENCHMARK_ARGS)
 
 # A change of pyproject.toml makes the environment anew, so that it never holds what is no longer asked for.

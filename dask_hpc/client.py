@@ -28,8 +28,9 @@ from dask_hpc.job import Job as Job
 from dask_hpc.scheduler import install as scheduler_install
 from dask_hpc.scheduler.dask_writes import notice_topic
 from dask_hpc_policies import registry
-from dask_hpc_policies.codec import encode
+from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.jobspec import InvalidJob, job_spec_from_mapping
+from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.params import ParameterError
 from dask_hpc_policies.registry import InvalidPolicy, UnknownPolicy
 from dask_hpc_policies.sbatch import job_fields
@@ -239,6 +240,17 @@ class Runtime:
     def status(self) -> Any:
         """State of the runtime: policy, settings, nodes, counts."""
         return self._sync("status")
+
+    def snapshot(self) -> Any:
+        """What a policy would see now, a `dask_hpc_policies.model.ClusterSnapshot`.
+
+        The simulator goes on from it: `dask_hpc.sim.what_if.simulate_from`. Without a job that waits or
+        runs it holds neither nodes nor jobs.
+        """
+        return self.client.sync(self._snapshot)
+
+    async def _snapshot(self) -> ClusterSnapshot:
+        return decode(ClusterSnapshot, await self._ask("snapshot"))
 
     def trace(self) -> Any:
         """The recorded trace, as JSON lines (`dask_hpc.trace`)."""

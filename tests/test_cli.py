@@ -29,8 +29,8 @@ from dask_hpc_policies.decision import Decision
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 
 COMMANDS = [
-    "cancel", "compare", "config", "decisions", "demo", "doctor", "jobs", "policies", "replay", "simulate",
-    "status",
+    "cancel", "compare", "config", "convert", "decisions", "demo", "doctor", "jobs", "parity", "policies",
+    "replay", "simulate", "status", "study",
 ]  # fmt: skip
 ASK = {"status": [], "jobs": [], "decisions": [], "cancel": ["some-job"]}
 

@@ -136,7 +136,13 @@ def test_no_process_is_left_behind(fast_run):
 
 
 @pytest.mark.parametrize(
-    "moment", ["1/2  stock Dask", "all workloads 2 active", "2/2  the same", "heat running on"]
+    "moment",
+    [
+        "1/2  stock Dask",
+        "all workloads 2 active",
+        pytest.param("2/2  the same", marks=pytest.mark.slow),
+        pytest.param("heat running on", marks=pytest.mark.slow),
+    ],
 )
 def test_interrupt_leaves_no_process_behind(tmp_path, moment):
     with subprocess.Popen(

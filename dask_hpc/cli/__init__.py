@@ -9,12 +9,15 @@ import click
 
 from dask_hpc.cli.cluster import cancel, decisions, jobs, status
 from dask_hpc.cli.config import config
+from dask_hpc.cli.convert import convert
 from dask_hpc.cli.demo import demo
 from dask_hpc.cli.doctor import doctor
 from dask_hpc.cli.output import OneLineGroup
+from dask_hpc.cli.parity import parity
 from dask_hpc.cli.policies import policies
 from dask_hpc.cli.replay import replay
 from dask_hpc.cli.simulate import compare, simulate
+from dask_hpc.cli.study import study
 
 __all__ = ["hpc"]
 
@@ -26,5 +29,8 @@ def hpc() -> None:
     """Turn a Dask cluster into a managed batch system."""
 
 
-for _command in (demo, policies, simulate, compare, replay, doctor, config, status, jobs, decisions, cancel):
+for _command in (
+    demo, policies, simulate, compare, study, convert, parity, replay, doctor, config, status, jobs,
+    decisions, cancel,
+):  # fmt: skip
     hpc.add_command(_command)

@@ -7,6 +7,7 @@ the command line itself is wrong.
 
 from __future__ import annotations
 
+import errno
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,11 @@ class OneLineGroup(click.Group):
                 raise click.UsageError(message) from None  # without a context: no usage lines before it
             except DaskHPCError as error:
                 raise click.ClickException(one_line(str(error))) from None
+            except OSError as error:
+                # a full disk behind the output; a pipe that was closed is click's business
+                if error.errno != errno.ENOSPC:
+                    raise
+                raise click.ClickException(f"the output cannot be written: {error.strerror}") from None
 
 
 @contextmanager

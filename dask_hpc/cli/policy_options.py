@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -13,7 +15,8 @@ policy_option = click.option(
 )
 
 
-def _parse(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def parse_params(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """The values of ``--param``, by name."""
     pairs = [value.partition("=") for value in values]
     for name, equals, _ in pairs:
         if not (name and equals):
@@ -26,13 +29,15 @@ param_option = click.option(
     "params",
     metavar="NAME=VALUE",
     multiple=True,
-    callback=_parse,
+    callback=parse_params,
     help="A parameter of the policy.",
 )
 
 
 def make_policy(policy: str, params: dict[str, str]) -> Any:
-    """The policy that the options ask for.
+    """The policy that the options ask for: a name or a file, maybe with parameters of its own behind it.
+
+    `policy` may be ``io-aware:reordering=0.3,block=yes``; such parameters come before `params`.
 
     Raises
     ------
@@ -41,7 +46,46 @@ def make_policy(policy: str, params: dict[str, str]) -> Any:
     """
     from dask_hpc_policies import registry
 
+    name, own = _with_parameters(policy)
     try:
-        return registry.create(policy, **params)
+        return registry.create(name, **{**params, **own})
     except ValueError as error:
         raise click.ClickException(one_line(str(error))) from None
+
+
+def make_policies(policies: Sequence[str], params: dict[str, str]) -> dict[str, Any]:
+    """Several policies by what they are called in results: as they were asked for, numbered where alike.
+
+    Each gets those of `params` that it has, unless it was given its own value.
+
+    Raises
+    ------
+    click.ClickException
+        As `make_policy`, and for a parameter that none of the policies has.
+    """
+    made: dict[str, Any] = {}
+    unused = set(params)
+    for text in policies:
+        plain = make_policy(text, {})
+        has = {parameter.name for parameter in getattr(plain, "parameters", ())}
+        unused -= has
+        label, number = text, 1
+        while label in made:
+            number += 1
+            label = f"{text} ({number})"
+        made[label] = make_policy(text, {name: value for name, value in params.items() if name in has})
+    if unused:
+        raise click.ClickException(f"none of the policies has a parameter {', '.join(sorted(unused))}")
+    return made
+
+
+#: A name or a path, a colon, and NAME=VALUE.
+_PARAMETERS = re.compile(r"(.+?):([A-Za-z][\w-]*=.*)")
+
+
+def _with_parameters(text: str) -> tuple[str, dict[str, str]]:
+    found = _PARAMETERS.fullmatch(text)
+    if found is None:
+        return text, {}
+    pairs = [pair.partition("=") for pair in re.split(r",(?=[A-Za-z][\w-]*=)", found[2])]
+    return found[1], {name.replace("-", "_"): value for name, _, value in pairs}

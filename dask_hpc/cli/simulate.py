@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_hpc.cli.output import echo_json, echo_pairs, echo_table, json_option
-from dask_hpc.cli.policy_options import make_policy, param_option
+from dask_hpc.cli.policy_options import make_policies, make_policy, param_option, parse_params
 from dask_hpc.cli.workload_options import Setup, workload_options
 
 if TYPE_CHECKING:
@@ -28,6 +28,14 @@ _COLUMNS = {
     "expansions": "EXPANSIONS",
     "shrinks": "SHRINKS",
 }
+#: Jobs of a state, from that state on.
+_FROM_NOW_COLUMNS = {
+    "id": "JOB",
+    "name": "NAME",
+    "starts_s": "STARTS IN (s)",
+    "ends_s": "ENDS IN (s)",
+    "sizes": "NODES",
+}
 
 
 @click.command()
@@ -40,34 +48,53 @@ _COLUMNS = {
     metavar="FOLDER",
     help="Write tables, plots of nodes and jobs, and the result as JSON there.",
 )
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a trace there as a live run does (.jsonl, or .jsonl.gz), for dask hpc replay.",
+)
 @click.option("--profile", is_flag=True, help="Show where the time goes.")
 @json_option
 def simulate(
-    setup: Setup, policy: str, params: dict[str, str], output: Path | None, profile: bool, as_json: bool
-) -> None:  # fmt: skip
+    setup: Setup,
+    policy: str,
+    params: dict[str, str],
+    output: Path | None,
+    trace: Path | None,
+    profile: bool,
+    as_json: bool,
+) -> None:
     """Run WORKLOAD under a policy.
 
-    WORKLOAD is a file (SWF, ElastiSim JSON, YAML, sacct output, a recorded trace; .gz may follow) or
-    builtin:NAME. Slowdown is bounded with tau = 10 s.
+    WORKLOAD is a file (SWF, ElastiSim JSON, YAML, sacct output, a recorded trace; .gz may follow),
+    builtin:NAME, or the address or scheduler file of a running cluster: the run then goes on from its
+    present state, and metrics count from there. Slowdown is bounded with tau = 10 s.
     """
-    from dask_hpc.sim import simulate as run
-
     made = make_policy(policy, params)
-    workload, machine = setup.load()
-    options = setup.run_options(node_ids=output is not None, file_system_series=output is not None)
-    result = run(
-        workload,
-        made,
-        machine=machine,
-        options=options,
+    result = _run(
+        setup.runner(),
+        made.name,
+        policy=made,
+        options=setup.run_options(node_ids=output is not None, file_system_series=output is not None),
         profile=profile,
-        progress=_progress(workload, made.name),
+        trace=trace,
     )
+    if trace is not None:
+        click.echo(f"trace written to {trace}", err=True)
     if output is not None:
-        from dask_hpc.sim.outputs import write
+        from dask_hpc.sim.outputs import PLOTTED_JOBS, write
 
         written = write(result, output)
         click.echo(f"written to {output}: {', '.join(written)}", err=True)
+        if not any(name.endswith(".png") for name in written):
+            many = len(result.runs) > PLOTTED_JOBS
+            why = (
+                f"more than {PLOTTED_JOBS} jobs"
+                if many
+                else "they need matplotlib: pip install 'dask-hpc[plot]'"
+            )
+            click.echo(f"Note: no plots: {why}", err=True)
     if as_json:
         echo_json({**result.to_json(), **({"profile": _profile(result)} if profile else {})})
         return
@@ -85,7 +112,16 @@ def simulate(
     required=True,
     multiple=True,
     metavar="POLICY",
-    help="Name of a policy, or path to a YAML file; give it twice or more.",
+    help="Name of a policy, or path to a YAML file, maybe with parameters (io-aware:reordering=0.3); give "
+    "it twice or more.",
+)
+@click.option(
+    "--param",
+    "params",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=parse_params,
+    help="A parameter, for every policy that has it.",
 )
 @click.option(
     "--plot",
@@ -94,37 +130,35 @@ def simulate(
     help="Write a figure there (png, svg or pdf); needs matplotlib.",
 )
 @json_option
-def compare(setup: Setup, policies: tuple[str, ...], plot: Path | None, as_json: bool) -> None:  # fmt: skip
+def compare(
+    setup: Setup, policies: tuple[str, ...], params: dict[str, str], plot: Path | None, as_json: bool
+) -> None:
     """Run WORKLOAD under several policies.
 
-    Every policy gets the same jobs, the same malleable ones among them.
+    Every policy gets the same jobs, the same malleable ones among them. WORKLOAD may be the address or
+    scheduler file of a running cluster, as for simulate.
     """
-    from dask_hpc.sim import simulate as run
-
-    made = [make_policy(policy, {}) for policy in policies]
-    workload, machine = setup.load()
-    results = []
-    for policy in made:
-        progress = _progress(workload, policy.name)
-        results.append(run(workload, policy, machine=machine, options=setup.run_options(), progress=progress))
+    made = make_policies(policies, params)
+    run = setup.runner()
+    results = {
+        label: _run(run, label, policy=policy, options=setup.run_options()) for label, policy in made.items()
+    }
     if plot is not None:
         from dask_hpc.sim.plots import compare_figure
 
-        compare_figure(list(zip(policies, results, strict=True)), plot)
+        compare_figure(list(results.items()), plot)
         click.echo(f"figure written to {plot}", err=True)
     if as_json:
         echo_json(
             {
                 "schema": 1,
                 "kind": "comparison",
-                "runs": [result.to_json(jobs=False) for result in results],
+                "runs": [{"label": label, **result.to_json(jobs=False)} for label, result in results.items()],
             }
         )
         return
-    _notes(workload)
-    rows = [
-        {"policy": name, **result.metrics(jobs=False)} for name, result in zip(policies, results, strict=True)
-    ]
+    _notes(next(iter(results.values())).workload)
+    rows = [{"policy": label, **result.metrics(jobs=False)} for label, result in results.items()]
     echo_table(rows, _COLUMNS, "nothing was run")
 
 
@@ -139,12 +173,30 @@ def _show(result: Result) -> None:
             *((name, value) for name, value in found.items() if value is not None),
         ]
     )
+    if result.from_s is not None:
+        click.echo()
+        echo_table(_from_now(result), _FROM_NOW_COLUMNS, "no job")
     if result.counts.refused:
         first = result.refusals[0]
         click.echo(
             f"\n{result.counts.refused} actions could not be carried out; the first: {first.kind} "
             f"{first.job} at {first.t_s:g} s: {first.reason}"
         )
+
+
+def _from_now(result: Result) -> list[dict[str, Any]]:
+    """What will become of the jobs of a state, counted from it."""
+    from_s = result.from_s or 0.0
+    return [
+        {
+            "id": run.id,
+            "name": run.name,
+            "starts_s": None if run.start_s is None else run.start_s - from_s,
+            "ends_s": None if run.end_s is None else run.end_s - from_s,
+            "sizes": ", ".join(str(nodes) for _, nodes in run.nodes if nodes),
+        }
+        for run in result.runs
+    ]
 
 
 def _notes(workload: Workload) -> None:
@@ -168,15 +220,15 @@ def _profile(result: Result) -> dict[str, Any]:
     }
 
 
-def _progress(workload: Workload, name: str) -> Callable[[int], None] | None:
-    """Tells on a terminal how far a long run is."""
-    jobs = len(workload.jobs)
-    if not sys.stderr.isatty() or jobs < 5000:
-        return None
+def _run(run: Callable[..., Result], name: str, **more: Any) -> Result:
+    """Run, and tell on a terminal how far it is."""
+    if not sys.stderr.isatty():
+        return run(**more)
 
     def show(ended: int) -> None:
-        click.echo(f"\r{name}: {ended} of {jobs} jobs", err=True, nl=False)
-        if ended + 1000 > jobs:
-            click.echo("\r" + " " * 60 + "\r", err=True, nl=False)
+        click.echo(f"\r{name}: {ended} jobs", err=True, nl=False)
 
-    return show
+    try:
+        return run(progress=show, **more)
+    finally:
+        click.echo("\r\x1b[K", err=True, nl=False)

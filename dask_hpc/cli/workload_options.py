@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from dask_hpc.cli.numbers import FiniteRange
+from dask_hpc.cli.state import state_of
+
 if TYPE_CHECKING:
-    from dask_hpc.sim import Machine, Options, Workload
+    from dask_hpc.sim import Machine, Options, Result, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +25,38 @@ class Setup:
     malleable_share: float | None
     seed: int
     tick_s: float | None
-    decision_s: float
+    decision_s: float | Literal["measured"]
     latency: str
     wide: Literal["drop", "clip", "refuse"]
     options: dict[str, str]
+    #: Go on from the state that the trace has at this time; None: simulate all of its jobs.
+    at_s: float | None = None
+    #: How long a job of that state, or of a running cluster, takes when nobody knows.
+    default_s: float | None = None
+    #: File with earlier runs, for estimates.
+    recorded: str | None = None
+
+    def runner(self) -> Callable[..., Result]:
+        """What runs a policy on it: takes policy, options, profile, progress and trace; returns the result.
+
+        Whatever is asked for is read once: all policies start from the same.
+        """
+        from dask_hpc.sim import simulate
+        from dask_hpc.sim.machine import FREE, PUBLISHED
+        from dask_hpc.sim.what_if import simulate_from
+
+        view = state_of(self)
+        if view is None:
+            workload, machine = self.load()
+            return functools.partial(simulate, workload, machine=machine)
+        return functools.partial(
+            simulate_from,
+            view,
+            default_s=self.default_s,
+            nodes=self.nodes,
+            adaptation=PUBLISHED if self.latency == "published" else FREE,
+            name=self.source,
+        )
 
     def load(self) -> tuple[Workload, Machine]:
         """The workload, with the share of malleable jobs that was asked for, and its machine."""
@@ -43,6 +74,11 @@ class Setup:
         workload = fitted(workload, machine.nodes, self.wide)
         if self.malleable_share is not None:
             workload = with_malleable_share(workload, self.malleable_share, self.seed, machine.nodes)
+        if self.recorded is not None:
+            from dask_hpc.sim.recorded import with_recorded
+            from dask_hpc.sim.recorded_files import read_recorded
+
+            workload = with_recorded(workload, read_recorded(self.recorded, workload))
         return workload, machine
 
     def run_options(self, **more: Any) -> Options:
@@ -50,6 +86,10 @@ class Setup:
         from dask_hpc.sim import Options
 
         return Options(seed=self.seed, tick_s=self.tick_s, decision_s=self.decision_s, **more)
+
+
+def _latency(ctx: click.Context, option: click.Parameter, value: str | None) -> float | Literal["measured"]:
+    return "measured" if value == "measured" else _duration(ctx, option, value) or 0.0
 
 
 def _duration(_ctx: click.Context, _option: click.Parameter, value: str | None) -> float | None:
@@ -72,12 +112,52 @@ def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...
     return {name.replace("-", "_"): value for name, _, value in pairs}
 
 
-def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument WORKLOAD and its options to a command, which gets them as `setup`."""
+#: What to simulate.
+_WORKLOAD = (
+    click.argument("workload"),
+    click.option("--nodes", type=click.IntRange(1, 10_000_000), metavar="N",
+                 help="Nodes of the machine; without it, what the workload says."),
+    click.option("--option", "options", metavar="NAME=VALUE", multiple=True, callback=_pairs,
+                 help="An option of a builtin workload."),
+    click.option("--malleable-share", type=FiniteRange(0, 1), metavar="X",
+                 help="Declare this share of the rigid jobs malleable."),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
+                 help="Seed of everything random."),
+    click.option("--wide", type=click.Choice(["refuse", "drop", "clip"]), default="refuse",
+                 show_default=True, help="What becomes of jobs that need more nodes than there are."),
+    click.option("--recorded", metavar="FILE",
+                 help="Earlier runs as estimates: a trace, sacct output, or a result of simulate as JSON."),
+)  # fmt: skip
+#: How.
+_RUN = (
+    click.option("--tick", metavar="SECONDS", callback=_duration,
+                 help="Ask the policy at fixed times as well; without it, at events alone."),
+    click.option("--decision-latency", metavar="SECONDS|measured", callback=_latency,
+                 help="Time from asking the policy to its answer taking effect; measured: what it really "
+                 "takes on this computer."),
+    click.option("--adaptation", type=click.Choice(["none", "published"]), default="none",
+                 show_default=True, help="How long a resize holds a job up."),
+    click.option("--at", metavar="SECONDS", callback=_duration,
+                 help="Go on from the state that a recorded trace has at this time."),
+    click.option("--default-time", metavar="SECONDS", callback=_duration,
+                 help="How long jobs of a running cluster, or of --at, take that do not say."),
+)  # fmt: skip
 
+
+def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument WORKLOAD and the options that say what it is; the command gets them as `setup`."""
+    return _with(command, _WORKLOAD)
+
+
+def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument WORKLOAD and all options of a run; the command gets them as `setup`."""
+    return _with(command, (*_WORKLOAD, *_RUN))
+
+
+def _with(command: Callable[..., Any], decorators: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        tick_s = kwargs.pop("tick")
+        tick_s = kwargs.pop("tick", None)
         if tick_s is not None and tick_s <= 0:
             raise click.UsageError("--tick must be above 0 s")
         setup = Setup(
@@ -86,33 +166,16 @@ def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             malleable_share=kwargs.pop("malleable_share"),
             seed=kwargs.pop("seed"),
             tick_s=tick_s,
-            decision_s=kwargs.pop("decision_latency") or 0.0,
-            latency=kwargs.pop("adaptation"),
+            decision_s=kwargs.pop("decision_latency", 0.0),
+            latency=kwargs.pop("adaptation", "none"),
             wide=kwargs.pop("wide"),
             options=kwargs.pop("options"),
+            at_s=kwargs.pop("at", None),
+            default_s=kwargs.pop("default_time", None),
+            recorded=kwargs.pop("recorded"),
         )
         return command(*args, setup=setup, **kwargs)
 
-    for decorate in reversed(
-        (
-            click.argument("workload"),
-            click.option("--nodes", type=click.IntRange(1, 10_000_000), metavar="N",
-                         help="Nodes of the machine; without it, what the workload says."),
-            click.option("--option", "options", metavar="NAME=VALUE", multiple=True, callback=_pairs,
-                         help="An option of a builtin workload."),
-            click.option("--malleable-share", type=click.FloatRange(0, 1), metavar="X",
-                         help="Declare this share of the rigid jobs malleable."),
-            click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
-                         help="Seed of everything random."),
-            click.option("--tick", metavar="SECONDS", callback=_duration,
-                         help="Ask the policy at fixed times as well; without it, at events alone."),
-            click.option("--decision-latency", metavar="SECONDS", callback=_duration,
-                         help="Time from asking the policy to its answer taking effect."),
-            click.option("--adaptation", type=click.Choice(["none", "published"]), default="none",
-                         show_default=True, help="How long a resize holds a job up."),
-            click.option("--wide", type=click.Choice(["refuse", "drop", "clip"]), default="refuse",
-                         show_default=True, help="What becomes of jobs that need more nodes than there are."),
-        )
-    ):  # fmt: skip
+    for decorate in reversed(decorators):
         wrapped = decorate(wrapped)
     return wrapped

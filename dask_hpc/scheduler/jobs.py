@@ -16,12 +16,15 @@ from dask_hpc.errors import UnknownJob
 from dask_hpc.scheduler.allotment import HOLD, AllotmentSet, Lane, LaneKind
 from dask_hpc.scheduler.performance import Meter
 from dask_hpc_policies import states
+from dask_hpc_policies.estimates import RecordedRuns, remaining_s
 from dask_hpc_policies.jobspec import JobSpec, ResolvedJob
 from dask_hpc_policies.model import DEFAULT_JOB, Interruption, JobState, JobView
 
 #: States in which a job may hold nodes or wait for them.
 ACTIVE: frozenset[JobState] = frozenset({"pending", "running", "adapting", "completing"})
 _ENDED_KEPT = 1000
+#: Names and sizes of completed jobs that are remembered.
+_RECORDED_KEPT = 1000
 
 
 class JobRecord:
@@ -76,6 +79,8 @@ class JobRecord:
         self.erred = 0
         self.expansions = 0
         self.shrinks = 0
+        #: How long earlier jobs of its name took at the size it asks for; None without any.
+        self.recorded_s: float | None = None
         #: Time of its tasks in communication and computation, by phase.
         self.meter = Meter()
         self.nodes: dict[str, None] = {}
@@ -162,17 +167,21 @@ class JobRecord:
                 return ts
         return None
 
+    def elapsed_s(self, now_s: float) -> float:
+        """How long it has run, without what it waited after it was interrupted."""
+        if self.start_s is None:
+            return 0.0
+        waits = self.state == "pending" and self.interrupted_s is not None
+        until_s = self.interrupted_s if waits and self.interrupted_s is not None else now_s
+        return until_s - self.start_s - self.paused_s
+
     def view(self, now_s: float, nodes_up: int, state: JobState | None = None) -> JobView:
         """The job as a policy sees it, in `state` if given; one that is about to start is adapting."""
         resolved = self.resolved
         walltime_s = self.spec.walltime_s
-        remaining_s = None
-        if walltime_s is not None:
-            until_s = now_s
-            if self.state == "pending" and self.interrupted_s is not None:
-                until_s = self.interrupted_s
-            started_s = until_s if self.start_s is None else self.start_s
-            remaining_s = max(0.0, started_s + self.paused_s + walltime_s - until_s)
+        # What is recorded is about runs of one size.
+        recorded_s = None if self.expansions or self.shrinks else self.recorded_s
+        left_s = remaining_s(self.elapsed_s(now_s), recorded_s, walltime_s)
         return JobView(
             id=self.id,
             name=self.name,
@@ -186,14 +195,15 @@ class JobRecord:
             submit_s=self.submit_s,
             start_s=self.start_s,
             walltime_s=walltime_s,
-            remaining_s=remaining_s,
+            remaining_s=left_s,
+            recorded_s=self.recorded_s,
             priority=self.spec.priority,
             min_power_w=self.spec.min_power_w,
             max_power_w=self.spec.max_power_w,
             io_intensity=self.spec.io_intensity,
             interruption=self.interruption,
             interrupted_s=self.interrupted_s,
-            restart_s=remaining_s,
+            restart_s=left_s,
             expansions=self.expansions,
             mtct=self.meter.mtct,
             mtct_previous=self.meter.mtct_previous,
@@ -247,6 +257,8 @@ class JobTable:
         self.announced: dict[str, JobRecord] = {}
         self.active: dict[str, JobRecord] = {}
         self.ended: deque[JobRecord] = deque(maxlen=_ENDED_KEPT)
+        #: What completed jobs took, by name and size: what the next ones of that name are expected to take.
+        self.recorded = RecordedRuns()
         self._numbers = itertools.count(1)
 
     def add(self, spec: JobSpec, resolved: ResolvedJob, *, submit_s: float, client: str | None) -> JobRecord:
@@ -262,8 +274,25 @@ class JobTable:
         job = self.announced.pop(id, None)
         if job is not None:
             job.submit_s = submit_s
+            job.recorded_s = self._recorded_s(job)
             self.active[id] = job
         return job
+
+    def completed(self, job: JobRecord, nodes_up: int, now_s: float) -> None:
+        """A job is about to complete: it is recorded when it had one size all the time."""
+        resized = job.expansions or job.shrinks or job.interrupted_s is not None
+        if job.is_default or job.start_s is None or resized or not 0 < nodes_up == len(job.nodes):
+            return
+        book = self.recorded.with_run(job.name, nodes_up, job.elapsed_s(now_s))
+        self.recorded = book.latest(_RECORDED_KEPT)
+        for other in self.named:
+            if other.name == job.name and other is not job:
+                other.recorded_s = self._recorded_s(other)
+
+    def _recorded_s(self, job: JobRecord) -> float | None:
+        size = job.resolved.start_nodes or job.resolved.max_nodes
+        found = self.recorded.estimate(job.name, size, job.spec.walltime_s)
+        return None if found is None or found.source == "walltime" else found.seconds
 
     def add_default(self, *, submit_s: float, min_nodes: int) -> JobRecord:
         """A job for plain work, not yet started."""

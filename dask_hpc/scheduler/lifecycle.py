@@ -174,6 +174,7 @@ class Lifecycle:
         """A job has ended: free its nodes, keep its results, let the policy look again."""
         state = self.state
         if event == "complete":
+            state.jobs.completed(job, state.nodes_up(job), state.now_s())
             job.step("close")
         job.end_s = state.now_s()
         job.reason = text

@@ -375,6 +375,8 @@ class Rounds:
         if round.taker is not None:
             round.taker(round.ready, round.why)
             return
+        # what begins together begins at one moment: a policy must not tell it apart by microseconds
+        now_s = state.now_s()
         ready = [node for node in round.ready if node.up]
         state.give([node for node in round.ready if not node.up], None)
         done = not round.grows
@@ -397,7 +399,7 @@ class Rounds:
                 continue
             self._release(job, action)
             state.give(given, job)
-            self._grown(job, action)
+            self._grown(job, action, now_s)
             self._end(round, action, id, "done", Reason(ReasonCode.DONE, "carried out"))
         state.give(ready, None)
         self._changed(*state.plain)
@@ -419,7 +421,7 @@ class Rounds:
             if job.active:
                 self._release(job, action)
             if committed:
-                self._grown(job, action)
+                self._grown(job, action, state.now_s())
             else:
                 job.no_grow_before_s = state.now_s() + state.settings.shrink_deadline_s
                 state.note_job(job)
@@ -434,18 +436,18 @@ class Rounds:
         if isinstance(action, Expand):
             job.step("adapted")
 
-    def _grown(self, job: JobRecord, action: Start | Expand) -> None:
+    def _grown(self, job: JobRecord, action: Start | Expand, now_s: float) -> None:
         state = self.state
         job.reason = action.reason.text
         if job in state.plain:
             pass  # it has run all the time, without a node
         elif isinstance(action, Start):
-            job.started(state.now_s())
+            job.started(now_s)
             if job.is_default:
                 state.start_plain(job)
         else:
             job.expansions += 1
-            job.meter.resized(state.now_s())
+            job.meter.resized(now_s)
         state.note_job(job)
         self._changed(job)
 

@@ -257,6 +257,11 @@ class Service:
         records = list(self.engine.state.records)
         return await asyncio.to_thread(lambda: [encode_line(r) for r in (self.engine.header(), *records)])
 
+    async def snapshot(self) -> dict[str, Any]:
+        """The picture that a policy would get now, encoded."""
+        snapshot: dict[str, Any] = encode(self.engine.state.snapshot("request"))
+        return snapshot
+
     async def status(self) -> dict[str, Any]:
         """State of the runtime as a whole."""
         engine, state = self.engine, self.engine.state
@@ -394,6 +399,7 @@ class Service:
         "closing": closing,
         "decisions": decisions,
         "trace": trace,
+        "snapshot": snapshot,
         "status": status,
         "update": update,
         "uninstall": uninstall,

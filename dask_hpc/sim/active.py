@@ -39,6 +39,11 @@ class Walker:
                 frames.append((stage.stages, 0, times))
         return None
 
+    def insert(self, stages: tuple[Stage, ...]) -> None:
+        """Do `stages` next, then go on from here."""
+        if stages:
+            self._frames.append((stages, 0, 1))
+
     def copy(self) -> Walker:
         """The same place, once more."""
         other = Walker.__new__(Walker)
@@ -54,10 +59,10 @@ class ActiveJob:
 
     __slots__ = (
         "at_point", "began_s", "checkpoint_s", "checkpoints", "done", "expansions", "first_s",
-        "held_node_s", "interrupted_s", "interruption", "io_s", "job", "kept", "key", "left", "length_s",
-        "mtct_previous", "node_ids", "nodes", "rank", "released", "requested_nodes", "resize_s", "restarts",
-        "round", "shrinks", "stage", "start_s", "state", "steps", "target", "version", "view", "walker",
-        "wasted_node_s",
+        "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key", "left",
+        "length_s", "mtct_previous", "node_ids", "nodes", "rank", "released", "requested_nodes", "resize_s",
+        "restarts", "round", "shrinks", "stage", "start_s", "state", "steps", "target", "version", "view",
+        "walker", "wasted_node_s",
     )  # fmt: skip
 
     def __init__(self, job: Job, key: int) -> None:
@@ -85,6 +90,8 @@ class ActiveJob:
         self.round: object | None = None
         #: At a scheduling point at this very moment.
         self.at_point = False
+        #: Nodes that joined in the resize under way.
+        self.joined = 0
         #: Its nodes have been given back although its end is still to come in this moment.
         self.released = False
         #: Why it waits again, and when it was interrupted.

@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from dask_hpc.clock import stopwatch_s
 from dask_hpc.sim.active import ActiveJob
 from dask_hpc.sim.job import Compute, Job, Stage
 from dask_hpc.sim.progress import saved_share
@@ -48,7 +49,8 @@ def make_asker(engine: Engine) -> Asker:
     """The incremental form when there is one and it may be used, else snapshots."""
     make = getattr(engine.policy, "session", None)
     machine, options = engine.machine, engine.options
-    # An incremental form knows the jobs from their submission on, and no node but by its number.
+    # An incremental form knows the jobs from their submission on, and no node but by its number. What it was
+    # told then of the time of a job stays: a recorded time must not be outlasted, nor beyond the walltime.
     plain = not (
         options.snapshots
         or options.decision_s
@@ -56,12 +58,23 @@ def make_asker(engine: Engine) -> Asker:
         or engine.active
         or machine.failures.listed
         or machine.failures.node_mtbf_s is not None
+        or any(job.recorded_s is not None and _corrected(job) for job in engine.workload.jobs)
     )
     if make is not None and plain:
         session = make(machine.nodes, frozenset(job.kind for job in engine.workload.jobs))
         if session is not None:
             return BySession(engine, session)
     return BySnapshots(engine)
+
+
+def _corrected(job: Job) -> bool:
+    """Whether what is expected of the job may change while it runs at one size; see `running_view`."""
+    recorded_s, limit_s = job.recorded_s or 0.0, job.walltime_s
+    return (
+        job.program is not None
+        or job.runtime_s > recorded_s
+        or (limit_s is not None and recorded_s > limit_s)
+    )
 
 
 class BySession:
@@ -143,8 +156,10 @@ class BySnapshots:
         """See `Asker`."""
         engine = self.engine
         view = self.snapshot(trigger)
-        before = self.state
+        before, given_s = self.state, engine.options.decision_s
+        began_s = stopwatch_s() if given_s == "measured" else 0.0
         decision, self.state = engine.policy.decide(view, before)
+        engine.passes.latency_s = stopwatch_s() - began_s if given_s == "measured" else given_s
         engine.counts.policy_calls += 1
         engine.counts.queue_scans += bool(view.jobs)
         engine.decided(view, before, decision)
@@ -226,7 +241,7 @@ def running_view(active: ActiveJob, now_s: float) -> JobView:
     job, start_s = active.job, active.start_s
     assert start_s is not None
     share = mtct(job, active.nodes)
-    whole_s = expected_s(active)
+    end_s = _expected_end_s(active, start_s, now_s)
     program = job.program
     return JobView(
         id=job.id,
@@ -242,7 +257,7 @@ def running_view(active: ActiveJob, now_s: float) -> JobView:
         submit_s=job.submit_s,
         start_s=start_s,
         walltime_s=job.walltime_s,
-        remaining_s=None if whole_s is None else max(0.0, start_s + whole_s - now_s),
+        remaining_s=None if end_s is None else max(0.0, end_s - now_s),
         recorded_s=job.recorded_s,
         restart_s=_restart_s(active, now_s),
         priority=job.priority,
@@ -263,6 +278,23 @@ def expected_s(active: ActiveJob) -> float | None:
     if job.walltime_s is None or not isinstance(active.kept, float):
         return job.walltime_s
     return max(0.0, job.walltime_s - active.kept * job.runtime_s)
+
+
+def _expected_end_s(active: ActiveJob, start_s: float, now_s: float) -> float | None:
+    """When a running job is expected to end, by the rule of `dask_hpc_policies.estimates.remaining_s`.
+
+    That is what a live scheduler says, and policies must see the same: to the end of the recorded time while
+    the job has neither outlasted it nor been resized (what is recorded is about one size), else of the
+    walltime. The walltime is a limit of wall-clock time at any size: after a resize it stays, although the
+    job will be faster or slower, because a live scheduler does not know the speed-up either.
+    """
+    job, limit_s = active.job, expected_s(active)
+    recorded_s = None if active.expansions or active.shrinks else job.recorded_s
+    if recorded_s is not None and isinstance(active.kept, float):
+        recorded_s = max(0.0, recorded_s - active.kept * job.runtime_s)
+    if recorded_s is not None and (limit_s is None or now_s - start_s < recorded_s):
+        return start_s + (recorded_s if limit_s is None else min(recorded_s, limit_s))
+    return None if limit_s is None else start_s + limit_s
 
 
 def _restart_s(active: ActiveJob, now_s: float) -> float | None:

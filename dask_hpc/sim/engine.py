@@ -23,7 +23,8 @@ from __future__ import annotations
 import copy
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from math import inf
 from typing import Any, Literal
 
 from dask_hpc.errors import SimulationError
@@ -34,18 +35,20 @@ from dask_hpc.sim.job import computing_s
 from dask_hpc.sim.machine import Machine
 from dask_hpc.sim.nodes import NodePool
 from dask_hpc.sim.options import Options
+from dask_hpc.sim.passes import Passes
 from dask_hpc.sim.progress import Progress
+from dask_hpc.sim.recording import Recorder
 from dask_hpc.sim.rounds import Rounds
 from dask_hpc.sim.table import Counts, Refused, Row, Table
 from dask_hpc.sim.workload import Workload, fitted
-from dask_hpc_policies.decision import Decision
+from dask_hpc_policies.decision import Decision, Expand, Reason, Shrink, Start, Steal
 from dask_hpc_policies.model import ClusterSnapshot, Interruption, Trigger
 from dask_hpc_policies.protocol import Policy
 
 #: Order of events at one moment.
 _NODE_BACK, _STAGE, _IO, _WINDOW, _THEFT, _NODE_FAILS, _SUBMIT, _ANSWER, _TICK = range(9)
-#: Resizes in one moment after which a policy is taken to go round in circles.
-_MOST_PASSES = 10_000
+#: Ticks and random failures in a row, with nothing running, after which a run is over.
+_MOST_STALLED = 10_000
 #: Refusals that are kept.
 _KEPT = 1000
 
@@ -60,6 +63,8 @@ class Engine:
         self.machine = machine
         self.options = options
         self.now_s = 0.0
+        #: Time of the picture that the run goes on from; None: it begins with an empty machine.
+        self.from_s: float | None = None
         self.counts = Counts()
         self.table = Table()
         self.refusals: list[Refused] = []
@@ -72,24 +77,17 @@ class Engine:
         self.rounds = Rounds(self)
         #: (time, bytes read per second from then on, bytes written).
         self.file_system_series: list[tuple[float, float, float]] = []
-        #: Grows with everything that a policy might want to know of.
-        self.changes = 0
         self._calendar: list[tuple[float, int, int, ActiveJob | None, Any]] = []
         self._sequence = 0
         self._next_job = 0
-        self._trigger: Trigger | None = None
-        self._about: int | None = None
-        self._points: list[ActiveJob] = []
-        self._resized = False
-        self._late = False
-        self._asked_at = -1
         self._stalled = 0
-        #: Called with engine, snapshot, the policy's state before, and the decision.
-        self.recorder: Callable[[Engine, ClusterSnapshot, Any, Decision], None] | None = None
+        #: Is told what is decided and done; see `Recorder`.
+        self.recorder: Recorder | None = None
         self._held_node_s = 0.0
         self._job_node_s = 0.0
         self.single = getattr(policy, "params", {}).get("events") == "single"
         self.asker: Asker = make_asker(self)
+        self.passes = Passes(self)
         self.failures = FailureSource(self)
         self.failures.schedule()
         if options.tick_s is not None and workload.jobs:
@@ -99,11 +97,17 @@ class Engine:
 
     def run(self, progress: Callable[[int], None] | None = None) -> None:
         """Run to the end; `progress` is called now and then with the number of jobs that have ended."""
+        for _ in self.moments(progress):
+            pass
+
+    def moments(self, progress: Callable[[int], None] | None = None) -> Iterator[None]:
+        """Run to the end, with a pause after every moment."""
         told = 0
-        while self._moment(float("inf")):
+        while self._moment(inf):
             if progress is not None and len(self.table.rows) >= told + 1000:
                 told = len(self.table.rows)
                 progress(told)
+            yield
         self._finish()
 
     def run_until(self, t_s: float) -> bool:
@@ -116,21 +120,25 @@ class Engine:
     def fork(self, policy: Policy | None = None) -> Engine:
         """A copy that goes on from here by itself, with another policy when one is given.
 
-        The copy goes on exactly as the original does. A new policy begins with its initial state, and is
-        asked at once.
+        The copy goes on exactly as the original does, and is not recorded. A new policy begins with its
+        initial state, and is asked at once.
         """
-        other = copy.deepcopy(self)
+        recorder, self.recorder = self.recorder, None
+        try:
+            other = copy.deepcopy(self)
+        finally:
+            self.recorder = recorder
         if policy is not None:
             other.policy = policy
             other.single = getattr(policy, "params", {}).get("events") == "single"
             other.asker = make_asker(other)
             other.changed("settings")
-            other._ask()
+            other.passes.ask()
         return other
 
     def adopt(self, now_s: float, jobs: list[tuple[ActiveJob, int]]) -> None:
         """Begin at `now_s` with jobs that run on so many nodes, or wait on none; before anything else."""
-        self.now_s = now_s
+        self.now_s = self.from_s = now_s
         self.counts.moments = 1
         self._next_job = len(self.workload.jobs)
         for active, nodes in jobs:
@@ -140,16 +148,17 @@ class Engine:
             if nodes:
                 self.start(active, nodes)
         self.changed("settings")
-        self._ask()
+        # nothing has been decided yet when the run begins, so that forks can decide otherwise
+        self.schedule_answer(now_s, ())
 
     def _moment(self, until_s: float) -> bool:
         """Everything that happens at the next moment; False when there is none up to `until_s`."""
         jobs = self.workload.jobs
         calendar = self._calendar
-        t = calendar[0][0] if calendar else float("inf")
+        t = calendar[0][0] if calendar else inf
         if self._next_job < len(jobs) and jobs[self._next_job].submit_s < t:
             t = jobs[self._next_job].submit_s
-        if t > until_s or t == float("inf"):
+        if t > until_s or t == inf:
             return False
         if self.counts.moments:
             self._held_node_s += self.nodes.held * (t - self.now_s)
@@ -164,8 +173,8 @@ class Engine:
                 self._submit()
             while calendar and calendar[0][0] == t:
                 self._happen(heapq.heappop(calendar))
-            if self._trigger is not None or self._points or self._resized:
-                self._ask()
+            if self.passes.due:
+                self.passes.ask()
         if self.progress.io_changed:
             self.progress.schedule_io()
         if self.nodes.free + self.nodes.held + self.nodes.down != self.machine.nodes:
@@ -185,13 +194,13 @@ class Engine:
         late = [entry for entry in entries if entry[1] >= _SUBMIT]
         for entry in entries[: len(entries) - len(late)]:
             self._happen(entry)
-            self._ask()
+            self.passes.ask()
         while self._next_job < len(jobs) and jobs[self._next_job].submit_s == t:
             self._submit()
-            self._ask()
+            self.passes.ask()
         for entry in late:
             self._happen(entry)
-            self._ask()
+            self.passes.ask()
 
     def _release_due(self, active: ActiveJob) -> None:
         job = active.job
@@ -219,8 +228,7 @@ class Engine:
         elif kind == _THEFT:
             self.rounds.theft_due(*data)
         elif kind == _ANSWER:
-            self._late = False
-            self.rounds.begin(data)
+            self.passes.answer(data)
         elif kind == _TICK:
             if self.goes_on():
                 assert self.options.tick_s is not None
@@ -236,11 +244,7 @@ class Engine:
 
     def changed(self, trigger: Trigger, active: ActiveJob | None = None) -> None:
         """Something has happened that a policy may want to know of."""
-        self.changes += 1
-        if self._trigger is None or self._trigger == "tick" or self.single:
-            self._trigger = trigger
-        if active is not None:
-            self._about = active.key
+        self.passes.changed(trigger, active)
 
     def schedule_end(self, active: ActiveJob, at_s: float) -> None:
         """The present stage of a job ends at `at_s` unless something comes between."""
@@ -266,6 +270,10 @@ class Engine:
         """A node comes back."""
         self._enter(at_s, _NODE_BACK, None, data)
 
+    def schedule_answer(self, at_s: float, actions: Any) -> None:
+        """What the policy has answered takes effect at `at_s`."""
+        self._enter(at_s, _ANSWER, None, actions)
+
     def _enter(self, at_s: float, kind: int, active: ActiveJob | None, data: Any) -> None:
         self._sequence += 1
         heapq.heappush(self._calendar, (at_s, kind, self._sequence, active, data))
@@ -276,11 +284,16 @@ class Engine:
             file_system = self.progress.file_system
             self.file_system_series.append((self.now_s, *file_system.rates_bytes_s))
 
-    def refuse(self, refused: Refused) -> None:
+    def refuse(self, action: Start | Expand | Shrink | Steal, why: Reason) -> None:
         """An action could not be carried out."""
         self.counts.refused += 1
+        nodes = action.stolen_nodes if isinstance(action, Steal) else action.nodes
         if len(self.refusals) < _KEPT:
-            self.refusals.append(refused)
+            self.refusals.append(
+                Refused(t_s=self.now_s, kind=action.TAG, job=action.job, nodes=nodes, reason=why.text)
+            )
+        if self.recorder is not None:
+            self.recorder.refused(action, why)
 
     def goes_on(self) -> bool:
         """Whether ticks and random failures still have a run to happen in.
@@ -292,7 +305,7 @@ class Engine:
             return True
         if self.nodes.held == 0:
             self._stalled += 1
-        return bool(self.active) and self._stalled < _MOST_PASSES
+        return bool(self.active) and self._stalled < _MOST_STALLED
 
     # ---------------------------------------------------------------- jobs
 
@@ -306,6 +319,8 @@ class Engine:
         self.counts.events += 1
         self.asker.submitted(active)
         self.changed("submit", active)
+        if self.recorder is not None:
+            self.recorder.job(active)
 
     def start(self, active: ActiveJob, nodes: int) -> None:
         """A pending job begins on `nodes` nodes."""
@@ -318,10 +333,13 @@ class Engine:
         active.state = "running"
         active.interruption = "none"
         if active.job.kind in ("malleable", "evolving"):
-            self._resized = True
+            self.passes.resized = True
         self._stalled = 0
         self.nodes.take(active, nodes)
         self.counts.starts += 1
+        if self.recorder is not None:
+            self.recorder.job(active)
+            self.recorder.done(active)
         job = active.job
         if job.program is None and active.kept is None:
             # What `Progress.begin` does, for the jobs of traces.
@@ -333,6 +351,8 @@ class Engine:
         """The job holds `nodes` nodes from now on."""
         self.nodes.resize(active, nodes)
         self._sized(active, nodes)
+        if self.recorder is not None:
+            self.recorder.job(active)
 
     def _sized(self, active: ActiveJob, nodes: int) -> None:
         assert active.start_s is not None
@@ -347,8 +367,11 @@ class Engine:
 
     def resized(self, active: ActiveJob) -> None:
         """A resize of the job is committed."""
-        self._resized = True
+        self.passes.resized = True
         self.asker.resized(active)
+        if self.recorder is not None:
+            self.recorder.job(active)
+            self.recorder.done(active)
 
     def lost_node(self, active: ActiveJob) -> None:
         """A node of the job has gone, and the job goes on without it."""
@@ -356,6 +379,8 @@ class Engine:
             self.progress.pause(active)
         self._sized(active, active.nodes - 1)
         self.asker.resized(active)
+        if self.recorder is not None:
+            self.recorder.job(active, "a node was lost")
         if active.stage is not None and not self.progress.resume(active):
             self.progress.advance(active)
 
@@ -369,7 +394,9 @@ class Engine:
         """The job gives all its nodes up for another one, and waits again, behind what failed."""
         self.progress.lose(active, keep)
         self._interrupted(active, "theft")
-        self._resized = True
+        if self.recorder is not None:
+            self.recorder.done(active)
+        self.passes.resized = True
 
     def _interrupted(self, active: ActiveJob, why: Interruption) -> None:
         if active.round is not None:
@@ -385,6 +412,8 @@ class Engine:
         active.mtct_previous = None
         active.view = None
         self.asker.submitted(active)
+        if self.recorder is not None:
+            self.recorder.job(active, f"interrupted: {why}")
 
     def reached_point(self, active: ActiveJob) -> None:
         """The job is at a scheduling point: resize it, or ask about it at the end of this moment."""
@@ -395,7 +424,7 @@ class Engine:
             return
         active.at_point = True
         self.asker.at_point(active)
-        self._points.append(active)
+        self.passes.points.append(active)
         self.changed("scheduling-point", active)
 
     def complete(self, active: ActiveJob) -> None:
@@ -415,6 +444,8 @@ class Engine:
             self._give_up(active)
         del self.active[active.key]
         del self.by_id[active.job.id]
+        if self.recorder is not None:
+            self.recorder.ended(active, state)
         if active.round is not None:
             self.rounds.left(active)
         if steps or active.io_s or active.restarts or active.wasted_node_s:
@@ -430,59 +461,10 @@ class Engine:
             self.table.rows.append(Row(active.key, start_s, self.now_s, active.nodes, state))
         active.version += 1
 
-    # ---------------------------------------------------------------- the policy
-
-    def _ask(self) -> None:
-        """Ask the policy if anything has changed, and go on from scheduling points."""
-        passes = 0
-        if self._resized:
-            self._resized = False
-            self.changed("finish")
-        while self._trigger is not None or self._points:
-            if self._trigger is not None and not self._late:
-                self._pass()
-                passes += 1
-                if passes > _MOST_PASSES:
-                    raise SimulationError(
-                        f"policy {self.policy.name!r} resizes for ever at {self.now_s:g} s: "
-                        f"{passes} passes without an end"
-                    )
-                continue
-            points, self._points = self._points, []
-            for active in points:
-                active.at_point = False
-                self.asker.at_point(active)
-                if active.state == "running" and active.key in self.active:
-                    self.progress.advance(active)
-            if self._late:
-                break
-
-    def _pass(self) -> None:
-        trigger, self._trigger = self._trigger, None
-        about, self._about = self._about, None
-        if not self.active or trigger is None:
-            return
-        idle, scans = self.changes == self._asked_at, self.counts.queue_scans
-        self._asked_at = self.changes
-        actions = self.asker.ask(trigger, about)
-        self.counts.idle_policy_calls += idle
-        self.counts.idle_queue_scans += idle * (self.counts.queue_scans - scans)
-        if not actions:
-            return
-        if self.options.decision_s > 0:
-            self._late = True
-            self._enter(self.now_s + self.options.decision_s, _ANSWER, None, actions)
-            return
-        self.rounds.begin(actions)
-        if self._resized:
-            # A resize, and the start of a job that can be resized, give a policy something new to say.
-            self._resized = False
-            self.changed("finish")
-
     def decided(self, view: ClusterSnapshot, before: Any, decision: Decision) -> None:
-        """The policy was asked about a snapshot, and answered."""
+        """The policy was asked about a snapshot, with a state, and answered."""
         if self.recorder is not None:
-            self.recorder(self, view, before, decision)
+            self.recorder.passed(view, before, decision)
 
     # ---------------------------------------------------------------- the end
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dask_hpc_policies.model import JobKind
@@ -191,6 +191,31 @@ class Program:
     #: ``anytime``: a resize takes place at once, also in the middle of a stage. ``points``: only at a
     #: `SchedulingPoint`; until it comes, the job is adapting and goes on at its old size.
     resize: Literal["anytime", "points"] = "anytime"
+    #: What is done after each resize, without scheduling points, by a job that is resized at points: by all
+    #: nodes, and before that, after an expansion, by those that joined (whose number amounts then get).
+    on_reconfiguration: tuple[Stage, ...] = ()
+    on_expansion: tuple[Stage, ...] = ()
+
+
+def on_nodes(stages: tuple[Stage, ...], nodes: int) -> tuple[Stage, ...]:
+    """`stages` as `nodes` nodes do them, whatever the size of the job: all amounts become numbers.
+
+    Scheduling points and requests are left out.
+    """
+    done: list[Stage] = []
+    for stage in stages:
+        if isinstance(stage, Compute):
+            done.append(Delay(seconds=amount(stage.work, nodes) / stage.speed(nodes)))
+        elif isinstance(stage, Delay):
+            done.append(Delay(seconds=amount(stage.seconds, nodes)))
+        elif isinstance(stage, Transfer):
+            doing = nodes if stage.participants is None else amount(stage.participants, nodes)
+            size_bytes = amount(stage.size_bytes, nodes)
+            done.append(replace(stage, size_bytes=size_bytes, participants=float(doing)))
+        elif isinstance(stage, Repeat):
+            times = amount(stage.times, nodes)
+            done.append(Repeat(stages=on_nodes(stage.stages, nodes), times=times))
+    return tuple(done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

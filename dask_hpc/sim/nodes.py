@@ -81,6 +81,7 @@ class NodePool:
         if active is None:
             self.free -= 1
             del self._free_ids[bisect_left(self._free_ids, node)]
+            self._hold([node], None)
         else:
             self.held -= 1
             active.node_ids.remove(node)
@@ -103,6 +104,8 @@ class NodePool:
                 self.log.append((node, before.key, self._since_s[node], now_s))
             self.holder[node] = active
             self._since_s[node] = now_s
+        if self.engine.recorder is not None and ids:
+            self.engine.recorder.nodes(ids)
 
     def _release(self, ids: list[int]) -> None:
         self._hold(ids, None)

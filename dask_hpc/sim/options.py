@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from dask_hpc_policies.model import Lock
 
@@ -16,7 +17,8 @@ class Options:
     #: Ask the policy every so many seconds as well, while any job waits or runs; None: at events alone.
     tick_s: float | None = None
     #: Seconds from asking the policy to its answer being carried out; it is not asked meanwhile.
-    decision_s: float = 0.0
+    #: ``measured``: what `decide` really takes, so that the run is no function of its inputs any more.
+    decision_s: float | Literal["measured"] = 0.0
     lock: Lock = "job"
     #: Which nodes a job holds is followed: for node maps and for failures.
     node_ids: bool = False

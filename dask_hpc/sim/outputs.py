@@ -29,11 +29,19 @@ if TYPE_CHECKING:
     from dask_hpc.sim.run import Result
 
 #: More jobs than that make no readable plot.
-_PLOTTED_JOBS = 2000
+PLOTTED_JOBS = 2000
+#: Every file that a run may leave.
+_NAMES = (
+    "result.json", "jobs.csv", "job_statistics.csv", "utilization.csv", "node_map.csv", "pfs_utilization.csv",
+    "intensity.csv", "jobs.png", "node_map.png", "intensity.png",
+)  # fmt: skip
 
 
 def write(result: Result, folder: Path) -> list[str]:
     """Write everything about `result` into `folder`, which is made; returns the names of the files.
+
+    Files of these names that an earlier run left there, and this one does not write, are removed: what lies
+    together is of one run. There are no plots without matplotlib, and none of more than 2,000 jobs.
 
     Raises
     ------
@@ -57,6 +65,8 @@ def write(result: Result, folder: Path) -> list[str]:
         tables["intensity.csv"] = (("time_s", "running_intensity", "workload_intensity"), tracked)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for name in _NAMES:
+            (folder / name).unlink(missing_ok=True)
         for name, (columns, table) in tables.items():
             with (folder / name).open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
@@ -137,6 +147,6 @@ def _plots(result: Result, folder: Path) -> list[str]:
         from dask_hpc.sim import plots
     except ImportError:
         return []
-    if not 0 < len(result.runs) <= _PLOTTED_JOBS:
+    if not 0 < len(result.runs) <= PLOTTED_JOBS:
         return []
     return plots.run_figures(result, folder)

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Literal
 from dask_hpc.errors import SimulationError
 from dask_hpc.sim.active import ActiveJob, Walker
 from dask_hpc.sim.file_system import FileSystem
-from dask_hpc.sim.job import Compute, Delay, Request, SchedulingPoint, Stage, Transfer, amount, computing_s
+from dask_hpc.sim.job import (
+    Compute,
+    Delay,
+    Request,
+    SchedulingPoint,
+    Stage,
+    Transfer,
+    amount,
+    computing_s,
+    on_nodes,
+)
 
 if TYPE_CHECKING:
     from dask_hpc.sim.engine import Engine
@@ -107,6 +117,16 @@ class Progress:
             return False
         engine.schedule_end(active, engine.now_s + active.left * active.length_s)
         return True
+
+    def adapt(self, active: ActiveJob) -> None:
+        """The job has been resized: what its program does then comes next."""
+        program, joined = active.job.program, active.joined
+        active.joined = 0
+        if program is None or active.walker is None or active.stage is not None:
+            return
+        active.walker.insert(on_nodes(program.on_reconfiguration, active.nodes))
+        if joined:
+            active.walker.insert(on_nodes(program.on_expansion, joined))
 
     def pause(self, active: ActiveJob) -> None:
         """Stop the present stage where it is."""

@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dask_hpc.sim.active import ActiveJob
-from dask_hpc.sim.table import Refused
 from dask_hpc_policies.constraints import is_legal
-from dask_hpc_policies.decision import Action, Expand, Shrink, Start, Steal
+from dask_hpc_policies.decision import Action, Expand, Reason, ReasonCode, Shrink, Start, Steal
 
 if TYPE_CHECKING:
     from dask_hpc.sim.engine import Engine
@@ -74,7 +73,8 @@ class Rounds:
                 continue
             need = action.nodes - active.nodes
             if need > supply:
-                self._refuse(action, f"needs {need} more nodes, {supply} are idle or freed")
+                text = f"needs {need} more nodes, {supply} are idle or freed"
+                self._refuse(action, Reason(ReasonCode.NOT_ENOUGH_NODES, text))
                 continue
             supply -= need
             round.wanted_nodes += need
@@ -93,6 +93,9 @@ class Rounds:
         for active, _ in shrinks:
             active.round = round
             active.state = "adapting"
+        if self.engine.recorder is not None:
+            for active in [active for active, _ in (*shrinks, *round.grows)]:
+                self.engine.recorder.begun(active, next(a for a in moving if a.job == active.job.id))
         for active, _ in shrinks:
             self._ready(active)
         if not shrinks:
@@ -106,40 +109,36 @@ class Rounds:
 
     def _accepted(self, action: Start | Expand | Shrink) -> ActiveJob | None:
         active = self.engine.by_id.get(action.job)
-        why = "no job that waits or runs has this id" if active is None else self._why_not(active, action)
+        if active is None:
+            why: Reason | None = Reason(ReasonCode.UNKNOWN_JOB, "no job that waits or runs has this id")
+        else:
+            why = self._why_not(active, action)
         if why is None:
             return active
         self._refuse(action, why)
         return None
 
-    def _why_not(self, active: ActiveJob, action: Start | Expand | Shrink) -> str | None:
-        job, target = active.job, action.nodes
+    def _why_not(self, active: ActiveJob, action: Start | Expand | Shrink) -> Reason | None:
+        job = active.job
         if active.target is not None or active.round is not None:
-            return "it is reconfiguring"
-        if isinstance(action, Start):
-            if active.state != "pending":
-                return f"it is {active.state}, only a pending job can start"
-            if job.nodes is not None and target != job.nodes:
-                return f"it starts on exactly {job.nodes} nodes"
-        elif active.state != "running":
-            return f"it is {active.state}, only a running job can be resized"
-        elif (target <= active.nodes) == isinstance(action, Expand):
-            return f"it has {active.nodes} nodes"
+            return Reason(ReasonCode.LOCKED, "it is reconfiguring")
+        code, text = ReasonCode.WRONG_STATE, ""
         restored = isinstance(action, Expand) and active.nodes < job.min_nodes
-        if not (restored or isinstance(action, Start)) and job.kind in ("rigid", "moldable"):
-            return f"it is {job.kind}: it is never resized"
-        if not restored and not job.min_nodes <= target <= job.max_nodes:
-            return f"{target} nodes is outside {job.min_nodes} to {job.max_nodes}"
-        if not restored and not is_legal(job.constraint, target):
-            return f"{target} nodes is against the constraint {job.constraint!r}"
-        if self.engine.options.lock == "system" and self.active and not isinstance(action, Start):
-            return "another job is reconfiguring and the lock is 'system'"
-        return None
+        resized = not (restored or isinstance(action, Start))
+        if isinstance(action, Start) and active.state != "pending":
+            text = f"it is {active.state}, only a pending job can start"
+        elif not isinstance(action, Start) and active.state != "running":
+            text = f"it is {active.state}, only a running job can be resized"
+        elif resized and job.kind in ("rigid", "moldable"):
+            text = f"it is {job.kind}: it is never resized"
+        elif self.engine.options.lock == "system" and self.active and not isinstance(action, Start):
+            code, text = ReasonCode.LOCKED, "another job is reconfiguring and the lock is 'system'"
+        else:
+            code, text = ReasonCode.OUT_OF_BOUNDS, _wrong_size(active, action, restored)
+        return Reason(code, text) if text else None
 
-    def _refuse(self, action: Start | Expand | Shrink, why: str) -> None:
-        self.engine.refuse(
-            Refused(t_s=self.engine.now_s, kind=action.TAG, job=action.job, nodes=action.nodes, reason=why)
-        )
+    def _refuse(self, action: Start | Expand | Shrink, why: Reason) -> None:
+        self.engine.refuse(action, why)
 
     # ---------------------------------------------------------------- thefts
 
@@ -147,19 +146,15 @@ class Rounds:
         """Interrupt the victim now, or see to it that it is; True when its nodes are free."""
         engine = self.engine
         victim, thief = engine.by_id.get(action.job), engine.by_id.get(action.thief)
-        why = None
         if victim is None or thief is None:
-            why = "victim or thief is no job that waits or runs"
-        elif victim.state != "running" or victim.round is not None:
-            why = f"the victim is {victim.state}"
-        if why is not None or victim is None or thief is None:
-            engine.refuse(
-                Refused(
-                    t_s=engine.now_s, kind=action.TAG, job=action.job, nodes=action.stolen_nodes,
-                    reason=why or "",
-                )
-            )  # fmt: skip
+            text = "victim or thief is no job that waits or runs"
+            engine.refuse(action, Reason(ReasonCode.UNKNOWN_JOB, text))
             return False
+        if victim.state != "running" or victim.round is not None:
+            engine.refuse(action, Reason(ReasonCode.WRONG_STATE, f"the victim is {victim.state}"))
+            return False
+        if engine.recorder is not None:
+            engine.recorder.begun(victim, action)
         if action.timing == "next-checkpoint":
             at_s = engine.progress.next_checkpoint_s(victim)
             if at_s is not None:
@@ -224,6 +219,7 @@ class Rounds:
         active.target = None
         active.round = None
         active.state = "running"
+        engine.progress.adapt(active)
         if active.requested_nodes == active.nodes:
             active.requested_nodes = None
         if active.stage is not None:
@@ -277,17 +273,17 @@ class Rounds:
         assert isinstance(round, Round)
         round.ready_nodes -= nodes
         self.reserved_nodes -= nodes
+        active.joined = nodes
         self.engine.resize(active, active.nodes + nodes)
 
     def _drop(self, active: ActiveJob, target: int, why: str) -> None:
-        kind = "start" if active.state == "pending" else "expand"
+        kind: type[Start] | type[Expand] = Start if active.state == "pending" else Expand
+        reason = Reason(ReasonCode.NODES_GONE, why)
         active.target = None
         active.round = None
         if active.state == "adapting":
             active.state = "running"
-        self.engine.refuse(
-            Refused(t_s=self.engine.now_s, kind=kind, job=active.job.id, nodes=target, reason=why)
-        )
+        self.engine.refuse(kind(job=active.job.id, nodes=target, reason=reason), reason)
 
     def at_point(self, active: ActiveJob) -> bool:
         """Resize the job now if that was only waiting for this; True when it was."""
@@ -306,6 +302,8 @@ class Rounds:
         active.target = None
         if not isinstance(round, Round) or target is None:
             return
+        if self.engine.recorder is not None:
+            self.engine.recorder.aborted(active)
         if any(waiting is active for waiting, _ in round.grows):
             round.grows = [(a, nodes) for a, nodes in round.grows if a is not active]
             return
@@ -314,3 +312,18 @@ class Rounds:
         else:
             round.growing -= 1
         self._end_if_done(round)
+
+
+def _wrong_size(active: ActiveJob, action: Start | Expand | Shrink, restored: bool) -> str:
+    """What is wrong with the size that an action asks for; empty when nothing is."""
+    job, target = active.job, action.nodes
+    if isinstance(action, Start):
+        if job.nodes is not None and target != job.nodes:
+            return f"it starts on exactly {job.nodes} nodes"
+    elif (target <= active.nodes) == isinstance(action, Expand):
+        return f"it has {active.nodes} nodes"
+    if not restored and not job.min_nodes <= target <= job.max_nodes:
+        return f"{target} nodes is outside {job.min_nodes} to {job.max_nodes}"
+    if not restored and not is_legal(job.constraint, target):
+        return f"{target} nodes is against the constraint {job.constraint!r}"
+    return ""

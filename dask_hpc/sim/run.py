@@ -1,12 +1,13 @@
 """One run from start to end: workload, policy and machine in; metrics and tables out.
 
-Rules of the file: the only place that measures time, for `--profile`; nothing in the result of a run but
-those seconds depends on it.
+Rules of the file: time is measured here for `--profile`; nothing in the result of a run but those seconds
+depends on it. (A run whose options charge the decision latency as measured does, and its notes say so.)
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,8 +18,10 @@ from dask_hpc.sim.asking import Asker
 from dask_hpc.sim.engine import Engine
 from dask_hpc.sim.machine import Machine
 from dask_hpc.sim.options import Options
+from dask_hpc.sim.recording import recorded
 from dask_hpc.sim.table import Counts, Refused, Row
 from dask_hpc.sim.workload import Workload, fitted
+from dask_hpc.trace_io import write_trace
 from dask_hpc_policies import codec, registry
 from dask_hpc_policies.decision import Action
 from dask_hpc_policies.metrics import JobRun, summarize
@@ -48,6 +51,8 @@ class Result:
     node_log: tuple[tuple[int, int, float, float], ...] = ()
     #: Time, bytes per second read and written, when `Options.file_system_series` was set.
     file_system: tuple[tuple[float, float, float], ...] = ()
+    #: Time of the picture that the run went on from (`what_if`); None: it began with an empty machine.
+    from_s: float | None = None
     #: Seconds that the engine and, of these, the policy took.
     run_s: float = 0.0
     policy_s: float = 0.0
@@ -79,6 +84,7 @@ class Result:
                 "seed": self.workload.seed,
                 "notes": list(self.workload.notes),
             },
+            **({} if self.from_s is None else {"what_if": {"from_s": self.from_s}}),
             "machine": codec.encode(self.machine),
             "policy": codec.encode(self.policy),
             "options": codec.encode(self.options),
@@ -98,6 +104,7 @@ def simulate(
     wide: Literal["drop", "clip", "refuse"] = "refuse",
     profile: bool = False,
     progress: Callable[[int], None] | None = None,
+    trace: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Run `workload` under `policy`.
 
@@ -115,11 +122,14 @@ def simulate(
         Measure the time in the policy as well.
     progress
         Called now and then with the number of jobs that have ended.
+    trace
+        File for the run's trace (`dask_hpc.trace`), compressed when its name ends in ``.gz``; written whole
+        or not at all.
 
     Raises
     ------
     WorkloadError
-        When a job cannot run, or the size of the machine is not known.
+        When a job cannot run, the size of the machine is not known, or `trace` cannot be written.
     SimulationError
         When what must be conserved was not, or the policy goes round in circles.
     ValueError
@@ -128,28 +138,65 @@ def simulate(
     made: Policy = registry.create(policy)
     machine = machine_for(workload, nodes, machine)
     chosen = options or Options()
+    if trace is not None:
+        chosen = replace(chosen, snapshots=True, node_ids=True)
     fit = fitted(workload, machine.nodes, wide)
-    engine = Engine(fit, made, machine, chosen)
+    return finished(Engine(fit, made, machine, chosen), profile=profile, progress=progress, trace=trace)
+
+
+def finished(
+    engine: Engine,
+    *,
+    profile: bool = False,
+    progress: Callable[[int], None] | None = None,
+    trace: str | os.PathLike[str] | None = None,
+) -> Result:
+    """Run `engine` to its end; see `simulate`."""
     timed = _Timed(engine.asker)
     if profile:
         engine.asker = timed
     began_s = stopwatch_s()
-    engine.run(progress)
+    if trace is None:
+        engine.run(progress)
+    else:
+        try:
+            write_trace(trace, recorded(engine, progress))
+        except OSError as error:
+            raise WorkloadError(f"{trace}: cannot be written: {error.strerror or error}") from None
     run_s = stopwatch_s() - began_s
     return Result(
-        workload=fit,
-        machine=machine,
-        policy=registry.spec_of(made),
-        options=chosen,
-        runs=tuple(engine.table.runs(fit.jobs)),
+        workload=_noted(engine),
+        machine=engine.machine,
+        policy=registry.spec_of(engine.policy),
+        options=engine.options,
+        runs=tuple(_from(engine.from_s, run) for run in engine.table.runs(engine.workload.jobs)),
         rows=tuple(sorted(engine.table.rows, key=lambda row: row.key)),
         counts=engine.counts,
         refusals=tuple(engine.refusals),
         node_log=tuple(sorted(engine.nodes.log)),
         file_system=tuple(engine.file_system_series),
+        from_s=engine.from_s,
         run_s=run_s,
         policy_s=timed.seconds,
     )
+
+
+def _noted(engine: Engine) -> Workload:
+    """The workload, with a note when the run depends on the computer."""
+    workload, passes = engine.workload, engine.passes
+    if engine.options.decision_s != "measured":
+        return workload
+    note = (
+        f"decision latency measured on this computer ({engine.counts.policy_calls} calls of the policy "
+        f"took {passes.total_latency_s:.3g} s, the longest {passes.longest_latency_s:.3g} s): "
+        "another run may differ"
+    )
+    return replace(workload, notes=(*workload.notes, note))
+
+
+def _from(from_s: float | None, run: JobRun) -> JobRun:
+    """The run as seen from `from_s` on: what was submitted before was there then."""
+    return run if from_s is None or run.submit_s >= from_s else replace(run, submit_s=from_s)
 
 
 def machine_for(workload: Workload, nodes: int | None, machine: Machine | None = None) -> Machine:

@@ -3,11 +3,14 @@
 Rules of the file: a snapshot tells sizes and expected times, not work; what it expects is taken for what
 happens. The clock goes on from the snapshot's; a job that runs begins at that moment, with the share of its
 time that is left, so that waits and node-seconds of the run count from there. Plain work (the default job) is
-left out, with the nodes that it holds.
+left out, with the nodes that it holds. Metrics count from the snapshot on: what was submitted before is
+taken as submitted then.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +18,9 @@ from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.active import ActiveJob
 from dask_hpc.sim.engine import Engine
 from dask_hpc.sim.job import LINEAR, Job, SpeedUp
-from dask_hpc.sim.machine import Machine
+from dask_hpc.sim.machine import FREE, AdaptationCost, Machine
 from dask_hpc.sim.options import Options
+from dask_hpc.sim.run import Result, finished
 from dask_hpc.sim.workload import Workload
 from dask_hpc_policies import registry
 from dask_hpc_policies.model import ClusterSnapshot, JobView
@@ -29,9 +33,14 @@ def engine_from(
     *,
     default_s: float | None = None,
     speed: SpeedUp = LINEAR,
+    nodes: int | None = None,
+    adaptation: AdaptationCost = FREE,
     options: Options | None = None,
+    name: str = "what-if",
 ) -> Engine:
     """A simulation that goes on from `view`; `run` it, or `fork` it for several policies.
+
+    The policy has not been asked yet.
 
     Parameters
     ----------
@@ -41,25 +50,76 @@ def engine_from(
         How long a job is taken to need of which the snapshot does not say; None: such a job is refused.
     speed
         How run times follow sizes.
+    nodes
+        Size of the machine; None: the nodes that are idle or held by jobs.
+    name
+        Of the workload, for messages and results.
 
     Raises
     ------
     WorkloadError
-        When the time of a job is not known, or the snapshot has no node.
+        When the time of a job is not known, the snapshot has no node or no job, or `nodes` are fewer than
+        its jobs hold.
     """
     held = sum(job.nodes for job in view.jobs if not job.is_default)
-    nodes = held + max(0, view.idle_nodes)
-    if nodes < 1:
-        raise WorkloadError("the snapshot has neither idle nodes nor jobs that hold any")
+    machine_nodes = held + max(0, view.idle_nodes) if nodes is None else nodes
+    if not view.jobs and machine_nodes < 1:
+        raise WorkloadError(f"{name}: no job runs or waits there, so there is nothing to go on from")
+    if machine_nodes < 1:
+        raise WorkloadError(f"{name}: the snapshot has neither idle nodes nor jobs that hold any")
+    if machine_nodes < held:
+        raise WorkloadError(f"{name}: jobs hold {held} nodes, a machine of {machine_nodes} is too small")
     views = sorted((job for job in view.jobs if not job.is_default), key=lambda job: job.submit_s)
+    if not views:
+        raise WorkloadError(f"{name}: no job waits or runs")
     jobs = tuple(_job(job, view.now_s, default_s, speed) for job in views)
-    workload = Workload(name="what-if", jobs=jobs, source="snapshot")
-    chosen = replace(options or Options(), snapshots=True)
-    engine = Engine(workload, registry.create(policy), Machine(nodes=nodes), chosen)
+    running = sum(job.nodes > 0 for job in views)
+    note = (
+        f"state at {view.now_s:g} s: {running} jobs running, {len(views) - running} waiting, {machine_nodes} "
+        "nodes; metrics count from there"
+    )
+    workload = Workload(name=name, jobs=jobs, source=name, notes=(note,))
+    chosen = replace(options or Options(), snapshots=True, lock=view.lock)
+    machine = Machine(nodes=machine_nodes, adaptation=adaptation)
+    engine = Engine(workload, registry.create(policy), machine, chosen)
     engine.adopt(
         view.now_s, [_active(i, job, view.now_s) for i, job in enumerate(zip(jobs, views, strict=True))]
     )
     return engine
+
+
+def simulate_from(
+    view: ClusterSnapshot,
+    policy: Any,
+    *,
+    options: Options | None = None,
+    profile: bool = False,
+    progress: Callable[[int], None] | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    **more: Any,
+) -> Result:
+    """What `policy` would do from `view` on, to the end of all its jobs.
+
+    ``result.from_s`` is the time of the snapshot, on its clock; all times of the result are on that clock.
+
+    Parameters
+    ----------
+    view
+        What ``Runtime.snapshot()`` gives, or the snapshot of a pass in a trace.
+    profile, progress, trace
+        As `dask_hpc.sim.simulate` takes them.
+    **more
+        As `engine_from` takes them.
+
+    Raises
+    ------
+    WorkloadError
+        As `engine_from`, or when `trace` cannot be written.
+    """
+    if trace is not None:
+        options = replace(options or Options(), node_ids=True)
+    engine = engine_from(view, policy, options=options, **more)
+    return finished(engine, profile=profile, progress=progress, trace=trace)
 
 
 def _job(job: JobView, now_s: float, default_s: float | None, speed: SpeedUp) -> Job:
@@ -67,8 +127,8 @@ def _job(job: JobView, now_s: float, default_s: float | None, speed: SpeedUp) ->
     if left_s == float("inf"):
         if default_s is None:
             raise WorkloadError(
-                f"job {job.id!r}: the snapshot does not say how long it takes; give default_s, or the job a "
-                "walltime"
+                f"job {job.id!r}: the snapshot does not say how long it takes; give the job a "
+                "walltime, or a time for all such jobs (--default-time, in Python default_s)"
             )
         left_s = default_s
     size = job.nodes or job.start_nodes or job.max_nodes

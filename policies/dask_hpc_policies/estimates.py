@@ -44,8 +44,16 @@ class RecordedRuns:
             raise ValueError(f"a run of {runtime_s!r} s on {nodes!r} nodes: both must be positive and finite")
         if not application or runtime_s == 0:
             return self
-        number, seconds = self.totals.get((application, nodes), (0, 0.0))
-        return RecordedRuns({**self.totals, (application, nodes): (number + 1, seconds + runtime_s)})
+        totals = dict(self.totals)
+        number, seconds = totals.pop((application, nodes), (0, 0.0))
+        totals[application, nodes] = (number + 1, seconds + runtime_s)
+        return RecordedRuns(totals)
+
+    def latest(self, number: int) -> RecordedRuns:
+        """The book with no more than `number` pairs of application and size: those that ran last."""
+        if len(self.totals) <= number:
+            return self
+        return RecordedRuns(dict(list(self.totals.items())[-number:]))
 
     def mean_s(self, application: str, nodes: int) -> float | None:
         """Mean run time of the application on that size; None when it never ran on it."""
@@ -69,3 +77,18 @@ class RecordedRuns:
             expected_s = min(expected_s, walltime_s)
         source: Source = "recorded" if nearest == nodes else "scaled"
         return Estimate(seconds=expected_s, source=source, runs=number)
+
+
+def remaining_s(elapsed_s: float, recorded_s: float | None, walltime_s: float | None) -> float | None:
+    """How long a job that has run for `elapsed_s` is expected to run on, at least 0.
+
+    To the end of its recorded time; once it has outlasted that, to its walltime, which then is all that is
+    known (predictions are corrected when jobs outlive them: Tsafrir, Etsion and Feitelson 2007). None
+    without either.
+    """
+    if walltime_s is None:
+        return None if recorded_s is None else max(0.0, recorded_s - elapsed_s)
+    end_s = walltime_s
+    if recorded_s is not None and elapsed_s < recorded_s:
+        end_s = min(recorded_s, walltime_s)
+    return max(0.0, end_s - elapsed_s)

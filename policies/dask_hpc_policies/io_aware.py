@@ -30,7 +30,8 @@ from dask_hpc_policies.admission import Pass, needed_nodes
 from dask_hpc_policies.constraints import largest_at_most
 from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink
 from dask_hpc_policies.intensity import job_intensity
-from dask_hpc_policies.io_balance import SAME, Balance, Choice
+from dask_hpc_policies.io_balance import Balance
+from dask_hpc_policies.io_candidates import SAME, Choice
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Bool, Float, Parameter
 from dask_hpc_policies.params import Choice as ChoiceParameter
@@ -79,10 +80,9 @@ def decide(view: ClusterSnapshot, state: IoAwareState, params: Params) -> tuple[
     plan = Pass(view)
     balance: Balance[str] = Balance()
     jobs = {job.id: job for job in view.jobs}
+    balance.submit_all((job.id, job) for job in plan.waiting)
     for job in view.jobs:
-        if job.state == "pending":
-            balance.submit(job.id, job)
-        elif job.nodes > 0 and not job.is_default:
+        if job.state != "pending" and job.nodes > 0 and not job.is_default:
             balance.run(job.id, job.nodes, job_intensity(job, job.nodes))
     if params["adaptive"] and jobs:
         state = state.seen(balance.workload)

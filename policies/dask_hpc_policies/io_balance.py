@@ -1,4 +1,4 @@
-"""What runs and what waits, as the I/O-aware policy weighs it: sums and candidates, kept up step by step.
+"""What runs and what waits, as the I/O-aware policy weighs it: sums kept up step by step, and choices.
 
 ADMIRE (2023, D3.3, section 4.2.4). Rules of the file: jobs are known by keys of the caller; nothing is
 decided here but which waiting job is best and which size of a running one. Every change costs a few
@@ -7,29 +7,23 @@ operations on arrays, whatever the number of jobs, and the sums are those that w
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from dask_hpc_policies.admission import needed_nodes
-from dask_hpc_policies.constraints import legal_sizes
+from dask_hpc_policies.constraints import (
+    largest_at_most,
+    legal_sizes,
+    next_higher,
+    next_lower,
+    smallest_at_least,
+)
 from dask_hpc_policies.intensity import Mix, job_intensity, preferred_size
+from dask_hpc_policies.io_candidates import SAME, Array, Candidates, Choice
 from dask_hpc_policies.model import JobView
 
-#: Distances between intensities that differ by no more than this are equal: rounding makes such.
-SAME = 1e-12
-
 K = TypeVar("K", bound=Hashable)
-
-
-class Choice(NamedTuple):
-    """A waiting job and a size for it."""
-
-    place: int
-    nodes: int
-    #: Distance between the intensities of workload and system with that job (equation 4.7).
-    delta: float
 
 
 class Running(NamedTuple):
@@ -39,31 +33,10 @@ class Running(NamedTuple):
     intensity: float
 
 
-def sizes_to_start(job: JobView) -> tuple[int, ...]:
-    """The configurations of a waiting job, ascending; empty when no size is legal."""
-    need = needed_nodes(job)
-    if need is None:
-        return ()
-    if job.is_default or job.start_nodes is not None or job.kind == "rigid":
-        return (need,)
-    return legal_sizes(job.constraint, need, job.max_nodes)
-
-
 class Balance(Generic[K]):
     """System and workload intensity, and the candidates for a start in order of service."""
 
-    __slots__ = (
-        "_count",
-        "_counted",
-        "_first",
-        "_io",
-        "_nodes",
-        "_place",
-        "keys",
-        "queued",
-        "running",
-        "system",
-    )
+    __slots__ = ("_candidates", "_counted", "_tables", "keys", "queued", "running", "system")
 
     def __init__(self) -> None:
         #: Running jobs, and their mix.
@@ -74,13 +47,9 @@ class Balance(Generic[K]):
         self.queued = Mix()
         #: What each waiting job adds to `queued`: intensity and nodes.
         self._counted: list[tuple[float, int]] = []
-        #: A row for each size of each waiting job, in order: place in the queue, nodes, intensity * nodes.
-        self._place = np.zeros(64)
-        self._nodes = np.zeros(64)
-        self._io = np.zeros(64)
-        self._count = 0
-        #: First row of each waiting job.
-        self._first: list[int] = []
+        self._candidates = Candidates()
+        #: Sizes of running jobs whose intensity differs with them, once they were asked for.
+        self._tables: dict[K, tuple[Array, Array]] = {}
 
     @property
     def workload(self) -> float:
@@ -92,20 +61,19 @@ class Balance(Generic[K]):
     def submit(self, key: K, job: JobView, place: int | None = None) -> None:
         """A job waits: at `place` of the queue, else behind all others."""
         place = len(self.keys) if place is None else place
-        sizes = sizes_to_start(job)
+        self._candidates.insert(place, job)
+        self._wait(place, key, job)
+
+    def submit_all(self, jobs: Iterable[tuple[K, JobView]]) -> None:
+        """Many jobs wait, in this order; nobody may wait yet."""
+        waiting = list(jobs)
+        self._candidates.fill(job for _, job in waiting)
+        for place, (key, job) in enumerate(waiting):
+            self._wait(place, key, job)
+
+    def _wait(self, place: int, key: K, job: JobView) -> None:
         size = preferred_size(job)
         intensity = job_intensity(job, size) if size else 0.0
-        self._reserve(len(sizes))
-        first = self._first[place] if place < len(self._first) else self._count
-        rows = slice(first, first + len(sizes))
-        for column in (self._place, self._nodes, self._io):
-            column[rows.stop : self._count + len(sizes)] = column[first : self._count].copy()
-        self._count += len(sizes)
-        self._place[rows] = place
-        self._place[rows.stop : self._count] += 1
-        self._nodes[rows] = sizes
-        self._io[rows] = [job_intensity(job, nodes) * nodes for nodes in sizes]
-        self._first[place:] = [first, *(row + len(sizes) for row in self._first[place:])]
         self.keys.insert(place, key)
         self._counted.insert(place, (intensity, size))
         self.queued = self.queued.plus(intensity, size)
@@ -114,37 +82,24 @@ class Balance(Generic[K]):
         """The job at `place` of the queue waits no longer; returns its key."""
         intensity, size = self._counted.pop(place)
         self.queued = self.queued.plus(intensity, -size)
-        rows = self._rows(place)
-        gone = rows.stop - rows.start
-        for column in (self._place, self._nodes, self._io):
-            column[rows.start : self._count - gone] = column[rows.stop : self._count]
-        self._count -= gone
-        self._place[rows.start : self._count] -= 1
-        self._first[place:] = [row - gone for row in self._first[place + 1 :]]
+        self._candidates.remove(place)
         return self.keys.pop(place)
 
     def run(self, key: K, nodes: int, intensity: float) -> None:
         """A job runs on `nodes` nodes from now on, with that intensity; also after a resize."""
-        self.end(key)
+        self._release(key)
         self.running[key] = Running(nodes, intensity)
         self.system = self.system.plus(intensity, nodes)
 
     def end(self, key: K) -> None:
         """A job runs no longer, if it did."""
+        self._release(key)
+        self._tables.pop(key, None)
+
+    def _release(self, key: K) -> None:
         before = self.running.pop(key, None)
         if before is not None:
             self.system = self.system.plus(before.intensity, -before.nodes)
-
-    def _reserve(self, rows: int) -> None:
-        if self._count + rows > len(self._place):
-            more = max(len(self._place), rows)
-            self._place, self._nodes, self._io = (
-                np.concatenate([column, np.zeros(more)]) for column in (self._place, self._nodes, self._io)
-            )
-
-    def _rows(self, place: int) -> slice:
-        last = self._first[place + 1] if place + 1 < len(self._first) else self._count
-        return slice(self._first[place], last)
 
     # ------------------------------------------------------------------- choices
 
@@ -157,7 +112,7 @@ class Balance(Generic[K]):
             Whether the best of all jobs at its best size is waited for when that does not fit. Otherwise
             only sizes that fit take part.
         """
-        if not self._count or self._nodes[: self._count].min() > idle_nodes:
+        if self._candidates.fewest_nodes() > idle_nodes:
             return None
         choice = self.leader(system, reordering, None if block else idle_nodes)
         return choice if choice is not None and choice.nodes <= idle_nodes else None
@@ -165,28 +120,10 @@ class Balance(Generic[K]):
     def leader(self, system: Mix, reordering: float, most_nodes: int | None = None) -> Choice | None:
         """The best of all waiting jobs and its size, of at most `most_nodes`; None when there is none.
 
-        Equations 4.5 to 4.11: the smallest sum of (1 - `reordering`) times the place among all jobs and
-        `reordering` times the normalized distance of the intensities; of equals the one that waits longest.
+        See `Candidates.best`.
         """
-        count = self._count
-        place, io, nodes = self._place[:count], self._io[:count], self._nodes[:count]
-        if most_nodes is not None:
-            fits = nodes <= most_nodes
-            place, io, nodes = place[fits], io[fits], nodes[fits]
-        if not len(nodes):
-            return None
-        delta = np.abs(self.workload - (system.io_nodes + io) / (system.nodes + nodes))
-        least, most = float(delta.min()), float(delta.max())
-        # Alone in the queue, or all alike but for rounding: then that part decides nothing.
         last = max(1, len(self.keys) + len(self.running) - 1)
-        weighted = place * ((1.0 - reordering) / last)
-        if most - least > SAME:
-            weighted += (delta - least) * (reordering / (most - least))
-        chosen = int(place[int(weighted.argmin())])
-        # Of its sizes the one that balances best, also where balance has no weight; of equals the larger.
-        first, behind = np.searchsorted(place, (chosen, chosen + 1))
-        row = max(range(int(first), int(behind)), key=lambda row: (-delta[row], row))
-        return Choice(chosen, int(nodes[row]), float(delta[row]))
+        return self._candidates.best(system, self.workload, last, reordering, most_nodes)
 
     def sizes_by_distance(self, key: K, job: JobView, idle_nodes: int) -> Iterator[tuple[int, float, float]]:
         """Other sizes of a running job, best first: (nodes, intensity, distance) by equation 4.13.
@@ -196,11 +133,54 @@ class Balance(Generic[K]):
         now = self.running[key]
         rest = self.system.plus(now.intensity, -now.nodes)
         workload, io_nodes, held = self.workload, rest.io_nodes, rest.nodes
-        found = []
-        for nodes in legal_sizes(job.constraint, job.min_nodes, min(job.max_nodes, now.nodes + idle_nodes)):
-            if nodes != now.nodes:
-                intensity = job_intensity(job, nodes)
-                delta = abs(workload - (io_nodes + intensity * nodes) / (held + nodes))
-                found.append((delta, -nodes, intensity))
-        found.sort()
-        return ((-nodes, intensity, delta) for delta, nodes, intensity in found)
+        most_nodes = min(job.max_nodes, now.nodes + idle_nodes)
+
+        def distance(nodes: int, intensity: float) -> float:
+            return abs(workload - (io_nodes + intensity * nodes) / (held + nodes))
+
+        if len(job.io_by_nodes) < 2:
+            one = job_intensity(job, now.nodes)
+            nil = (workload * held - io_nodes) / (one - workload) if one != workload else float("inf")
+            for nodes in _outwards(job, nil, most_nodes, lambda size: distance(size, one)):
+                if nodes != now.nodes:
+                    yield nodes, one, distance(nodes, one)
+            return
+        sizes, shares = self._sizes(key, job)
+        fit = int(np.searchsorted(sizes, most_nodes, side="right"))
+        distances = np.abs(workload - (io_nodes + shares[:fit] * sizes[:fit]) / (held + sizes[:fit]))
+        for row in np.lexsort((-sizes[:fit], distances)).tolist():
+            if sizes[row] != now.nodes:
+                yield int(sizes[row]), float(shares[row]), float(distances[row])
+
+    def _sizes(self, key: K, job: JobView) -> tuple[Array, Array]:
+        """Legal sizes of a running job, ascending, and its intensity on each."""
+        found = self._tables.get(key)
+        if found is None:
+            sizes = legal_sizes(job.constraint, job.min_nodes, job.max_nodes)
+            shares = [job_intensity(job, nodes) for nodes in sizes]
+            found = self._tables[key] = (np.array(sizes, dtype=float), np.array(shares))
+        return found
+
+
+def _outwards(job: JobView, nil: float, most_nodes: int, distance: Callable[[int], float]) -> Iterator[int]:
+    """Legal sizes of a job of one intensity, the nearest first; of equals the larger.
+
+    The distance is nil at `nil` nodes and grows on either side; where that is no size of the job, it grows
+    from one end to the other (`io_candidates`).
+    """
+    low = smallest_at_least(job.constraint, job.min_nodes, most_nodes)
+    if low is None:
+        return
+    high = largest_at_most(job.constraint, most_nodes, low) or low
+    if not low < nil < high:
+        nil = low if distance(low) < distance(high) - SAME else high
+    below = largest_at_most(job.constraint, int(nil), low)
+    above = next_higher(job.constraint, int(nil), high)
+    while below is not None or above is not None:
+        if above is None or (below is not None and distance(below) < distance(above)):
+            assert below is not None
+            yield below
+            below = next_lower(job.constraint, below, low)
+        else:
+            yield above
+            above = next_higher(job.constraint, above, high)

@@ -73,7 +73,7 @@ class IoSession:
     def decide(self, now_s: float, trigger: Trigger, key: int | None) -> list[tuple[int, int]]:
         """Jobs to resize and to start, with their sizes; shrinks first."""
         balance = self.balance
-        if self._params["adaptive"]:
+        if self._params["adaptive"] and self._jobs:
             self._state = self._state.seen(balance.workload)
         reordering = reordering_now(self._params, self._state, balance.workload)
         answer: list[tuple[int, int]] = []

@@ -72,11 +72,18 @@ def _view(jobs: int, nodes: int, *, pending: int, idle: int, need: int) -> Clust
                 submit_s=float(i),
                 start_s=float(i * 7 % 100),
                 remaining_s=500.0 + i,
+                io_intensity=(i * 37 % 100) / 100,
                 mtct=(i * 37 % 100) / 50,
             )
         )
     views += [
-        JobView(id=f"pending-{i}", min_nodes=need, max_nodes=nodes, submit_s=200.0 + i)
+        JobView(
+            id=f"pending-{i}",
+            min_nodes=need,
+            max_nodes=nodes,
+            submit_s=200.0 + i,
+            io_intensity=(i * 61 % 100) / 100,
+        )
         for i in range(pending)
     ]
     return ClusterSnapshot(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc_policies.estimates import Estimate, RecordedRuns
+from dask_hpc_policies.estimates import Estimate, RecordedRuns, remaining_s
 
 RUNS = RecordedRuns().with_run("heat", 4, 100).with_run("heat", 4, 140).with_run("heat", 8, 70)
 
@@ -55,3 +55,30 @@ def test_a_book_is_the_mean_of_its_runs_in_any_order(runs: list[tuple[str, int, 
         times = [seconds for name, n, seconds in runs if (name, n) == (application, nodes)]
         assert book.mean_s(application, nodes) == pytest.approx(sum(times) / len(times))
         assert backwards.mean_s(application, nodes) == pytest.approx(book.mean_s(application, nodes))
+
+
+def test_only_the_latest_runs_are_kept() -> None:
+    book = RUNS.with_run("heat", 4, 10).with_run("new", 1, 5)
+    assert list(book.latest(2).totals) == [("heat", 4), ("new", 1)]
+    assert book.latest(9) is book
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "recorded_s", "walltime_s", "left_s"),
+    [
+        (10, 60, 100, 50),
+        (70, 60, 100, 30),
+        (120, 60, 100, 0),
+        (10, None, 100, 90),
+        (10, 60, None, 50),
+        (70, 60, None, 0),
+        (10, None, None, None),
+        # a record of other circumstances is no promise beyond the walltime
+        (10, 200, 100, 90),
+        (120, 200, 100, 0),
+    ],
+)
+def test_what_is_left_is_recorded_until_the_job_outlasts_it(
+    elapsed_s: float, recorded_s: float | None, walltime_s: float | None, left_s: float | None
+) -> None:
+    assert remaining_s(elapsed_s, recorded_s, walltime_s) == left_s

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_hpc_policies.constraints import legal_sizes
+from dask_hpc_policies.constraints import (
+    CONSTRAINTS,
+    largest_at_most,
+    legal_sizes,
+    next_higher,
+    smallest_at_least,
+)
 from dask_hpc_policies.decision import Decision, Expand, ReasonCode, Shrink, Start
 from dask_hpc_policies.intensity import (
     Mix,
@@ -20,7 +28,8 @@ from dask_hpc_policies.intensity import (
     workload_mix,
 )
 from dask_hpc_policies.io_aware import IoAwareState
-from dask_hpc_policies.io_balance import SAME, Balance, sizes_to_start
+from dask_hpc_policies.io_balance import Balance
+from dask_hpc_policies.io_candidates import SAME, _floor, _next
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.registry import create
 
@@ -66,11 +75,23 @@ def test_the_workload_is_the_mean_over_the_nodes_of_a_machine_that_holds_all_job
     assert running_mix(jobs).intensity == 0.5
 
 
+def of_one_intensity(draw: st.DrawFn, index: int) -> JobView:
+    constraint = draw(st.sampled_from(CONSTRAINTS))
+    lo = smallest_at_least(constraint, draw(st.integers(1, 6)), 100) or 1
+    io = draw(st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.25, 0.5, 1.0])))
+    return JobView(
+        id=f"j{index}", constraint=constraint, min_nodes=lo, max_nodes=lo + draw(st.integers(0, 90)),
+        io_intensity=io, submit_s=float(index),
+    )  # fmt: skip
+
+
 @st.composite
 def waiting(draw: st.DrawFn, index: int) -> JobView:
     lo = draw(st.integers(1, 6))
     if draw(st.booleans()):
         return rigid(f"j{index}", lo, draw(st.floats(0, 1)), submit_s=float(index))
+    if draw(st.booleans()):
+        return of_one_intensity(draw, index)
     hi = lo + draw(st.integers(0, 6))
     table = {n: draw(st.floats(0, 1)) for n in range(lo, hi + 1, draw(st.integers(1, 3)))}
     preferred = draw(st.one_of(st.none(), st.integers(lo, hi)))
@@ -93,7 +114,7 @@ def test_sums_kept_step_by_step_equal_those_computed_anew(data: st.DataObject) -
             place = data.draw(st.integers(0, len(queue) - 1))
             job = queue.pop(place)
             assert balance.leave(place) == job.id
-            nodes = data.draw(st.sampled_from(sizes_to_start(job)))
+            nodes = data.draw(st.sampled_from(legal_sizes(job.constraint, job.min_nodes, job.max_nodes)))
             running[job.id] = replace(job, state="running", nodes=nodes)
             balance.run(job.id, nodes, job_intensity(job, nodes))
         elif running:
@@ -167,6 +188,56 @@ def test_the_best_candidate_is_that_of_the_equations(
         assert found.place in {row[2] for row in first}
         least = min(row[1] for row in listed if row[2] == found.place)
         assert found.delta == pytest.approx(least, abs=1e-9)
+
+
+@settings(max_examples=300)
+@given(st.data(), st.integers(0, 60))
+def test_other_sizes_of_a_running_job_come_nearest_first_and_none_is_left_out(
+    data: st.DataObject, idle: int
+) -> None:
+    job = data.draw(waiting(0))
+    sizes = legal_sizes(job.constraint, job.min_nodes, job.max_nodes)
+    now = data.draw(st.sampled_from(sizes))
+    balance: Balance[str] = Balance()
+    balance.submit_all((f"q{i}", data.draw(waiting(i))) for i in range(data.draw(st.integers(0, 4))))
+    balance.run(job.id, now, job_intensity(job, now))
+    for i in range(data.draw(st.integers(0, 3))):
+        balance.run(f"r{i}", data.draw(st.integers(1, 9)), data.draw(st.floats(0, 1)))
+    found = list(balance.sizes_by_distance(job.id, job, idle))
+    assert sorted(row[0] for row in found) == [n for n in sizes if n != now and n <= now + idle]
+    rest = balance.system.plus(job_intensity(job, now), -now)
+    for nodes, intensity, delta in found:
+        assert intensity == job_intensity(job, nodes)
+        new = (rest.io_nodes + intensity * nodes) / (rest.nodes + nodes)
+        assert delta == pytest.approx(abs(balance.workload - new), abs=1e-12)
+    for before, after in pairwise(found):
+        assert before[2] <= after[2] + 1e-12
+
+
+@pytest.mark.parametrize("io", [0.0, 0.3, 1 / 3])
+def test_of_sizes_that_balance_equally_the_larger_comes_first(io: float) -> None:
+    job = rigid("m", 3, io)
+    alone: Balance[str] = Balance()
+    alone.run("m", 3, io)
+    any_size = replace(job, kind="malleable", min_nodes=1, max_nodes=6)
+    assert [row[0] for row in alone.sizes_by_distance("m", any_size, 3)] == [6, 5, 4, 2, 1]
+    alone.submit("q", replace(any_size, id="q", start_nodes=None))
+    choice = alone.leader(alone.system, 0.5)
+    assert choice is not None
+    assert choice.nodes == 6
+
+
+@given(st.sampled_from(CONSTRAINTS), st.integers(1, 10**6))
+def test_sizes_of_many_jobs_at_once_are_those_of_each(constraint: str, nodes: int) -> None:
+    code = np.array([CONSTRAINTS.index(constraint), 0.0])
+    legal = largest_at_most(constraint, nodes, 1)
+    if legal is None:
+        return
+    assert _floor(code, np.array([nodes + 0.5, nodes])).tolist() == [legal, nodes]
+    assert _next(code, np.array([legal, nodes])).tolist() == [
+        next_higher(constraint, legal, 10**9),
+        nodes + 1,
+    ]
 
 
 def test_reordering_nothing_is_first_come_first_served() -> None:

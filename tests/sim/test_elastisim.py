@@ -260,12 +260,28 @@ def test_models_are_found_where_elastisim_was_started(tmp_path: Path) -> None:
 
 
 def test_what_is_simulated_otherwise_is_counted(tmp_path: Path) -> None:
-    model = {**one_phase({**WRITE, "async": True}), "on_expansion": {"tasks": [WRITE]}}
+    model = one_phase({**WRITE, "async": True})
     workload = elastisim.read(write(tmp_path, model, job(attributes={"colour": "red"}), job()))
     notes = "\n".join(workload.notes)
     assert "2 asynchronous I/O tasks" in notes
-    assert "2 jobs whose on_expansion is left out" in notes
     assert "1 jobs with the attribute 'colour'" in notes
+
+
+def test_phases_of_a_resize_are_read_for_those_who_do_them(tmp_path: Path) -> None:
+    model = {
+        **one_phase(CPU, iterations=2),
+        "on_reconfiguration": {"tasks": [{"type": "idle", "delay": "num_nodes"}]},
+        # the same bytes together, however many nodes join
+        "on_expansion": [{"type": "pfs_read", "bytes": "8e9 / num_nodes", "pattern": "uniform"}],
+    }
+    (read,) = elastisim.read(write(tmp_path, model, flexible(low=2, high=8))).jobs
+    assert read.program is not None
+    (after,), (joined,) = read.program.on_reconfiguration, read.program.on_expansion
+    assert isinstance(after, Delay)
+    assert isinstance(joined, Transfer)
+    assert [amount(after.seconds, n) for n in (2, 8)] == [2, 8]
+    assert [amount(joined.size_bytes, n) for n in (1, 6)] == [8e9, 8e9]
+    assert joined.direction == "read"
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:

@@ -332,3 +332,20 @@ def test_a_job_wider_than_the_machine_is_refused_dropped_or_clipped() -> None:
     clipped = simulate(work, "fcfs", wide="clip")
     assert clipped.runs[0].nodes == ((0.0, 16), (10.0, 0))
     assert clipped.workload.notes == ("1 jobs wider than the machine clipped to 16",)
+
+
+def test_a_measured_decision_latency_is_what_the_policy_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a clock that goes on by 0.25 s at every reading
+    readings = iter(range(1000))
+    monkeypatch.setattr("dask_hpc.sim.asking.stopwatch_s", lambda: next(readings) * 0.25)
+    work = workload(rigid("a", 16, 10.0), rigid("b", 16, 10.0), nodes=16)
+    result = run(work, "fcfs", decision_s="measured")
+    assert starts(result) == {"a": 0.25, "b": 10.5}
+    calls = result.counts.policy_calls
+    assert (
+        f"({calls} calls of the policy took {calls * 0.25:.3g} s, the longest 0.25 s)"
+        in result.workload.notes[-1]
+    )
+    assert result.to_json()["options"]["decision_s"] == "measured"
+    assert run(work, "fcfs", decision_s=0.25).runs == result.runs
+    assert not run(work, "fcfs", decision_s=0.25).workload.notes

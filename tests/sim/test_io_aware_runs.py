@@ -13,7 +13,7 @@ from dask_hpc.sim.engine import Engine
 from dask_hpc.sim.job import Compute, Repeat, Transfer
 from dask_hpc_policies.intensity import Mix, job_intensity, preferred_size
 from dask_hpc_policies.io_session import IoSession
-from dask_hpc_policies.model import JobView
+from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.registry import create
 
 LINK, FILE_SYSTEM = 1e9, 4e9
@@ -66,6 +66,21 @@ def test_the_incremental_form_decides_the_same(policy: Any, seed: int) -> None:
     quick = run(work, policy)
     assert quick.rows == run(work, policy, snapshots=True).rows
     assert quick.counts.expansions > 0
+
+
+def test_an_empty_machine_has_no_say_in_the_adaptive_reordering() -> None:
+    policy = create("io-aware", reordering=0.9, adaptive=True)
+    session = IoSession(4, policy.params)  # type: ignore[attr-defined]
+    session.submit(
+        0, JobView(id="a", kind="rigid", start_nodes=4, min_nodes=4, max_nodes=4, io_intensity=0.5)
+    )
+    assert session.decide(0.0, "submit", 0) == [(0, 4)]
+    seen = session._state
+    assert (seen.lowest, seen.highest) == (0.5, 0.5)
+    session.finish(0)
+    assert session.decide(1.0, "finish", 0) == []
+    empty = ClusterSnapshot(now_s=1.0, idle_nodes=4)
+    assert session._state == policy.decide(empty, seen)[1] == seen
 
 
 class Checked(IoSession):

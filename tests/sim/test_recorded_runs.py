@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_hpc.sim import Machine, Options, simulate
+from dask_hpc.sim.active import ActiveJob
+from dask_hpc.sim.asking import running_view
 from dask_hpc.sim.job import Job, power_law
 from dask_hpc.sim.recorded import recorded_runs, with_recorded
-from dask_hpc.sim.workload import Workload, with_malleable_share
+from dask_hpc.sim.workload import Workload, ordered, with_malleable_share
 from dask_hpc_policies import constraints
+from dask_hpc_policies.estimates import remaining_s
 from dask_hpc_policies.metrics import JobRun
 
 
@@ -119,3 +123,35 @@ def test_bad_shares_and_spreads_are_refused() -> None:
     for share, spread in ((-0.1, None), (1.1, None), (float("nan"), None), (0.5, 0.5), (0.5, float("inf"))):
         with pytest.raises(ValueError, match="must be"):
             with_malleable_share(workload, share, 0, 16, spread=spread)
+
+
+def test_a_policy_sees_the_remaining_time_that_a_live_scheduler_would_say() -> None:
+    base = job("1", recorded_s=10.0, walltime_s=30.0, kind="malleable", min_nodes=1, max_nodes=8)
+    active = ActiveJob(base, 0)
+    active.state, active.nodes, active.start_s = "running", 4, 100.0
+    for elapsed_s in (0.0, 4.0, 9.5, 10.0, 12.0, 30.0, 40.0):
+        found = running_view(active, 100.0 + elapsed_s).remaining_s
+        assert found == pytest.approx(remaining_s(elapsed_s, 10.0, 30.0))
+    # what is recorded is about jobs of one size, and the walltime is a limit whatever the size
+    active.shrinks, active.nodes = 1, 2
+    assert running_view(active, 104.0).remaining_s == pytest.approx(remaining_s(4.0, None, 30.0)) == 26.0
+    # without a walltime
+    lone = ActiveJob(replace(base, walltime_s=None), 0)
+    lone.state, lone.nodes, lone.start_s = "running", 4, 100.0
+    assert running_view(lone, 112.0).remaining_s == remaining_s(12.0, 10.0, None) == 0.0
+
+
+@pytest.mark.parametrize("policy", ["easy", "conservative"])
+@given(st.lists(st.tuples(*[st.integers(0, 8)] * 5), min_size=2, max_size=15))
+def test_estimates_that_are_outlived_are_corrected_in_both_forms_of_a_policy(
+    policy: str, rows: list[tuple[int, int, int, int, int]]
+) -> None:
+    jobs = []
+    for number, (submit_s, nodes, run_s, over_s, shift_s) in enumerate(rows):
+        one = job(
+            str(number), max(1, nodes), submit_s=float(submit_s), runtime_s=run_s + 1.0,
+            walltime_s=run_s + 1.0 + over_s, recorded_s=max(1.0, run_s + 5.0 - shift_s),
+        )  # fmt: skip
+        jobs.append(one)
+    work = Workload(name="w", jobs=ordered(jobs), machine=Machine(nodes=8))
+    assert simulate(work, policy).runs == simulate(work, policy, options=Options(snapshots=True)).runs

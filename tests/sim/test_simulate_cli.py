@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,40 @@ def test_compare_gives_every_policy_the_same_jobs(tmp_path: Path) -> None:
     assert "jobs" not in found["runs"][0]
 
 
+def test_compare_tells_one_policy_with_two_parameters_apart(tmp_path: Path) -> None:
+    plot = tmp_path / "compared.svg"
+    arguments = ("compare", "builtin:figure-5-1", "--policy", "easy", "--policy", "easy:pick=front",
+                 "--policy", "fcfs", "--policy", "fcfs")  # fmt: skip
+    text = call(*arguments, "--plot", str(plot))
+    assert text.exit_code == 0, text.output
+    assert [row.split("  ")[0] for row in text.stdout.splitlines()[1:]] == [
+        "easy", "easy:pick=front", "fcfs", "fcfs (2)",
+    ]  # fmt: skip
+    assert plot.stat().st_size
+    found = read(*arguments)["runs"]
+    assert [run["label"] for run in found] == ["easy", "easy:pick=front", "fcfs", "fcfs (2)"]
+    waits = [run["mean_wait_s"] for run in found]
+    assert waits == [3, 4, 4, 4]
+    # what all share goes to those that have it; what a policy was given itself comes first
+    shared = read(*arguments, "--param", "pick=front")["runs"]
+    assert [run["mean_wait_s"] for run in shared] == [4, 4, 4, 4]
+    own = read("compare", "builtin:figure-5-1", "--policy", "easy:pick=first-fit,order=arrival",
+               "--policy", "easy", "--param", "pick=front")["runs"]  # fmt: skip
+    assert [run["mean_wait_s"] for run in own] == [3, 4]
+    assert own[0]["policy"]["params"]["order"] == "arrival"
+
+
+def test_simulate_goes_on_from_a_time_of_a_trace(tmp_path: Path) -> None:
+    path = str(tmp_path / "run.jsonl")
+    read("simulate", "builtin:figure-5-1", "--policy", "fcfs", "--trace", path)
+    found = read("simulate", path, "--policy", "easy", "--at", "1 s")
+    assert {job["id"]: job["start_s"] for job in found["jobs"]} == {"J1": 1, "J2": 4, "J3": 1, "J4": 8}
+    assert found["what_if"]["from_s"] == 1
+    late = call("simulate", path, "--policy", "easy", "--at", "99")
+    assert (late.exit_code, late.stdout) == (1, "")
+    assert "nothing is known of 99 s" in late.stderr
+
+
 def test_output_writes_tables_and_plots(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     result = call("simulate", "builtin:five-jobs", "--policy", "pwma-fpsma", "--output", str(folder))
@@ -116,6 +152,17 @@ def test_output_writes_tables_and_plots(tmp_path: Path) -> None:
     last = rows("utilization.csv")[-1]
     assert [last["held_nodes"], last["running_jobs"], last["waiting_jobs"]] == ["0", "0", "0"]
     assert max(int(row["held_nodes"]) for row in rows("utilization.csv")) == 16
+
+
+def test_a_trace_is_written_replayed_and_simulated(tmp_path: Path) -> None:
+    path = str(tmp_path / "run.jsonl.gz")
+    first = read("simulate", "builtin:figure-5-1", "--policy", "easy", "--trace", path)
+    replayed = read("replay", path, "--policy", "easy")
+    assert (replayed["mode"], replayed["ok"]) == ("verify", True)
+    assert replayed["passes"] == first["counts"]["policy_calls"] > 0
+    assert read("replay", path, "--policy", "fcfs")["differing"] > 0
+    again = read("simulate", path, "--policy", "easy")
+    assert [job["start_s"] for job in again["jobs"]] == [job["start_s"] for job in first["jobs"]]
 
 
 def test_output_holds_the_use_of_the_file_system_when_there_was_any(tmp_path: Path) -> None:
@@ -145,6 +192,16 @@ def test_output_holds_the_use_of_the_file_system_when_there_was_any(tmp_path: Pa
         (("simulate", "builtin:esp-10", "--policy", "easy", "--tick", "0"), 2, "--tick must be above 0 s"),
         (("simulate", "builtin:esp-10", "--policy", "easy", "--tick", "soon"), 2, "not a duration"),
         (("simulate", "builtin:esp-10"), 2, "--policy"),
+        (("simulate", "builtin:esp-10", "--policy", "easy", "--malleable-share", "nan"), 2, "0<=x<=1"),
+        (("parity", "builtin:esp-10", "--policy", "easy", "--speed", "inf"), 2, "range x>0"),
+        (
+            ("simulate", "builtin:esp-10", "--policy", "easy", "--default-time", "5"),
+            2,
+            "--default-time is for",
+        ),
+        (("simulate", "absent.jsonl", "--policy", "easy", "--at", "5"), 1, "cannot read the trace"),
+        (("compare", "builtin:esp-10", "--policy", "easy:pick=last"), 1, "front, first-fit"),
+        (("compare", "builtin:esp-10", "--policy", "easy", "--param", "none=1"), 1, "has a parameter none"),
         (("compare", "builtin:esp-10", "--policy", "easy", "--option", "x"), 2, "NAME=VALUE"),
     ],
 )
@@ -156,6 +213,14 @@ def test_what_cannot_be_run_is_one_line(arguments: tuple[str, ...], code: int, t
     assert len(lines) == 1, result.stderr
     assert lines[0].startswith("Error: ")
     assert text in lines[0]
+
+
+def test_a_full_disk_is_one_line() -> None:
+    command = [sys.executable, "-m", "dask", "hpc", "compare", "builtin:esp-10", "--policy", "easy", "--json"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["Error: the output cannot be written: No space left on device"]
 
 
 def test_a_figure_that_cannot_be_written_says_why(tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dask_hpc.sim import Options, simulate, sources
 from dask_hpc.sim.engine import Engine
 from dask_hpc.sim.outputs import write
+from dask_hpc.sim.recording import recorded
 from dask_hpc.sim.tracking import intensity
+from dask_hpc.trace import Pass
 from dask_hpc_policies.intensity import running_mix, workload_mix
 from dask_hpc_policies.registry import create
 
@@ -21,13 +22,12 @@ def test_the_intensities_are_those_of_every_picture(policy: str) -> None:
     assert work.machine is not None
     seen: dict[float, tuple[float, float]] = {}
 
-    def record(engine: Engine, view: Any, before: Any, decision: Any) -> None:
-        # The first picture of a moment is taken before the policy changes anything.
-        seen.setdefault(view.now_s, (running_mix(view.jobs).intensity, workload_mix(view).intensity))
-
-    engine = Engine(work, create(policy), work.machine, Options(snapshots=True))
-    engine.recorder = record
-    engine.run()
+    engine = Engine(work, create(policy), work.machine, Options(snapshots=True, node_ids=True))
+    for record in recorded(engine):
+        if isinstance(record, Pass):
+            # The first picture of a moment is taken before the policy changes anything.
+            view = record.snapshot
+            seen.setdefault(view.now_s, (running_mix(view.jobs).intensity, workload_mix(view).intensity))
     result = simulate(work, policy)
     steps = list(intensity(result))
     assert [t_s for t_s, _, _ in steps] == sorted({t_s for t_s, _, _ in steps})
@@ -53,3 +53,12 @@ def test_the_outputs_of_a_run_hold_its_intensities(tmp_path: Path) -> None:
     lines = (tmp_path / "intensity.csv").read_text().splitlines()
     assert lines[0] == "time_s,running_intensity,workload_intensity"
     assert [tuple(map(float, line.split(","))) for line in lines[1:]] == list(intensity(result))
+
+
+def test_what_lies_together_is_of_one_run(tmp_path: Path) -> None:
+    options = Options(node_ids=True, file_system_series=True)
+    first = simulate(sources.load("builtin:io-aware", seed=3, jobs=5), "fcfs", options=options)
+    (tmp_path / "of-the-user.txt").write_text("stays")
+    write(first, tmp_path)
+    second = write(simulate(sources.load("builtin:five-jobs"), "fcfs"), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*second, "of-the-user.txt"}

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from dask_hpc.errors import WorkloadError
-from dask_hpc.sim.what_if import engine_from
+import pytest
+from sim_worlds import malleable, rigid, workload
+
+from dask_hpc.errors import TraceError, WorkloadError
+from dask_hpc.replay import replay
+from dask_hpc.sim import load, simulate
+from dask_hpc.sim.machine import Failures, NodeFailure
+from dask_hpc.sim.trace_state import snapshot_at
+from dask_hpc.sim.what_if import engine_from, simulate_from
+from dask_hpc.trace import Header
+from dask_hpc.trace_io import Trace, read_trace
+from dask_hpc.trace_runs import job_runs
 from dask_hpc_policies import registry
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 
@@ -47,10 +57,75 @@ def test_forks_compare_policies_from_the_same_moment() -> None:
 
 def test_a_job_of_unknown_length_needs_a_default() -> None:
     view = ClusterSnapshot(now_s=0.0, jobs=(JobView(id="x", start_nodes=1),), idle_nodes=1)
-    with pytest.raises(WorkloadError, match=r"'x'.*give default_s"):
+    with pytest.raises(WorkloadError, match=r"'x'.*default_s"):
         engine_from(view, "fcfs")
     engine = engine_from(view, "fcfs", default_s=7.0)
     engine.run()
     assert engine.table.rows[0].end_s == 7.0
-    with pytest.raises(WorkloadError, match="neither idle nodes"):
+    with pytest.raises(WorkloadError, match="no job runs or waits there"):
         engine_from(ClusterSnapshot(now_s=0.0), "fcfs")
+
+
+def test_nodes_may_be_added_but_not_those_taken_that_are_held() -> None:
+    wide = simulate_from(VIEW, "fcfs", nodes=10)
+    assert wide.runs[1].start_s == 100.0
+    assert wide.from_s == 100.0
+    # what waited before waits from the snapshot on
+    assert [run.submit_s for run in wide.runs] == [100.0, 100.0]
+    assert wide.metrics()["mean_wait_s"] == 0
+    with pytest.raises(WorkloadError, match="jobs hold 6 nodes, a machine of 5 is too small"):
+        simulate_from(VIEW, "fcfs", nodes=5)
+    with pytest.raises(WorkloadError, match="here: no job waits or runs"):
+        simulate_from(ClusterSnapshot(now_s=0.0, idle_nodes=1), "fcfs", name="here")
+
+
+def test_a_run_that_goes_on_is_recorded_from_its_first_decision(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    result = simulate_from(VIEW, "pwma-fpsma", trace=path)
+    trace = read_trace(path)
+    assert replay(trace).ok
+    assert trace.passes[0].snapshot.now_s == 100.0
+    assert [action.TAG for action in trace.passes[0].decision.actions] == ["shrink", "start"]
+    runs = {run.id: (run.start_s, run.end_s) for run in job_runs(trace.records)}
+    assert runs == {run.id: (run.start_s, run.end_s) for run in result.runs}
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative"])
+@pytest.mark.parametrize("t_s", [0, 1, 300, 600, 905, 1500.5, 2500])
+def test_from_any_moment_of_a_trace_the_same_policy_does_the_same(
+    policy: str, t_s: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.jsonl"
+    work = load("builtin:esp-10")
+    whole = simulate(work, policy, trace=path)
+    view = snapshot_at(read_trace(path), t_s)
+    assert view.idle_nodes + sum(job.nodes for job in view.jobs) == 16
+    rest = {run.id: run for run in simulate_from(view, policy).runs}
+    for run in whole.runs:
+        if run.submit_s > t_s:
+            assert run.id not in rest
+        elif run.end_s is not None and run.end_s > t_s and all(r.submit_s <= t_s for r in whole.runs):
+            assert run.start_s is not None
+            assert rest[run.id].start_s == pytest.approx(max(run.start_s, t_s))
+            assert rest[run.id].end_s == pytest.approx(run.end_s)
+
+
+def test_a_moment_of_a_trace_with_resizes_and_failures(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    work = workload(
+        rigid("a", 3, 20.0), malleable("b", 4, 1, 8, 30.0), nodes=8,
+        failures=Failures(listed=(NodeFailure(t_s=8.0, node=0, downtime_s=6.0),)),
+    )  # fmt: skip
+    simulate(work, "pwma-fpsma", trace=path)
+    trace = read_trace(path)
+    for t_s in (0.0, 5.0, 8.0, 9.0, 14.0, 15.0):
+        view = snapshot_at(trace, t_s)
+        pool = 7 if 8 <= t_s < 14 else 8
+        assert view.idle_nodes + sum(job.nodes for job in view.jobs) == pool, t_s
+        assert simulate_from(view, "pwma-fpsma").counts.starts >= 1
+    last = max(run.end_s or 0.0 for run in job_runs(trace.records))
+    for wrong in (-1.0, last + 1):
+        with pytest.raises(TraceError, match=rf"nothing is known of {wrong:g} s; the trace tells of 0 to"):
+            snapshot_at(trace, wrong)
+    with pytest.raises(TraceError, match="no policy was called"):
+        snapshot_at(Trace("empty", Header()), 0.0)

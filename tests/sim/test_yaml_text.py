@@ -84,6 +84,12 @@ def jobs(draw: st.DrawFn) -> Job:
             stages=(Compute(work=draw(positive), speed=speed), *rest),
             resize=draw(st.sampled_from(["anytime", "points"])),
         )
+        if program.resize == "points":
+            program = replace(
+                program,
+                on_reconfiguration=draw(st.just(()) | st.just((Delay(seconds=3.0),))),
+                on_expansion=draw(st.just(()) | st.just((Transfer(size_bytes=5e6, direction="read"),))),
+            )
     return Job(
         id="", submit_s=draw(st.floats(0, 1e6)), nodes=start, min_nodes=low, max_nodes=high, kind=kind,
         walltime_s=draw(st.none() | positive), priority=draw(st.integers(-9, 9)), runtime_s=runtime_s,

@@ -10,10 +10,13 @@ from stress_operations import OPERATIONS, make_sequence
 from stress_sequences import run
 
 SEQUENCES = 50
+#: Of these so many in every run of the tests, the others with the slow ones.
+_ALWAYS = 20
+_SEEDS = [*range(_ALWAYS), *(pytest.param(i, marks=pytest.mark.slow) for i in range(_ALWAYS, SEQUENCES))]
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("seed", range(SEQUENCES))
+@pytest.mark.parametrize("seed", _SEEDS)
 def test_nothing_that_must_hold_is_broken_by_a_random_sequence(seed: int) -> None:
     sequence = make_sequence(seed)
     report = run(sequence)

@@ -5,12 +5,16 @@ otherwise is counted in the notes. A ``cpu`` task ends with its slowest node and
 overlap. A scheduling point stands before each iteration of a phase except the very first; with
 ``final_scheduling_point: false`` (older files) also none after the last iteration of the phase. An evolving
 request is made before each iteration, and cut to the sizes of the job.
+
+``on_init`` is done at the start. After each resize all nodes do ``on_reconfiguration``; before that, after an
+expansion, the nodes that joined do ``on_expansion`` while the others wait, and ``num_nodes`` is their number
+there. These phases come on top of what the machine says a resize costs. A node that is lost is no resize.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dask_hpc.sim.formats.amounts import (
     BySize,
@@ -83,9 +87,9 @@ def read_program(model: Field, sizes: Sizes, speeds: Speeds) -> Program:
     model.mapping(_MODEL_KEYS)
     reader = _Reader(sizes, speeds)
     stages = reader.once(model, "on_init")
-    for key in ("on_reconfiguration", "on_expansion"):
-        if reader.once(model, key):
-            sizes.note(f"jobs whose {key} is left out: a resize costs what the machine says")
+    resized = reader.once(model, "on_reconfiguration")
+    joining = replace(sizes, low=1, high=max(1, sizes.high - sizes.low))
+    joined = _Reader(joining, speeds).once(model, "on_expansion")
     begun = False
     no_point_next = True
     for phase in model.need("phases").sequence():
@@ -100,7 +104,9 @@ def read_program(model: Field, sizes: Sizes, speeds: Speeds) -> Program:
         model.need("phases").fail(
             f"the job may have {most_steps(stages):g} steps; at most {MOST_STEPS} are simulated"
         )
-    return Program(stages=tuple(stages), resize="points")
+    return Program(
+        stages=tuple(stages), resize="points", on_reconfiguration=tuple(resized), on_expansion=tuple(joined)
+    )
 
 
 class _Reader:

@@ -39,8 +39,10 @@ MOST_STEPS = 10_000_000
 DEEPEST = 20
 
 
-def read_stages(place: Field, sizes: Sizes, speed: SpeedUp) -> tuple[Stage, ...]:
+def read_stages(place: Field, sizes: Sizes, speed: SpeedUp, inside: bool = False) -> tuple[Stage, ...]:
     """The stages that the list at `place` describes, for a job of `sizes` and `speed`.
+
+    `inside` a resize there are neither scheduling points nor requests.
 
     Raises
     ------
@@ -50,6 +52,8 @@ def read_stages(place: Field, sizes: Sizes, speed: SpeedUp) -> tuple[Stage, ...]
     stages = _stages(place, sizes, speed, 0)
     if not any(isinstance(stage, (Compute, Transfer, Delay)) for stage in _flat(stages)):
         place.fail("no stage takes any time; give a compute, read, write or delay")
+    if inside and any(isinstance(stage, (SchedulingPoint, Request)) for stage in _flat(stages)):
+        place.fail("has a point or a request, which cannot be within a resize")
     if most_steps(stages) > MOST_STEPS:
         place.fail(f"may have {most_steps(stages):g} steps; at most {MOST_STEPS} are simulated")
     return stages

@@ -20,6 +20,7 @@ from pathlib import Path
 from dask_hpc.errors import TraceError, WorkloadError
 from dask_hpc.sim.job import Job
 from dask_hpc.sim.machine import Machine
+from dask_hpc.sim.trace_check import check_events, check_view
 from dask_hpc.sim.workload import Workload, ordered
 from dask_hpc.trace import JobEvent, Pass
 from dask_hpc.trace_io import Trace, TraceWarning, read_trace
@@ -41,11 +42,13 @@ def read(path: str | Path) -> Workload:
         warnings.simplefilter("always", TraceWarning)
         try:
             trace = read_trace(path)
+            check_events(trace)
+            views = _views(trace)
         except TraceError as error:
             raise WorkloadError(str(error)) from None
     if caught:
         notes.append("the trace ends in the middle of a line")
-    return from_trace(trace, tuple(notes))
+    return _workload(trace, views, tuple(notes))
 
 
 def from_trace(trace: Trace, notes: tuple[str, ...] = ()) -> Workload:
@@ -56,7 +59,10 @@ def from_trace(trace: Trace, notes: tuple[str, ...] = ()) -> Workload:
     WorkloadError
         When no job of it can be simulated.
     """
-    seen = _views(trace)
+    return _workload(trace, _views(trace), notes)
+
+
+def _workload(trace: Trace, seen: Mapping[str, JobView], notes: tuple[str, ...]) -> Workload:
     submitted = {
         record.job for record in trace.records if isinstance(record, JobEvent) and record.state == "pending"
     }
@@ -91,11 +97,12 @@ def from_trace(trace: Trace, notes: tuple[str, ...] = ()) -> Workload:
 def _views(trace: Trace) -> Mapping[str, JobView]:
     """The first view of each job that a policy had."""
     views: dict[str, JobView] = {}
-    for record in trace.records:
+    for number, record in enumerate(trace.records):
         if isinstance(record, Pass):
             for view in record.snapshot.jobs:
-                if not view.is_default:
-                    views.setdefault(view.id, view)
+                if not view.is_default and view.id not in views:
+                    check_view(trace, number, view)
+                    views[view.id] = view
     return views
 
 
@@ -120,5 +127,8 @@ def _job(run: JobRun, view: JobView | None, begin_s: float) -> Job:
         priority=view.priority,
         runtime_s=held_node_s / reference,
         reference_nodes=reference,
+        preferred_nodes=view.preferred_nodes,
+        recorded_s=view.recorded_s,
         io_intensity=view.io_intensity,
+        io_by_nodes=view.io_by_nodes,
     )

@@ -41,7 +41,9 @@ Rules of the file: every value is checked when the file is read; an error names 
 
 Further keys of a job: `id` (unique), `user`, `preferred_nodes` (what a moldable start aims at),
 `io_by_nodes` (share of time in I/O by size), `recorded` (run time of an earlier run on the preferred size),
-`checkpoint_interval`, `data_bytes`, `evolving` (true: only the application asks for other sizes). The machine
+`checkpoint_interval`, `data_bytes`, `on_reconfiguration` and `on_expansion` (stages after each resize at a
+point, of all nodes and, before that, of those that joined, whose number `nodes` is there), `evolving` (true:
+only the application asks for other sizes). The machine
 may also have `node_mtbf` and `downtime` (random failures of each node) and `adaptation` (what a resize costs:
 none, published, or the fields of `dask_hpc.sim.machine.AdaptationCost`). Bounds that are not given are those
 of the machine. `dask_hpc.sim.formats.yaml_text.dump` writes any workload in this format.
@@ -68,7 +70,10 @@ from dask_hpc_policies import constraints
 from dask_hpc_policies.jobspec import FIELDS, InvalidJob, JobSpec, job_spec_from_mapping, resolve
 from dask_hpc_policies.model import JobKind
 
-_SHARED = ("speedup", "runtime", "reference_nodes", "stages", "resize", "data_bytes", "checkpoint_interval")
+_SHARED = (
+    "speedup", "runtime", "reference_nodes", "stages", "resize", "data_bytes", "checkpoint_interval",
+    "on_reconfiguration", "on_expansion",
+)  # fmt: skip
 _OWN = (
     "id", "submit", "application", "user", "count", "every", "preferred_nodes", "io_by_nodes", "evolving",
     "recorded",
@@ -186,7 +191,17 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
         if resize is not None and resize.text(("anytime", "points")) == "points":
             when = "points"
         sizes = Sizes(low, high, tables=True)
-        program = Program(stages=read_stages(stages, sizes, speed), resize=when)
+        joining = Sizes(1, max(1, high - low), tables=True)
+        after, joined = keys.get("on_reconfiguration"), keys.get("on_expansion")
+        for given in (after, joined):
+            if given is not None and when != "points":
+                given.fail("is for jobs with resize: points")
+        program = Program(
+            stages=read_stages(stages, sizes, speed),
+            resize=when,
+            on_reconfiguration=() if after is None else read_stages(after, sizes, speed, inside=True),
+            on_expansion=() if joined is None else read_stages(joined, joining, speed, inside=True),
+        )
     elif resize is not None:
         resize.fail("is for jobs with stages")
     else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -95,6 +96,10 @@ def _job(job: Job) -> dict[str, Any]:
     else:
         data["resize"] = job.program.resize
         data["stages"] = [_stage(stage, job, speed) for stage in job.program.stages]
+        joining = replace(job, min_nodes=1, max_nodes=max(1, job.max_nodes - job.min_nodes))
+        for key, place in (("on_reconfiguration", job), ("on_expansion", joining)):
+            if stages := getattr(job.program, key):
+                data[key] = [_stage(stage, place, speed) for stage in stages]
     return data
 
 

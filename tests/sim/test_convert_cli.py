@@ -1,0 +1,117 @@
+"""`dask hpc convert`, and `--recorded`: workloads kept as YAML, estimates from earlier runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dask_hpc.cli import hpc
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(hpc, list(arguments), prog_name="dask hpc")
+
+
+def read(*arguments: str) -> dict[str, Any]:
+    result = call(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def refused(result: Result, code: int, *parts: str) -> None:
+    assert (result.exit_code, result.stdout) == (code, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    for part in parts:
+        assert part in line
+
+
+@pytest.mark.parametrize("source", ["builtin:esp-10", "builtin:five-jobs", "builtin:node-stealing"])
+def test_what_is_converted_runs_as_the_source_does(source: str, tmp_path: Path) -> None:
+    out = tmp_path / "kept.yaml"
+    chosen = ("--malleable-share", "0.5", "--seed", "7")
+    written = read("convert", source, str(out), *chosen)
+    text = out.read_text()
+    assert text.startswith(f"# converted from {source} by dask-hpc ")
+    assert "declared malleable (seed 7)" in text
+    first = read("simulate", source, "--policy", "pwma-fpsma", *chosen)
+    second = read("simulate", str(out), "--policy", "pwma-fpsma")
+    assert written["jobs"] == len(first["jobs"])
+    times = [[(job["id"], job["start_s"], job["end_s"]) for job in run["jobs"]] for run in (first, second)]
+    assert times[0] == times[1]
+    assert first["machine"]["nodes"] == second["machine"]["nodes"] == written["nodes"]
+
+
+def test_a_file_that_exists_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "kept.yaml"
+    out.write_text("mine")
+    refused(call("convert", "builtin:esp-10", str(out)), 1, "kept.yaml exists; --force replaces it")
+    assert out.read_text() == "mine"
+    result = call("convert", "builtin:esp-10", str(out), "--force")
+    assert result.stdout == f"10 jobs written to {out}\n"
+    refused(call("convert", "builtin:esp-10", str(tmp_path / "a.swf")), 2, "must end in .yaml or .yml")
+    refused(call("convert", "builtin:esp-10", str(tmp_path / "no" / "a.yml")), 1, "cannot be written")
+    refused(call("convert", "builtin:none", str(tmp_path / "b.yml")), 1, "unknown workload")
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.yaml"]
+
+
+def late(folder: Path) -> str:
+    """A workload whose walltimes are far too long: the last job could go ahead, and EASY does not know."""
+    path = folder / "late.yaml"
+    path.write_text(
+        "machine: {nodes: 4}\njobs:\n"
+        "- {name: long, nodes: 3, runtime: 10, walltime: 100}\n"
+        "- {name: wide, nodes: 4, runtime: 10, walltime: 100, submit: 1}\n"
+        "- {name: small, nodes: 1, runtime: 8, walltime: 1000, submit: 2}\n"
+    )
+    return str(path)
+
+
+def starts(found: dict[str, Any]) -> dict[str, float]:
+    return {job["name"]: job["start_s"] for job in found["jobs"]}
+
+
+@pytest.mark.parametrize("form", ["trace", "result", "sacct"])
+def test_recorded_runs_become_estimates(form: str, tmp_path: Path) -> None:
+    source = late(tmp_path)
+    trace = tmp_path / "run.jsonl.gz"
+    first = read("simulate", source, "--policy", "easy", "--trace", str(trace))
+    assert starts(first) == {"long": 0, "wide": 10, "small": 20}
+    files = {"trace": trace, "result": tmp_path / "result.json", "sacct": tmp_path / "jobs.sacct"}
+    files["result"].write_text(json.dumps(first))
+    files["sacct"].write_text(
+        "JobID|JobName|State|NNodes|Submit|Start|ElapsedRaw\n"
+        "1|long|COMPLETED|3|2024-01-01T00:00:00|2024-01-01T00:00:00|10\n"
+        "2|wide|COMPLETED|4|2024-01-01T00:00:00|2024-01-01T00:00:10|10\n"
+        "3|small|COMPLETED|1|2024-01-01T00:00:00|2024-01-01T00:00:20|8\n"
+    )
+    again = read("simulate", source, "--policy", "easy", "--recorded", str(files[form]))
+    assert starts(again) == {"long": 0, "wide": 10, "small": 2}
+    assert "3 of 3 jobs have estimates from recorded runs" in again["workload"]["notes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.txt", "", "ends in .jsonl, .json, .sacct"),
+        ("a.json", "[]", "is no result of a simulation"),
+        ("a.json", "{", "the file may be cut off"),
+        ("a.json", '{"kind": "simulation", "jobs": [{"nodes": [[0, 1, 2]]}]}', "jobs[0].nodes[0]"),
+        ("a.json", '{"kind": "simulation", "jobs": [{"nodes": [[0, -1]]}]}', "jobs[0].nodes[0][1]"),
+        ("a.json", '{"kind": "simulation", "jobs": []}', "none of 0 runs"),
+        ("a.jsonl", "what?", "line 1"),
+        ("a.sacct", "what?", "line 1"),
+        ("absent.json", None, "cannot be read"),
+    ],
+)
+def test_no_recorded_runs_is_one_line(name: str, text: str | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text + "\n")
+    result = call("simulate", "builtin:esp-10", "--policy", "easy", "--recorded", str(path))
+    refused(result, 1, name, said)

@@ -1,0 +1,54 @@
+"""ESP, a hundred times as fast, inside one allocation, on workers that ``srun`` has started."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from outside import PATHS
+
+#: One job: scheduler, sixteen workers and the comparison.
+SCRIPT = """
+    {python} -m distributed.cli.dask_scheduler --host 127.0.0.1 --port 0 --no-dashboard \\
+        --scheduler-file {folder}/scheduler.json &
+    scheduler=$!
+    until [ -s {folder}/scheduler.json ]; do sleep 0.2; done
+    srun --ntasks=16 --overcommit {python} -m distributed.cli.dask_worker --host 127.0.0.1 --no-dashboard \\
+        --no-nanny --nthreads 1 --memory-limit 0 --local-directory {folder} \\
+        --scheduler-file {folder}/scheduler.json &
+    workers=$!
+    {python} -m dask hpc parity builtin:esp-10 --speed 100 --task-length "120 ms" --policy {policy} \\
+        --malleable-share {malleable} --cluster {folder}/scheduler.json --json
+    code=$?
+    kill $workers $scheduler
+    wait
+    exit $code
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("policy", "malleable", "changes"), [("easy", 0, 30), ("pwma-fpsma", 1, 51)])
+def test_esp_in_one_allocation_does_the_same_as_simulated(
+    cluster: Any, tmp_path: Path, policy: str, malleable: int, changes: int
+) -> None:
+    script = SCRIPT.format(python=sys.executable, folder=tmp_path, policy=policy, malleable=malleable)
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n" + textwrap.dedent(script))
+    environment = f"--export=ALL,PYTHONPATH={PATHS},DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
+    files = (f"--output={tmp_path}/out", f"--error={tmp_path}/err", f"--chdir={tmp_path}")
+    number = int(cluster.submit(f"sh {tmp_path}/job.sh", "--nodes=6", "--exclusive", environment, *files))
+    state = cluster.wait_for(number, "COMPLETED", "FAILED", "TIMEOUT", timeout_s=180)
+    said = (tmp_path / "err").read_text()[-3000:]
+    found = json.loads((tmp_path / "out").read_text() or "{}")
+    assert found, said
+    wrong = {name: found[name] for name in ("missing", "extra", "swaps", "close_events", "task_overrun")}
+    assert found["same_sequence"], wrong
+    assert len(found["live"]) == found["changes"] == changes
+    # beside what a busy machine adds to each task; see the test outside of Slurm
+    assert 0.99 < found["makespan_ratio"] <= 1.1 * (1 + found["task_overrun"]), wrong
+    assert (found["holds"], state) == (
+        (True, "COMPLETED") if found["makespan_ratio"] <= 1.1 else (False, "FAILED")
+    ), said
