@@ -6,7 +6,7 @@ import pytest
 
 from dask_hpc_policies import registry
 from dask_hpc_policies.params import ParameterError, Parameters
-from dask_hpc_widgets.model import PolicyModel
+from dask_hpc_widgets.model import PolicyModel, changes, title
 
 FIELDS = [
     (name, one)
@@ -57,7 +57,8 @@ def test_bounds_and_choices_are_valid_and_reach_the_specification(name, one):
     values = choices.get(one.kind) or [bound for bound in (one.lo, one.hi) if bound is not None]
     for value in values:
         model = PolicyModel(start)
-        assert model.type(one.name, one.format(value)) == ""
+        said = model.type(one.name, one.format(value))
+        assert said == model.errors.get("", "")
         if one.name in ("mtct_lower", "mtct_upper") and model.errors:
             # valid alone, but the lower bound would not be below the upper one
             assert list(model.errors) == [""]
@@ -67,3 +68,90 @@ def test_bounds_and_choices_are_valid_and_reach_the_specification(name, one):
         assert model.errors == {}
         again = PolicyModel(model.spec())
         assert one.validate(again.texts[one.name]) == value
+
+
+CUSTOM = {"policy": "mine:Mine", "params": {"a": 1}, "custom": True}
+EASY = registry.spec_of(registry.create("easy"))
+CALM = registry.spec_of(registry.create("calm"))
+
+
+def test_fields_that_are_wrong_together_say_so_where_it_is_typed():
+    model = PolicyModel(registry.spec_of(registry.create({"policy": "pwma-fpsma", "compose": ["mtct"]})))
+    model.type("mtct_lower", "0.9")
+    assert "mtct_lower" in model.type("mtct_upper", "0.8")
+    assert list(model.errors) == [""]
+    with pytest.raises(ParameterError, match="mtct"):
+        model.changes()
+
+
+def test_members_that_share_a_parameter_stay_as_they_are_until_it_is_typed():
+    members = [{"policy": "pwma-fpsma", "params": {"min_remaining_s": s}} for s in (10.0, 20.0)]
+    spec = registry.spec_of(registry.create({"policy": "chain", "policies": members}))
+    model = PolicyModel(spec)
+    assert model.spec() == spec
+    assert model.changes() == ()
+    model.type("min_remaining_s", "30 s")
+    assert [m["params"]["min_remaining_s"] for m in model.spec()["policies"]] == [30.0, 30.0]
+
+
+def test_the_difference_names_policy_and_parameters_with_units():
+    model = PolicyModel(CALM)
+    assert model.changes() == ()
+    model.type("cooldown_s", "2 min")
+    (change,) = model.changes()
+    assert (change.name, change.after) == ("cooldown_s", "120.0 s")
+    assert change.before.endswith(" s")
+    policy, *rest = changes(CALM, EASY)
+    assert (policy.name, policy.before, policy.after) == ("policy", title(CALM), "easy")
+    gone = {change.name: (change.before, change.after) for change in rest}
+    assert gone["cooldown_s"] == (model_text(CALM, "cooldown_s"), "")
+    assert [c.name for c in changes(CUSTOM, EASY)][:1] == ["policy"]
+
+
+def model_text(spec, name):
+    return PolicyModel(spec).texts[name]
+
+
+def test_titles_tell_compositions_apart():
+    assert title(EASY) == "easy"
+    assert title({"policy": "chain", "policies": [EASY, {"policy": "fixed"}]}) == "chain(easy, fixed)"
+    assert title({"policy": "easy", "compose": [{"clamp": {}}, {"mtct": {}}]}) == "easy + clamp + mtct"
+
+
+def test_revert_takes_back_one_apply_at_a_time():
+    model = PolicyModel(EASY)
+    assert model.previous is None
+    for name in ("fcfs", "calm"):
+        model.load(name)
+        model.applied(model.spec())
+        assert model.changes() == ()
+    assert model.previous == registry.spec_of(registry.create("fcfs"))
+    model.reverted(model.previous)
+    assert model.spec() == model.running == registry.spec_of(registry.create("fcfs"))
+    assert model.previous == EASY
+    model.reverted(EASY)
+    assert model.previous is None
+
+
+def test_an_object_cannot_be_edited_nor_brought_back():
+    model = PolicyModel(CUSTOM)
+    assert model.changes()[0].before == "mine:Mine"
+    model.applied(model.spec())
+    assert model.previous is None
+
+
+def test_a_change_by_somebody_else_leaves_nothing_to_revert_and_edits_alone():
+    model = PolicyModel(EASY)
+    assert not model.report(EASY)
+    model.load("fcfs")
+    model.applied(model.spec())
+    assert model.report(CALM)
+    assert model.previous is None
+    # nothing was edited: the form follows
+    assert model.spec() == CALM
+    model.type("cooldown_s", "2 min")
+    assert model.report(EASY)
+    assert model.texts["cooldown_s"] == "2 min"
+    model.type("cooldown_s", "never")
+    assert model.report(CALM)
+    assert model.texts["cooldown_s"] == "never"

@@ -1,0 +1,69 @@
+"""What Apply would do at once: nobody loses nodes unasked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dask_hpc_policies import registry
+from dask_hpc_policies.decision import Decision, Reason, ReasonCode, Steal
+from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
+from dask_hpc_widgets.effect import Effect, effect
+
+BUSY = ClusterSnapshot(
+    now_s=100.0,
+    nodes=tuple(NodeView(id=f"n{i}", job="heat-1") for i in range(4)),
+    jobs=(
+        JobView(id="heat-1", name="heat", state="running", nodes=4, min_nodes=1, max_nodes=4, start_s=1.0),
+        JobView(id="late", name="late", state="pending", min_nodes=2, max_nodes=2, submit_s=50.0),
+    ),
+)
+
+
+def test_a_policy_that_makes_room_names_whom_it_shrinks():
+    found = effect({"policy": "pwma-fpsma"}, BUSY)
+    (sentence,) = found.takes
+    assert sentence.startswith("heat-1 (heat) shrinks from 4 to 2 nodes: ")
+    assert [text.split(":")[0] for text in found.gives] == ["late starts on 2 nodes"]
+    assert found.failure == ""
+
+
+def test_a_policy_that_waits_takes_nothing():
+    assert effect({"policy": "fcfs"}, BUSY) == Effect()
+
+
+def test_without_jobs_no_policy_is_asked(monkeypatch):
+    monkeypatch.setattr(registry, "create", lambda spec: None)
+    assert effect({"policy": "fcfs"}, ClusterSnapshot(now_s=0.0)) == Effect()
+
+
+@pytest.mark.parametrize(
+    ("decide", "failure"),
+    [
+        (lambda view, state: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda view, state: ("nothing", None), "TypeError: decide returned str, not a Decision"),
+        (lambda view, state: None, "TypeError: cannot unpack"),
+    ],
+)
+def test_a_policy_that_fails_is_no_error(monkeypatch, decide, failure):
+    broken = SimpleNamespace(name="broken", initial_state=lambda: None, decide=decide)
+    monkeypatch.setattr(registry, "create", lambda spec: broken)
+    assert effect({"policy": "broken"}, BUSY).failure.startswith(failure)
+
+
+def test_the_policy_sees_why_it_is_asked_and_an_interruption_is_named(monkeypatch):
+    seen = []
+
+    def decide(view, state):
+        seen.append((view.trigger, view.jobs, state))
+        reason = Reason(ReasonCode.NODE_STOLEN, "late is more urgent")
+        gone = Steal(job="not-there", thief="late", stolen_nodes=1, reason=reason)
+        steal = Steal(job="heat-1", thief="late", stolen_nodes=2, reason=reason)
+        return Decision(actions=(gone, steal)), state
+
+    thief = SimpleNamespace(name="thief", initial_state=lambda: "fresh", decide=decide)
+    monkeypatch.setattr(registry, "create", lambda spec: thief)
+    found = effect({"policy": "thief"}, BUSY)
+    assert seen == [("settings", BUSY.jobs, "fresh")]
+    assert found.takes == ("heat-1 (heat) is interrupted and loses its 4 nodes: late is more urgent",)
