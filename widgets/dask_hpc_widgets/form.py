@@ -1,0 +1,223 @@
+"""The policy form: one row a declared parameter, with its unit, bounds, help and error.
+
+Rules of the file: widgets and the model alone, no cluster. A control holds what is typed; whether it is valid
+only the model says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+
+from dask_hpc_policies import registry
+from dask_hpc_policies.params import Parameter
+from dask_hpc_widgets import markup
+from dask_hpc_widgets.model import PolicyModel, is_custom, title
+
+#: Values of the choice of policies that are no names.
+_RUNNING, _FILE = "\0running", "\0file"
+_FULL = {"width": "100%"}
+#: Two columns where there is room for them, one where there is not.
+_ROW = {
+    "width": "100%",
+    "grid_template_columns": "repeat(auto-fit, minmax(min(100%, 19rem), 1fr))",
+    "grid_gap": "0 1rem",
+}
+
+
+class PolicyForm:
+    """Widgets to choose a policy and its parameters.
+
+    Parameters
+    ----------
+    model
+        What is edited. Call `refresh` after changing it otherwise than by the form.
+    changed
+        Called after everything that a person changes, valid or not.
+    """
+
+    def __init__(self, model: PolicyModel, changed: Callable[[], None] = lambda: None) -> None:
+        self.model = model
+        self._changed = changed
+        self._filling = False
+        self._file = ""
+        self.policy = widgets.Dropdown(
+            description="Policy",
+            tooltip="What decides about the nodes of jobs. Choosing one loads its default parameters.",
+            style={"description_width": "13rem"},
+            layout=_FULL,
+        )
+        #: Control of each parameter by name, and what is said beside it.
+        self.controls: dict[str, Any] = {}
+        self.says: dict[str, Any] = {}
+        #: What the chosen policy is, or why it cannot be.
+        self.about = widgets.HTML(layout=_FULL)
+        self._rows = widgets.VBox(layout=_FULL)
+        self.path = widgets.Text(
+            description="Policy file",
+            placeholder="policy.yaml",
+            tooltip="Path of a YAML file with a policy, on the machine of the notebook's kernel",
+            style={"description_width": "13rem"},
+            layout=_FULL,
+        )
+        self.load = widgets.Button(description="Load file", tooltip="Edit the policy in this file")
+        self.save = widgets.Button(
+            description="Save file", tooltip="Write the policy as chosen here to this file, which is replaced"
+        )
+        files = widgets.GridBox([self.path, widgets.HBox([self.load, self.save])], layout=_ROW)
+        choice = widgets.GridBox([self.policy, self.about], layout=_ROW)
+        style = widgets.HTML(markup.style())
+        self.box = widgets.VBox([style, choice, self._rows, files], layout=_FULL)
+        self.policy.observe(self._choose, names="value")
+        self.load.on_click(self._load)
+        self.save.on_click(self._save)
+        self._choice: str = _RUNNING
+        if is_custom(model.running):
+            self._choice = str(model.spec()["policy"])
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what the model holds; rows are made anew when the parameters are others."""
+        self._filling = True
+        try:
+            names = [*registry.names(), *registry.library_names()]
+            running = f"as it runs: {title(self.model.running)}"
+            options = [] if is_custom(self.model.running) else [(running, _RUNNING)]
+            options += [(name, name) for name in names]
+            options += [(f"file {self._file}", _FILE)] if self._choice == _FILE else []
+            if tuple(options) != self.policy.options:
+                self.policy.options = options
+            known = self._choice in {value for _, value in options}
+            self.policy.value = self._choice if known else self._named()
+            self._fill()
+        finally:
+            self._filling = False
+        self._describe()
+        self.show_errors()
+
+    def follow(self) -> None:
+        """Show the policy that runs, as the model has it."""
+        self._choice = _RUNNING
+        self.refresh()
+
+    def close(self) -> None:
+        """Take every widget out of the kernel and out of the page."""
+        for widget in _below(self.box):
+            widget.close()
+
+    def _named(self) -> str | None:
+        name = self.model.spec()["policy"] if not self.model.errors else None
+        return name if name in registry.names() else None
+
+    def _fill(self) -> None:
+        declared = list(self.model.parameters)
+        if [one.name for one in declared] != list(self.controls):
+            old = list(self._rows.children)
+            self.controls = {one.name: _control(one) for one in declared}
+            self.says = {one.name: widgets.HTML(layout=_FULL) for one in declared}
+            self._rows.children = [
+                widgets.GridBox([self.controls[one.name], self.says[one.name]], layout=_ROW)
+                for one in declared
+            ]
+            for one in declared:
+                self.controls[one.name].observe(self._typed(one.name), names="value")
+            # nothing of a form that is gone stays in the kernel
+            for row in old:
+                for widget in _below(row):
+                    widget.close()
+        for one in declared:
+            self.controls[one.name].value = self.model.texts[one.name]
+
+    def _describe(self) -> None:
+        try:
+            value = self.policy.value
+            told = registry.describe(value) if value not in (_RUNNING, _FILE, None) else None
+        except ValueError as error:
+            self.about.value = markup.part(markup.alert(str(error)))
+            return
+        text = told["summary"] if told else ""
+        if not self.controls:
+            text = f"{text} It has no parameters.".strip()
+        self.about.value = markup.part(markup.soft(text)) if text else ""
+
+    # ---------------------------------------------------------------- people
+
+    def _choose(self, change: dict[str, Any]) -> None:
+        if self._filling or change["new"] is None:
+            return
+        self._choice = change["new"]
+        if self._choice != _FILE:
+            self.model.load(self.model.running if self._choice == _RUNNING else self._choice)
+        self.refresh()
+        self._changed()
+
+    def _typed(self, name: str) -> Callable[[dict[str, Any]], None]:
+        def typed(change: dict[str, Any]) -> None:
+            if not self._filling:
+                self.show_errors(name, self.model.type(name, change["new"]))
+                self._changed()
+
+        return typed
+
+    def _load(self, _: Any) -> None:
+        path = Path(self.path.value.strip()).expanduser()
+        try:
+            self.model.load(path)
+        except ValueError as error:
+            self.about.value = markup.part(markup.alert(str(error)))
+            return
+        self._choice, self._file = _FILE, path.name
+        self.refresh()
+        self._changed()
+
+    def _save(self, _: Any) -> None:
+        text = self.path.value.strip()
+        try:
+            if not text.endswith((".yaml", ".yml")):
+                raise ValueError(f"policy file is {text!r}: give it a name that ends in .yaml")
+            self.model.save(Path(text).expanduser())
+        except (ValueError, OSError) as error:
+            self.about.value = markup.part(markup.alert(f"not saved: {error}"))
+            return
+        self.about.value = markup.part(markup.soft(f"Saved as {text}."))
+
+    def show_errors(self, typed: str = "", error: str = "") -> None:
+        """Say in each row what is wrong with it; `error` is what was said of the field `typed` just now."""
+        errors = self.model.errors
+        if "" in errors and not error:
+            # wrong together: at the last field, unless one was typed
+            typed, error = next(reversed(self.controls), ""), errors[""]
+        for one in self.model.parameters:
+            wrong = errors.get(one.name) or (error if one.name == typed else "")
+            text = markup.alert(wrong) if wrong else markup.soft(_hint(one))
+            self.says[one.name].value = markup.part(text)
+
+
+def _below(widget: Any) -> list[Any]:
+    """A widget and all that it holds, their layouts and styles included."""
+    own = [getattr(widget, name, None) for name in ("layout", "style")]
+    inside = [below for child in getattr(widget, "children", ()) for below in _below(child)]
+    return [*inside, *(part for part in own if part is not None), widget]
+
+
+def _control(one: Parameter) -> Any:
+    label = one.label or one.name
+    common: dict[str, Any] = {
+        "description": f"{label} ({one.unit})" if one.unit else label,
+        "tooltip": f"{one.name}: {_hint(one)}",
+        "style": {"description_width": "13rem"},
+        "layout": _FULL,
+    }
+    if one.kind in ("choice", "bool"):
+        values = list(one.choices) if one.kind == "choice" else ["true", "false"]
+        return widgets.Dropdown(options=[*values, *(["none"] if one.none_ok else [])], **common)
+    return widgets.Text(placeholder=one.allowed, **common)
+
+
+def _hint(one: Parameter) -> str:
+    """Help and allowed values of a parameter in words."""
+    allowed = f"Allowed: {one.allowed}."
+    return f"{one.help.rstrip('.')}. {allowed}" if one.help else allowed
