@@ -62,7 +62,7 @@ def looks(jobs: Sequence[JobHistory]) -> dict[str, Look]:
     """The look of every job, by id, in order of submission."""
     return {
         job.run.id: Look(
-            letter=_letters(index),
+            letter=letters(index),
             color=COLORS[index % len(COLORS)],
             pattern=PATTERNS[index % len(PATTERNS)],
             fill_id=f"job{index % (len(COLORS) * len(PATTERNS))}",
@@ -71,7 +71,7 @@ def looks(jobs: Sequence[JobHistory]) -> dict[str, Look]:
     }
 
 
-def _letters(index: int) -> str:
+def letters(index: int) -> str:
     """A to Z, then AA, AB, ..."""
     text = ""
     index += 1

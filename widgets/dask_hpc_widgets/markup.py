@@ -11,7 +11,20 @@ from collections.abc import Iterable, Sequence
 
 from dask_hpc.report_svg import escape, format_seconds
 
-__all__ = ["Column", "alert", "badge", "bar", "escape", "page", "part", "seconds", "soft", "style", "table"]
+__all__ = [
+    "Column",
+    "alert",
+    "badge",
+    "bar",
+    "escape",
+    "page",
+    "part",
+    "roughly",
+    "seconds",
+    "soft",
+    "style",
+    "table",
+]
 
 #: Styles of everything inside of an element of class ``dask-hpc``.
 CSS = """
@@ -108,3 +121,17 @@ def bar(share: float) -> str:
 def seconds(value: float | None, none: str = "n/a") -> str:
     """A duration as text, `none` when there is none."""
     return none if value is None else format_seconds(value)
+
+
+def roughly(value: float | None, none: str = "n/a") -> str:
+    """A duration that goes on, in steps so coarse that a page which shows it seldom changes.
+
+    Whole seconds below ten, five below a minute, then two digits of the largest fitting unit.
+    """
+    if value is None:
+        return none
+    if value < 60:
+        return f"{value // (1 if value < 10 else 5) * (1 if value < 10 else 5):.0f} s"
+    unit_s, unit = next(pair for pair in ((86_400, "d"), (3_600, "h"), (60, "min")) if value >= pair[0])
+    count = value / unit_s
+    return f"{int(count * 10) / 10:g} {unit}" if count < 10 else f"{int(count)} {unit}"

@@ -1,0 +1,196 @@
+"""Views are pure: data in, HTML out; what users named is escaped and nothing is said by colour alone."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_hpc_widgets import markup, views
+from dask_hpc_widgets.views import Picture, View
+
+EVIL = "<script>alert('x')</script>\"&"
+
+
+def job(**changes):
+    return {
+        "id": "heat-1", "name": "heat", "state": "running", "kind": "malleable", "nodes": 3, "min_nodes": 1,
+        "max_nodes": 4, "constraint": "any", "priority": 0, "submit_s": 10.0, "start_s": 12.0, "end_s": None,
+        "wait_s": 2.0, "turnaround_s": None, "closed": False, "unfinished_tasks": 7, "processing_tasks": 2,
+        "held_tasks": 5, "below_minimum": False, "expansions": 1, "shrinks": 2, "mtct": None,
+        "mtct_previous": None, "phases": [], "reason": "2 idle nodes", **changes,
+    }  # fmt: skip
+
+
+def node(id, holder=None, **changes):
+    return {
+        "id": id, "job": holder, "state": "up", "workers": 1, "nthreads": 2, "memory_bytes": 2**31,
+        "walltime_left_s": None, "domain": None, **changes,
+    }  # fmt: skip
+
+
+def decision(**changes):
+    return {
+        "t_s": 30.0, "trigger": "submit", "action": "shrink", "job": "heat-1", "nodes": 2,
+        "reason_code": "head-job-waits", "reason": "late waits for 2 nodes", "result": "done",
+        "latency_s": 0.25, **changes,
+    }  # fmt: skip
+
+
+def picture(jobs=(), nodes=(), decisions=(), now_s=100.0, **status):
+    return Picture(
+        status={"now_s": now_s, "nodes": list(nodes), "pool_nodes": len(nodes), **status},
+        jobs=list(jobs),
+        decisions=list(decisions),
+    )
+
+
+class Text(HTMLParser):
+    """The text of a piece of HTML, and whether every element is closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.parts, self.tags = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.parts.append(data)
+
+
+def text(html):
+    parser = Text()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == []
+    return " ".join(" ".join(parser.parts).split())
+
+
+FULL = picture(
+    [job(), job(id="late-2", name="late", state="pending", nodes=0, start_s=None, wait_s=None)],
+    [
+        node("a", "heat-1", walltime_left_s=90.0),
+        node("b", state="lost"),
+        node("c", "heat-1", state="draining"),
+    ],
+    [decision(), decision(t_s=95.0, action="hold", job="late-2", nodes=None, result="held", latency_s=None)],
+)
+
+
+@pytest.mark.parametrize("view", views.registered(), ids=lambda view: view.name)
+def test_what_users_name_is_text_and_never_markup(view):
+    evil = picture(
+        [job(id=EVIL, name=EVIL, reason=EVIL, state=EVIL, kind=EVIL, constraint=EVIL)],
+        [node(EVIL, EVIL), node(EVIL, None)],
+        [decision(job=EVIL, reason=EVIL, action=EVIL, result=EVIL, trigger=EVIL, reason_code=EVIL)],
+    )
+    parser = Text()
+    parser.feed(view.html(evil))
+    assert "script" not in parser.tags
+    assert EVIL in text(view.html(evil))
+
+
+@pytest.mark.parametrize("view", views.registered(), ids=lambda view: view.name)
+def test_an_empty_cluster_says_what_to_expect(view):
+    assert len(text(view.html(picture()))) > 20
+
+
+@given(st.text(), st.text(), st.floats(0, 1e9), st.integers(0, 10_000))
+def test_any_name_gives_whole_markup(name, reason, t_s, nodes):
+    for view in views.registered():
+        html = view.html(
+            picture(
+                [job(name=name, reason=reason, nodes=nodes, submit_s=t_s)],
+                [node(name, name, walltime_left_s=t_s)],
+                [decision(reason=reason, job=name, t_s=t_s)],
+                now_s=t_s,
+            )
+        )
+        assert text(html)
+
+
+def test_jobs_show_state_size_bounds_tasks_times_and_why():
+    shown = text(views.named("jobs").html(FULL))
+    assert "heat heat-1 running 3 (malleable: 1 to 4)" in shown
+    assert "2 on workers, 5 held, 7 unfinished" in shown
+    assert "1 up, 2 down 2 idle nodes" in shown
+    # waits since 10 s, has not started
+    assert "late late-2 pending 0 (malleable: 1 to 4)" in shown
+    assert "1.5 min not started" in shown
+
+
+def test_a_job_below_its_minimum_and_a_rigid_one_say_so():
+    rows = [job(below_minimum=True, nodes=1, min_nodes=2), job(kind="rigid", constraint="pof2")]
+    shown = text(views.named("jobs").html(picture(rows)))
+    assert "1 below its minimum (malleable: 2 to 4)" in shown
+    assert "3 (rigid: always 4, pof2)" in shown
+
+
+def test_ended_jobs_come_after_the_active_ones_newest_first_and_are_counted():
+    ended = [job(id=f"e-{i}", name=f"e{i}", state="completed", end_s=20.0 + i) for i in range(15)]
+    shown = text(views.named("jobs").html(picture([*ended, job()])))
+    assert re.findall(r"\b(e-\d+|heat-1)\b", shown) == ["heat-1", *(f"e-{i}" for i in range(14, 4, -1))]
+    assert "5 more jobs are not shown" in shown
+
+
+def test_the_node_map_tells_holder_state_and_walltime_without_colour():
+    shown = text(re.sub(r'style="[^"]*"|class="[^"]*"', "", views.named("nodes").html(FULL)))
+    assert "3 nodes; 2 held by jobs; 0 for plain work or idle; 1 draining; 1 lost" in shown
+    assert "the first ends in 1.5 min" in shown
+    assert "a A heat 2 threads, 2 GiB 1.5 min of walltime left" in shown
+    assert "b no job lost: expected back" in shown
+    assert "c A heat draining: leaves its job" in shown
+
+
+def test_a_large_pool_is_counted_whole_and_shown_in_part():
+    html = views.named("nodes").html(picture(nodes=[node(f"n{i}") for i in range(1000)]))
+    assert html.count("<li") == 256
+    assert "1000 nodes; 0 held by jobs; 1000 for plain work or idle" in html
+    assert "744 more nodes are not shown" in html
+
+
+def test_decisions_are_newest_first_with_reason_and_result():
+    shown = text(views.named("decisions").html(FULL))
+    first, second = shown.index("hold held"), shown.index("shrink to 2 nodes done in 0.25 s")
+    assert first < second
+    assert "late waits for 2 nodes (head-job-waits, on submit)" in shown
+    many = picture(decisions=[decision(reason=f"r{i}") for i in range(100)])
+    assert re.findall(r"\br\d+", text(views.named("decisions").html(many))) == [
+        f"r{i}" for i in range(99, 69, -1)
+    ]
+
+
+def test_a_view_is_one_registration(monkeypatch):
+    monkeypatch.setattr(views, "_views", dict(views._views))
+    mine = View(name="power", title="Power", html=lambda picture: "<p>1 kW</p>")
+    views.register(mine)
+    assert views.registered()[-1] is views.named("power") is mine
+    views.register(mine)
+    with pytest.raises(ValueError, match="'power' is registered"):
+        views.register(View(name="power", title="Other", html=mine.html))
+    with pytest.raises(ValueError, match="jobs, nodes, decisions, power"):
+        views.named("nothing")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "n/a"), (0.0, "0 s"), (9.9, "9 s"), (14.9, "10 s"), (59.9, "55 s"), (60.0, "1 min"),
+     (95.0, "1.5 min"), (660.0, "11 min"), (3599.0, "59 min"), (5400.0, "1.5 h"), (90_000.0, "1 d")],
+)  # fmt: skip
+def test_times_that_go_on_are_shown_in_coarse_steps(value, shown):
+    assert markup.roughly(value) == shown
+
+
+def test_colours_are_the_themes_own_with_fallbacks():
+    for name in re.findall(r"var\((--jp-[^,)]*)([,)])", markup.CSS):
+        assert name[1] == ",", f"{name[0]} has no fallback"
+    assert "--jp-ui-font-color1" in markup.CSS

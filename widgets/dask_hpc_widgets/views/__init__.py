@@ -1,0 +1,45 @@
+"""The views of the panel and their registry. Another one takes one file and one `register`."""
+
+from __future__ import annotations
+
+from dask_hpc_widgets.views import decisions, jobs, nodes
+from dask_hpc_widgets.views.view import Picture, View
+
+__all__ = ["Picture", "View", "named", "register", "registered"]
+
+_views: dict[str, View] = {}
+
+
+def register(view: View) -> None:
+    """Have every panel that is opened from now on show `view`, after those that are registered.
+
+    Raises
+    ------
+    ValueError
+        When another view has its name.
+    """
+    if _views.get(view.name, view) != view:
+        raise ValueError(f"a view named {view.name!r} is registered; choose another name")
+    _views[view.name] = view
+
+
+def registered() -> tuple[View, ...]:
+    """All views in order of registration."""
+    return tuple(_views.values())
+
+
+def named(name: str) -> View:
+    """The view of that name.
+
+    Raises
+    ------
+    ValueError
+        When there is none.
+    """
+    if name not in _views:
+        raise ValueError(f"no view is named {name!r}; there are {', '.join(_views)}")
+    return _views[name]
+
+
+for _view in (jobs.VIEW, nodes.VIEW, decisions.VIEW):
+    register(_view)

@@ -1,0 +1,83 @@
+"""Node map: one tile a node, with the job that holds it and the walltime that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dask_hpc.report_svg import COLORS, letters
+from dask_hpc_widgets import markup
+from dask_hpc_widgets.markup import escape
+from dask_hpc_widgets.views.view import Picture, View
+
+#: Nodes beyond these are counted and not shown.
+_MAX_NODES = 256
+#: A job's tiles are marked so that they are found without reading: by colour, and by a letter.
+_STATES = {"up": "", "draining": "draining: leaves its job", "lost": "lost: expected back"}
+_GIB = 2**30
+
+
+def html(picture: Picture) -> str:
+    """A list of tiles in order of arrival, with a sentence that counts them."""
+    nodes = picture.status.get("nodes", ())
+    if not nodes:
+        pool = picture.status.get("pool_nodes", 0)
+        return markup.soft(
+            f"{pool} node{'' if pool == 1 else 's'} with stock Dask scheduling; "
+            "the map begins with the first job."
+        )
+    holders = {job: i for i, job in enumerate(dict.fromkeys(node["job"] for node in nodes if node["job"]))}
+    names = {job["id"]: job["name"] or job["id"] for job in picture.jobs}
+    tiles = "".join(_tile(node, holders, names) for node in nodes[:_MAX_NODES])
+    hidden = len(nodes) - _MAX_NODES
+    more = markup.soft(f"{hidden} more nodes are not shown.") if hidden > 0 else ""
+    return f'{_count(nodes)}<ul class="nodes">{tiles}</ul>{more}'
+
+
+def _count(nodes: list[Mapping[str, Any]]) -> str:
+    held = sum(node["job"] is not None for node in nodes)
+    free = sum(node["job"] is None and node["state"] == "up" for node in nodes)
+    parts = [f"{len(nodes)} nodes", f"{held} held by jobs", f"{free} for plain work or idle"]
+    parts += [
+        f"{count} {state}"
+        for state in ("draining", "lost")
+        if (count := sum(node["state"] == state for node in nodes))
+    ]
+    left = [node["walltime_left_s"] for node in nodes if node["walltime_left_s"] is not None]
+    if left:
+        parts.append(f"the first ends in {markup.roughly(min(left))}")
+    return f"<p>{escape('; '.join(parts))}.</p>"
+
+
+def _tile(node: Mapping[str, Any], holders: Mapping[str, int], names: Mapping[str, str]) -> str:
+    job, state = node["job"], node["state"]
+    if job:
+        style = f' style="border-left-color:{COLORS[holders[job] % len(COLORS)]}"'
+        holder = f"<strong>{letters(holders[job])}</strong> {escape(names.get(job, job))}"
+    else:
+        style, holder = "", "no job"
+    lines = [
+        f"<strong>{escape(node['id'])}</strong>",
+        holder,
+        *([escape(_STATES[state])] if _STATES[state] else []),
+        escape(_equipment(node)),
+        *(
+            [f"{escape(markup.roughly(node['walltime_left_s']))} of walltime left"]
+            if node["walltime_left_s"] is not None
+            else []
+        ),
+    ]
+    return f'<li class="{escape(state)}"{style}>{"<br>".join(lines)}</li>'
+
+
+def _equipment(node: Mapping[str, Any]) -> str:
+    workers, threads = node["workers"], node["nthreads"]
+    text = f"{threads} thread{'' if threads == 1 else 's'}"
+    if workers != 1:
+        text = f"{workers} workers, {text}"
+    if node["memory_bytes"]:
+        text += f", {node['memory_bytes'] / _GIB:.3g} GiB"
+    return text
+
+
+VIEW = View(name="nodes", title="Nodes", html=html)
