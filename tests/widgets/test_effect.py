@@ -9,7 +9,7 @@ import pytest
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import Decision, Reason, ReasonCode, Steal
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
-from dask_hpc_widgets.effect import Effect, effect
+from dask_hpc_widgets.effect import Effect, Loss, effect
 
 BUSY = ClusterSnapshot(
     now_s=100.0,
@@ -23,8 +23,9 @@ BUSY = ClusterSnapshot(
 
 def test_a_policy_that_makes_room_names_whom_it_shrinks():
     found = effect({"policy": "pwma-fpsma"}, BUSY)
-    (sentence,) = found.takes
-    assert sentence.startswith("heat-1 (heat) shrinks from 4 to 2 nodes: ")
+    (loss,) = found.takes
+    assert (loss.job, loss.nodes) == ("heat-1", 2)
+    assert loss.text.startswith("heat-1 (heat) shrinks from 4 to 2 nodes: ")
     assert [text.split(":")[0] for text in found.gives] == ["late starts on 2 nodes"]
     assert found.failure == ""
 
@@ -66,4 +67,13 @@ def test_the_policy_sees_why_it_is_asked_and_an_interruption_is_named(monkeypatc
     monkeypatch.setattr(registry, "create", lambda spec: thief)
     found = effect({"policy": "thief"}, BUSY)
     assert seen == [("settings", BUSY.jobs, "fresh")]
-    assert found.takes == ("heat-1 (heat) is interrupted and loses its 4 nodes: late is more urgent",)
+    text = "heat-1 (heat) is interrupted and loses its 4 nodes: late is more urgent"
+    assert found.takes == (Loss("heat-1", 0, text),)
+
+
+def test_more_than_what_was_agreed_to_is_seen():
+    agreed = Effect(takes=(Loss("a", 2, ""), Loss("b", 1, "")))
+    assert agreed.within(agreed)
+    assert Effect(takes=(Loss("a", 3, "another reason"),)).within(agreed)
+    assert not Effect(takes=(Loss("a", 1, ""),)).within(agreed)
+    assert not Effect(takes=(Loss("c", 4, ""),)).within(agreed)

@@ -17,16 +17,32 @@ from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.wording import counted
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A job that would lose nodes."""
+
+    job: str
+    #: What it would have left.
+    nodes: int
+    #: A sentence, with the reason.
+    text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
     """What a policy would do at once."""
 
-    #: Sentences about jobs that would lose nodes, each with its reason; what a person is asked about.
-    takes: tuple[str, ...] = ()
+    #: What a person is asked about before.
+    takes: tuple[Loss, ...] = ()
     #: Sentences about jobs that would start or grow.
     gives: tuple[str, ...] = ()
     #: Why the policy cannot decide; empty when it can.
     failure: str = ""
+
+    def within(self, agreed: Effect) -> bool:
+        """Whether nobody would lose more than was `agreed` to."""
+        least = {loss.job: loss.nodes for loss in agreed.takes}
+        return all(loss.job in least and loss.nodes >= least[loss.job] for loss in self.takes)
 
 
 def effect(spec: Mapping[str, Any], view: ClusterSnapshot) -> Effect:
@@ -49,16 +65,19 @@ def effect(spec: Mapping[str, Any], view: ClusterSnapshot) -> Effect:
     except Exception as error:
         return Effect(failure=f"{type(error).__name__}: {error}")
     jobs = {job.id: job for job in view.jobs}
-    takes, gives = [], []
+    takes: list[Loss] = []
+    gives: list[str] = []
     for action in decision.actions:
         job = jobs.get(getattr(action, "job", ""))
         if job is None:
             continue
         named = f"{job.id} ({job.name})" if job.name and job.name != job.id else job.id
         if isinstance(action, Shrink):
-            takes.append(f"{named} shrinks from {job.nodes} to {counted(action.nodes)}: {action.reason.text}")
+            text = f"{named} shrinks from {job.nodes} to {counted(action.nodes)}: {action.reason.text}"
+            takes.append(Loss(job.id, action.nodes, text))
         elif isinstance(action, Steal):
-            takes.append(f"{named} is interrupted and loses its {counted(job.nodes)}: {action.reason.text}")
+            text = f"{named} is interrupted and loses its {counted(job.nodes)}: {action.reason.text}"
+            takes.append(Loss(job.id, 0, text))
         elif isinstance(action, Start):
             gives.append(f"{named} starts on {counted(action.nodes)}: {action.reason.text}")
         elif isinstance(action, Expand):

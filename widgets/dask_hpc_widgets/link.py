@@ -1,0 +1,163 @@
+"""Between the loop of the client, where the cluster is asked, and the loops of the kernel, where widgets live.
+
+Rules of the file: knows no widget and no policy. Widgets are touched in the kernel's loops alone. What is shown
+over and over is dropped, not queued, while the kernel is busy. After `Link.close` no task is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+#: Seconds until a scheduler that does not answer is said not to.
+PATIENCE_S = 10.0
+
+Question = Callable[[], Awaitable[Any]]
+#: Takes the answer, or the error.
+Answered = Callable[[Any], None]
+
+
+class Link:
+    """Asks the cluster without blocking the kernel.
+
+    Make it in the thread of the kernel: answers of `watch` go to the loop that runs there. Without a running
+    loop (a script, a plain Python prompt) `ask` blocks, and there is nothing to watch with.
+
+    Parameters
+    ----------
+    client
+        A `distributed.Client`. It is not kept.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
+        self._sync = None if client.asynchronous else client.sync
+        self._page = _running()
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: One question at a time: what was asked before a change is answered before the change.
+        self._turn = asyncio.Lock()
+        self._latest: Any = None
+        self._offered = False
+        self.closed = False
+
+    @property
+    def live(self) -> bool:
+        """Whether there is a loop that `watch` can show things in."""
+        return self._page is not None
+
+    def ask(self, question: Question, answered: Answered) -> None:
+        """Ask once; `answered` gets the answer or the error, in the loop that runs here now."""
+        if self.closed:
+            return
+        here = _running()
+        if here is None and self._sync is not None:
+            answered(self._sync(self._answer, question))
+            return
+
+        async def once() -> None:
+            answer = await self._answer(question)
+            if here is not None and not self.closed:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+                    here.call_soon_threadsafe(self._tell, answered, answer)
+
+        self._begin(once)
+
+    def watch(self, question: Question, shown: Answered, period_s: float, ended: Callable[[], bool]) -> None:
+        """Ask again and again; `shown` gets the latest answer or error, in the kernel's loop.
+
+        Parameters
+        ----------
+        period_s
+            Least time between an answer and the next question.
+        ended
+            Asked after each answer, in the client's loop; true ends it.
+        """
+        page = self._page
+        if page is None:
+            return
+
+        async def over_and_over() -> None:
+            while not self.closed:
+                self._latest = await self._answer(question)
+                if not self._offered:
+                    self._offered = True
+                    try:
+                        page.call_soon_threadsafe(self._show, shown)
+                    except RuntimeError:
+                        return  # the kernel's loop is closed
+                if ended():
+                    return
+                await asyncio.sleep(period_s)
+
+        self._begin(over_and_over)
+
+    def close(self) -> None:
+        """End everything that is under way. From another thread than the client's it waits for that."""
+        self.closed = True
+        if self._loop.is_closed() or not self._loop.is_running():
+            return
+        if _running() is self._loop:
+            for task in self._tasks:
+                task.cancel()
+            return
+        done = threading.Event()
+
+        async def end() -> None:
+            tasks = [task for task in self._tasks if not task.done()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            done.set()
+
+        with contextlib.suppress(RuntimeError):  # closed this very moment
+            self._loop.call_soon_threadsafe(lambda: self._keep(self._loop.create_task(end())))
+            done.wait(PATIENCE_S)
+
+    # ------------------------------------------------------ in the client's loop
+
+    async def _answer(self, question: Question) -> Any:
+        """The answer, or the error as a value: both are for the user to see."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                async with self._turn:
+                    return await question()
+        except TimeoutError:
+            return TimeoutError(f"the scheduler has not answered for {PATIENCE_S:g} s")
+        except Exception as error:
+            return error
+
+    def _begin(self, coroutine: Callable[[], Any]) -> None:
+        def begin() -> None:
+            if not self.closed:
+                self._keep(self._loop.create_task(coroutine()))
+
+        if _running() is self._loop:
+            begin()
+        else:
+            self._loop.call_soon_threadsafe(begin)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ------------------------------------------------------- in a kernel's loop
+
+    def _tell(self, answered: Answered, answer: Any) -> None:
+        if not self.closed:
+            answered(answer)
+
+    def _show(self, shown: Answered) -> None:
+        # what comes from now on is shown by another call
+        self._offered = False
+        self._tell(shown, self._latest)
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs in this thread."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
