@@ -2,7 +2,7 @@
 
 `Producer` is the low level: `probe` at a step boundary, then `begin`, lay the state out anew,
 `commit` (or `abort`). `dask_hpc.program` drives it through phases and does all of that. The calls are
-those of Invasive MPI (Chadha 2021, section 3.1) with nodes in place of processes.
+those of Invasive MPI (Chadha 2019, section 3.1) with nodes in place of processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Join = Callable[["Change"], Awaitable[None]]
 
 
 class Status(enum.StrEnum):
-    """What a change means for one node (Chadha 2021, section 3.1)."""
+    """What a change means for one node (Chadha 2019, section 3.1)."""
 
     #: It was there when the producer began.
     NEW = "NEW"

@@ -1,6 +1,6 @@
 """Elastic phase-oriented programs: a simulation in phases that is resized while it runs.
 
-A program is an ordered list of phases over one domain (Chadha 2021, section 3.2): *init* lays the state
+A program is an ordered list of phases over one domain (Chadha 2019, section 3.2): *init* lays the state
 out, once, and runs on every node that joins; *elastic* phases step in a loop and are resized at their
 step boundaries; *rigid* phases are never resized; *branch* chooses what comes next. The driver probes,
 opens windows, moves state from node to node, and times phases.

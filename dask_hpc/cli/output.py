@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -28,7 +30,10 @@ class OneLineGroup(click.Group):
         """Run the command; see the class."""
         with warnings_on_stderr():
             try:
-                return super().invoke(ctx)
+                found = super().invoke(ctx)
+                # now, and not at the end of the process, where nobody can be told that it failed
+                sys.stdout.flush()
+                return found
             except click.exceptions.NoArgsIsHelpError:
                 raise
             except click.UsageError as error:
@@ -41,6 +46,9 @@ class OneLineGroup(click.Group):
                 # a full disk behind the output; a pipe that was closed is click's business
                 if error.errno != errno.ENOSPC:
                     raise
+                with suppress(OSError):
+                    # what could not be written would be tried again at the end
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise click.ClickException(f"the output cannot be written: {error.strerror}") from None
 
 
@@ -111,7 +119,7 @@ def cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.2f}" if value == 0 or 0.01 <= abs(value) < 1e6 else f"{value:.2g}"
+        return f"{value:.2f}" if value == 0 or 0.01 <= abs(value) < 1e12 else f"{value:.3g}"
     if isinstance(value, (dict, list, tuple)):
         return json.dumps(value)
     # names come from users: nothing in them may move the cursor or break the line

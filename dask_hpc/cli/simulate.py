@@ -70,7 +70,10 @@ def simulate(
     WORKLOAD is a file (SWF, ElastiSim JSON, YAML, sacct output, a recorded trace; .gz may follow),
     builtin:NAME, or the address or scheduler file of a running cluster: the run then goes on from its
     present state, and metrics count from there. Slowdown is bounded with tau = 10 s.
+    --list shows the builtin workloads with their options.
     """
+    if trace is not None and not trace.name.lower().endswith((".jsonl", ".jsonl.gz")):
+        raise click.UsageError(f"--trace {trace}: the name must end in .jsonl or .jsonl.gz")
     made = make_policy(policy, params)
     result = _run(
         setup.runner(),

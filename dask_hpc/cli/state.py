@@ -45,6 +45,8 @@ def state_of(setup: Setup) -> ClusterSnapshot | None:
     if setup.default_s is not None and setup.default_s <= 0:
         raise click.UsageError("--default-time must be above 0 s")
     if setup.at_s is not None:
+        if not setup.source.lower().endswith((".jsonl", ".jsonl.gz")):
+            raise click.UsageError(f"--at is for a recorded trace (.jsonl, or .jsonl.gz), not {setup.source}")
         from dask_hpc.sim.trace_state import snapshot_at
         from dask_hpc.trace_io import read_trace
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from dask_hpc.sim import Machine, Options, Result, Workload
 
 
+#: Shorter ones ask a policy more often than any run needs.
+_SHORTEST_TICK_S = 0.001
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """What to simulate on what: the options of a command, together."""
@@ -104,6 +108,22 @@ def _duration(_ctx: click.Context, _option: click.Parameter, value: str | None) 
     return seconds
 
 
+def _names(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from dask_hpc.sim.generators.generator import Generator
+    from dask_hpc.sim.sources import BUILTIN
+
+    for name, made in BUILTIN.items():
+        if not isinstance(made, Generator):
+            continue
+        click.echo(f"builtin:{name}\n  {made.summary}")
+        for option in made.options:
+            unit = f" {option.unit}" if option.unit else ""
+            click.echo(f"  --option {option.name}={option.default}{unit}: {option.help}")
+    ctx.exit()
+
+
 def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     pairs = [value.partition("=") for value in values]
     for name, equals, _ in pairs:
@@ -115,10 +135,12 @@ def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...
 #: What to simulate.
 _WORKLOAD = (
     click.argument("workload"),
+    click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_names,
+                 help="Show the builtin workloads and their options."),
     click.option("--nodes", type=click.IntRange(1, 10_000_000), metavar="N",
                  help="Nodes of the machine; without it, what the workload says."),
     click.option("--option", "options", metavar="NAME=VALUE", multiple=True, callback=_pairs,
-                 help="An option of a builtin workload."),
+                 help="An option of a builtin workload (--list shows them)."),
     click.option("--malleable-share", type=FiniteRange(0, 1), metavar="X",
                  help="Declare this share of the rigid jobs malleable."),
     click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
@@ -158,8 +180,8 @@ def _with(command: Callable[..., Any], decorators: Sequence[Callable[..., Any]])
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         tick_s = kwargs.pop("tick", None)
-        if tick_s is not None and tick_s <= 0:
-            raise click.UsageError("--tick must be above 0 s")
+        if tick_s is not None and tick_s < _SHORTEST_TICK_S:
+            raise click.UsageError(f"--tick must be above 0 s, and at least {_SHORTEST_TICK_S:g} s")
         setup = Setup(
             source=kwargs.pop("workload"),
             nodes=kwargs.pop("nodes"),

@@ -2,7 +2,7 @@
 
 Every value of a step is computed from the same five values in the same order, however the grid is
 split, so a run that was resized gives the field of an undisturbed run bit for bit. The example is that
-of Chadha (2021, section 3.2), with an explicit step in place of Jacobi's iteration.
+of Chadha (2019, section 3.2), with an explicit step in place of Jacobi's iteration.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How well jobs scale, measured while they run: time in communication over time in computation.
 
 The measure is the MTCT of a phase, ``T_comm / T_compute``, dimensionless; high means bound by
-communication. ``m2p``, the share of communication in the phase, is ``mtct / (1 + mtct)``. (Chadha 2021,
+communication. ``m2p``, the share of communication in the phase, is ``mtct / (1 + mtct)``. (Chadha 2019,
 sections 3.2 and 5.3; John 2024, on the MTCT; there T_comm is time in MPI calls.) Here both times are what
 workers report with every task that ends: see `dask_reads.spent`. The sources average over the processes;
 this is the ratio of the sums over a job's tasks, which is that average weighted by computing time and is

@@ -4,7 +4,7 @@ A job that iterates (a *producer*) lays its state out over its *members*. Before
 them, a window is opened: joiners make themselves ready, then the producer is told, at a step boundary
 of its own it begins, lays its state out anew and commits. Nobody old is told before all joiners are
 ready; a window either grows or shrinks; a job has one window at most; who says nothing for too long
-has the window aborted, and the old size goes on (Chadha 2021, section 3.1; John 2024, section on the
+has the window aborted, and the old size goes on (Chadha 2019, section 3.1; John 2024, section on the
 invasive resource manager). Its phase follows the reconfiguration table of `dask_hpc_policies.states`.
 
 A member that was lost, or has come back, needs a window too; that one nobody has decided, and a loss

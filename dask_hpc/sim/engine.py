@@ -51,6 +51,8 @@ _NODE_BACK, _STAGE, _IO, _WINDOW, _THEFT, _NODE_FAILS, _SUBMIT, _ANSWER, _TICK =
 _MOST_STALLED = 10_000
 #: Refusals that are kept.
 _KEPT = 1000
+#: Interruptions after which a job is taken to have no end.
+_MOST_RESTARTS = 10_000
 
 
 class Engine:
@@ -405,6 +407,11 @@ class Engine:
         self._sized(active, 0)
         active.version += 1
         active.restarts += 1
+        if active.restarts > _MOST_RESTARTS:
+            raise SimulationError(
+                f"job {active.job.id!r} was interrupted {_MOST_RESTARTS} times by {self.now_s:g} s and has "
+                "not come to its end: nodes fail too often (node_mtbf) for it, or it lacks checkpoints"
+            )
         active.state = "pending"
         active.interruption = why
         active.interrupted_s = self.now_s

@@ -60,7 +60,7 @@ class AdaptationCost:
 
 #: Nothing is lost in a resize.
 FREE = AdaptationCost()
-#: Linear fit of ours to the times published by Chadha (2021, section 7.5): 0.11 s from 1 to 2 nodes to
+#: Linear fit of ours to the times published by Chadha (2019, section 7.5): 0.11 s from 1 to 2 nodes to
 #: 1.29 s from 15 to 16, and 0.05 s from 2 to 1 nodes to 2.25 s from 16 to 15.
 PUBLISHED = AdaptationCost(
     expand_base_s=0.11, expand_slope_s=1.18 / 14, shrink_base_s=0.05, shrink_slope_s=2.20 / 14

@@ -16,6 +16,7 @@ from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.asking import Asker
 from dask_hpc.sim.engine import Engine
+from dask_hpc.sim.job import Stage, Transfer
 from dask_hpc.sim.machine import Machine
 from dask_hpc.sim.options import Options
 from dask_hpc.sim.recording import recorded
@@ -182,16 +183,25 @@ def finished(
 
 
 def _noted(engine: Engine) -> Workload:
-    """The workload, with a note when the run depends on the computer."""
-    workload, passes = engine.workload, engine.passes
-    if engine.options.decision_s != "measured":
-        return workload
-    note = (
-        f"decision latency measured on this computer ({engine.counts.policy_calls} calls of the policy "
-        f"took {passes.total_latency_s:.3g} s, the longest {passes.longest_latency_s:.3g} s): "
-        "another run may differ"
-    )
-    return replace(workload, notes=(*workload.notes, note))
+    """The workload, with what a reader of the result should know."""
+    workload, passes, machine = engine.workload, engine.passes, engine.machine
+    notes = []
+    if engine.options.decision_s == "measured":
+        notes.append(
+            f"decision latency measured on this computer ({engine.counts.policy_calls} calls of the policy "
+            f"took {passes.total_latency_s:.3g} s, the longest {passes.longest_latency_s:.3g} s): "
+            "another run may differ"
+        )
+    free = machine.file_system_bytes_s is None and machine.link_bytes_s is None
+    if free and any(job.program and _transfers(job.program.stages) for job in workload.jobs):
+        notes.append(
+            "reads and writes take no time: the machine has no bandwidth (link_bytes_s, file_system_bytes_s)"
+        )
+    return replace(workload, notes=(*workload.notes, *notes)) if notes else workload
+
+
+def _transfers(stages: Sequence[Stage]) -> bool:
+    return any(isinstance(one, Transfer) or _transfers(getattr(one, "stages", ())) for one in stages)
 
 
 def _from(from_s: float | None, run: JobRun) -> JobRun:

@@ -104,10 +104,18 @@ class StudyResult:
 
     @property
     def failures(self) -> list[str]:
-        """A line for each run that failed and each condition that does not hold."""
+        """A line for each cause of failed runs, with the first of them, and for each condition not met."""
         from dask_hpc.sim.study_table import failed_condition
 
-        runs = [f"run failed: {run.scenario}: {run.error}" for run in self.runs if run.error]
+        causes: dict[str, list[Run]] = {}
+        for run in self.runs:
+            if run.error:
+                causes.setdefault(run.error, []).append(run)
+        runs = [
+            f"run failed: {failed[0].scenario}: {cause}"
+            + (f" ({len(failed) - 1} more for the same reason)" if len(failed) > 1 else "")
+            for cause, failed in causes.items()
+        ]
         return runs + [failed_condition(one) for one in self.conditions if one.ok is False]
 
     def table(self) -> str:

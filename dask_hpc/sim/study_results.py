@@ -135,23 +135,26 @@ def rows_of(study: Study, runs: Sequence[Run]) -> list[Row]:
     """The rows of `study`, in the order of its runs."""
     done = [run for run in runs if not run.error]
     groups: dict[tuple[Any, ...], list[Run]] = {}
-    for run in done:
+    for run in runs:
         kept = {name: value for name, value in run.scenario.factors.items() if name not in study.over}
         key = (run.scenario.workload, run.scenario.policy, tuple(kept.items()))
-        groups.setdefault(key, []).append(run)
+        # a row whose runs all failed stands there too, without values
+        group = groups.setdefault(key, [])
+        if not run.error:
+            group.append(run)
     bases = [run for run in done if run.scenario.policy == study.baseline]
     find = _Baseline(bases)
     found = []
-    for (workload, policy, kept_items), group in groups.items():
+    for (workload, policy, kept_items), ok in groups.items():
         pairs: tuple[Pair, ...] = ()
         if policy != study.baseline:
             pairs = tuple(
                 Pair(factors=run.scenario.factors, values=run.values, baseline=base.values)
-                for run in group
+                for run in ok
                 if (base := find(run)) is not None
             )
         found.append(
-            Row(workload=workload, policy=policy, factors=dict(kept_items), runs=tuple(group), pairs=pairs)
+            Row(workload=workload, policy=policy, factors=dict(kept_items), runs=tuple(ok), pairs=pairs)
         )
     return found
 
@@ -205,7 +208,8 @@ def checked(study: Study, rows: Sequence[Row]) -> list[Checked]:
                     Checked(
                         condition=condition.text,
                         place=row.place,
-                        ok=condition.holds(terms.__getitem__),
+                        # that its runs failed is told once
+                        ok=condition.holds(terms.__getitem__) if row.runs else None,
                         found={str(term): _plain(value) for term, value in terms.items()},
                         where=expectation.place,
                     )

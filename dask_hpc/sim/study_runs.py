@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import Any
 
-from dask_hpc.errors import WorkloadError
+from dask_hpc.errors import DaskHPCError, WorkloadError
 from dask_hpc.sim.machine import PUBLISHED
 from dask_hpc.sim.options import Options
 from dask_hpc.sim.run import machine_for, simulate
@@ -146,7 +146,8 @@ def run_one(scenario: Scenario) -> Run:
     except Exception as error:
         # one bad scenario must not take the others with it
         text = " ".join(str(error).split()) or "no message"
-        return Run(scenario=scenario, values={}, error=f"{type(error).__name__}: {text}")
+        known = isinstance(error, DaskHPCError)
+        return Run(scenario=scenario, values={}, error=text if known else f"{type(error).__name__}: {text}")
 
 
 def _simulated(scenario: Scenario) -> dict[str, Any]:

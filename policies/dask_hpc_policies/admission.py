@@ -1,7 +1,7 @@
 """The part all builtin policies share: below-minimum jobs first, then strict first come, first served.
 
 Rules of the file: a `Pass` collects one decision. Order of service is the order of `view.jobs`
-(priority, then submission). A waiting head blocks everybody behind it (Chadha 2021, section 5.3,
+(priority, then submission). A waiting head blocks everybody behind it (Chadha 2019, section 5.3,
 algorithm 1); a job that has no legal size at all blocks nobody. Nothing here looks at `view.nodes`.
 """
 

@@ -17,7 +17,7 @@ submission, then the order the jobs came in). Nodes that are expected free at th
 reservation begins count as free then. A backfilled job may end at the very moment at which a reservation
 begins. ``best-fit`` takes of the jobs that may start the one with the most nodes, the first of equals.
 
-Queue orders and pick rules after the survey in Chadha (2021, section 5.1).
+Queue orders and pick rules after the survey in Chadha (2019, section 5.1).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rules of the file: sizes are positive whole numbers. Every function answers by arithmetic, never by
 trying sizes one after the other, so that a policy pass over hundreds of jobs stays far below a
-millisecond. The constraints are those of Chadha (2021, section 4.2: ``pof2``, ``even``, ``odd`` and
+millisecond. The constraints are those of Chadha (2019, section 4.2: ``pof2``, ``even``, ``odd`` and
 cubes) and of John (2024, section 1.2.1: squares).
 
 ==========  =============================

@@ -344,7 +344,7 @@ def MtctFilter(base: Policy, *, lower: float = 0.5, upper: float = 1.0) -> Guard
     """Let jobs expand below MTCT `lower` and shrink above `upper`; without a measurement neither.
 
     MTCT is time in transfers over time in computation. Expansion looks at the latest and the previous
-    sample (either may be below), shrinking at the latest. After Chadha (2021, sections 5.3.1 and 6.2),
+    sample (either may be below), shrinking at the latest. After Chadha (2019, sections 5.3.1 and 6.2),
     for any policy; no thresholds are published, the defaults are ours.
     """
     return guarded("mtct", base, mtct_lower=lower, mtct_upper=upper)

@@ -10,7 +10,7 @@ bounds alone           starts at the largest legal size that fits, malleable
 nothing                as bounds alone, from 1 node to the size of the pool
 =====================  ==========================================================
 
-Classes of jobs after Feitelson and Rudolph (1996); submission fields after Chadha (2021, section 4.2)
+Classes of jobs after Feitelson and Rudolph (1996); submission fields after Chadha (2019, section 4.2)
 and John (2024, section 4.1).
 """
 

@@ -1,6 +1,6 @@
 """Metrics of a set of jobs, the same for a live run and a simulated one.
 
-Definitions (Chadha 2021, section 7.2; John 2024, section 9.1; bounded slowdown: Feitelson et al. 1997):
+Definitions (Chadha 2019, section 7.2; John 2024, section 9.1; bounded slowdown: Feitelson et al. 1997):
 
 * wait = start - submit; turnaround = end - submit; runtime = end - start;
 * bounded slowdown = max(1, turnaround / max(runtime, 10 s));

@@ -20,7 +20,7 @@ option                                         field               value
 ``--job-name``, ``-J``                         name                text
 =============================================  ==================  =====================================
 
-Both bounds make a job malleable, one alone is refused. The options are those of Chadha (2021, section
+Both bounds make a job malleable, one alone is refused. The options are those of Chadha (2019, section
 4.2, listing 4.2) and John (2024, listings 4.1 and 5.1). Lines are taken as sbatch takes them: only
 those that begin with ``#SBATCH``, only above the first command, quotes and trailing comments as in a
 shell, a later option in place of an earlier one. Options have to be written in full.

@@ -2,7 +2,7 @@
 
 Rules of the file: every policy first restores jobs below their minimum, then starts pending jobs, first
 come, first served or with backfilling; what differs besides is one rule for resizing, a row of
-`BUILTIN`. A job management policy says when to resize (Chadha 2021, section 5.3; John 2024, section 4.2):
+`BUILTIN`. A job management policy says when to resize (Chadha 2019, section 5.3; John 2024, section 4.2):
 
 * PRMA (priority to running malleable jobs): idle nodes go to running jobs, nobody shrinks, each job
   expands a bounded number of times so that waiting jobs get their turn;

@@ -5,7 +5,7 @@ is a legal size within the job's bounds. A shrink for a waiting job is all or no
 than legal sizes force it to. Only malleable jobs that hold at least their minimum take part.
 
 FPSMA (favour previously started malleable applications) and EGS (equi-grow and shrink): Buisson,
-Sonmez, Mohamed, Lammers and Epema (2008); node counts, remaining time and constraints: Chadha (2021,
+Sonmez, Mohamed, Lammers and Epema (2008); node counts, remaining time and constraints: Chadha (2019,
 section 5.3, algorithms 2 and 3) and John (2024, section 4.2). Performance-aware order: John (2024,
 algorithm 3). Equipartition: McCann, Vaswani and Zahorjan (1993). The published pseudocode mixes targets
 with differences, hands out the ceiling of a share and its remainder, and passes bounds; here it does not.

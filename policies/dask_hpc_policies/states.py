@@ -1,6 +1,6 @@
 """Life of a job and of a reconfiguration, as tables.
 
-Job (Chadha 2021, section 5.3, made explicit)::
+Job (Chadha 2019, section 5.3, made explicit)::
 
     pending -> running <-> adapting -interrupted-> pending
        |          |           |

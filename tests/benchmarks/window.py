@@ -5,7 +5,7 @@ time. "Begin to commit" is the window itself: from the step boundary at which it
 lies on the new nodes. "Request to outcome" holds besides what happens beside the steps: joiners are
 made ready, the next step boundary is waited for, the nodes that have left are drained.
 
-Beside the windows stand the times that Chadha (2021, evaluation of reconfiguration) gives for single
+Beside the windows stand the times that Chadha (2019, evaluation of reconfiguration) gives for single
 steps of the same sequence on another machine and for another code: an orientation, no bar.
 """
 

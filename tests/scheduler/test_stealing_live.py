@@ -14,9 +14,11 @@ import dask_hpc
 from dask_hpc.sim.engine import Engine, Options
 from dask_hpc.sim.job import Job
 from dask_hpc.sim.machine import Failures, Machine, NodeFailure
+from dask_hpc.sim.recording import recorded
 from dask_hpc.sim.workload import Workload
+from dask_hpc.trace import Pass
 from dask_hpc_policies import registry
-from dask_hpc_policies.decision import Decision, Reason, ReasonCode, Shrink, Steal
+from dask_hpc_policies.decision import Reason, ReasonCode, Shrink, Steal
 
 
 def stolen(actions: Any) -> list[tuple[str, int]]:
@@ -33,10 +35,9 @@ def simulated() -> list[tuple[str, int]]:
     )
     failure = NodeFailure(t_s=10.0, node=5, downtime_s=1000.0)
     machine = Machine(nodes=6, failures=Failures(listed=(failure,)))
-    run = Engine(Workload(name="two", jobs=jobs), registry.create("sfsj"), machine, Options())
-    decisions: list[Decision] = []
-    run.recorder = lambda engine, view, before, decision: decisions.append(decision)
-    run.run()
+    options = Options(snapshots=True, node_ids=True)
+    run = Engine(Workload(name="two", jobs=jobs), registry.create("sfsj"), machine, options)
+    decisions = [one.decision for one in recorded(run) if isinstance(one, Pass) and one.decision]
     assert [row.state for row in run.table.rows] == ["completed", "completed"]
     return stolen(action for decision in decisions for action in decision.actions)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dask_hpc.cli import hpc
+from dask_hpc.sim.sources import BUILTIN
 
 
 def call(*arguments: str) -> Result:
@@ -191,6 +193,10 @@ def test_output_holds_the_use_of_the_file_system_when_there_was_any(tmp_path: Pa
         (("simulate", "builtin:esp-10", "--policy", "easy", "--nodes", "8"), 1, "needs 16 nodes"),
         (("simulate", "builtin:esp-10", "--policy", "easy", "--tick", "0"), 2, "--tick must be above 0 s"),
         (("simulate", "builtin:esp-10", "--policy", "easy", "--tick", "soon"), 2, "not a duration"),
+        (("simulate", "builtin:esp-10", "--policy", "easy", "--tick", "1e-9"), 2, "at least 0.001 s"),
+        (("simulate", "builtin:esp-10", "--policy", "easy", "--trace", "run.txt"), 2, "must end in .jsonl"),
+        (("simulate", "builtin:esp-10", "--policy", "easy", "--at", "5"), 2, "--at is for a recorded trace"),
+        (("convert", "tcp://127.0.0.1:1", "out.yaml"), 2, "a running cluster has no workload"),
         (("simulate", "builtin:esp-10"), 2, "--policy"),
         (("simulate", "builtin:esp-10", "--policy", "easy", "--malleable-share", "nan"), 2, "0<=x<=1"),
         (("parity", "builtin:esp-10", "--policy", "easy", "--speed", "inf"), 2, "range x>0"),
@@ -215,10 +221,36 @@ def test_what_cannot_be_run_is_one_line(arguments: tuple[str, ...], code: int, t
     assert text in lines[0]
 
 
+def test_the_builtin_workloads_are_listed_with_their_options() -> None:
+    result = call("simulate", "--list")
+    assert result.exit_code == 0
+    assert {f"builtin:{name}" for name in BUILTIN} <= set(result.stdout.splitlines())
+    assert "  --option time_scale=1.0: all times are multiplied by it" in result.stdout.splitlines()
+
+
+def test_a_job_that_never_ends_is_told(tmp_path: Path) -> None:
+    source = tmp_path / "jobs.yaml"
+    source.write_text(
+        "machine: {nodes: 2, node_mtbf: 10 s, downtime: 5 s}\njobs: [{name: a, nodes: 2, runtime: 1000}]\n"
+    )
+    result = call("simulate", str(source), "--policy", "pwma-fpsma")
+    assert result.exit_code == 1
+    assert "job 'a' was interrupted 10000 times" in result.stderr
+
+
+def test_input_and_output_without_a_bandwidth_is_noted(tmp_path: Path) -> None:
+    source = tmp_path / "jobs.yaml"
+    source.write_text("machine: {nodes: 2}\njobs: [{name: a, nodes: 2, stages: [{write: 5}]}]\n")
+    assert "reads and writes take no time" in call("simulate", str(source), "--policy", "fcfs").stderr
+    assert "reads and writes" not in call("simulate", "builtin:five-jobs", "--policy", "fcfs").stderr
+
+
 def test_a_full_disk_is_one_line() -> None:
     command = [sys.executable, "-m", "dask", "hpc", "compare", "builtin:esp-10", "--policy", "easy", "--json"]
+    # as a shell starts it: what is printed is buffered
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
     assert done.returncode == 1
     assert done.stderr.splitlines() == ["Error: the output cannot be written: No space left on device"]
 

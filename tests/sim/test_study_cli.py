@@ -99,9 +99,10 @@ def test_a_run_that_fails_has_a_line_and_exit_code_1(study: Path) -> None:
     result = call(str(study), "--set", "nodes=4,10")
     assert result.exit_code == 1
     lines = result.stderr.splitlines()
-    assert [line.split(":")[1].strip() for line in lines] == ["run failed", "run failed"]
+    assert [line.split(":")[1].strip() for line in lines] == ["run failed"]
+    assert "(1 more for the same reason)" in lines[0]
     assert "fcfs on figure-5-1, nodes=4" in lines[0]
-    assert len(result.stdout.split("\n\n")[0].splitlines()) == 3
+    assert len(result.stdout.split("\n\n")[0].splitlines()) == 5, "a heading and four rows"
 
 
 def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:

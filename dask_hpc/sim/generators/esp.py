@@ -1,7 +1,7 @@
 """The effective system performance benchmark (ESP), whole and cut to ten jobs.
 
 Sources: Wong, Oliker, Kramer, Kaltz and Bailey (2000), "ESP: A system utilization benchmark"; the table as
-John (2024, table 9.1) uses it; the ten jobs of Chadha (2021, section 7.4, table 7.2).
+John (2024, table 9.1) uses it; the ten jobs of Chadha (2019, section 7.4, table 7.2).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TYPES = (
     JobType("I", 0.03125, 24, 1432), JobType("J", 0.0625, 24, 725, "pof2"), JobType("K", 0.09375, 15, 487),
     JobType("L", 0.125, 36, 366, "even"), JobType("M", 0.25, 15, 187), JobType("Z", 1.0, 2, 100),
 )  # fmt: skip
-#: Nodes (of 16), number and run time of the types of the cut benchmark (Chadha 2021, table 7.2).
+#: Nodes (of 16), number and run time of the types of the cut benchmark (Chadha 2019, table 7.2).
 TEN = {"C": (8, 2, 1204.0), "D": (4, 2, 513.0), "G": (2, 3, 696.0), "J": (1, 2, 522.0), "Z": (16, 1, 458.0)}
 #: Order of submission, ours: the source prints none, only that the second job is Z. With it FCFS needs as
 #: long as the published gains imply, which few orders do.
@@ -75,7 +75,7 @@ def esp_10(
 ) -> Workload:
     """Ten jobs of five types of ESP on 16 nodes, one each 60 s.
 
-    Chadha (2021, section 7.4): types, sizes, numbers and run times of table 7.2; 60 s between submissions;
+    Chadha (2019, section 7.4): types, sizes, numbers and run times of table 7.2; 60 s between submissions;
     the second job is Z; malleable jobs go from 1 to 16 nodes without constraint; shares of 10, 50 and 100 %.
     Ours: the order (`TEN_ORDER`), linear speed-up, and a walltime that is the run time on the start size.
     """
@@ -125,7 +125,7 @@ def esp(
     Published (John 2024, section 9.1 and table 9.1, after Wong et al. 2000): types, shares, numbers, run
     times and constraints; 32 nodes for jobs; a pseudo-random order, the same for all policies, with 30 s
     between submissions; malleable jobs drawn with a fixed seed, with bounds at the lowest and highest legal
-    size. A job of full size is submitted after 10 % of the jobs (Chadha 2021, section 7.4); in the original
+    size. A job of full size is submitted after 10 % of the jobs (Chadha 2019, section 7.4); in the original
     it has to run before any other job is started (`z_first`), and the second is not the last to end.
 
     Ours: the order itself (from the seed), the second Z after 80 % of the others, the walltime factor, and

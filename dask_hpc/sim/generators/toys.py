@@ -28,7 +28,7 @@ def _rigid(number: int, nodes: int, runtime_s: float, submit_s: float = 0.0) -> 
 def figure_5_1(*, seed: int) -> Workload:
     """Four jobs of four seconds on ten nodes, that FCFS and EASY start at other times.
 
-    Chadha (2021, section 5.1, figure 5.1): 10 processors, J1 and J4 need 8, every job runs 4 time units. The
+    Chadha (2019, section 5.1, figure 5.1): 10 processors, J1 and J4 need 8, every job runs 4 time units. The
     sizes of J2 (4) and J3 (2) follow from the idle processors that the text counts; the unit is a second
     (ours).
     """
@@ -56,7 +56,7 @@ _FIVE = ((4, 700.0), (16, 200.0), (6, 600.0), (10, 700.0), (8, 400.0))
 def five_jobs(*, seed: int, malleable: float, speedup: str, speedup_parameter: float) -> Workload:
     """Five jobs on 16 nodes, one each 100 s: the case study of malleable batch scheduling.
 
-    Chadha (2021, section 7.3): 16 nodes, start sizes 4, 16, 6, 10 and 8, one submission each 100 s, from 4
+    Chadha (2019, section 7.3): 16 nodes, start sizes 4, 16, 6, 10 and 8, one submission each 100 s, from 4
     to 16 nodes without constraint. The run times are not published. Ours, 700, 200, 600, 700 and 400 s with
     run times that fall with the power 0.3 of the size, satisfy every statement about the rigid run; the
     walltime of a job is its run time on its smallest size.
