@@ -60,6 +60,12 @@ CSS = """
   .dask-hpc td::before { content: attr(data-label) ": "; font-weight: 600; }
   .dask-hpc td:empty { display: none; }
 }
+.dask-hpc-panel .mod-warning { color: #000; }
+.dask-hpc-panel, .dask-hpc-form { --jp-widgets-disabled-opacity: 0.7; container-type: inline-size; }
+@container (max-width: 420px) {
+  .dask-hpc-form .widget-inline-hbox { flex-wrap: wrap; height: auto; }
+  .dask-hpc-form .widget-inline-hbox > .widget-label { width: 100% !important; text-align: left; }
+}
 """
 
 #: A column: heading, and whether it holds numbers.
