@@ -148,7 +148,8 @@ class Parameter:
         if self.kind == "bool":
             return "true" if value else "false"
         if self.kind in ("duration", "power"):
-            return f"{value!r} {self.unit}"
+            whole = float(value).is_integer() and abs(value) < 2**53
+            return f"{int(value) if whole else value!r} {self.unit}"
         return str(value)
 
     def json_spec(self) -> dict[str, Any]:

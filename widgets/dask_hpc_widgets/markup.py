@@ -44,6 +44,8 @@ CSS = """
 .dask-hpc .bar { display: inline-block; width: 5em; height: 0.7em; border: 1px solid var(--line);
   vertical-align: -1px; margin-right: 0.4em; }
 .dask-hpc .bar span { display: block; height: 100%; background: var(--jp-brand-color1, #2f6db3); }
+.dask-hpc svg.steps { width: 100%; min-width: 6em; height: 24px; display: block;
+  border-bottom: 1px solid var(--line); }
 .dask-hpc .nodes { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 11em), 1fr));
   gap: 0.4em; list-style: none; margin: 0.3em 0; padding: 0; }
 .dask-hpc .nodes li { border: 1px solid var(--line); border-left-width: 6px; border-radius: 3px;
