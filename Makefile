@@ -39,7 +39,7 @@ test-browser: $(VENV)/.test
 	$(if $(SCREENSHOTS),DASK_HPC_SCREENSHOTS='$(SCREENSHOTS)') $(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
 
 test-previous: $(VENV)-previous/.test
-	$(VENV)-previous/bin/python -m pytest tests/scheduler tests/test_client.py tests/test_preload.py tests/test_program.py tests/test_program_failures.py $(PYTEST_ARGS)
+	$(VENV)-previous/bin/python -m pytest tests/scheduler tests/test_client.py tests/test_preload.py tests/test_reprs.py tests/test_program.py tests/test_program_failures.py $(PYTEST_ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check
