@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import measures
 import pytest
 
+from dask_hpc_policies import registry
+from dask_hpc_policies.params import Parameters
+
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
@@ -37,6 +40,12 @@ with rt.job("late", nodes=2, walltime="10 min"):
 """
 PANEL = "rt.panel()"
 GUARD = "Minimum remaining time (s)"
+
+
+def _labels(policy):
+    """Labels of the fields of a policy."""
+    parameters = Parameters(getattr(registry.create(policy), "parameters", ()))
+    return [f"{one.label} ({one.unit})" if one.unit else one.label for one in parameters]
 
 
 class Panel:
@@ -111,7 +120,7 @@ def test_a_person_tunes_a_cluster(open_notebook, screenshots):
     expect(panel.job("heat")).to_contain_text("2 (malleable: 1 to 4)", timeout=CLUSTER_MS)
     expect(panel.job("heat")).to_contain_text("1 down", timeout=CLUSTER_MS)
     expect(panel.job("late")).to_contain_text("running", timeout=CLUSTER_MS)
-    panel.keep(screenshots / "panel-applied.png")
+    panel.keep(screenshots / "panel.png")
 
     panel.button("Revert").click()
     expect(box).to_contain_text("Reverted.")
@@ -151,14 +160,37 @@ def test_everything_is_readable_and_reached(open_notebook, screenshots, dark):
     guard.fill("soon")
     expect(box.get_by_role("alert")).to_be_visible()
     measure("error", controls=10)
+    form = box.locator(".dask-hpc-form")
     policy = box.get_by_label("Policy", exact=True)
     names = [text.strip() for text in policy.locator("option").all_inner_texts()]
     assert len(names) > 10
     for name in names[1:]:
         policy.select_option(name)
-        expect(policy).to_have_value(name)
+        labels = _labels(name)
+        expect(form.locator("input, select")).to_have_count(len(labels) + 2)
+        for label in labels:
+            expect(form.get_by_label(label, exact=True)).not_to_have_value("")
         for width in WIDTHS:
             panel.page.set_viewport_size({"width": width, "height": 1000})
-            found = [*measures.contrast_faults(box), *measures.overflow_faults(box)]
+            found = [*measures.contrast_faults(form), *measures.overflow_faults(form)]
             faults.extend(f"{name} at {width}: {fault}" for fault in found)
     assert not faults, "\n".join(faults)
+
+
+def test_a_page_that_is_loaded_again_shows_the_panel_as_it_is(open_notebook):
+    from playwright.sync_api import expect
+
+    lab = open_notebook(CLUSTER, PANEL)
+    panel = Panel(lab)
+    panel.box.get_by_label(GUARD).fill("soon")
+    expect(panel.box.get_by_role("alert")).to_be_visible()
+    lab.save()
+    lab.reload()
+    panel = Panel(lab)
+    expect(panel.box.get_by_label(GUARD)).to_have_value("soon", timeout=CLUSTER_MS)
+    expect(panel.box.get_by_role("alert")).to_contain_text("'soon'")
+    panel.box.get_by_label(GUARD).fill("0 s")
+    expect(panel.box.get_by_role("alert")).to_have_count(0)
+    panel.button("Apply to cluster").click()
+    panel.button("Go ahead").click()
+    expect(panel.job("heat")).to_contain_text("1 down", timeout=CLUSTER_MS)
