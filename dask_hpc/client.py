@@ -6,6 +6,7 @@ the result, with an asynchronous one it returns an awaitable.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import threading
@@ -286,6 +287,28 @@ class Runtime:
 
     async def _update(self, policy: Any, params: dict[str, Any]) -> Any:
         return await self._ask("update", **_policy_arguments(policy, params))
+
+    def panel(self) -> Any:
+        """A Jupyter panel of the cluster: what runs and why, and a form to tune the policy.
+
+        Returns
+        -------
+        dask_hpc_widgets.panel.Panel
+            A widget; ``close()`` ends it.
+
+        Raises
+        ------
+        InstallError
+            When ipywidgets is not installed.
+        """
+        try:
+            # by name: the layer above this one, which needs what is not installed everywhere
+            above = importlib.import_module("dask_hpc_widgets.panel")
+        except ImportError as error:
+            raise InstallError(
+                f"the panel needs ipywidgets ({error}): pip install 'dask-hpc[widgets]'"
+            ) from error
+        return above.opened(self)
 
     def uninstall(self) -> Any:
         """Hand everything back to stock Dask and leave nothing behind; running work goes on."""

@@ -22,6 +22,9 @@ from dask_hpc_policies.protocol import Policy, encode_state
 
 logger = logging.getLogger(__name__)
 
+#: Policies that are remembered while none of them has been asked.
+_EARLIER_KEPT = 10
+
 
 class Controller:
     """Calls the policy and has its decisions carried out."""
@@ -34,16 +37,45 @@ class Controller:
         self.enabled = False
         #: Why the policy could not answer the last time; None when it did.
         self.failure: str | None = None
+        #: Why the policy that was set last is not the one that decides; None when it is.
+        self.dropped: str | None = None
+        #: What decided before, the latest last, until the present policy has shown that it can.
+        self._earlier: deque[Policy] = deque(maxlen=_EARLIER_KEPT)
         #: Seconds of the last passes on the loop, snapshot and records included.
         self.pass_s: deque[float] = deque(maxlen=1000)
         self._trigger: Trigger | None = None
         self._said: dict[tuple[str, str], str] = {}
         #: Rows of actions under way, by job: the outcome completes them.
         self._open: dict[str, dict[str, Any]] = {}
-        self.use(policy)
+        self._decide_by(policy)
 
     def use(self, policy: Policy) -> None:
-        """Decide by `policy` from now on."""
+        """Decide by `policy` from now on; should it fail the first time, by the present one again."""
+        if self.failure is None:
+            self._earlier.append(self.policy)
+        self.dropped = None
+        self._decide_by(policy)
+
+    def require_able(self, policy: Policy) -> None:
+        """Have `policy` decide on the state of now, without consequences.
+
+        Raises
+        ------
+        InvalidPolicy
+            When it cannot; the message has its error.
+        """
+        try:
+            decision, after = policy.decide(self.state.snapshot("settings"), policy.initial_state())
+            if not isinstance(decision, Decision):
+                raise TypeError(f"decide returned {type(decision).__name__}, not a Decision")
+            encode_state(after)
+        except Exception as error:
+            raise registry.InvalidPolicy(
+                f"policy {policy.name} cannot decide on the present state: {type(error).__name__}: {error}; "
+                f"{self.policy.name} stays"
+            ) from error
+
+    def _decide_by(self, policy: Policy) -> None:
         self.policy = policy
         self._memory = policy.initial_state()
         self._last: Decision | None = None
@@ -87,8 +119,10 @@ class Controller:
             self._say(
                 view.now_s, trigger, "policy", "", None, ReasonCode.POLICY_FAILED, self.failure, "failed"
             )
+            self._back()
             return
         self.failure = None
+        self._earlier.clear()
         acts = any(not isinstance(action, Hold) for action in decision.actions)
         if not acts and decision == self._last and self._memory == before:
             return  # nothing new: a quiet cluster writes no trace
@@ -111,6 +145,16 @@ class Controller:
                     job.reason = action.reason.text
                 self._log(view.now_s, trigger, action, action.reason, "held")
         self.act([a for a in decision.actions if not isinstance(a, Hold)], trigger)
+
+    def _back(self) -> None:
+        """Decide by the last policy that was able to, unless that is the present one."""
+        if not self._earlier:
+            return
+        failed, good = self.policy, self._earlier.pop()
+        self.dropped = f"{failed.name} failed when it was first asked, {good.name} decides: {self.failure}"
+        logger.warning("Policy %s", self.dropped)
+        self._decide_by(good)
+        self.request("settings")
 
     def act(
         self, actions: Iterable[Action], trigger: Trigger

@@ -23,6 +23,8 @@ from dask_hpc_policies.model import DEFAULT_JOB, Interruption, JobState, JobView
 #: States in which a job may hold nodes or wait for them.
 ACTIVE: frozenset[JobState] = frozenset({"pending", "running", "adapting", "completing"})
 _ENDED_KEPT = 1000
+#: Changes of a job's size that are remembered.
+_SIZES_KEPT = 200
 #: Names and sizes of completed jobs that are remembered.
 _RECORDED_KEPT = 1000
 
@@ -79,6 +81,8 @@ class JobRecord:
         self.erred = 0
         self.expansions = 0
         self.shrinks = 0
+        #: Since when it has had how many nodes, the latest changes.
+        self.sizes: deque[tuple[float, int]] = deque(maxlen=_SIZES_KEPT)
         #: How long earlier jobs of its name took at the size it asks for; None without any.
         self.recorded_s: float | None = None
         #: Time of its tasks in communication and computation, by phase.
@@ -125,6 +129,12 @@ class JobRecord:
         self.state = cast(JobState, states.job_step(self.state, event))
         if self.state not in ACTIVE:
             self.ended.set()
+
+    def sized(self, now_s: float, nodes: int) -> None:
+        """Note how many nodes it has now; one that has ended has none."""
+        nodes = nodes if self.active else 0
+        if nodes != (self.sizes[-1][1] if self.sizes else 0):
+            self.sizes.append((now_s, nodes))
 
     def started(self, now_s: float) -> None:
         """It has its nodes, for the first time or again."""
@@ -237,6 +247,7 @@ class JobRecord:
             "below_minimum": self.state == "running" and nodes_up < self.resolved.min_nodes,
             "expansions": self.expansions,
             "shrinks": self.shrinks,
+            "sizes": list(self.sizes),
             "mtct": self.meter.mtct,
             "mtct_previous": self.meter.mtct_previous,
             "phases": self.meter.rows(),

@@ -7,6 +7,7 @@ method takes and returns plain data.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -187,15 +188,16 @@ class Service:
             )
         return chosen
 
-    async def jobs(self) -> list[dict[str, Any]]:
-        """Rows of all jobs that are remembered, in order of submission."""
-        return self.job_rows()
+    async def jobs(self, ended: int | None = None) -> list[dict[str, Any]]:
+        """Rows of all jobs that are remembered (of the last `ended` that ended), in order of submission."""
+        return self.job_rows(ended)
 
-    def job_rows(self) -> list[dict[str, Any]]:
+    def job_rows(self, ended: int | None = None) -> list[dict[str, Any]]:
         """See `jobs`."""
         table = self.engine.state.jobs
+        begin = 0 if ended is None else max(0, len(table.ended) - ended)
         records = [
-            *table.ended,
+            *itertools.islice(table.ended, begin, None),
             *(job for job in table.active.values() if not job.is_default or job.unfinished),
             *table.announced.values(),
         ]
@@ -269,6 +271,18 @@ class Service:
         snapshot: dict[str, Any] = encode(self.engine.state.snapshot("request"))
         return snapshot
 
+    async def picture(self, ended: int, decisions: int) -> dict[str, Any]:
+        """What those who watch want at once: `status`, `jobs` and `decisions` (the last of these).
+
+        Costs no more after a thousand jobs than after one.
+        """
+        return {
+            "status": await self.status(),
+            "jobs": await self.jobs(ended),
+            "ended_jobs": len(self.engine.state.jobs.ended),
+            "decisions": await self.decisions(limit=decisions),
+        }
+
     async def status(self) -> dict[str, Any]:
         """State of the runtime as a whole."""
         engine, state = self.engine, self.engine.state
@@ -293,6 +307,7 @@ class Service:
             "awake": engine.awake,
             "policy": registry.spec_of(engine.controller.policy),
             "policy_failure": engine.controller.failure,
+            "policy_dropped": engine.controller.dropped,
             "now_s": state.now_s(),
             "pool_nodes": state.nodes.up() if engine.awake else len(self.scheduler.workers),
             "idle_nodes": state.idle_nodes() if engine.awake else None,
@@ -336,7 +351,10 @@ class Service:
         pickled: bytes | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Change policy, parameters or settings; all or nothing."""
+        """Change policy, parameters or settings; all or nothing.
+
+        A policy that fails on the present state is refused.
+        """
         given = dict(parameters or {})
         changes = {name: given.pop(name) for name in list(given) if is_setting(name)}
         if "node_by" in changes and self.engine.awake and changes["node_by"] != self.engine.state.nodes.by:
@@ -349,6 +367,8 @@ class Service:
             wanted = registry.create(policy, **given)
         else:
             wanted = registry.updated(present, **given) if given else present
+        if wanted is not present:
+            self.engine.controller.require_able(wanted)
         self.engine.trace_to(settings.trace_path)
         self.engine.use_settings(settings)
         self.engine.state.nodes.by = settings.node_by
@@ -417,6 +437,7 @@ class Service:
         "decisions": decisions,
         "trace": trace,
         "snapshot": snapshot,
+        "picture": picture,
         "status": status,
         "update": update,
         "uninstall": uninstall,

@@ -227,14 +227,11 @@ class State:
 
     def note_job(self, job: JobRecord) -> None:
         """Write the job's state into the trace."""
+        now_s, nodes = self.now_s(), self.nodes_up(job)
+        job.sized(now_s, nodes)
         self.record(
             JobEvent(
-                t_s=self.now_s(),
-                job=job.id,
-                name=job.name,
-                state=job.state,
-                nodes=self.nodes_up(job),
-                reason=job.reason,
+                t_s=now_s, job=job.id, name=job.name, state=job.state, nodes=nodes, reason=job.reason
             )
         )
 

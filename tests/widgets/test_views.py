@@ -21,7 +21,8 @@ def job(**changes):
         "max_nodes": 4, "constraint": "any", "priority": 0, "submit_s": 10.0, "start_s": 12.0, "end_s": None,
         "wait_s": 2.0, "turnaround_s": None, "closed": False, "unfinished_tasks": 7, "processing_tasks": 2,
         "held_tasks": 5, "below_minimum": False, "expansions": 1, "shrinks": 2, "mtct": None,
-        "mtct_previous": None, "phases": [], "reason": "2 idle nodes", **changes,
+        "mtct_previous": None, "phases": [], "sizes": [[12.0, 2], [40.0, 3]],
+        "reason": "2 idle nodes", **changes,
     }  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def text(html):
 
 
 FULL = picture(
-    [job(), job(id="late-2", name="late", state="pending", nodes=0, start_s=None, wait_s=None)],
+    [job(), job(id="late-2", name="late", state="pending", nodes=0, start_s=None, wait_s=None, sizes=[])],
     [
         node("a", "heat-1", walltime_left_s=90.0),
         node("b", state="lost"),
@@ -90,7 +91,7 @@ FULL = picture(
 def test_what_users_name_is_text_and_never_markup(view):
     evil = picture(
         [job(id=EVIL, name=EVIL, reason=EVIL, state=EVIL, kind=EVIL, constraint=EVIL)],
-        [node(EVIL, EVIL), node(EVIL, None)],
+        [node(EVIL, EVIL, walltime_left_s=1.0), node(EVIL, None)],
         [decision(job=EVIL, reason=EVIL, action=EVIL, result=EVIL, trigger=EVIL, reason_code=EVIL)],
     )
     parser = Text()
@@ -151,6 +152,29 @@ def test_the_node_map_tells_holder_state_and_walltime_without_colour():
     assert "c A heat draining: leaves its job" in shown
 
 
+def test_sizes_over_time_are_steps_with_the_same_in_words():
+    html = views.named("sizes").html(FULL)
+    (path,) = re.findall(r'<path d="([^"]*)"', html)
+    # 88 s from the first start on, 28 s on 2 of 3 nodes, then on all
+    assert path == "M0.0 24H0.0V8.0H31.8V0.0H100.0V24Z"
+    assert 'aria-label="heat: 2 nodes from 1.4 min ago; 3 nodes from 1 min ago"' in html
+    assert text(html).endswith("A heat 3")
+    assert "late" not in html, "has had no node"
+
+
+def test_the_chart_of_sizes_changes_every_other_second_at_most():
+    rows = [job(sizes=[[12.0, 2]])]
+    html = [views.named("sizes").html(picture(rows, now_s=30.0 + i / 4)) for i in range(9)]
+    assert len({re.sub(r"H[\d.]+V24Z", "", one) for one in html}) <= 3
+
+
+def test_walltimes_come_in_the_order_in_which_they_end():
+    nodes = [node("a", "heat-1", walltime_left_s=600.0), node("b", walltime_left_s=30.0), node("c")]
+    shown = text(views.named("walltime").html(picture([job()], nodes)))
+    assert shown.endswith("b 30 s no job up a 10 min heat up")
+    assert "None of 1 nodes has a walltime" in views.named("walltime").html(picture(nodes=[node("c")]))
+
+
 def test_a_large_pool_is_counted_whole_and_shown_in_part():
     html = views.named("nodes").html(picture(nodes=[node(f"n{i}") for i in range(1000)]))
     assert html.count("<li") == 256
@@ -177,7 +201,7 @@ def test_a_view_is_one_registration(monkeypatch):
     views.register(mine)
     with pytest.raises(ValueError, match="'power' is registered"):
         views.register(View(name="power", title="Other", html=mine.html))
-    with pytest.raises(ValueError, match="jobs, nodes, decisions, power"):
+    with pytest.raises(ValueError, match="jobs, sizes, nodes, walltime, decisions, power"):
         views.named("nothing")
 
 

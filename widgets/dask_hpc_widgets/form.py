@@ -19,7 +19,7 @@ from dask_hpc_widgets.model import PolicyModel, is_custom, title
 
 #: Values of the choice of policies that are no names.
 _RUNNING, _FILE = "\0running", "\0file"
-_FULL = {"width": "100%"}
+_FULL = {"width": "auto"}
 #: Two columns where there is room for them, one where there is not.
 _ROW = {
     "width": "100%",
@@ -105,7 +105,7 @@ class PolicyForm:
 
     def close(self) -> None:
         """Take every widget out of the kernel and out of the page."""
-        for widget in _below(self.box):
+        for widget in below(self.box):
             widget.close()
 
     def _named(self) -> str | None:
@@ -126,7 +126,7 @@ class PolicyForm:
                 self.controls[one.name].observe(self._typed(one.name), names="value")
             # nothing of a form that is gone stays in the kernel
             for row in old:
-                for widget in _below(row):
+                for widget in below(row):
                     widget.close()
         for one in declared:
             self.controls[one.name].value = self.model.texts[one.name]
@@ -196,10 +196,10 @@ class PolicyForm:
             self.says[one.name].value = markup.part(text)
 
 
-def _below(widget: Any) -> list[Any]:
+def below(widget: Any) -> list[Any]:
     """A widget and all that it holds, their layouts and styles included."""
     own = [getattr(widget, name, None) for name in ("layout", "style")]
-    inside = [below for child in getattr(widget, "children", ()) for below in _below(child)]
+    inside = [one for child in getattr(widget, "children", ()) for one in below(child)]
     return [*inside, *(part for part in own if part is not None), widget]
 
 

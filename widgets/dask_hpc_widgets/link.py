@@ -1,7 +1,7 @@
-"""Between the loop of the client, where the cluster is asked, and the loops of the kernel, where widgets live.
+"""Between the loop of the client, where the cluster is asked, and those of the kernel, where widgets live.
 
-Rules of the file: knows no widget and no policy. Widgets are touched in the kernel's loops alone. What is shown
-over and over is dropped, not queued, while the kernel is busy. After `Link.close` no task is left.
+Rules of the file: knows no widget and no policy. Widgets are touched in the kernel's loops alone. What is
+shown over and over is dropped, not queued, while the kernel is busy. After `Link.close` no task is left.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 #: Seconds until a scheduler that does not answer is said not to.
 PATIENCE_S = 10.0
+#: Of the kernel's time that showing may take.
+SHARE = 0.02
 
 Question = Callable[[], Awaitable[Any]]
 #: Takes the answer, or the error.
@@ -41,6 +44,8 @@ class Link:
         self._turn = asyncio.Lock()
         self._latest: Any = None
         self._offered = False
+        #: Seconds that showing took the last time.
+        self._shown_s = 0.0
         self.closed = False
 
     @property
@@ -68,6 +73,8 @@ class Link:
     def watch(self, question: Question, shown: Answered, period_s: float, ended: Callable[[], bool]) -> None:
         """Ask again and again; `shown` gets the latest answer or error, in the kernel's loop.
 
+        What takes long is done more seldom: watching takes no more than about `SHARE` of the kernel's time.
+
         Parameters
         ----------
         period_s
@@ -90,7 +97,7 @@ class Link:
                         return  # the kernel's loop is closed
                 if ended():
                     return
-                await asyncio.sleep(period_s)
+                await asyncio.sleep(max(period_s, self._shown_s / SHARE))
 
         self._begin(over_and_over)
 
@@ -106,7 +113,7 @@ class Link:
         done = threading.Event()
 
         async def end() -> None:
-            tasks = [task for task in self._tasks if not task.done()]
+            tasks = self._tasks - {asyncio.current_task()}
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -152,7 +159,9 @@ class Link:
     def _show(self, shown: Answered) -> None:
         # what comes from now on is shown by another call
         self._offered = False
+        began_s = time.thread_time()
         self._tell(shown, self._latest)
+        self._shown_s = time.thread_time() - began_s
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

@@ -39,11 +39,14 @@ CSS = """
 .dask-hpc th, .dask-hpc td { text-align: left; vertical-align: top; padding: 0.25em 0.8em 0.25em 0;
   border-bottom: 1px solid var(--line); overflow-wrap: anywhere; white-space: normal; max-width: none;
   background: transparent; color: inherit; }
+.dask-hpc th { overflow-wrap: normal; word-break: normal; hyphens: auto; }
 .dask-hpc th.number, .dask-hpc td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .dask-hpc .badge { border: 1px solid var(--line); border-radius: 3px; padding: 0 0.4em; white-space: nowrap; }
 .dask-hpc .bar { display: inline-block; width: 5em; height: 0.7em; border: 1px solid var(--line);
   vertical-align: -1px; margin-right: 0.4em; }
 .dask-hpc .bar span { display: block; height: 100%; background: var(--jp-brand-color1, #2f6db3); }
+.dask-hpc svg.steps { width: 100%; min-width: 6em; height: 24px; display: block;
+  border-bottom: 1px solid var(--line); }
 .dask-hpc .nodes { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 11em), 1fr));
   gap: 0.4em; list-style: none; margin: 0.3em 0; padding: 0; }
 .dask-hpc .nodes li { border: 1px solid var(--line); border-left-width: 6px; border-radius: 3px;

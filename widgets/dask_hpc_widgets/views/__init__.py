@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dask_hpc_widgets.views import decisions, jobs, nodes
+from dask_hpc_widgets.views import decisions, jobs, nodes, sizes, walltime
 from dask_hpc_widgets.views.view import Picture, View
 
 __all__ = ["Picture", "View", "named", "register", "registered"]
@@ -41,5 +41,5 @@ def named(name: str) -> View:
     return _views[name]
 
 
-for _view in (jobs.VIEW, nodes.VIEW, decisions.VIEW):
+for _view in (jobs.VIEW, sizes.VIEW, nodes.VIEW, walltime.VIEW, decisions.VIEW):
     register(_view)

@@ -37,7 +37,7 @@ def html(picture: Picture) -> str:
             "Plain Dask code runs as ever."
         )
     rows = [row(job, now_s) for job in (*active[:_MAX_ACTIVE], *newest)]
-    hidden = len(active) + len(ended) - len(rows)
+    hidden = len(active) + max(len(ended), picture.ended_jobs) - len(rows)
     more = markup.soft(f"{hidden} more jobs are not shown; runtime.jobs() has all.") if hidden else ""
     return markup.table(_COLUMNS, rows, "Jobs") + more
 

@@ -15,6 +15,8 @@ class Picture:
     status: Mapping[str, Any]
     jobs: Sequence[Mapping[str, Any]] = ()
     decisions: Sequence[Mapping[str, Any]] = ()
+    #: Jobs that have ended and are remembered; `jobs` may hold the last of them alone.
+    ended_jobs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,150 @@
+"""How long the jobs of a running cluster will still take, as far as it has shown, and how sure that is.
+
+Rules of the file: pure; plain data of the runtime in, a snapshot for the simulator out. A live cluster tells
+more than walltimes: how many tasks of a job are left, and how long its tasks have taken on average. Tasks
+are taken for independent and as long as those before.
+
+===========  ==================================================================================  ==========
+source       remaining time                                                                      confidence
+===========  ==================================================================================  ==========
+``tasks``    its tasks that are left, each as long as those that ended, on its threads; the        good, fair
+             job is closed, so that none come
+``recorded``  the mean of earlier jobs of its name, less what it has run                           fair
+``so-far``   as ``tasks``, of what was submitted so far: more may come                            fair
+``others``   no task of it has ended: its tasks are taken to be as long as those of other jobs    poor
+``walltime``  what its user asked for, less what it has run: seldom less than it takes            poor
+``assumed``  nothing is known of it: what the caller says                                         poor
+===========  ==================================================================================  ==========
+
+An average over fewer than `FEW_TASKS` tasks is no better than fair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, Literal
+
+from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.reservation import expected_s
+
+#: Tasks below which an average says little.
+FEW_TASKS = 20
+
+Source = Literal["tasks", "recorded", "so-far", "others", "walltime", "assumed"]
+Confidence = Literal["good", "fair", "poor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """What is known of the time that one job still takes."""
+
+    job: str
+    name: str
+    #: Seconds from now (running) or from its start (waiting), at the size `nodes`.
+    remaining_s: float
+    nodes: int
+    source: Source
+    confidence: Confidence
+    #: A sentence.
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Tasks:
+    """Tasks of one job: those that ended, with the seconds that they computed together; those left."""
+
+    ended: int
+    compute_s: float
+    #: One on a worker counts half: it is somewhere between its start and its end.
+    left: float
+
+    @property
+    def mean_s(self) -> float | None:
+        return self.compute_s / self.ended if self.ended else None
+
+
+def learn(
+    view: ClusterSnapshot, rows: Sequence[Mapping[str, Any]], assumed_s: float
+) -> tuple[ClusterSnapshot, tuple[Knowledge, ...]]:
+    """`view` with the remaining time of every named job, and what each comes from.
+
+    Parameters
+    ----------
+    view
+        What ``Runtime.snapshot()`` gives.
+    rows
+        What ``Runtime.jobs()`` gives, of the same moment.
+    assumed_s
+        How long a job takes of which nothing is known.
+
+    Raises
+    ------
+    ValueError
+        When `assumed_s` is not above 0 and finite.
+    """
+    if not 0 < assumed_s < inf:
+        raise ValueError(f"assumed_s is {assumed_s!r}; needed: a number of seconds above 0")
+    known = {row["id"]: row for row in rows}
+    tasks = {job.id: _tasks(job, known.get(job.id, {})) for job in view.jobs}
+    ended = sum(one.ended for one in tasks.values())
+    common_s = sum(one.compute_s for one in tasks.values()) / ended if ended else None
+    threads = _threads(view)
+    found = {}
+    for job in view.jobs:
+        if not job.is_default:
+            closed = bool(known.get(job.id, {}).get("closed"))
+            found[job.id] = _known(job, tasks[job.id], closed, common_s, threads, assumed_s)
+    jobs = tuple(
+        replace(job, remaining_s=found[job.id].remaining_s) if job.id in found else job for job in view.jobs
+    )
+    return replace(view, jobs=jobs), tuple(found.values())
+
+
+def _known(
+    job: JobView, tasks: _Tasks, closed: bool, common_s: float | None, threads: float, assumed_s: float
+) -> Knowledge:
+    nodes = job.nodes or job.start_nodes or job.max_nodes
+
+    def knowledge(seconds: float, source: Source, confidence: Confidence, text: str) -> Knowledge:
+        return Knowledge(
+            job=job.id,
+            name=job.name,
+            remaining_s=max(0.0, seconds),
+            nodes=nodes,
+            source=source,
+            confidence=confidence,
+            text=text,
+        )
+
+    own_s, left = tasks.mean_s, f"{job.unfinished_tasks} tasks left"
+    slots = nodes * threads
+    if own_s is not None and (closed or (tasks.left and job.recorded_s is None)):
+        sure: Confidence = "good" if closed and tasks.ended >= FEW_TASKS else "fair"
+        text = f"{left}; {tasks.ended} took {own_s:.3g} s each"
+        text += "" if closed else "; more may be submitted"
+        return knowledge(tasks.left * own_s / slots, "tasks" if closed else "so-far", sure, text)
+    if job.recorded_s is not None:
+        return knowledge(expected_s(job), "recorded", "fair", "mean of earlier jobs of its name")
+    if common_s is not None and tasks.left:
+        text = f"{left}, as long as tasks of other jobs ({common_s:.3g} s)"
+        return knowledge(tasks.left * common_s / slots, "others", "poor", text)
+    if expected_s(job) < inf:
+        return knowledge(expected_s(job), "walltime", "poor", "to its walltime: seldom less than it takes")
+    return knowledge(assumed_s, "assumed", "poor", "nothing is known of it: assumed")
+
+
+def _tasks(job: JobView, row: Mapping[str, Any]) -> _Tasks:
+    phases = row.get("phases", ())
+    return _Tasks(
+        ended=sum(phase["tasks"] for phase in phases),
+        compute_s=sum(phase["compute_s"] for phase in phases),
+        left=max(0.0, job.unfinished_tasks - job.processing_tasks / 2),
+    )
+
+
+def _threads(view: ClusterSnapshot) -> float:
+    """Threads of a node, on average."""
+    up = [node.nthreads for node in view.nodes if node.state != "lost"]
+    return max(1.0, sum(up) / len(up)) if up else 1.0

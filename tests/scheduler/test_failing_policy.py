@@ -1,0 +1,92 @@
+"""A policy that fails never becomes what a cluster is left with: the last good one stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers import engine, live, started, until
+from tasks import inc
+
+import dask_hpc
+from dask_hpc_policies import registry
+from dask_hpc_policies.registry import InvalidPolicy
+
+
+class Fails:
+    """Decides as fcfs does, but fails once as many jobs are there as it is told."""
+
+    name = "fails"
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self.fcfs = registry.create("fcfs")
+
+    def initial_state(self) -> Any:
+        return self.fcfs.initial_state()
+
+    def decide(self, view: Any, state: Any) -> Any:
+        if len(view.jobs) >= self.jobs:
+            raise ZeroDivisionError("no node to divide by")
+        return self.fcfs.decide(view, state)
+
+
+#: What a status calls it: an object that no data describes.
+NAME = f"{Fails.__module__}:{Fails.__qualname__}"
+
+
+def failures(s: Any) -> list[str]:
+    """What is said of policies that failed."""
+    rows = engine(s).controller.decisions
+    return [row["reason"] for row in rows if row["reason_code"] == "policy-failed"]
+
+
+@live(workers=2)
+async def test_a_policy_that_fails_on_the_present_state_is_refused(c, s, *workers):
+    rt = await dask_hpc.install(c, "easy", tick="50 ms")
+    async with rt.job("heat", nodes=1) as job:
+        await started(s, job, 1)
+        with pytest.raises(InvalidPolicy, match="ZeroDivisionError: no node to divide by; easy stays"):
+            await rt.update(policy=Fails(jobs=1), tick="2 s")
+        status = await rt.status()
+        assert status["policy"]["policy"] == "easy"
+        assert status["settings"]["tick_s"] == 0.05, "all or nothing"
+        assert (status["policy_failure"], status["policy_dropped"]) == (None, None)
+        assert await c.submit(inc, 1) == 2
+
+
+@live(workers=2)
+async def test_a_policy_that_fails_when_it_is_first_asked_gives_way_to_the_last_good_one(c, s, *workers):
+    rt = await dask_hpc.install(c, "easy", tick="50 ms")
+    # nothing to decide about yet, so that nothing is wrong with it
+    status = await rt.update(policy=Fails(jobs=1))
+    assert (status["policy"]["policy"], status["policy_dropped"]) == (NAME, None)
+    async with rt.job("heat", nodes=1) as job:
+        await started(s, job, 1)
+        status = await rt.status()
+        assert status["policy"]["policy"] == "easy"
+        error = "ZeroDivisionError: no node to divide by"
+        dropped = f"fails failed when it was first asked, easy decides: {error}"
+        assert (status["policy_dropped"], status["policy_failure"]) == (dropped, None)
+        assert failures(s) == [error]
+        assert await c.submit(inc, 1) == 2
+        status = await rt.update(policy="fcfs")
+        assert (status["policy"]["policy"], status["policy_dropped"]) == ("fcfs", None)
+
+
+@live(workers=2)
+async def test_a_policy_that_has_decided_before_stays_and_so_do_the_nodes_of_jobs(c, s, *workers):
+    rt = await dask_hpc.install(c, "easy", tick="50 ms")
+    await rt.update(policy=Fails(jobs=2))
+    async with rt.job("heat", nodes=1) as first:
+        await started(s, first, 1)
+        async with rt.job("late", nodes=1):
+            await until(lambda: engine(s).controller.failure, "the policy has failed")
+            status = await rt.status()
+            assert (status["policy"]["policy"], status["policy_dropped"]) == (NAME, None)
+            assert [row["nodes"] for row in await rt.jobs()] == [1, 0]
+            await rt.update(policy="fcfs")
+            await until(lambda: not engine(s).controller.failure, "another policy decides")
+    rows = await rt.jobs()
+    assert [row["sizes"][0][1] for row in rows] == [1, 1]
+    assert all(row["sizes"][0][0] >= row["start_s"] for row in rows)

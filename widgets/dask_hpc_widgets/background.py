@@ -1,0 +1,87 @@
+"""Work beside the kernel's loop, with progress and cancel.
+
+Rules of the file: knows no widget. The work runs in a thread and says how far it is by a function that also
+ends it when it was cancelled. What it came to is told in the loop from which it was started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+#: Least time between two reports of progress.
+_PERIOD_S = 0.1
+
+#: Told the share that is done, 0 to 1.
+Progress = Callable[[float], None]
+
+
+class Cancelled(Exception):
+    """The work was told to end."""
+
+
+class Work:
+    """One piece of work.
+
+    Parameters
+    ----------
+    function
+        Called with a `Progress` that it should call often; what it returns or raises is the outcome.
+    progress
+        Called in the loop, at most ten times a second.
+    done
+        Called in the loop with the outcome, an exception among them; `Cancelled` when it was.
+
+    Without a running loop the work is done at once, in this thread.
+    """
+
+    def __init__(
+        self, function: Callable[[Progress], Any], progress: Progress, done: Callable[[Any], None]
+    ) -> None:
+        self._function = function
+        self._progress = progress
+        self._done = done
+        self._cancelled = threading.Event()
+        self._told_s = 0.0
+        try:
+            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
+        if self._loop is None:
+            done(self._outcome())
+        else:
+            threading.Thread(target=self._run, name="dask-hpc-simulation", daemon=True).start()
+
+    def cancel(self) -> None:
+        """End it soon; its outcome is `Cancelled`."""
+        self._cancelled.set()
+
+    def _run(self) -> None:
+        outcome = self._outcome()
+        self._tell(self._done, outcome)
+
+    def _outcome(self) -> Any:
+        try:
+            return self._function(self._step)
+        except Exception as error:
+            return error
+
+    def _step(self, share: float) -> None:
+        if self._cancelled.is_set():
+            raise Cancelled("cancelled")
+        now_s = time.monotonic()
+        if now_s - self._told_s >= _PERIOD_S:
+            self._told_s = now_s
+            self._tell(self._progress, share)
+
+    def _tell(self, function: Callable[[Any], None], value: Any) -> None:
+        if self._loop is None:
+            function(value)
+            return
+        try:
+            self._loop.call_soon_threadsafe(function, value)
+        except RuntimeError:
+            self.cancel()  # the loop is closed: nobody is there to be told

@@ -1,0 +1,144 @@
+"""Runs of the simulator side by side, the first one the measure of the others.
+
+Rules of the file: pure; results in, markup out. A difference is a number and a word, never a colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dask_hpc.sim.run import Result
+from dask_hpc_policies.metrics import JobRun
+from dask_hpc_widgets import markup
+from dask_hpc_widgets.markup import escape
+
+#: Changes below this share of the first run's value are none.
+_SAME = 0.005
+#: Jobs beyond these are counted and not shown.
+_MAX_JOBS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    key: str
+    label: str
+    text: Callable[[float], str]
+    #: Whether less of it is better; None: neither is.
+    less_is_better: bool | None = True
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}"
+
+
+_METRICS = (
+    _Metric("makespan_s", "Makespan", markup.seconds),
+    _Metric("mean_turnaround_s", "Mean turnaround", markup.seconds),
+    _Metric("mean_wait_s", "Mean wait", markup.seconds),
+    _Metric("mean_bounded_slowdown", "Mean bounded slowdown", _number),
+    _Metric("utilization", "Utilization", _share, less_is_better=False),
+    _Metric("expansions", "Expansions", _number, less_is_better=None),
+    _Metric("shrinks", "Shrinks", _number, less_is_better=None),
+)
+
+
+def metrics(runs: Mapping[str, Result]) -> str:
+    """A table with a row a metric and a column a run, by title.
+
+    Each column but the first says how it differs from the first.
+    """
+    titles = list(runs)
+    found = [result.metrics(jobs=False) for result in runs.values()]
+    columns: list[markup.Column] = [("Metric", False), *((title, True) for title in titles)]
+    rows = [
+        [
+            escape(one.label),
+            *(_cell(one, found[0].get(one.key), column.get(one.key), column is found[0]) for column in found),
+        ]
+        for one in _METRICS
+        if any(column.get(one.key) is not None for column in found)
+    ]
+    return markup.table(columns, rows, f"Metrics of {', '.join(titles)}")
+
+
+def _cell(one: _Metric, first: float | None, value: float | None, is_first: bool) -> str:
+    if value is None:
+        return "n/a"
+    text = escape(one.text(value))
+    return (
+        text
+        if is_first or first is None
+        else f"{text} <span>({escape(_difference(one, first, value))})</span>"
+    )
+
+
+def _difference(one: _Metric, first: float, value: float) -> str:
+    if abs(value - first) <= _SAME * abs(first):
+        return "same"
+    if one.less_is_better is None:
+        return f"{one.text(abs(value - first))} {'more' if value > first else 'fewer'}"
+    word = "better" if (value < first) == one.less_is_better else "worse"
+    return f"{100 * (value - first) / first:+.1f} %, {word}" if first else word
+
+
+def jobs(runs: Mapping[str, Result], about: Mapping[str, str]) -> str:
+    """A table with a row a job: when it ends in each run, from the beginning of the run on.
+
+    Parameters
+    ----------
+    about
+        What else is said of a job, by id: text.
+    """
+    titles = list(runs)
+    columns: list[markup.Column] = [
+        ("Job", False),
+        *((f"Ends, {title}", True) for title in titles),
+        *([("Known from", False)] if about else []),
+    ]
+    ends = [_ends(result) for result in runs.values()]
+    ids = list(ends[0])
+    rows = []
+    for id in ids[:_MAX_JOBS]:
+        first = ends[0][id]
+        cells = [_end(first, one.get(id), one is ends[0]) for one in ends]
+        rows.append([_named(first[0]), *cells, *([escape(about.get(id, ""))] if about else [])])
+    hidden = len(ids) - len(rows)
+    more = markup.soft(f"{hidden} more jobs are not shown.") if hidden else ""
+    return markup.table(columns, rows, f"When jobs end with {', '.join(titles)}") + more
+
+
+def _ends(result: Result) -> dict[str, tuple[JobRun, float]]:
+    began_s = result.from_s or 0.0
+    return {run.id: (run, began_s) for run in result.runs}
+
+
+def _named(run: JobRun) -> str:
+    name = run.name if run.name and run.name != run.id else ""
+    return f"<strong>{escape(name or run.id)}</strong>" + (f" {escape(run.id)}" if name else "")
+
+
+def _end(first: tuple[JobRun, float], here: tuple[JobRun, float] | None, is_first: bool) -> str:
+    if here is None or here[0].end_s is None:
+        return "never"
+    left_s = here[0].end_s - here[1]
+    text = f"in {markup.seconds(left_s)}"
+    if is_first or first[0].end_s is None:
+        return escape(text)
+    later_s = left_s - (first[0].end_s - first[1])
+    if abs(later_s) <= _SAME * max(left_s, 1e-9):
+        return escape(f"{text} (same)")
+    return escape(f"{text} ({markup.seconds(abs(later_s))} {'later' if later_s > 0 else 'sooner'})")
+
+
+def any_note(results: Sequence[Result]) -> list[str]:
+    """What readers should know of the runs, each once."""
+    notes: dict[str, Any] = {}
+    for result in results:
+        notes.update(dict.fromkeys(result.workload.notes))
+    return list(notes)

@@ -1,0 +1,176 @@
+"""The panel: a cluster as it is, and the policy that decides about it, to be tuned.
+
+Rules of the file: puts the parts together. What is shown comes from the registered views, what is changed
+goes through `tuning`, and only `link` crosses threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets as widgets
+
+from dask_hpc.client import Runtime
+from dask_hpc_policies.wording import counted
+from dask_hpc_widgets import markup, questions, views
+from dask_hpc_widgets.form import below
+from dask_hpc_widgets.link import Link
+from dask_hpc_widgets.markup import escape
+from dask_hpc_widgets.model import PolicyModel, title
+from dask_hpc_widgets.tuning import Tuning
+from dask_hpc_widgets.views import Picture, View
+
+#: Least time between two updates.
+PERIOD_S = 0.5
+#: Views that are shown when a panel is opened, by name.
+_OPEN = ("jobs", "sizes", "decisions")
+_FULL = {"width": "100%"}
+
+
+def opened(runtime: Runtime) -> Any:
+    """A panel of the cluster of `runtime`; an awaitable of one when its client is asynchronous."""
+    client: Any = runtime.client
+    if not client.asynchronous:
+        return Panel(runtime, client.sync(questions.picture, runtime))
+
+    async def later() -> Panel:
+        return Panel(runtime, await questions.picture(runtime))
+
+    return later()
+
+
+class Panel(widgets.VBox):  # type: ignore[misc]
+    """The panel of one cluster, as a widget. Made by ``runtime.panel()``.
+
+    It shows what is new at most twice a second while a kernel's loop runs, until `close`. Where widgets are
+    not shown (an exported notebook, a page on GitHub) its static twin is: `html`.
+    """
+
+    def __init__(self, runtime: Runtime, picture: Picture) -> None:
+        self._runtime = runtime
+        self._link = Link(runtime.client)
+        self.picture = picture
+        #: Why there is nothing new; empty when there is.
+        self.trouble = ""
+        #: Choose and apply policies.
+        self.tuning = Tuning(runtime, self._link, PolicyModel(picture.status["policy"]))
+        self._views = views.registered()
+        self.head = widgets.HTML(layout=_FULL)
+        #: A box to tick for each view, and what the views show, by name.
+        self.ticks = {one.name: _tick(one) for one in self._views}
+        self.bodies = {one.name: widgets.HTML(layout=_FULL) for one in self._views}
+        self.end = widgets.Button(
+            description="Close panel",
+            tooltip="Take the panel off the page; the cluster goes on as it is",
+            layout={"width": "auto", "align_self": "flex-start"},
+        )
+        ticks = widgets.HBox(list(self.ticks.values()), layout={**_FULL, "flex_flow": "row wrap"})
+        super().__init__(
+            [
+                widgets.HTML(markup.style()),
+                self.head,
+                ticks,
+                *self.bodies.values(),
+                widgets.HTML(markup.part("<h3>Policy</h3>")),
+                self.tuning.box,
+                self.end,
+            ],
+            layout={**_FULL, "max_width": "80rem"},
+        )
+        self.add_class("dask-hpc-panel")
+        for tick in self.ticks.values():
+            tick.observe(lambda _: self._draw(), names="value")
+        self.end.on_click(lambda _: self.close())
+        self._draw()
+        self._link.watch(lambda: questions.picture(runtime), self._show, PERIOD_S, self._gone)
+
+    def html(self) -> str:
+        """The static twin: everything that the panel shows, and every view, without widgets."""
+        parts = [
+            f"<details open><summary>{escape(one.title)}</summary>{_body(one, self.picture)}</details>"
+            for one in self._views
+        ]
+        return markup.page(self._head(), *parts, "<h3>Policy</h3>", self.tuning.summary())
+
+    def close(self) -> None:
+        """End the updates and take every widget of the panel out of the kernel and the page."""
+        if self._link.closed:
+            return
+        self._link.close()
+        self.tuning.close()
+        for widget in below(self):
+            if widget is not self:
+                widget.close()
+        super().close()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        found = super()._repr_mimebundle_(**kwargs)
+        data = found[0] if isinstance(found, tuple) else found
+        if data is not None:
+            data["text/plain"] = repr(self)
+            data["text/html"] = self.html()
+        return found
+
+    def __repr__(self) -> str:
+        if self._link.closed:
+            return "<Panel closed>"
+        return f"<Panel policy={title(self.tuning.model.running)!r} jobs={len(self.picture.jobs)}>"
+
+    # ------------------------------------------------------ in the kernel's loop
+
+    def _gone(self) -> bool:
+        client = self._runtime._client()
+        return client is None or client.status == "closed"
+
+    def _show(self, answer: Any) -> None:
+        if isinstance(answer, Picture):
+            self.picture, self.trouble = answer, ""
+            self.tuning.report(answer.status["policy"])
+        else:
+            gone = "This panel has ended: its client is closed. " if self._gone() else ""
+            self.trouble = f"{gone}Nothing new from the cluster: {answer}"
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._link.closed:
+            return
+        _set(self.head, markup.part(self._head()))
+        for one in self._views:
+            shown = self.ticks[one.name].value
+            text = markup.part(f"<h3>{escape(one.title)}</h3>", _body(one, self.picture)) if shown else ""
+            _set(self.bodies[one.name], text)
+
+    def _head(self) -> str:
+        status = self.picture.status
+        pool = status["pool_nodes"]
+        sentence = (
+            f"{counted(pool)}; {counted(status['jobs_running'], 'job')} running, "
+            f"{status['jobs_pending']} waiting; decides: "
+        )
+        pieces = [f"<p>{escape(sentence)}<strong>{escape(title(status['policy']))}</strong>.</p>"]
+        errors = (self.trouble, status.get("policy_failure"), status.get("policy_dropped"))
+        return "".join([*pieces, *(markup.alert(error) for error in errors if error)])
+
+
+def _body(view: View, picture: Picture) -> str:
+    """What a view shows; a view that fails says so and leaves the others alone."""
+    try:
+        return view.html(picture)
+    except Exception as error:
+        return markup.alert(f"the view {view.name} failed: {type(error).__name__}: {error}")
+
+
+def _tick(view: View) -> Any:
+    return widgets.Checkbox(
+        value=view.name in _OPEN,
+        description=view.title,
+        tooltip=f"Show or hide: {view.title}",
+        indent=False,
+        layout={"width": "auto", "margin": "0 1rem 0 0"},
+    )
+
+
+def _set(widget: Any, text: str) -> None:
+    """Show `text`; what is shown already is not sent again."""
+    if widget.value != text:
+        widget.value = text

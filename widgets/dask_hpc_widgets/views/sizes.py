@@ -1,0 +1,68 @@
+"""Sizes: how many nodes each job has had over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any
+
+from dask_hpc.report_svg import COLORS, letters
+from dask_hpc_widgets import markup
+from dask_hpc_widgets.markup import escape
+from dask_hpc_widgets.views.view import Picture, View
+
+#: Jobs beyond these, the oldest, are not shown.
+_MAX_JOBS = 24
+#: Least time that the chart spans, and the step in which it grows: a page that is watched changes seldom.
+_LEAST_S, _STEP_S = 10.0, 2.0
+#: Height of a row; a full row is the largest size of all jobs.
+_HEIGHT = 24.0
+_COLUMNS: tuple[markup.Column, ...] = (("Job", False), ("Nodes over time", False), ("Nodes now", True))
+
+
+def html(picture: Picture) -> str:
+    """A row a job, in order of its first start, all on one axis of time up to now."""
+    started = [job for job in picture.jobs if job.get("sizes")]
+    shown = sorted(started, key=lambda job: job["sizes"][0][0])[-_MAX_JOBS:]
+    if not shown:
+        return markup.soft("No job has had a node yet.")
+    now_s = float(picture.status.get("now_s", 0.0))
+    first_s = min(job["sizes"][0][0] for job in shown)
+    span_s = max(_LEAST_S, ceil((now_s - first_s) / _STEP_S) * _STEP_S)
+    most = max(nodes for job in shown for _, nodes in job["sizes"])
+    rows = [_row(i, job, first_s, span_s, now_s, max(1, most)) for i, job in enumerate(shown)]
+    axis = f"From {markup.seconds(span_s)} ago (left) to now (right); full height is {most} nodes."
+    return markup.soft(axis) + markup.table(_COLUMNS, rows, "Nodes of jobs over time")
+
+
+def _row(
+    index: int, job: Mapping[str, Any], first_s: float, span_s: float, now_s: float, most: int
+) -> list[str]:
+    sizes: Sequence[tuple[float, int]] = job["sizes"]
+    name = escape(job["name"] or job["id"])
+    label = "; ".join(
+        f"{nodes} nodes from {markup.roughly(max(0.0, now_s - t_s))} ago" for t_s, nodes in sizes
+    )
+    color = COLORS[index % len(COLORS)]
+    path = _path(sizes, first_s, span_s, min(now_s, first_s + span_s), most)
+    chart = (
+        f'<svg class="steps" viewBox="0 0 100 {_HEIGHT:g}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{name}: {escape(label)}"><path d="{path}" fill="{color}" stroke="currentColor" '
+        'vector-effect="non-scaling-stroke"/></svg>'
+    )
+    return [f"<strong>{letters(index)}</strong> {name}", chart, str(job["nodes"])]
+
+
+def _path(sizes: Sequence[tuple[float, int]], first_s: float, span_s: float, end_s: float, most: int) -> str:
+    """A closed outline below the steps."""
+
+    def x(t_s: float) -> str:
+        return f"{100 * min(1.0, max(0.0, (t_s - first_s) / span_s)):.1f}"
+
+    parts = [f"M{x(sizes[0][0])} {_HEIGHT:g}"]
+    for t_s, nodes in sizes:
+        parts.append(f"H{x(t_s)}V{_HEIGHT * (1 - nodes / most):.1f}")
+    return "".join([*parts, f"H{x(end_s)}V{_HEIGHT:g}Z"])
+
+
+VIEW = View(name="sizes", title="Sizes over time", html=html)
