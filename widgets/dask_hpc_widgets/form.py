@@ -22,7 +22,7 @@ _RUNNING, _FILE = "\0running", "\0file"
 _FULL = {"width": "auto"}
 #: Two columns where there is room for them, one where there is not.
 _ROW = {
-    "width": "100%",
+    "width": "auto",
     "grid_template_columns": "repeat(auto-fit, minmax(min(100%, 19rem), 1fr))",
     "grid_gap": "0 1rem",
 }
@@ -71,6 +71,7 @@ class PolicyForm:
         choice = widgets.GridBox([self.policy, self.about], layout=_ROW)
         style = widgets.HTML(markup.style())
         self.box = widgets.VBox([style, choice, self._rows, files], layout=_FULL)
+        self.box.add_class("dask-hpc-form")
         self.policy.observe(self._choose, names="value")
         self.load.on_click(self._load)
         self.save.on_click(self._save)
