@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dask_hpc.client import runtime as runtime
     from dask_hpc.cluster import LocalCluster as LocalCluster
     from dask_hpc.explorer import explore as explore
+    from dask_hpc.rows import policies as policies
     from dask_hpc.slurm.cluster import SLURMCluster as SLURMCluster
     from dask_hpc.slurm.runner import SLURMRunner as SLURMRunner
 
@@ -31,6 +32,7 @@ _PUBLIC = {
     "Runtime": "dask_hpc.client",
     "explore": "dask_hpc.explorer",
     "install": "dask_hpc.client",
+    "policies": "dask_hpc.rows",
     "runtime": "dask_hpc.client",
 }
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "__version__",
     "explore",
     "install",
+    "policies",
     "runtime",
 ]
 

@@ -88,8 +88,9 @@ def _difference(one: _Metric, first: float, value: float) -> str:
 
 
 def jobs(runs: Mapping[str, Result], about: Mapping[str, str]) -> str:
-    """A table with a row a job: when it ends in each run, counted from the moment the run went on from, or else the
-    first submission.
+    """A table with a row a job: when it ends in each run.
+
+    That is counted from the moment the run went on from, or else from the first submission.
 
     Parameters
     ----------
