@@ -4,6 +4,7 @@
 #   make demo        the main job end to end            DEMO_ARGS="--fast" for a short one
 #   make test        linters, types, tests, coverage    PYTEST_ARGS="-k trace" to choose tests
 #   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm
+#   make test-browser  the panel in a real JupyterLab in headless Chromium; SCREENSHOTS=folder keeps the pictures
 #   make test-previous  the tests on live clusters with the release of distributed before the newest
 #   make lint        linters and types alone
 #   make benchmarks  measured claims, with their bars   BENCHMARK_ARGS="--fast" for short ones
@@ -16,13 +17,14 @@ PYTHON ?= python3
 VENV ?= .venv
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+SCREENSHOTS ?=
 BENCHMARK_ARGS ?=
 NOTEBOOK_ARGS ?= $(filter --fast,$(BENCHMARK_ARGS))
 BIN := $(VENV)/bin
 PREVIOUS := 2026.7.1
 
 .NOTPARALLEL:
-.PHONY: demo test test-slow test-previous lint benchmarks clean
+.PHONY: demo test test-slow test-browser test-previous lint benchmarks clean
 
 demo: $(VENV)/.demo
 	$(BIN)/dask hpc demo $(DEMO_ARGS)
@@ -33,8 +35,11 @@ test: lint
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
+test-browser: $(VENV)/.test
+	$(if $(SCREENSHOTS),DASK_HPC_SCREENSHOTS='$(SCREENSHOTS)') $(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
+
 test-previous: $(VENV)-previous/.test
-	$(VENV)-previous/bin/python -m pytest tests/scheduler tests/test_client.py tests/test_preload.py tests/test_program.py tests/test_program_failures.py $(PYTEST_ARGS)
+	$(VENV)-previous/bin/python -m pytest tests/scheduler tests/test_client.py tests/test_preload.py tests/test_reprs.py tests/test_program.py tests/test_program_failures.py $(PYTEST_ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dask_hpc.client import install as install
     from dask_hpc.client import runtime as runtime
     from dask_hpc.cluster import LocalCluster as LocalCluster
+    from dask_hpc.rows import policies as policies
     from dask_hpc.slurm.cluster import SLURMCluster as SLURMCluster
     from dask_hpc.slurm.runner import SLURMRunner as SLURMRunner
 
@@ -29,6 +30,7 @@ _PUBLIC = {
     "Job": "dask_hpc.client",
     "Runtime": "dask_hpc.client",
     "install": "dask_hpc.client",
+    "policies": "dask_hpc.rows",
     "runtime": "dask_hpc.client",
 }
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "SLURMRunner",
     "__version__",
     "install",
+    "policies",
     "runtime",
 ]
 

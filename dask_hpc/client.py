@@ -26,6 +26,8 @@ from dask_hpc.errors import (
     WindowError,
 )
 from dask_hpc.job import Job as Job
+from dask_hpc.reprs import line, never_raises, runtime_html
+from dask_hpc.rows import Decisions, Jobs, Rows
 from dask_hpc.scheduler import install as scheduler_install
 from dask_hpc.scheduler.dask_writes import notice_topic
 from dask_hpc_policies import registry
@@ -40,6 +42,8 @@ logger = logging.getLogger("dask_hpc")
 
 _runtimes: weakref.WeakKeyDictionary[Client, Runtime] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+#: What answers that are lists are made.
+_LISTS: dict[str, type[Rows]] = {"jobs": Jobs, "decisions": Decisions}
 #: Errors that the scheduler side reports by name.
 _ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
@@ -148,11 +152,18 @@ class Runtime:
 
     def __init__(self, client: Client) -> None:
         self._client = weakref.ref(client)
+        #: The last answers about the whole: shown when the cluster does not answer, or must not be asked.
+        self._known: dict[str, Any] = {}
         client.subscribe_topic(notice_topic(client.id), _show_notice)
 
     def __repr__(self) -> str:
         client = self._client()
-        return f"<Runtime scheduler={client.scheduler.address if client and client.scheduler else None!r}>"
+        address = client.scheduler.address if client and client.scheduler else None
+        return line("Runtime", scheduler=address, client="closed" if client is None else client.status)
+
+    @never_raises
+    def _repr_html_(self) -> str | None:
+        return runtime_html(self)
 
     @property
     def client(self) -> Client:
@@ -163,6 +174,15 @@ class Runtime:
         return client
 
     async def _ask(self, method: str, **arguments: Any) -> Any:
+        result, now_s = await self._ask_at(method, **arguments)
+        if method in _LISTS:
+            result = _LISTS[method](result, now_s)
+        if method in ("status", "jobs"):
+            self._known[method] = result
+        return result
+
+    async def _ask_at(self, method: str, **arguments: Any) -> tuple[Any, float]:
+        """The answer, and the scheduler's clock when it was given."""
         scheduler: Any = self.client.scheduler
         answer = await scheduler.hpc(method=method, arguments=arguments)
         if answer is None:
@@ -172,7 +192,7 @@ class Runtime:
                 "scheduler with --preload dask_hpc.preload, or use dask_hpc.LocalCluster"
             )
         _raise_error(answer)
-        return _lists(answer["result"])
+        return _lists(answer["result"]), answer["now_s"]
 
     def _sync(self, method: str, **arguments: Any) -> Any:
         return self.client.sync(self._ask, method, **arguments)
@@ -231,7 +251,7 @@ class Runtime:
         return handle
 
     def jobs(self) -> Any:
-        """All jobs that are remembered, one dict each, in order of submission."""
+        """All jobs that are remembered, one dict each, in order of submission; a table in a notebook."""
         return self._sync("jobs")
 
     def decisions(self, job: str | None = None, limit: int | None = None) -> Any:

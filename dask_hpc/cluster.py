@@ -24,8 +24,10 @@ from dask_hpc.adaptive import PolicyAdaptive
 from dask_hpc.config import Settings, settings
 from dask_hpc.dashboard import link_template
 from dask_hpc.errors import DaskHPCError
+from dask_hpc.reprs import cluster_html, never_raises
 from dask_hpc.scheduler.install import attach
 from dask_hpc.scheduler.releases import Releases
+from dask_hpc.scheduler.service import of
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +71,15 @@ class SafeScaling(SpecCluster):
         template = link_template(dask.config.get("distributed.dashboard.link"))
         with dask.config.set({"distributed.dashboard.link": template}):
             return super().dashboard_link
+
+    @never_raises
+    def _repr_html_(self, cluster_status: str | None = None) -> str | None:
+        # the widget of the stock class shows it too, over and over, in the loop
+        return super()._repr_html_(cluster_status) + (cluster_html(self, self._summary) or "")
+
+    def _summary(self) -> dict[str, Any]:
+        service = of(cast(Any, self.scheduler))
+        return {"status": service.summary(), "jobs": service.job_rows()}
 
     async def _start(self) -> Any:
         result = await super()._start()

@@ -11,6 +11,7 @@ import logging
 import threading
 import uuid
 import warnings
+from dataclasses import fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,9 +21,11 @@ from distributed import Client
 from dask_hpc.errors import DaskHPCError, JobCancelled, JobFailed
 from dask_hpc.producer import Producer, check_timeout
 from dask_hpc.program import IN_PROGRAM, Program
+from dask_hpc.reprs import job_html, line, never_raises
 from dask_hpc.scheduler.ownership import ANNOTATION
 from dask_hpc.scheduler.service import BIND, CLOSE, OPEN
-from dask_hpc_policies.jobspec import check_nodes
+from dask_hpc_policies.codec import decode
+from dask_hpc_policies.jobspec import JobSpec, check_nodes
 
 if TYPE_CHECKING:
     from dask_hpc.client import Runtime
@@ -52,7 +55,20 @@ class Job:
         self.id: str | None = None
 
     def __repr__(self) -> str:
-        return f"<Job {self.id or self._spec['name']!r}{'' if self.id else ' not submitted'}>"
+        return line("Job", id=self.id, **self._declared())
+
+    @never_raises
+    def _repr_html_(self) -> str | None:
+        return job_html(self)
+
+    def _declared(self) -> dict[str, Any]:
+        """What was asked for, without what is as it is when nothing is said."""
+        declared = decode(JobSpec, self._spec)
+        return {
+            field.name: value
+            for field in fields(JobSpec)
+            if (value := getattr(declared, field.name)) != field.default
+        }
 
     # --------------------------------------------------------------- context
 

@@ -20,7 +20,7 @@ def policies(name: str | None, as_json: bool) -> None:
     from dask_hpc_policies import registry
 
     if name is None:
-        every = [registry.describe(known) for known in (*registry.names(), *registry.library_names())]
+        every = registry.describe_all()
         if as_json:
             echo_json(every)
         else:

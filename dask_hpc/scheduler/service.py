@@ -65,8 +65,8 @@ class Service:
         Returns
         -------
         dict
-            ``{"result": ...}``, or ``{"error": [class, text]}`` for what is the user's to mend: that is
-            no failure of the scheduler and leaves no traceback in its log.
+            ``{"result": ..., "now_s": ...}``, or ``{"error": [class, text]}`` for what is the user's to
+            mend: that is no failure of the scheduler and leaves no traceback in its log.
         """
         function = self._METHODS.get(method)
         if function is None:
@@ -77,7 +77,8 @@ class Service:
                 ]
             }
         try:
-            return {"result": await function(self, **(arguments or {}))}
+            result = await function(self, **(arguments or {}))
+            return {"result": result, "now_s": self.engine.state.now_s()}
         except (DaskHPCError, ValueError) as error:
             return {"error": [type(error).__name__, str(error)]}
 
@@ -189,6 +190,10 @@ class Service:
 
     async def jobs(self, ended: int | None = None) -> list[dict[str, Any]]:
         """Rows of all jobs that are remembered (of the last `ended` that ended), in order of submission."""
+        return self.job_rows(ended)
+
+    def job_rows(self, ended: int | None = None) -> list[dict[str, Any]]:
+        """See `jobs`."""
         table = self.engine.state.jobs
         begin = 0 if ended is None else max(0, len(table.ended) - ended)
         records = [
@@ -283,22 +288,29 @@ class Service:
         engine, state = self.engine, self.engine.state
         passes = sorted(engine.controller.pass_s)
         return {
-            "awake": engine.awake,
+            **self.summary(),
             "versions": selfcheck.versions(),
-            "policy": registry.spec_of(engine.controller.policy),
-            "policy_failure": engine.controller.failure,
-            "policy_dropped": engine.controller.dropped,
             "settings": encode(state.settings),
-            "now_s": state.now_s(),
-            "pool_nodes": state.nodes.up() if engine.awake else len(self.scheduler.workers),
-            "idle_nodes": state.idle_nodes() if engine.awake else None,
             "nodes": [encode(view) for view in state.nodes.views()],
-            "jobs_pending": sum(job.state == "pending" for job in state.jobs.named),
-            "jobs_running": sum(job.state in ("running", "adapting") for job in state.jobs.named),
             "held_tasks": sum(job.held for job in state.jobs.active.values()),
             "reconfiguring": engine.rounds.active,
             "pass_median_s": passes[len(passes) // 2] if passes else None,
             "pass_p99_s": passes[int(len(passes) * 0.99)] if passes else None,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """The part of `status` that is cheap whatever the size of the cluster."""
+        engine, state = self.engine, self.engine.state
+        return {
+            "awake": engine.awake,
+            "policy": registry.spec_of(engine.controller.policy),
+            "policy_failure": engine.controller.failure,
+            "policy_dropped": engine.controller.dropped,
+            "now_s": state.now_s(),
+            "pool_nodes": state.nodes.up() if engine.awake else len(self.scheduler.workers),
+            "idle_nodes": state.idle_nodes() if engine.awake else None,
+            "jobs_pending": sum(job.state == "pending" for job in state.jobs.named),
+            "jobs_running": sum(job.state in ("running", "adapting") for job in state.jobs.named),
         }
 
     async def release(

@@ -34,12 +34,13 @@ from dask_hpc_policies.guards import Clamp, Cooldown, Hysteresis, MtctFilter
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.params import Parameter, ParameterError
 from dask_hpc_policies.protocol import Policy, state_type
+from dask_hpc_policies.shown import Shown
 
 __all__ = ["Arbiter", "Chain", "Clamp", "Combined", "Cooldown", "Hysteresis", "MtctFilter"]
 
 
-@dataclass(frozen=True, slots=True)
-class Combined:
+@dataclass(frozen=True, slots=True, repr=False)
+class Combined(Shown):
     """Several policies as one. Make it with `Chain` or `Arbiter`."""
 
     #: ``chain`` or ``arbiter``.

@@ -18,6 +18,7 @@ from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shr
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Duration, Float, Int, Parameter, ParameterError, Parameters
 from dask_hpc_policies.protocol import Policy, state_type
+from dask_hpc_policies.shown import Shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +66,8 @@ class Guard:
     track: Track | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
+@dataclass(frozen=True, slots=True, repr=False)
+class Guarded(Shown):
     """A policy behind a guard. Make it with `Clamp`, `Hysteresis`, `Cooldown` or `MtctFilter`."""
 
     base: Policy

@@ -49,6 +49,19 @@ def parse_power(value: str | float) -> float:
     return _quantity(value, _POWERS_W, "a power", "mW, W, kW or MW, as in '200 W'")
 
 
+def _number(value: float) -> str:
+    return f"{value:g}"
+
+
+def _duration(seconds: float) -> str:
+    """In the largest unit of which it is a whole number."""
+    for unit in ("d", "h", "min"):
+        count = seconds / _DURATIONS_S[unit]
+        if count >= 1 and count.is_integer():
+            return f"{count:g} {unit}"
+    return f"{seconds:g} s"
+
+
 def suggestion(word: object, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the closest of `known`, empty when nothing is close."""
     close = difflib.get_close_matches(str(word), list(known), n=3, cutoff=0.6)
@@ -133,12 +146,15 @@ class Parameter:
             text = "true or false"
         else:
             noun = "a whole number" if self.kind == "int" else "a number"
-            bounds = "" if self.lo is None else f" of at least {self.lo:g}"
+            say: Callable[[float], str] = _number
+            unit = f" {self.unit}" if self.unit else ""
+            if self.kind == "duration":
+                noun, unit, say = "a duration", "", _duration
+            bounds = "" if self.lo is None else f" of at least {say(self.lo)}"
             if self.hi is not None:
-                bounds = (
-                    f" of at most {self.hi:g}" if self.lo is None else f" from {self.lo:g} to {self.hi:g}"
-                )
-            text = noun + bounds + (f" {self.unit}" if self.unit else "")
+                high = say(self.hi)
+                bounds = f" of at most {high}" if self.lo is None else f" from {say(self.lo)} to {high}"
+            text = noun + bounds + unit
         return text + (", or none" if self.none_ok else "")
 
     def format(self, value: Any) -> str:

@@ -112,6 +112,11 @@ def describe(name: str) -> dict[str, Any]:
     return description
 
 
+def describe_all() -> list[dict[str, Any]]:
+    """What `describe` says of every registered policy and every entry of the library."""
+    return [describe(name) for name in (*names(), *library_names())]
+
+
 def spec_of(policy: Policy) -> dict[str, Any]:
     """Plain JSON data from which `create` makes an equivalent policy.
 

@@ -29,6 +29,7 @@ from dask_hpc_policies.params import Choice, Duration, Int, Parameter, Parameter
 from dask_hpc_policies.protocol import Session
 from dask_hpc_policies.requests import answer_requests
 from dask_hpc_policies.rigid_session import backfill_session
+from dask_hpc_policies.shown import Shown
 from dask_hpc_policies.sizing import Limits, Resizes
 from dask_hpc_policies.wording import counted
 
@@ -188,8 +189,8 @@ class Definition:
     scales_pool: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltinPolicy:
+@dataclass(frozen=True, slots=True, repr=False)
+class BuiltinPolicy(Shown):
     """A builtin policy with its parameter values; see `protocol.Policy`. Make it with `builtin`."""
 
     #: Name in the registry.

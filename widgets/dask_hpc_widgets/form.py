@@ -19,7 +19,7 @@ from dask_hpc_widgets.model import PolicyModel, is_custom, title
 
 #: Values of the choice of policies that are no names.
 _RUNNING, _FILE = "\0running", "\0file"
-_FULL = {"width": "100%"}
+_FULL = {"width": "auto"}
 #: Two columns where there is room for them, one where there is not.
 _ROW = {
     "width": "100%",

@@ -39,6 +39,7 @@ CSS = """
 .dask-hpc th, .dask-hpc td { text-align: left; vertical-align: top; padding: 0.25em 0.8em 0.25em 0;
   border-bottom: 1px solid var(--line); overflow-wrap: anywhere; white-space: normal; max-width: none;
   background: transparent; color: inherit; }
+.dask-hpc th { overflow-wrap: normal; word-break: normal; hyphens: auto; }
 .dask-hpc th.number, .dask-hpc td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .dask-hpc .badge { border: 1px solid var(--line); border-radius: 3px; padding: 0 0.4em; white-space: nowrap; }
 .dask-hpc .bar { display: inline-block; width: 5em; height: 0.7em; border: 1px solid var(--line);

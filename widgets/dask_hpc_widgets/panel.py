@@ -11,6 +11,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from dask_hpc.client import Runtime
+from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import markup, questions, views
 from dask_hpc_widgets.form import below
 from dask_hpc_widgets.link import Link
@@ -61,7 +62,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.end = widgets.Button(
             description="Close panel",
             tooltip="Take the panel off the page; the cluster goes on as it is",
-            layout={"width": "auto"},
+            layout={"width": "auto", "align_self": "flex-start"},
         )
         ticks = widgets.HBox(list(self.ticks.values()), layout={**_FULL, "flex_flow": "row wrap"})
         super().__init__(
@@ -143,7 +144,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         status = self.picture.status
         pool = status["pool_nodes"]
         sentence = (
-            f"{pool} node{'' if pool == 1 else 's'}; {status['jobs_running']} jobs running, "
+            f"{counted(pool)}; {counted(status['jobs_running'], 'job')} running, "
             f"{status['jobs_pending']} waiting; decides: "
         )
         pieces = [f"<p>{escape(sentence)}<strong>{escape(title(status['policy']))}</strong>.</p>"]

@@ -1,0 +1,91 @@
+"""JupyterLab as a person has it: a notebook is opened, its cells are run by keyboard, outputs read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nbformat
+from jupyter_server import JupyterServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+#: What JupyterLab and a kernel may take on a busy machine.
+_LOAD_MS = 60_000
+_RUN_MS = 90_000
+#: Whether the notebook's kernel is there and waits.
+_CONNECTED = """() => {
+  const kernel = window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel;
+  return kernel?.connectionStatus === 'connected' && kernel.status === 'idle';
+}"""
+
+
+def write(path: Path, cells: list[str]) -> None:
+    """A notebook with code cells for the kernel of this environment."""
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata={"kernelspec": kernel}
+    )
+    nbformat.write(notebook, path)
+
+
+class LabPage:
+    """One page with one notebook.
+
+    Parameters
+    ----------
+    page
+        An empty one.
+    server
+        What serves it.
+    notebook
+        Name of a file in the server's folder.
+    """
+
+    def __init__(self, page: Page, server: JupyterServer, notebook: str) -> None:
+        self.page = page
+        page.goto(server.address(notebook), timeout=_LOAD_MS)
+        self.notebook = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook")
+        self.notebook.wait_for(timeout=_LOAD_MS)
+        page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=_LOAD_MS)
+        # cells that are run before are quietly left out
+        page.wait_for_function(_CONNECTED, timeout=_LOAD_MS)
+        self._close_files()
+
+    def run(self) -> None:
+        """Run all cells from the first, each when the one before is done. Raises when one fails."""
+        cells = self.notebook.locator(".jp-CodeCell")
+        cells.first.wait_for(timeout=_LOAD_MS)
+        count = cells.count()
+        self.select(0)
+        for i in range(count):
+            self.page.keyboard.press("Shift+Enter")
+            self._wait(i)
+
+    def select(self, cell: int) -> None:
+        """Make a cell the active one, in command mode."""
+        self.notebook.locator(".jp-CodeCell .jp-InputPrompt").nth(cell).click()
+        self.page.keyboard.press("Escape")
+
+    def output(self, cell: int) -> Locator:
+        """What a cell shows."""
+        return self.notebook.locator(".jp-CodeCell").nth(cell).locator(".jp-Cell-outputArea")
+
+    def _wait(self, cell: int) -> None:
+        from playwright.sync_api import expect
+
+        prompt = self.notebook.locator(".jp-CodeCell").nth(cell).locator(".jp-InputPrompt")
+        expect(prompt).to_have_text(re.compile(r"\[\d+\]:"), timeout=_RUN_MS)
+        types = [f'[data-mime-type="application/vnd.jupyter.{kind}"]' for kind in ("error", "stderr")]
+        wrong = self.output(cell).locator(", ".join(types))
+        if wrong.count():
+            raise RuntimeError(f"cell {cell} said:\n" + "\n".join(wrong.all_inner_texts()))
+
+    def _close_files(self) -> None:
+        # the list of files takes 250 px, which on a narrow page is all there is
+        files = self.page.locator("#jp-left-stack")
+        if files.is_visible():
+            self.page.keyboard.press("Control+b")
+            files.wait_for(state="hidden")

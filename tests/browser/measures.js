@@ -1,0 +1,232 @@
+// What is measured in the page, below one element. Every function gives a list of plain objects.
+// An object is evidence: what was found where; whether it is a fault is for the test to say.
+(() => {
+  const CONTROLS =
+    'input:not([type=hidden]), select, textarea, button, summary, a[href], [contenteditable=true], [tabindex], ' +
+    '[role=button], [role=checkbox], [role=slider], [role=tab], [role=switch], [role=textbox]';
+
+  // ------------------------------------------------------------------ colours
+
+  const canvas = document.createElement('canvas');
+  canvas.width = canvas.height = 1;
+  const pen = canvas.getContext('2d', { willReadFrequently: true });
+
+  // Any CSS colour as [red, green, blue, alpha], each 0 to 1.
+  function colour(text) {
+    const plain = text.match(/^rgba?\(([\d.]+), ([\d.]+), ([\d.]+)(?:, ([\d.]+))?\)$/);
+    if (plain) return [plain[1] / 255, plain[2] / 255, plain[3] / 255, plain[4] === undefined ? 1 : +plain[4]];
+    pen.clearRect(0, 0, 1, 1);
+    pen.fillStyle = text;
+    pen.fillRect(0, 0, 1, 1);
+    return [...pen.getImageData(0, 0, 1, 1).data].map((part) => part / 255);
+  }
+
+  // `front` laid over `back`.
+  function over(front, back) {
+    const alpha = front[3] + back[3] * (1 - front[3]);
+    if (!alpha) return [0, 0, 0, 0];
+    const mix = (i) => (front[i] * front[3] + back[i] * back[3] * (1 - front[3])) / alpha;
+    return [mix(0), mix(1), mix(2), alpha];
+  }
+
+  // WCAG 2.x: relative luminance and contrast ratio.
+  function luminance(rgb) {
+    const linear = rgb.slice(0, 3).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  }
+
+  function ratio(one, other) {
+    const [low, high] = [luminance(one), luminance(other)].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  }
+
+  const css = (rgba) => `rgb(${rgba.slice(0, 3).map((part) => Math.round(part * 255)).join(' ')})`;
+
+  // What the eye gets of `pixel`, painted inside of `element`: from there outwards, each element puts its
+  // background under it and fades both by its opacity. `image`: a picture is under it, whose colours are unknown.
+  function composite(element, pixel) {
+    let image = false;
+    for (let one = element; one; one = one.parentElement) {
+      const style = getComputedStyle(one);
+      // the arrow of a select is an image beside its text
+      if (pixel[3] < 1 && style.backgroundImage !== 'none' && one.tagName !== 'SELECT') image = true;
+      pixel = over(pixel, colour(style.backgroundColor));
+      pixel = [...pixel.slice(0, 3), pixel[3] * style.opacity];
+    }
+    return { rgb: over(pixel, [1, 1, 1, 1]), image };
+  }
+
+  function contrastOf(element, text, kind, style) {
+    const front = colour(element instanceof SVGElement ? style.fill : style.webkitTextFillColor);
+    // a pseudo-element, such as a placeholder, may fade on its own
+    if (kind === 'placeholder' || kind === 'generated') front[3] *= style.opacity;
+    const shown = composite(element, front);
+    const behind = composite(element, [0, 0, 0, 0]);
+    return {
+      text: text.trim().slice(0, 60), kind, where: where(element),
+      ratio: Math.round(ratio(shown.rgb, behind.rgb) * 100) / 100,
+      front: css(shown.rgb), behind: css(behind.rgb), image: behind.image, size_px: parseFloat(style.fontSize),
+    };
+  }
+
+  // -------------------------------------------------------------- what is seen
+
+  // The part of a box that no ancestor cuts off; null when nothing is left. An element of one pixel holds text
+  // for those who hear it.
+  function seen(box, element) {
+    let [left, top, right, bottom] = [box.left, box.top, box.right, box.bottom];
+    for (let one = element; one && one !== document.body; one = one.parentElement) {
+      const style = getComputedStyle(one);
+      if (style.visibility !== 'visible' && one === element) return null;
+      if (+style.opacity === 0) return null;
+      if (hiddenByClip(one, style)) return null;
+      if (style.overflowX !== 'visible' || style.overflowY !== 'visible') {
+        // what can be scrolled into sight counts as seen
+        const outer = one.getBoundingClientRect();
+        if (style.overflowX === 'hidden' || style.overflowX === 'clip')
+          [left, right] = [Math.max(left, outer.left), Math.min(right, outer.right)];
+        if (style.overflowY === 'hidden' || style.overflowY === 'clip')
+          [top, bottom] = [Math.max(top, outer.top), Math.min(bottom, outer.bottom)];
+      }
+    }
+    return right - left > 1 && bottom - top > 1 ? { left, top, right, bottom } : null;
+  }
+
+  function hiddenByClip(element, style) {
+    const clipped = style.clipPath.startsWith('inset(50%') || style.clip.startsWith('rect(');
+    return clipped && element.offsetWidth <= 2 && element.offsetHeight <= 2;
+  }
+
+  function isSeen(element) {
+    return element.getClientRects().length > 0 && seen(element.getBoundingClientRect(), element) !== null;
+  }
+
+  function where(element) {
+    const name = element.className.baseVal ?? element.className;
+    const classes = String(name).split(/\s+/).filter(Boolean).slice(0, 3);
+    const parent = element.parentElement?.className;
+    return `${element.tagName.toLowerCase()}${classes.map((one) => `.${one}`).join('')}` +
+      (classes.length || !parent ? '' : ` in .${String(parent.baseVal ?? parent).split(/\s+/).slice(0, 2).join('.')}`);
+  }
+
+  const inside = (root) => [root, ...root.querySelectorAll('*')];
+  const isField = (element) => element.matches('input:not([type=checkbox]):not([type=radio]), textarea, select');
+
+  // What a field shows: its value, the chosen option, or the placeholder.
+  function shownIn(field) {
+    if (field.tagName === 'SELECT') return [field.selectedOptions[0]?.text ?? '', 'field'];
+    return field.value ? [field.value, 'field'] : [field.placeholder ?? '', 'placeholder'];
+  }
+
+  // ----------------------------------------------------------------- measures
+
+  // Contrast of every text that is seen, with its kind: text, generated (by CSS), field, placeholder; `disabled`
+  // says that the control is.
+  function contrast(root) {
+    const found = [];
+    const add = (element, text, kind, style) => {
+      const disabled = element.closest(':disabled, [aria-disabled=true]') !== null;
+      if (text.trim()) found.push({ ...contrastOf(element, text, kind, style), disabled });
+    };
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+      const node = walker.currentNode;
+      const element = node.parentElement;
+      if (!node.data.trim() || element.closest('style, script, select, textarea')) continue;
+      const range = document.createRange();
+      range.selectNodeContents(node);
+      if ([...range.getClientRects()].some((box) => seen(box, element)))
+        add(element, node.data, 'text', getComputedStyle(element));
+    }
+    for (const element of inside(root)) {
+      if (!isSeen(element)) continue;
+      if (isField(element)) {
+        const [text, kind] = shownIn(element);
+        add(element, text, kind, getComputedStyle(element, kind === 'placeholder' ? '::placeholder' : null));
+      }
+      for (const pseudo of ['::before', '::after']) {
+        const style = getComputedStyle(element, pseudo);
+        const text = style.content.match(/"([^"]*)"/)?.[1] ?? '';
+        if (style.display !== 'none') add(element, text, 'generated', style);
+      }
+    }
+    return found;
+  }
+
+  // Elements with more inside than they have room for, and elements that stick out of `root` to the sides.
+  function overflow(root) {
+    const found = [];
+    const frame = root.getBoundingClientRect();
+    for (const element of inside(root)) {
+      const style = getComputedStyle(element);
+      if (!isSeen(element) || hiddenByClip(element, style) || element.closest('svg')?.contains(element.parentElement)) continue;
+      const [text, kind] = isField(element) ? shownIn(element) : ['', 'wide'];
+      const add = (kind, needs, has) =>
+        found.push({ kind, where: where(element), text: (text || element.textContent).trim().slice(0, 60), needs, has });
+      if (element.tagName === 'SELECT' || kind === 'placeholder') {
+        const width = textWidth(element, style, text);
+        if (width.needs > width.has + 0.5) add(kind, width.needs, width.has);
+      } else if (style.display !== 'inline' && element.scrollWidth > element.clientWidth) {
+        add(kind, element.scrollWidth, element.clientWidth);
+      }
+      if (/auto|scroll|hidden|clip/.test(style.overflowY) && style.display !== 'inline' && !isField(element) &&
+          element.scrollHeight > element.clientHeight + 1)
+        add('high', element.scrollHeight, element.clientHeight);
+      const box = element.getBoundingClientRect();
+      if (box.left < frame.left - 0.5 || box.right > frame.right + 0.5)
+        add('outside', Math.round(box.right - box.left), Math.round(frame.right - frame.left));
+    }
+    return found;
+  }
+
+  // Neither a select nor a placeholder says what it cuts off: the text is measured beside the room for it.
+  function textWidth(field, style, text) {
+    pen.font = style.font;
+    const sides = ['paddingLeft', 'paddingRight'].reduce((sum, side) => sum + parseFloat(style[side]), 0);
+    return { needs: pen.measureText(text).width, has: field.clientWidth - sides };
+  }
+
+  // Controls that the Tab key reaches, in the order of the document, marked with a number for `focused`.
+  function stops(root) {
+    if (root.contains(document.activeElement)) document.activeElement.blur();
+    document.querySelectorAll('[data-stop]').forEach((one) => one.removeAttribute('data-stop'));
+    const radios = new Set();
+    const reached = [...root.querySelectorAll(CONTROLS)].filter((one) => {
+      if (one.tabIndex < 0 || one.matches(':disabled') || !one.getClientRects().length) return false;
+      if (getComputedStyle(one).visibility !== 'visible' || one.closest('[inert]')) return false;
+      if (one.type !== 'radio') return true;
+      const group = [...root.querySelectorAll('input[type=radio]')].filter((other) => other.name === one.name);
+      return one.checked || (!group.some((other) => other.checked) && group[0] === one);
+    });
+    return reached.map((one, i) => {
+      one.dataset.stop = i;
+      return { stop: i, where: where(one), look: look(one) };
+    });
+  }
+
+  // Controls that are seen, can be used, and are left out by the Tab key.
+  function unreached(root) {
+    return [...root.querySelectorAll('input:not([type=hidden]), select, textarea, button, a[href], summary')]
+      .filter((one) => isSeen(one) && !one.matches(':disabled') && one.tabIndex < 0).map(where);
+  }
+
+  // What of an element, and of what holds it closely, changes when it is focused.
+  function look(element) {
+    const of = (one) => {
+      const style = getComputedStyle(one);
+      const outline = style.outlineStyle === 'none' || !parseFloat(style.outlineWidth) ? ''
+        : `${style.outlineStyle} ${style.outlineWidth} ${style.outlineColor}`;
+      return { outline, shadow: style.boxShadow, border: style.borderColor + style.borderWidth + style.borderStyle,
+        background: style.backgroundColor };
+    };
+    return { own: of(element), holder: of(element.parentElement) };
+  }
+
+  function focused() {
+    const element = document.activeElement;
+    return { stop: element?.dataset?.stop === undefined ? null : +element.dataset.stop, where: where(element),
+      look: look(element), ring: element.matches(':focus-visible') };
+  }
+
+  window.daskHpcMeasures = { contrast, overflow, stops, unreached, focused };
+})();

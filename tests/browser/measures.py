@@ -1,0 +1,117 @@
+"""Measures of what a page shows below one element, and what of them is a fault.
+
+Each `..._faults` gives sentences, none when all is well; what they rest on is measured in the page by
+``measures.js``, and names by Chromium's own accessibility tree.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+#: WCAG 2.x, success criterion 1.4.3, for text of any size.
+CONTRAST = 4.5
+#: Roles of what a person can operate, in Chromium's accessibility tree.
+_OPERATED = {
+    "button", "checkbox", "combobox", "DisclosureTriangle", "image", "img", "link", "listbox", "menuitem",
+    "option", "PopUpButton", "progressbar", "radio", "searchbox", "slider", "spinbutton", "switch", "tab",
+    "textbox", "ToggleButton",
+}  # fmt: skip
+#: How long a mark of focus may take to fade in.
+_FADE_S = 1.0
+_SCRIPT = Path(__file__).with_name("measures.js").read_text(encoding="utf-8")
+
+
+def assert_good(panel: Locator, *, controls: int) -> None:
+    """Contrast, room, names and keyboard of a panel with at least so many controls are as they should be."""
+    faults = [
+        *contrast_faults(panel),
+        *overflow_faults(panel),
+        *name_faults(panel),
+        *keyboard_faults(panel, at_least=controls),
+    ]
+    if faults:
+        raise AssertionError("\n".join([f"{len(faults)} faults:", *faults]))
+
+
+def contrasts(panel: Locator) -> list[dict[str, Any]]:
+    """Every text that is seen, with its contrast ratio, kind and colours, and whether it is disabled."""
+    return list(_measure(panel, "contrast"))
+
+
+def contrast_faults(panel: Locator) -> list[str]:
+    """Texts with a contrast below `CONTRAST`, placeholders and disabled controls among them."""
+    return [
+        f"{one['kind']}{' (disabled)' * one['disabled']} {one['text']!r} in {one['where']} has contrast "
+        f"{one['ratio']}: {one['front']} on {'an image over ' * one['image']}{one['behind']}"
+        for one in contrasts(panel)
+        if one["ratio"] < CONTRAST or one["image"]
+    ]
+
+
+def overflow_faults(panel: Locator, but: Sequence[str] = ()) -> list[str]:
+    """What is cut off, needs a scroll bar, or sticks out of the panel; `but` are kinds that may."""
+    return [
+        f"{one['kind']}: {one['where']} {one['text']!r} needs {one['needs']:g} px and has {one['has']:g}"
+        for one in _measure(panel, "overflow")
+        if one["kind"] not in but
+    ]
+
+
+def name_faults(panel: Locator) -> list[str]:
+    """Controls and images that have no name for those who hear the page."""
+    page = panel.page
+    session = page.context.new_cdp_session(page)
+    try:
+        panel.evaluate("element => { window.measuredPanel = element; }")
+        found = session.send("Runtime.evaluate", {"expression": "window.measuredPanel"})
+        tree = session.send("Accessibility.queryAXTree", {"objectId": found["result"]["objectId"]})
+    finally:
+        session.detach()
+    nodes = [node for node in tree["nodes"] if not node["ignored"]]
+    return [
+        f"a {node['role']['value']} has no name (node {node['nodeId']})"
+        for node in nodes
+        if node["role"]["value"] in _OPERATED and not node.get("name", {}).get("value", "").strip()
+    ]
+
+
+def keyboard_faults(panel: Locator, at_least: int = 1) -> list[str]:
+    """Whether the Tab key goes through all controls in order, and back, and each shows that it has focus."""
+    page = panel.page
+    stops = list(_measure(panel, "stops"))
+    faults = [f"{where} is left out by the Tab key" for where in _measure(panel, "unreached")]
+    if len(stops) < at_least:
+        return [*faults, f"the Tab key can reach {len(stops)} controls of at least {at_least}"]
+    panel.locator('[data-stop="0"]').focus()
+    for stop in stops[1:]:
+        page.keyboard.press("Tab")
+        faults += _focus_faults(page, stop)
+    for stop in reversed(stops[:-1]):
+        page.keyboard.press("Shift+Tab")
+        faults += _focus_faults(page, stop)
+    return list(dict.fromkeys(faults))
+
+
+def _focus_faults(page: Page, stop: dict[str, Any]) -> list[str]:
+    deadline_s = time.monotonic() + _FADE_S
+    while True:
+        now = page.evaluate("window.daskHpcMeasures.focused()")
+        if now["stop"] != stop["stop"]:
+            return [f"the focus is on {now['where']} instead of {stop['where']} (stop {stop['stop']})"]
+        if now["look"] != stop["look"]:
+            return []
+        if time.monotonic() > deadline_s:
+            return [f"{stop['where']} (stop {stop['stop']}) looks the same with focus as without"]
+
+
+def _measure(panel: Locator, name: str) -> Any:
+    page = panel.page
+    if not page.evaluate("'daskHpcMeasures' in window"):
+        page.evaluate(_SCRIPT)
+    return panel.evaluate(f"element => window.daskHpcMeasures.{name}(element)")

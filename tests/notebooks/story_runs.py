@@ -1,0 +1,45 @@
+"""Runs a story notebook as users are told to test theirs: by nbmake, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+#: What a story may take on two cores; a single cell that takes longer is named by nbmake.
+LIMIT_S = 120
+CELL_LIMIT_S = 100
+
+
+def nbmake(source: Path, folder: Path, environment: Mapping[str, str] | None = None) -> Any:
+    """Run a copy of `source` in the empty `folder`; returns it with its new outputs.
+
+    Raises
+    ------
+    AssertionError
+        When a cell fails or takes too long, with what nbmake says, or when files were left.
+    subprocess.TimeoutExpired
+        When the whole takes too long.
+    """
+    copy = folder / source.name
+    copy.write_bytes(source.read_bytes())
+    command = [
+        sys.executable, "-m", "pytest", "--nbmake", "--overwrite", f"--nbmake-timeout={CELL_LIMIT_S}",
+        "-p", "no:cacheprovider", f"--rootdir={folder}", copy.name,
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [path.name for path in folder.iterdir()] == [source.name], "a story leaves no files"
+    return nbformat.read(copy, as_version=4)
+
+
+def texts(notebook: Any) -> str:
+    """All that its cells have written and shown as text."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return "\n".join(output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs)

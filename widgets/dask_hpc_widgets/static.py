@@ -1,0 +1,119 @@
+"""Static twins of the panel: what runtime, jobs, decisions, policies and clusters look like in a notebook.
+
+Rules of the file: data in, a whole piece of HTML with its styles out; no widget, no cluster, no clock. Needs
+nothing but what the views need. `dask_hpc.reprs` reaches it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dask_hpc_policies.wording import counted
+from dask_hpc_widgets import markup, views
+from dask_hpc_widgets.markup import escape
+from dask_hpc_widgets.views import Picture, decisions, jobs
+
+Rows = Sequence[Mapping[str, Any]]
+
+#: This many of the latest decisions are shown beside other things.
+_LATEST = 5
+
+
+def jobs_html(rows: Rows, now_s: float | None) -> str:
+    """Rows as `Runtime.jobs` gives them, at scheduler time `now_s` (None: that of the latest row)."""
+    return markup.page(_jobs(rows, now_s))
+
+
+def decisions_html(rows: Rows, now_s: float | None) -> str:
+    """Rows as `Runtime.decisions` gives them, the latest of them, newest first."""
+    hidden = len(rows) - decisions.MAX_ROWS
+    more = markup.soft(f"{counted(hidden, 'earlier decision')} not shown.") if hidden > 0 else ""
+    return markup.page(_decisions(rows, now_s), more)
+
+
+def policies_html(rows: Rows, now_s: float | None = None) -> str:
+    """Rows as `dask_hpc.policies` gives them."""
+    columns = (("Policy", False), ("What it does", False), ("Parameters", False))
+    cells = (
+        (
+            f"<strong>{escape(row['name'])}</strong>",
+            escape(row.get("summary") or ""),
+            escape(", ".join(one["name"] for one in row.get("parameters", ())) or "none"),
+        )
+        for row in rows
+    )
+    return markup.page(markup.table(columns, cells, "Policies"))
+
+
+def runtime_html(address: str, known: Mapping[str, Any], notice: str = "") -> str:
+    """A runtime: its policy, jobs, nodes and latest decisions.
+
+    Parameters
+    ----------
+    known
+        What is known of ``status``, ``jobs`` and ``decisions``, as the runtime gives them.
+    notice
+        Why that may be old or missing.
+    """
+    title = f"<p><strong>Runtime</strong> of {escape(address)}</p>"
+    if "status" not in known:
+        return markup.page(title, _soft(notice))
+    status, rows = known["status"], known.get("jobs", ())
+    parts = [*_policy(status), _jobs(rows, status["now_s"])]
+    parts += ["<h3>Nodes</h3>", views.nodes.html(Picture(status=status, jobs=rows))]
+    if latest := known.get("decisions", ())[-_LATEST:]:
+        parts += ["<h3>Latest decisions</h3>", _decisions(latest, status["now_s"])]
+    return markup.page(title, _soft(notice), *parts)
+
+
+def cluster_html(known: Mapping[str, Any], notice: str = "") -> str:
+    """What a cluster shows below Dask's own: policy, count of nodes, jobs."""
+    if "status" not in known:
+        return markup.page(_soft(notice))
+    status = known["status"]
+    idle = "" if status["idle_nodes"] is None else f", {status['idle_nodes']} idle"
+    nodes = f"<p>Nodes: {status['pool_nodes']}{idle}</p>"
+    return markup.page(_soft(notice), *_policy(status), nodes, _jobs(known["jobs"], status["now_s"]))
+
+
+def job_html(row: Mapping[str, Any], now_s: float | None, notice: str = "") -> str:
+    """One job as `Job.status` gives it."""
+    return markup.page(_soft(notice), jobs.one(row, _latest(("submit_s", "start_s", "end_s"), [row], now_s)))
+
+
+def declared_html(title: str, fields: Mapping[str, Any], notice: str = "") -> str:
+    """A job of which only what was asked for is known."""
+    rows = [(escape(name), escape(value)) for name, value in fields.items()]
+    table = markup.table((("Asked for", False), ("Value", False)), rows, "What was asked for") if rows else ""
+    return markup.page(f"<p><strong>Job</strong> {escape(title)}</p>", _soft(notice), table)
+
+
+def _policy(status: Mapping[str, Any]) -> list[str]:
+    policy = status["policy"]
+    values = ", ".join(f"{name} {value}" for name, value in policy.get("params", {}).items())
+    lines = [f"<p>Policy: <strong>{escape(policy['policy'])}</strong> {escape(values)}</p>"]
+    if status["policy_failure"]:
+        lines.append(markup.alert(f"the policy fails: {status['policy_failure']}"))
+    lines.append(f"<p>Jobs: {status['jobs_running']} running, {status['jobs_pending']} waiting</p>")
+    return lines
+
+
+def _jobs(rows: Rows, now_s: float | None) -> str:
+    now_s = _latest(("submit_s", "start_s", "end_s"), rows, now_s)
+    return jobs.html(Picture(status={"now_s": now_s}, jobs=rows))
+
+
+def _decisions(rows: Rows, now_s: float | None) -> str:
+    return decisions.html(Picture(status={"now_s": _latest(("t_s",), rows, now_s)}, decisions=rows))
+
+
+def _latest(fields: Sequence[str], rows: Rows, now_s: float | None) -> float:
+    """`now_s`, else the latest time in the rows."""
+    if now_s is not None:
+        return now_s
+    return max((row[name] for row in rows for name in fields if row[name] is not None), default=0.0)
+
+
+def _soft(notice: str) -> str:
+    return markup.soft(notice) if notice else ""
