@@ -56,6 +56,8 @@ class LabPage:
 
     def save(self) -> None:
         """Save the notebook, with what its cells show."""
+        # shortcuts do not work from within a widget
+        self.select(0)
         with self.page.expect_response(_saved, timeout=_LOAD_MS):
             self.page.keyboard.press("Control+s")
 
