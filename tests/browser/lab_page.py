@@ -85,6 +85,15 @@ class LabPage:
         """What a cell shows."""
         return self.notebook.locator(".jp-CodeCell").nth(cell).locator(".jp-Cell-outputArea")
 
+    def keep(self, shown: Locator, path: Path) -> None:
+        """A picture of all of an element; the page is as high as that needs meanwhile."""
+        size, box = self.page.viewport_size, shown.bounding_box()
+        assert size is not None
+        assert box is not None
+        self.page.set_viewport_size({"width": size["width"], "height": int(box["height"]) + 500})
+        shown.screenshot(path=path)
+        self.page.set_viewport_size(size)
+
     def _loaded(self) -> None:
         self.notebook.wait_for(timeout=_LOAD_MS)
         self.page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=_LOAD_MS)

@@ -52,7 +52,7 @@ class Panel:
     """What a person sees of the panel and does with it."""
 
     def __init__(self, lab, cell=1):
-        self.page = lab.page
+        self.lab, self.page = lab, lab.page
         self.box = lab.output(cell).locator(".dask-hpc-panel")
         self.box.wait_for()
 
@@ -69,11 +69,7 @@ class Panel:
             tick.check()
 
     def keep(self, path):
-        """A picture of the panel, whole; the page is as high as it needs meanwhile."""
-        size = self.page.viewport_size
-        self.page.set_viewport_size({**size, "height": int(self.box.bounding_box()["height"]) + 500})
-        self.box.screenshot(path=path)
-        self.page.set_viewport_size(size)
+        self.lab.keep(self.box, path)
 
 
 def test_a_person_tunes_a_cluster(open_notebook, screenshots):
@@ -120,6 +116,9 @@ def test_a_person_tunes_a_cluster(open_notebook, screenshots):
     expect(panel.job("heat")).to_contain_text("2 (malleable: 1 to 4)", timeout=CLUSTER_MS)
     expect(panel.job("heat")).to_contain_text("1 down", timeout=CLUSTER_MS)
     expect(panel.job("late")).to_contain_text("running", timeout=CLUSTER_MS)
+    # the same can be seen, and heard, in the view of sizes, a little later
+    sizes = re.compile(r"heat: 4 nodes from \d+ s ago; 2 nodes from [3-9] s ago")
+    expect(box.get_by_role("img", name=sizes)).to_be_visible(timeout=CLUSTER_MS)
     panel.keep(screenshots / "panel.png")
 
     panel.button("Revert").click()

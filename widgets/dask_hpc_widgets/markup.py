@@ -26,7 +26,9 @@ __all__ = [
     "table",
 ]
 
-#: Styles of everything inside of an element of class ``dask-hpc``.
+#: Styles of everything inside of an element of class ``dask-hpc``, and of widgets inside of a box of class
+#: ``dask-hpc-controls``: what cannot be used is framed in dashes and stays readable, and labels stand above
+#: their fields where it is narrow.
 CSS = """
 .dask-hpc { color: var(--jp-ui-font-color1, inherit); font-size: var(--jp-ui-font-size1, 13px);
   line-height: 1.45; --line: var(--jp-border-color2, rgba(128, 128, 128, 0.5)); container-type: inline-size; }
@@ -66,20 +68,17 @@ CSS = """
   .dask-hpc td:empty { display: none; }
   .dask-hpc td:has(> svg.steps) { width: auto; }
 }
-.dask-hpc-panel .mod-warning { color: #000; }
-.dask-hpc-panel .jupyter-button:disabled { opacity: 1; color: inherit; background: transparent;
+.dask-hpc-controls { color: var(--jp-ui-font-color1, inherit); container-type: inline-size; }
+.dask-hpc-controls .mod-warning { color: #000; }
+.dask-hpc-controls .jupyter-button:disabled { opacity: 1; color: inherit; background: transparent;
   outline: 1px dashed var(--jp-border-color1, rgba(128, 128, 128, 0.5)); outline-offset: -1px;
   cursor: not-allowed; }
-.dask-hpc-panel { color: var(--jp-ui-font-color1, inherit); }
-.dask-hpc-panel .widget-checkbox { padding-left: 3px; }
-.dask-hpc-panel .widget-dropdown > select { appearance: auto; background-image: none;
+.dask-hpc-controls .widget-checkbox { padding-left: 3px; }
+.dask-hpc-controls .widget-dropdown > select { appearance: auto; background-image: none;
   min-height: var(--jp-widgets-inline-height, 28px); }
-.dask-hpc-panel, .dask-hpc-form { container-type: inline-size; }
 @container (max-width: 420px) {
-  :is(.dask-hpc-panel, .dask-hpc-form) {
-    .widget-inline-hbox { flex-wrap: wrap; height: auto; }
-    .widget-inline-hbox > .widget-label { width: 100% !important; text-align: left; }
-  }
+  .dask-hpc-controls .widget-inline-hbox { flex-wrap: wrap; height: auto; }
+  .dask-hpc-controls .widget-inline-hbox > .widget-label { width: 100% !important; text-align: left; }
 }
 """
 
