@@ -73,7 +73,6 @@ class History:
         self.window_s = window_s
         self._runs: dict[str, Run] = {}
         self._last: Record | None = None
-        self._until_s = float("-inf")
 
     def read(self, records: Sequence[Record], jobs: Iterable[tuple[Any, int]], now_s: float) -> None:
         """Take what is new in `records`, and how many nodes each active job (a `JobRecord`) has now."""
@@ -93,17 +92,14 @@ class History:
 
     def _new(self, records: Sequence[Record]) -> list[JobEvent]:
         new = []
+        # only the oldest are ever dropped: when the last one is not there, all that are there are new
         for record in reversed(records):
             if record is self._last:
                 break
             if isinstance(record, JobEvent):
-                if record.t_s < self._until_s:
-                    break
                 new.append(record)
         if records:
             self._last = records[-1]
-        if new:
-            self._until_s = new[0].t_s
         return new[::-1]
 
     def picture(self, now_s: float) -> Picture:

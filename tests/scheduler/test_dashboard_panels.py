@@ -439,6 +439,8 @@ def test_a_job_is_drawn_from_its_submission_to_its_end():
     # what leaves the window is cut, then forgotten
     history.read([], [], 125.0)
     assert drawn(history, 125.0) == {"A heat-1": [(-100, -95, "2"), (-95, -75, "4")]}
+    history.read([], [], 131.0)
+    assert [run.steps for run in history._runs.values()] == [[(30, 4), (50, 0)]]
     history.read([], [], 151.0)
     assert drawn(history, 151.0) == {}
 
