@@ -15,7 +15,7 @@ from distributed.protocol.pickle import loads
 
 from dask_hpc.config import Settings, is_setting
 from dask_hpc.errors import ConfigError, DaskHPCError, InstallError, UnknownJob
-from dask_hpc.scheduler import dask_writes, producer_methods, selfcheck, workers
+from dask_hpc.scheduler import dask_reads, dask_writes, producer_methods, selfcheck, workers
 from dask_hpc.scheduler.departures import Departures
 from dask_hpc.scheduler.engine import Engine
 from dask_hpc.scheduler.jobs import JobRecord
@@ -38,6 +38,8 @@ RPC = "hpc"
 OPEN = "hpc-open-job"
 BIND = "hpc-bind"
 CLOSE = "hpc-close-job"
+#: Held tasks of a job that are looked at to tell how long they take.
+_LOOKED_AT = 20
 
 
 class Service:
@@ -417,6 +419,7 @@ class Service:
         state = self.engine.state
         nodes = len(state.nodes.free()) if job in state.plain else state.nodes_up(job)
         row: dict[str, Any] = job.row(nodes)
+        row["held_task_s"] = dask_reads.learned_task_s(job.first_held(_LOOKED_AT))
         return row
 
     _METHODS: ClassVar[Mapping[str, Any]] = {
