@@ -62,7 +62,7 @@ LEFT_S = 10 * 3.0 / 4
         ("walltime", "poor", 900.0, job(state="pending", nodes=0, unfinished_tasks=0, walltime_s=900.0), {}),
         ("assumed", "poor", ASSUMED_S, job(unfinished_tasks=0, processing_tasks=0), row()),
         # nothing is left of what was submitted, and nobody knows whether more comes
-        ("assumed", "poor", ASSUMED_S, job(unfinished_tasks=0, processing_tasks=0), row("j", 2, 6.0)),
+        ("assumed", "poor", ASSUMED_S, job(unfinished_tasks=0), row("j", 2, 6.0)),
     ],
 )  # fmt: skip
 def test_where_the_remaining_time_comes_from(source, confidence, remaining_s, one, known):
@@ -93,8 +93,10 @@ def test_sizes_and_threads_divide_the_work():
     )
     _, (found,) = learn(mixed, known, ASSUMED_S)
     assert found.remaining_s == pytest.approx(10 * 3.0 / (2 * 2.5))
-    _, (found,) = learn(ClusterSnapshot(now_s=0.0, jobs=(job(),)), known, ASSUMED_S)
-    assert found.remaining_s == pytest.approx(10 * 3.0 / 2)
+    # at least one, also where no node says
+    for none in ((), (node("a", nthreads=0),)):
+        _, (found,) = learn(ClusterSnapshot(now_s=0.0, jobs=(job(),), nodes=none), known, ASSUMED_S)
+        assert found.remaining_s == pytest.approx(10 * 3.0 / 2)
 
 
 def test_plain_work_is_no_job_but_its_tasks_count_for_others():
