@@ -9,6 +9,7 @@
 #   make lint        linters and types alone
 #   make benchmarks  measured claims, with their bars   BENCHMARK_ARGS="--fast" for short ones
 #                    and the notebooks of published studies, whose results are kept beside them
+#   make notebooks   the stories in notebooks/ run again, their outputs kept (05_slurm where Slurm is)
 #   make clean       removes all that is generated
 #
 # PYTHON=python3.12 chooses the interpreter, VENV=path the place of the environment.
@@ -24,7 +25,7 @@ BIN := $(VENV)/bin
 PREVIOUS := 2026.7.1
 
 .NOTPARALLEL:
-.PHONY: demo test test-slow test-browser test-previous lint benchmarks clean
+.PHONY: demo test test-slow test-browser test-previous lint benchmarks notebooks clean
 
 demo: $(VENV)/.demo
 	$(BIN)/dask hpc demo $(DEMO_ARGS)
@@ -49,6 +50,9 @@ lint: $(VENV)/.test
 benchmarks: $(VENV)/.test
 	$(BIN)/python notebooks/run.py $(NOTEBOOK_ARGS)
 	$(BIN)/python tests/benchmarks/run.py $(BENCHMARK_ARGS)
+
+notebooks: $(VENV)/.test
+	$(BIN)/python notebooks/run.py --stories $(NOTEBOOK_ARGS)
 
 # A change of pyproject.toml makes the environment anew, so that it never holds what is no longer asked for.
 $(VENV)/.made: pyproject.toml

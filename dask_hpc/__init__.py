@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dask_hpc.client import install as install
     from dask_hpc.client import runtime as runtime
     from dask_hpc.cluster import LocalCluster as LocalCluster
+    from dask_hpc.explorer import explore as explore
     from dask_hpc.rows import policies as policies
     from dask_hpc.slurm.cluster import SLURMCluster as SLURMCluster
     from dask_hpc.slurm.runner import SLURMRunner as SLURMRunner
@@ -29,6 +30,7 @@ _PUBLIC = {
     "PolicyAdaptive": "dask_hpc.adaptive",
     "Job": "dask_hpc.client",
     "Runtime": "dask_hpc.client",
+    "explore": "dask_hpc.explorer",
     "install": "dask_hpc.client",
     "policies": "dask_hpc.rows",
     "runtime": "dask_hpc.client",
@@ -41,6 +43,7 @@ __all__ = [
     "SLURMCluster",
     "SLURMRunner",
     "__version__",
+    "explore",
     "install",
     "policies",
     "runtime",

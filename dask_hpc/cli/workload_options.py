@@ -30,7 +30,7 @@ class Setup:
     seed: int
     tick_s: float | None
     decision_s: float | Literal["measured"]
-    latency: str
+    latency: Literal["none", "published"]
     wide: Literal["drop", "clip", "refuse"]
     options: dict[str, str]
     #: Go on from the state that the trace has at this time; None: simulate all of its jobs.
@@ -64,26 +64,18 @@ class Setup:
 
     def load(self) -> tuple[Workload, Machine]:
         """The workload, with the share of malleable jobs that was asked for, and its machine."""
-        from dataclasses import replace
+        from dask_hpc.sim.prepare import prepare
 
-        from dask_hpc.sim.machine import PUBLISHED
-        from dask_hpc.sim.run import machine_for
-        from dask_hpc.sim.sources import load
-        from dask_hpc.sim.workload import fitted, with_malleable_share
-
-        workload = load(self.source, seed=self.seed, **self.options)
-        machine = machine_for(workload, self.nodes)
-        if self.latency == "published":
-            machine = replace(machine, adaptation=PUBLISHED)
-        workload = fitted(workload, machine.nodes, self.wide)
-        if self.malleable_share is not None:
-            workload = with_malleable_share(workload, self.malleable_share, self.seed, machine.nodes)
-        if self.recorded is not None:
-            from dask_hpc.sim.recorded import with_recorded
-            from dask_hpc.sim.recorded_files import read_recorded
-
-            workload = with_recorded(workload, read_recorded(self.recorded, workload))
-        return workload, machine
+        return prepare(
+            self.source,
+            nodes=self.nodes,
+            malleable_share=self.malleable_share,
+            seed=self.seed,
+            wide=self.wide,
+            adaptation=self.latency,
+            recorded=self.recorded,
+            options=self.options,
+        )
 
     def run_options(self, **more: Any) -> Options:
         """How to run it."""

@@ -19,6 +19,7 @@ from dask_hpc.scheduler import dask_reads, dask_writes, producer_methods, selfch
 from dask_hpc.scheduler.departures import Departures
 from dask_hpc.scheduler.engine import Engine
 from dask_hpc.scheduler.jobs import JobRecord
+from dask_hpc.scheduler.panels import Panels
 from dask_hpc.scheduler.pool_target import PoolTarget
 from dask_hpc.scheduler.releases import Releases
 from dask_hpc.trace import encode_line
@@ -51,6 +52,7 @@ class Service:
         self.departures = Departures(self.engine)
         self.releases = Releases(self.engine, self.departures.depart)
         self.pool_target.wrap()
+        self.panels = Panels(scheduler)
         self._checked: set[str] = set()
         #: Messages still to come on the streams of clients: client and token by job, by name of the message.
         self._due: dict[str, dict[str, tuple[str, str]]] = {OPEN: {}, CLOSE: {}}
@@ -292,6 +294,8 @@ class Service:
             "versions": selfcheck.versions(),
             "settings": encode(state.settings),
             "nodes": [encode(view) for view in state.nodes.views()],
+            "panels": list(self.panels.paths),
+            "panels_problem": self.panels.problem,
             "held_tasks": sum(job.held for job in state.jobs.active.values()),
             "reconfiguring": engine.rounds.active,
             "pass_median_s": passes[len(passes) // 2] if passes else None,
@@ -385,6 +389,7 @@ class Service:
         """Take everything of ours out of the scheduler; what runs goes on as plain Dask work."""
         self.releases.unwrap()
         self.pool_target.unwrap()
+        self.panels.remove()
         await self.engine.stop()
         dask_writes.forget_topics(self.scheduler)
         handlers, streams = self.scheduler.handlers, self.scheduler.stream_handlers

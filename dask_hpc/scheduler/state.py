@@ -230,9 +230,7 @@ class State:
         now_s, nodes = self.now_s(), self.nodes_up(job)
         job.sized(now_s, nodes)
         self.record(
-            JobEvent(
-                t_s=now_s, job=job.id, name=job.name, state=job.state, nodes=nodes, reason=job.reason
-            )
+            JobEvent(t_s=now_s, job=job.id, name=job.name, state=job.state, nodes=nodes, reason=job.reason)
         )
 
     def plain_busy(self) -> bool:

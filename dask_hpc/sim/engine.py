@@ -49,6 +49,9 @@ from dask_hpc_policies.protocol import Policy
 _NODE_BACK, _STAGE, _IO, _WINDOW, _THEFT, _NODE_FAILS, _SUBMIT, _ANSWER, _TICK = range(9)
 #: Ticks and random failures in a row, with nothing running, after which a run is over.
 _MOST_STALLED = 10_000
+#: Moments from one word of progress to the next: few enough that who asks a run to end waits for well below a
+#: second, also where every moment asks a policy that is slow.
+_TELL_AFTER = 25
 #: Refusals that are kept.
 _KEPT = 1000
 #: Interruptions after which a job is taken to have no end.
@@ -106,9 +109,9 @@ class Engine:
         """Run to the end, with a pause after every moment."""
         told = 0
         while self._moment(inf):
-            if progress is not None and len(self.table.rows) >= told + 1000:
-                told = len(self.table.rows)
-                progress(told)
+            if progress is not None and self.counts.moments >= told + _TELL_AFTER:
+                told = self.counts.moments
+                progress(len(self.table.rows))
             yield
         self._finish()
 

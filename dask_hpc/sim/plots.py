@@ -5,7 +5,9 @@ Needs matplotlib, the extra ``plot``; importing this module without it raises an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,13 @@ if TYPE_CHECKING:
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 #: Bars of a rate over time.
 _STRETCHES = 200
+#: Longest time, in seconds, that is drawn in a unit of so many seconds.
+_UNITS = (
+    (300.0, 1.0, "s"),
+    (3 * 3600.0, 60.0, "min"),
+    (3 * 86_400.0, 3600.0, "h"),
+    (math.inf, 86_400.0, "d"),
+)
 
 
 def run_figures(result: Result, folder: Path) -> list[str]:
@@ -86,12 +95,51 @@ def intensity_figure(result: Result, tracked: Sequence[tuple[float, float, float
 
 def _means(series: Sequence[tuple[float, float, float]]) -> tuple[list[float], list[float]]:
     """Edges of equal stretches of time, and the mean rate in each: single transfers are too short to see."""
-    times = np.array([row[0] for row in series])
-    rates = np.array([row[1] + row[2] for row in series])
-    moved = np.concatenate(([0.0], np.cumsum(rates[:-1] * np.diff(times))))
+    return _stretches([row[0] for row in series], [row[1] + row[2] for row in series])
+
+
+def _stretches(times: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Edges of equal stretches of time, and the mean in each of what has `values` from `times` on."""
+    summed = np.concatenate(([0.0], np.cumsum(np.array(values[:-1]) * np.diff(times))))
     edges = np.linspace(times[0], times[-1], _STRETCHES + 1)
-    means = np.diff(np.interp(edges, times, moved)) / np.diff(edges)
+    means = np.diff(np.interp(edges, times, summed)) / np.diff(edges)
     return edges.tolist(), means.tolist()
+
+
+def usage_figure(results: Mapping[str, Result]) -> Figure:
+    """Nodes in use over time, from the first submission on: a panel for each run, by title, on common axes.
+
+    Where there are more changes than can be seen, means of equal stretches of time are drawn.
+    """
+    from dask_hpc.sim.outputs import utilization
+
+    series = {title: list(utilization(result)) for title, result in results.items()}
+    longest_s = max((steps[-1][0] - steps[0][0] for steps in series.values() if steps), default=0.0)
+    unit_s, unit = next((in_s, name) for limit_s, in_s, name in _UNITS if longest_s <= limit_s)
+    figure = Figure(figsize=(6.4, 0.7 + 1.2 * len(results)), layout="constrained")
+    rows = figure.subplots(len(results), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for i, (axes, (title, result)) in enumerate(zip(rows, results.items(), strict=True)):
+        steps = series[title]
+        times = [(step[0] - steps[0][0]) / unit_s for step in steps]
+        held: list[float] = [step[1] for step in steps]
+        if len(times) > 2 * _STRETCHES:
+            times, held = _stretches(times, held)
+        else:
+            held = held[:-1]
+        if held:
+            axes.stairs(held, times, fill=True, color=COLOURS[i % len(COLOURS)])
+        axes.set_title(title, loc="left", fontsize="medium")
+        axes.set(ylabel="nodes", ylim=(0, result.machine.nodes * 1.05))
+    rows[-1].set_xlabel(f"time ({unit})")
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """`figure` as the bytes of a PNG file."""
+    canvas: Any = FigureCanvasAgg(figure)
+    file = io.BytesIO()
+    canvas.print_figure(file, format="png", dpi=120)
+    return file.getvalue()
 
 
 def compare_figure(results: Sequence[tuple[str, Result]], path: Path) -> None:

@@ -68,16 +68,26 @@ def load(source: str | Path, *, seed: int = 0, **options: Any) -> Workload:
         return _builtin(text.removeprefix(_PREFIX), seed, options)
     if options:
         raise WorkloadError(f"{text}: a file takes no options, got {', '.join(options)}")
-    path = Path(source)
-    name = path.name.lower().removesuffix(".gz")
-    reader = next((read for ending, read in READERS.items() if name.endswith(ending)), None)
-    if reader is None:
+    return reader(source)(Path(source))
+
+
+def reader(path: str | Path) -> Callable[[Path], Workload]:
+    """What reads a file of this name.
+
+    Raises
+    ------
+    WorkloadError
+        When no kind of workload has a name like that.
+    """
+    name = Path(path).name.lower().removesuffix(".gz")
+    found = next((read for ending, read in READERS.items() if name.endswith(ending)), None)
+    if found is None:
         known = ", ".join(READERS)
         raise WorkloadError(
-            f"{text}: unknown kind of workload; a file ends in {known} (.gz may follow), a generated one is "
+            f"{path}: unknown kind of workload; a file ends in {known} (.gz may follow), a generated one is "
             f"{_PREFIX}NAME"
         )
-    return reader(path)
+    return found
 
 
 def _builtin(name: str, seed: int, options: dict[str, Any]) -> Workload:

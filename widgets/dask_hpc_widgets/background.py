@@ -66,6 +66,9 @@ class Work:
     def _outcome(self) -> Any:
         try:
             return self._function(self._step)
+        except Cancelled as error:
+            # its traceback would hold all that was made so far
+            return error.with_traceback(None)
         except Exception as error:
             return error
 

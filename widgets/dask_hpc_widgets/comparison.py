@@ -88,7 +88,9 @@ def _difference(one: _Metric, first: float, value: float) -> str:
 
 
 def jobs(runs: Mapping[str, Result], about: Mapping[str, str]) -> str:
-    """A table with a row a job: when it ends in each run, from the beginning of the run on.
+    """A table with a row a job: when it ends in each run.
+
+    That is counted from the moment the run went on from, or else from the first submission.
 
     Parameters
     ----------
@@ -114,7 +116,10 @@ def jobs(runs: Mapping[str, Result], about: Mapping[str, str]) -> str:
 
 
 def _ends(result: Result) -> dict[str, tuple[JobRun, float]]:
-    began_s = result.from_s or 0.0
+    began_s = result.from_s
+    if began_s is None:
+        # clocks of recorded workloads begin anywhere
+        began_s = min((run.submit_s for run in result.runs), default=0.0)
     return {run.id: (run, began_s) for run in result.runs}
 
 

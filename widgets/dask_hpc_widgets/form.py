@@ -1,4 +1,4 @@
-"""The policy form: one row a declared parameter, with its unit, bounds, help and error.
+"""Forms made from declarations: one row a parameter, with its unit, bounds, help and error; the policy form.
 
 Rules of the file: widgets and the model alone, no cluster. A control holds what is typed; whether it is valid
 only the model says.
@@ -6,7 +6,7 @@ only the model says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,72 @@ from dask_hpc_widgets.model import PolicyModel, is_custom, title
 #: Values of the choice of policies that are no names.
 _RUNNING, _FILE = "\0running", "\0file"
 _FULL = {"width": "auto"}
+#: What every control with a text label has.
+LABELLED: dict[str, Any] = {"style": {"description_width": "13rem"}, "layout": _FULL}
 #: Two columns where there is room for them, one where there is not.
 _ROW = {
-    "width": "100%",
+    "width": "auto",
     "grid_template_columns": "repeat(auto-fit, minmax(min(100%, 19rem), 1fr))",
     "grid_gap": "0 1rem",
 }
+
+
+class Fields:
+    """A row for each declared parameter: its control, and beside it help, or what is wrong.
+
+    Parameters
+    ----------
+    typed
+        Called with the name of a parameter and what a person typed.
+    """
+
+    def __init__(self, typed: Callable[[str, str], None]) -> None:
+        self._typed = typed
+        self._filling = False
+        self._declared: list[Parameter] = []
+        #: Control of each parameter by name, and what is said beside it.
+        self.controls: dict[str, Any] = {}
+        self.says: dict[str, Any] = {}
+        self.box = widgets.VBox(layout=_FULL)
+
+    def fill(self, declared: Iterable[Parameter], texts: Mapping[str, str]) -> None:
+        """Show these texts; rows are made anew when the parameters are others."""
+        self._filling = True
+        try:
+            rows = list(declared)
+            if rows != self._declared:
+                self._make(rows)
+            for one in rows:
+                self.controls[one.name].value = texts[one.name]
+        finally:
+            self._filling = False
+
+    def say(self, errors: Mapping[str, str]) -> None:
+        """Say in each row what is wrong with it, or else what it is."""
+        for one in self._declared:
+            wrong = errors.get(one.name)
+            text = markup.alert(wrong) if wrong else markup.soft(_hint(one))
+            self.says[one.name].value = markup.part(text)
+
+    def _make(self, declared: list[Parameter]) -> None:
+        old = list(self.box.children)
+        self._declared = declared
+        self.controls = {one.name: _control(one) for one in declared}
+        self.says = {one.name: widgets.HTML(layout=_FULL) for one in declared}
+        self.box.children = [row(self.controls[one.name], self.says[one.name]) for one in declared]
+        for one in declared:
+            self.controls[one.name].observe(self._observer(one.name), names="value")
+        # nothing of a form that is gone stays in the kernel
+        for gone in old:
+            for widget in below(gone):
+                widget.close()
+
+    def _observer(self, name: str) -> Callable[[dict[str, Any]], None]:
+        def typed(change: dict[str, Any]) -> None:
+            if not self._filling:
+                self._typed(name, change["new"])
+
+        return typed
 
 
 class PolicyForm:
@@ -37,64 +97,71 @@ class PolicyForm:
         What is edited. Call `refresh` after changing it otherwise than by the form.
     changed
         Called after everything that a person changes, valid or not.
+    runs
+        Whether there is a cluster that runs ``model.running``, which can then be chosen as it runs.
     """
 
-    def __init__(self, model: PolicyModel, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, model: PolicyModel, changed: Callable[[], None] = lambda: None, *, runs: bool = True
+    ) -> None:
         self.model = model
         self._changed = changed
+        self._runs = runs
         self._filling = False
         self._file = ""
         self.policy = widgets.Dropdown(
             description="Policy",
             tooltip="What decides about the nodes of jobs. Choosing one loads its default parameters.",
-            style={"description_width": "13rem"},
-            layout=_FULL,
+            **LABELLED,
         )
-        #: Control of each parameter by name, and what is said beside it.
-        self.controls: dict[str, Any] = {}
-        self.says: dict[str, Any] = {}
+        self._fields = Fields(self._typed)
         #: What the chosen policy is, or why it cannot be.
         self.about = widgets.HTML(layout=_FULL)
-        self._rows = widgets.VBox(layout=_FULL)
         self.path = widgets.Text(
             description="Policy file",
             placeholder="policy.yaml",
             tooltip="Path of a YAML file with a policy, on the machine of the notebook's kernel",
-            style={"description_width": "13rem"},
-            layout=_FULL,
+            **LABELLED,
         )
         self.load = widgets.Button(description="Load file", tooltip="Edit the policy in this file")
         self.save = widgets.Button(
             description="Save file", tooltip="Write the policy as chosen here to this file, which is replaced"
         )
-        files = widgets.GridBox([self.path, widgets.HBox([self.load, self.save])], layout=_ROW)
-        choice = widgets.GridBox([self.policy, self.about], layout=_ROW)
+        files = row(self.path, widgets.HBox([self.load, self.save]))
         style = widgets.HTML(markup.style())
-        self.box = widgets.VBox([style, choice, self._rows, files], layout=_FULL)
+        self.box = widgets.VBox([style, row(self.policy, self.about), self._fields.box, files], layout=_FULL)
+        self.box.add_class("dask-hpc-form")
         self.policy.observe(self._choose, names="value")
         self.load.on_click(self._load)
         self.save.on_click(self._save)
-        self._choice: str = _RUNNING
-        if is_custom(model.running):
-            self._choice = str(model.spec()["policy"])
+        self._choice: str = _RUNNING if self._can_run_on() else str(model.spec()["policy"])
         self.refresh()
+
+    @property
+    def controls(self) -> dict[str, Any]:
+        """Control of each parameter, by name."""
+        return self._fields.controls
+
+    @property
+    def says(self) -> dict[str, Any]:
+        """What is said beside each control, by name of the parameter."""
+        return self._fields.says
 
     def refresh(self) -> None:
         """Show what the model holds; rows are made anew when the parameters are others."""
         self._filling = True
         try:
             names = [*registry.names(), *registry.library_names()]
-            running = f"as it runs: {title(self.model.running)}"
-            options = [] if is_custom(self.model.running) else [(running, _RUNNING)]
+            options = [(f"as it runs: {title(self.model.running)}", _RUNNING)] if self._can_run_on() else []
             options += [(name, name) for name in names]
             options += [(f"file {self._file}", _FILE)] if self._choice == _FILE else []
             if tuple(options) != self.policy.options:
                 self.policy.options = options
             known = self._choice in {value for _, value in options}
             self.policy.value = self._choice if known else self._named()
-            self._fill()
         finally:
             self._filling = False
+        self._fields.fill(self.model.parameters, self.model.texts)
         self._describe()
         self.show_errors()
 
@@ -108,28 +175,13 @@ class PolicyForm:
         for widget in below(self.box):
             widget.close()
 
+    def _can_run_on(self) -> bool:
+        """Whether what runs can be chosen."""
+        return self._runs and not is_custom(self.model.running)
+
     def _named(self) -> str | None:
         name = self.model.spec()["policy"] if not self.model.errors else None
         return name if name in registry.names() else None
-
-    def _fill(self) -> None:
-        declared = list(self.model.parameters)
-        if [one.name for one in declared] != list(self.controls):
-            old = list(self._rows.children)
-            self.controls = {one.name: _control(one) for one in declared}
-            self.says = {one.name: widgets.HTML(layout=_FULL) for one in declared}
-            self._rows.children = [
-                widgets.GridBox([self.controls[one.name], self.says[one.name]], layout=_ROW)
-                for one in declared
-            ]
-            for one in declared:
-                self.controls[one.name].observe(self._typed(one.name), names="value")
-            # nothing of a form that is gone stays in the kernel
-            for row in old:
-                for widget in below(row):
-                    widget.close()
-        for one in declared:
-            self.controls[one.name].value = self.model.texts[one.name]
 
     def _describe(self) -> None:
         try:
@@ -154,13 +206,9 @@ class PolicyForm:
         self.refresh()
         self._changed()
 
-    def _typed(self, name: str) -> Callable[[dict[str, Any]], None]:
-        def typed(change: dict[str, Any]) -> None:
-            if not self._filling:
-                self.show_errors(name, self.model.type(name, change["new"]))
-                self._changed()
-
-        return typed
+    def _typed(self, name: str, text: str) -> None:
+        self.show_errors(name, self.model.type(name, text))
+        self._changed()
 
     def _load(self, _: Any) -> None:
         path = Path(self.path.value.strip()).expanduser()
@@ -190,10 +238,12 @@ class PolicyForm:
         if "" in errors and not error:
             # wrong together: at the last field, unless one was typed
             typed, error = next(reversed(self.controls), ""), errors[""]
-        for one in self.model.parameters:
-            wrong = errors.get(one.name) or (error if one.name == typed else "")
-            text = markup.alert(wrong) if wrong else markup.soft(_hint(one))
-            self.says[one.name].value = markup.part(text)
+        self._fields.say({typed: error, **errors})
+
+
+def row(control: Any, beside: Any) -> Any:
+    """A control, and what is beside it, or below where there is little room."""
+    return widgets.GridBox([control, beside], layout=_ROW)
 
 
 def below(widget: Any) -> list[Any]:
@@ -208,8 +258,7 @@ def _control(one: Parameter) -> Any:
     common: dict[str, Any] = {
         "description": f"{label} ({one.unit})" if one.unit else label,
         "tooltip": f"{one.name}: {_hint(one)}",
-        "style": {"description_width": "13rem"},
-        "layout": _FULL,
+        **LABELLED,
     }
     if one.kind in ("choice", "bool"):
         values = list(one.choices) if one.kind == "choice" else ["true", "false"]

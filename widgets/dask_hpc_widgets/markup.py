@@ -61,6 +61,16 @@ CSS = """
   .dask-hpc td::before { content: attr(data-label) ": "; font-weight: 600; }
   .dask-hpc td:empty { display: none; }
 }
+.dask-hpc-panel .mod-warning { color: #000; }
+.dask-hpc-panel .jupyter-button:disabled { opacity: 1; color: inherit; background: transparent;
+  outline: 1px dashed var(--jp-border-color1, rgba(128, 128, 128, 0.5)); outline-offset: -1px;
+  cursor: not-allowed; }
+.dask-hpc-panel { color: var(--jp-ui-font-color1, inherit); }
+.dask-hpc-panel, .dask-hpc-form { container-type: inline-size; }
+@container (max-width: 420px) {
+  .dask-hpc-form .widget-inline-hbox { flex-wrap: wrap; height: auto; }
+  .dask-hpc-form .widget-inline-hbox > .widget-label { width: 100% !important; text-align: left; }
+}
 """
 
 #: A column: heading, and whether it holds numbers.

@@ -24,7 +24,7 @@ from dask_hpc_widgets.views import Picture, View
 PERIOD_S = 0.5
 #: Views that are shown when a panel is opened, by name.
 _OPEN = ("jobs", "sizes", "decisions")
-_FULL = {"width": "100%"}
+_FULL = {"width": "auto"}
 
 
 def opened(runtime: Runtime) -> Any:

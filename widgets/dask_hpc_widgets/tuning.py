@@ -20,8 +20,8 @@ from dask_hpc_widgets.link import Link
 from dask_hpc_widgets.model import Change, PolicyModel, changes, title
 from dask_hpc_widgets.what_if import WhatIf, what_if
 
-_FULL = {"width": "100%"}
-_WRAP = {"width": "100%", "flex_flow": "row wrap"}
+_FULL = {"width": "auto"}
+_WRAP = {"width": "auto", "flex_flow": "row wrap"}
 #: For Simulate alone: how long a job takes of which nothing is known.
 _ASSUMED = Duration("unknown_jobs_s", 600.0, lo=0.001, hi=86_400.0 * 365, label="Unknown jobs take")
 
@@ -43,7 +43,6 @@ class Tuning:
         self.simulate = _button(
             "Simulate",
             "Predict what these settings would do from the present state; nothing is changed",
-            "info",
         )
         self.apply = _button(
             "Apply to cluster", "Have the cluster decide so; asks before a job loses nodes", "primary"
@@ -54,7 +53,7 @@ class Tuning:
             description=_ASSUMED.label,
             tooltip=f"Simulate takes this for jobs of which nothing is known. Allowed: {_ASSUMED.allowed}.",
             style={"description_width": "13rem"},
-            layout={"width": "100%", "max_width": "25rem"},
+            layout={"width": "auto", "max_width": "25rem"},
         )
         #: What came of the last click.
         self.says = widgets.HTML(layout=_FULL)
