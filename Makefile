@@ -11,6 +11,7 @@
 #   make benchmarks  measured claims, with their bars   BENCHMARK_ARGS="--fast" for short ones
 #                    and the notebooks of published studies, whose results are kept beside them
 #   make notebooks   the stories in notebooks/ run again, their outputs kept (05_slurm where Slurm is)
+#   make binder      what Binder builds, by pip in a fresh environment; runs the tour there, measures its memory
 #   make clean       removes all that is generated
 #
 # PYTHON=python3.12 chooses the interpreter, VENV=path the place of the environment.
@@ -26,7 +27,7 @@ BIN := $(VENV)/bin
 PREVIOUS := 2026.7.1
 
 .NOTPARALLEL:
-.PHONY: demo test test-slow test-browser screenshots test-previous lint benchmarks notebooks clean
+.PHONY: demo test test-slow test-browser screenshots test-previous lint benchmarks notebooks binder clean
 
 demo: $(VENV)/.demo
 	$(BIN)/dask hpc demo $(DEMO_ARGS)
@@ -58,6 +59,9 @@ benchmarks: $(VENV)/.test
 
 notebooks: $(VENV)/.test
 	$(BIN)/python notebooks/run.py --stories $(NOTEBOOK_ARGS)
+
+binder: $(VENV)/.test
+	$(BIN)/python binder/check.py
 
 # A change of pyproject.toml makes the environment anew, so that it never holds what is no longer asked for.
 $(VENV)/.made: pyproject.toml
