@@ -158,6 +158,15 @@ def test_everything_is_readable_and_reached(open_notebook, screenshots, dark):
     guard.fill("soon")
     expect(box.get_by_role("alert")).to_be_visible()
     measure("error", controls=10)
+    assert not faults, "\n".join(faults)
+
+
+def test_the_form_of_every_policy_is_readable(open_notebook):
+    from playwright.sync_api import expect
+
+    panel = Panel(open_notebook(CLUSTER, PANEL))
+    box = panel.box
+    faults = []
     form = box.locator(".dask-hpc-form")
     policy = box.get_by_label("Policy", exact=True)
     names = [text.strip() for text in policy.locator("option").all_inner_texts()]
