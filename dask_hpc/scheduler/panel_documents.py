@@ -122,7 +122,7 @@ class JobsPanel:
         if hidden:
             title += f"; {counted(hidden, 'job')} not shown"
         if summary["policy_failure"]:
-            title += " fails: jobs keep their nodes"
+            title += "; the policy fails: jobs keep their nodes"
         if title != self._heading.text:
             self._heading.text = title
 
