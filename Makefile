@@ -5,6 +5,7 @@
 #   make test        linters, types, tests, coverage    PYTEST_ARGS="-k trace" to choose tests
 #   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm
 #   make test-browser  the panel in a real JupyterLab in headless Chromium; SCREENSHOTS=folder keeps the pictures
+#   make screenshots  the same, and the picture of the panel in the README anew
 #   make test-previous  the tests on live clusters with the release of distributed before the newest
 #   make lint        linters and types alone
 #   make benchmarks  measured claims, with their bars   BENCHMARK_ARGS="--fast" for short ones
@@ -26,7 +27,7 @@ BIN := $(VENV)/bin
 PREVIOUS := 2026.7.1
 
 .NOTPARALLEL:
-.PHONY: demo test test-slow test-browser test-previous lint benchmarks notebooks binder clean
+.PHONY: demo test test-slow test-browser screenshots test-previous lint benchmarks notebooks binder clean
 
 demo: $(VENV)/.demo
 	$(BIN)/dask hpc demo $(DEMO_ARGS)
@@ -39,6 +40,10 @@ test-slow: $(VENV)/.test
 
 test-browser: $(VENV)/.test
 	$(if $(SCREENSHOTS),DASK_HPC_SCREENSHOTS='$(SCREENSHOTS)') $(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
+
+screenshots: $(VENV)/.test
+	DASK_HPC_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
+	cp build/screenshots/panel.png notebooks/images/panel.png
 
 test-previous: $(VENV)-previous/.test
 	$(VENV)-previous/bin/python -m pytest tests/scheduler tests/test_client.py tests/test_preload.py tests/test_reprs.py tests/test_program.py tests/test_program_failures.py $(PYTEST_ARGS)

@@ -22,7 +22,7 @@ from distributed.dashboard.components.scheduler import BOKEH_THEME
 from dask_hpc.errors import InstallError
 from dask_hpc.report_svg import escape, format_seconds, printable, ticks
 from dask_hpc.reprs import html
-from dask_hpc.scheduler.panel_history import History
+from dask_hpc.scheduler.panel_picture import COLUMNS, picture
 from dask_hpc.scheduler.service import Service, of
 from dask_hpc_policies.wording import counted
 
@@ -65,12 +65,11 @@ class JobsPanel:
 
     def __init__(self, minutes: float, dark: bool) -> None:
         self._window_s = 60 * minutes
-        self._history = History(self._window_s)
-        self._service: Service | None = None
         self._labels: tuple[str, ...] | None = None
-        self.source = ColumnDataSource({name: [] for name in self._history.picture(0.0).columns})
+        self.source = ColumnDataSource({name: [] for name in COLUMNS})
         moments = [-t_s for t_s in ticks(self._window_s, most=4)]
         self._rows = Range1d(start=1, end=0)
+        # two lines, for narrow pages
         self._heading = Title(text="")
         self.root: Any = figure(
             title=self._heading,
@@ -99,28 +98,23 @@ class JobsPanel:
 
     def show(self, service: Service) -> None:
         """Show the state of now."""
-        if service is not self._service:
-            # another installation has another clock
-            self._service, self._history = service, History(self._window_s)
-        state, summary = service.engine.state, service.summary()
-        now_s = summary["now_s"]
-        self._history.read(state.records, [(job, state.nodes_up(job)) for job in state.jobs.named], now_s)
-        picture = self._history.picture(now_s)
-        self._set_title(summary, picture.hidden)
-        if picture.labels != self._labels:
-            self._labels = picture.labels
-            self._rows.start = max(1, len(picture.labels))
+        jobs, summary = service.engine.state.jobs, service.summary()
+        drawn = picture(jobs.named, reversed(jobs.ended), summary["now_s"], self._window_s)
+        self._set_title(summary, drawn.hidden)
+        if drawn.labels != self._labels:
+            self._labels = drawn.labels
+            self._rows.start = max(1, len(drawn.labels))
             # as plain text: in any other a name could hold a formula
-            rows: dict[Any, Any] = {r + 0.5: PlainText(text=one) for r, one in enumerate(picture.labels)}
+            rows: dict[Any, Any] = {r + 0.5: PlainText(text=one) for r, one in enumerate(drawn.labels)}
             self.root.yaxis.ticker = FixedTicker(ticks=list(rows))
             self.root.yaxis.major_label_overrides = rows
-        if picture.columns != self.source.data:
-            self.source.data = picture.columns
+        if drawn.columns != self.source.data:
+            self.source.data = drawn.columns
 
     def _set_title(self, summary: Mapping[str, Any], hidden: int) -> None:
         idle = "" if summary["idle_nodes"] is None else f" ({summary['idle_nodes']} idle)"
         title = (
-            f"{summary['jobs_running']} running, {summary['jobs_pending']} waiting, "
+            f"{summary['jobs_running']} running, {summary['jobs_pending']} waiting\n"
             f"{counted(summary['pool_nodes'])}{idle}, {printable(summary['policy']['policy'])}"
         )
         if hidden:

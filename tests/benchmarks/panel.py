@@ -51,6 +51,7 @@ def _cpu(options: Options) -> list[Row]:
     for processes in (True, False) if options.size != "tiny" else (False,):
         where = "in processes" if processes else "in the kernel"
         shares: list[float] = []
+        rates: list[float] = []
         runs: dict[bool, list[dict[str, float]]] = {True: [], False: []}
         with real_kernel.started(str(_HERE)) as kernel:
             kernel.run("import in_kernel")
@@ -66,10 +67,18 @@ def _cpu(options: Options) -> list[Row]:
                     runs[opened].append(one)
                 more_s = found[True]["cpu_s"] - found[False]["cpu_s"]
                 shares.append(100 * more_s / found[True]["wall_s"])
+                with_it, without = (
+                    100 * found[opened]["cpu_s"] / found[opened]["wall_s"] for opened in (True, False)
+                )
+                rates.append(with_it - without)
         note = f"CPU seconds with {_median(runs[True], 'cpu_s')}, without {_median(runs[False], 'cpu_s')}; "
         note += f"{_median(runs[True], 'wall_s')} s a run, {_median(runs[True], 'updates')} updates"
         bar = CPU_BAR if processes else None
         rows.append(row(f"panel open, demo, workers {where}", shares, "% of the time", bar=bar, note=note))
+        note = (
+            "CPU seconds a second, with less without: the simulation of the demo steps until the others end"
+        )
+        rows.append(row(f"the same by rates, workers {where}", rates, "% of the time", note=note))
         rows.append(
             row(f"opening it, workers {where}", [1e3 * one["open_s"] for one in runs[True]], "ms of CPU")
         )

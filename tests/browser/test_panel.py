@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import measures
 import pytest
 
+from dask_hpc_policies import registry
+from dask_hpc_policies.params import Parameters
+
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
@@ -39,11 +42,17 @@ PANEL = "rt.panel()"
 GUARD = "Minimum remaining time (s)"
 
 
+def _labels(policy):
+    """Labels of the fields of a policy."""
+    parameters = Parameters(getattr(registry.create(policy), "parameters", ()))
+    return [f"{one.label} ({one.unit})" if one.unit else one.label for one in parameters]
+
+
 class Panel:
     """What a person sees of the panel and does with it."""
 
     def __init__(self, lab, cell=1):
-        self.page = lab.page
+        self.lab, self.page = lab, lab.page
         self.box = lab.output(cell).locator(".dask-hpc-panel")
         self.box.wait_for()
 
@@ -60,11 +69,7 @@ class Panel:
             tick.check()
 
     def keep(self, path):
-        """A picture of the panel, whole; the page is as high as it needs meanwhile."""
-        size = self.page.viewport_size
-        self.page.set_viewport_size({**size, "height": int(self.box.bounding_box()["height"]) + 500})
-        self.box.screenshot(path=path)
-        self.page.set_viewport_size(size)
+        self.lab.keep(self.box, path)
 
 
 def test_a_person_tunes_a_cluster(open_notebook, screenshots):
@@ -111,7 +116,10 @@ def test_a_person_tunes_a_cluster(open_notebook, screenshots):
     expect(panel.job("heat")).to_contain_text("2 (malleable: 1 to 4)", timeout=CLUSTER_MS)
     expect(panel.job("heat")).to_contain_text("1 down", timeout=CLUSTER_MS)
     expect(panel.job("late")).to_contain_text("running", timeout=CLUSTER_MS)
-    panel.keep(screenshots / "panel-applied.png")
+    # the same can be seen, and heard, in the view of sizes, a little later
+    sizes = re.compile(r"heat: 4 nodes from \d+ s ago; 2 nodes from [3-9] s ago")
+    expect(box.get_by_role("img", name=sizes)).to_be_visible(timeout=CLUSTER_MS)
+    panel.keep(screenshots / "panel.png")
 
     panel.button("Revert").click()
     expect(box).to_contain_text("Reverted.")
@@ -151,14 +159,37 @@ def test_everything_is_readable_and_reached(open_notebook, screenshots, dark):
     guard.fill("soon")
     expect(box.get_by_role("alert")).to_be_visible()
     measure("error", controls=10)
+    form = box.locator(".dask-hpc-form")
     policy = box.get_by_label("Policy", exact=True)
     names = [text.strip() for text in policy.locator("option").all_inner_texts()]
     assert len(names) > 10
     for name in names[1:]:
         policy.select_option(name)
-        expect(policy).to_have_value(name)
+        labels = _labels(name)
+        expect(form.locator("input, select")).to_have_count(len(labels) + 2)
+        for label in labels:
+            expect(form.get_by_label(label, exact=True)).not_to_have_value("")
         for width in WIDTHS:
             panel.page.set_viewport_size({"width": width, "height": 1000})
-            found = [*measures.contrast_faults(box), *measures.overflow_faults(box)]
+            found = [*measures.contrast_faults(form), *measures.overflow_faults(form)]
             faults.extend(f"{name} at {width}: {fault}" for fault in found)
     assert not faults, "\n".join(faults)
+
+
+def test_a_page_that_is_loaded_again_shows_the_panel_as_it_is(open_notebook):
+    from playwright.sync_api import expect
+
+    lab = open_notebook(CLUSTER, PANEL)
+    panel = Panel(lab)
+    panel.box.get_by_label(GUARD).fill("soon")
+    expect(panel.box.get_by_role("alert")).to_be_visible()
+    lab.save()
+    lab.reload()
+    panel = Panel(lab)
+    expect(panel.box.get_by_label(GUARD)).to_have_value("soon", timeout=CLUSTER_MS)
+    expect(panel.box.get_by_role("alert")).to_contain_text("'soon'")
+    panel.box.get_by_label(GUARD).fill("0 s")
+    expect(panel.box.get_by_role("alert")).to_have_count(0)
+    panel.button("Apply to cluster").click()
+    panel.button("Go ahead").click()
+    expect(panel.job("heat")).to_contain_text("1 down", timeout=CLUSTER_MS)

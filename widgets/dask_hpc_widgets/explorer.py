@@ -43,6 +43,9 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         When there is no such builtin workload or policy, or the policies are too few or too many.
     """
 
+    # an explorer whose making has failed is closed as well when it goes
+    _closed = True
+
     def __init__(self, workload: str | Path, policies: Sequence[Any]) -> None:
         self.workload = WorkloadForm(WorkloadModel(workload), self._edited)
         self.policies = PoliciesForm(policies, self._edited)
@@ -80,7 +83,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         #: The work that is under way; what others come to is not wanted any more.
         self._turn: object | None = None
         self._work: background.Work | None = None
-        self._closed = False
         super().__init__(
             [
                 widgets.HTML(markup.style()),
@@ -99,12 +101,13 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             ],
             layout={"width": "auto", "max_width": "80rem"},
         )
-        self.add_class("dask-hpc-explorer")
+        self.add_class("dask-hpc-explorer").add_class("dask-hpc-controls")
         self.run.on_click(lambda _: self._run())
         self.stop.on_click(lambda _: self._stop())
         self.save.on_click(lambda _: self._save())
         end.on_click(lambda _: self.close())
         self._enable()
+        self._closed = False
 
     def html(self) -> str:
         """The static twin: what is chosen and what came out, without widgets."""

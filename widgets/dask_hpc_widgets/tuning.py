@@ -86,7 +86,14 @@ class Tuning:
 
     def report(self, running: Mapping[str, Any]) -> None:
         """Take what the cluster says it runs."""
+        # what is under way here is told when it is done
+        if not self._busy:
+            self._report(running)
+
+    def _report(self, running: Mapping[str, Any]) -> None:
         if self.model.report(running):
+            # what was asked was about another policy
+            self._answer(False)
             self.form.refresh()
             self._say(markup.soft(f"The cluster decides by {title(running)} now; it was not changed here."))
             self._enable()
@@ -133,12 +140,7 @@ class Tuning:
     def _apply(self) -> None:
         if self._busy or self.model.errors:
             return
-        spec = self.model.spec()
-        found = self.model.changes()
-        if not found:
-            self._say(markup.soft("Nothing to apply: the cluster runs just these settings."))
-            return
-        self._change(spec, found, "Applied", self._applied)
+        self._change(self.model.spec(), "Applied", self._applied)
 
     def _applied(self, running: Mapping[str, Any]) -> None:
         self.model.applied(running)
@@ -148,7 +150,7 @@ class Tuning:
         spec = self.model.previous
         if self._busy or spec is None:
             return
-        self._change(spec, changes(self.model.running, spec), "Reverted", self._reverted)
+        self._change(spec, "Reverted", self._reverted)
 
     def _reverted(self, running: Mapping[str, Any]) -> None:
         self.model.reverted(running)
@@ -157,7 +159,6 @@ class Tuning:
     def _change(
         self,
         spec: Mapping[str, Any],
-        found: tuple[Change, ...],
         word: str,
         done: Callable[[Mapping[str, Any]], None],
         agreed: Effect | None = None,
@@ -169,8 +170,14 @@ class Tuning:
             if isinstance(answer, Exception):
                 self._say(markup.alert(f"nothing was changed: {answer}"))
                 return
-            now = effect(spec, answer[0])
-            if now.failure:
+            self._report(answer.running)
+            found = changes(self.model.running, spec)
+            now = effect(spec, answer.view)
+            if done == self._reverted and self.model.previous != spec:
+                self._say(markup.soft("Nothing to take back: the policy was changed elsewhere meanwhile."))
+            elif not found:
+                self._say(markup.soft("Nothing to apply: the cluster runs just these settings."))
+            elif now.failure:
                 stays = title(self.model.running)
                 told = f"{title(spec)} fails on the present state: {now.failure}. {stays} stays."
                 self._say(markup.alert(told))
@@ -184,12 +191,14 @@ class Tuning:
                     _list([loss.text for loss in now.takes]),
                     _list(now.gives),
                 )
-                self._agree = lambda: self._change(spec, found, word, done, now)
+                self._agree = lambda: self._change(spec, word, done, now)
             else:
                 self._set_busy(True)
-                self._link.ask(lambda: questions.update(self._runtime, spec), lambda a: changed(a, now))
+                self._link.ask(
+                    lambda: questions.update(self._runtime, spec), lambda answer: changed(answer, found, now)
+                )
 
-        def changed(answer: Any, now: Effect) -> None:
+        def changed(answer: Any, found: tuple[Change, ...], now: Effect) -> None:
             self._set_busy(False)
             if isinstance(answer, Exception):
                 self._say(markup.alert(f"nothing was changed: {answer}"))
@@ -227,13 +236,14 @@ class Tuning:
         except ParameterError as error:
             self._say(markup.alert(f"not simulated: {error}"))
             return
-        present, chosen = self.model.running, self.model.spec()
+        chosen = self.model.spec()
 
         def seen(answer: Any) -> None:
             if isinstance(answer, Exception):
                 self._predicted(answer)
                 return
-            view, rows = answer
+            view, rows, present = answer
+            self._report(present)
             self.progress.value = 0.0
             self._running.layout.display = "flex"
             self._work = background.Work(
