@@ -25,14 +25,31 @@ def examine_cluster(client: Client) -> list[Finding]:
         for package in PACKAGES
     ]
     try:
-        policy = dask_hpc.runtime(client).status()["policy"]["policy"]
+        status = dask_hpc.runtime(client).status()
     except InstallError as error:
         found.append(
             Finding("runtime", "warn", f"not switched on there: {error}", "dask_hpc.install(client)")
         )
     else:
-        found.append(Finding("runtime", "ok", f"switched on, policy {policy}"))
+        found.append(Finding("runtime", "ok", f"switched on, policy {status['policy']['policy']}"))
+        found.append(panels(status))
     return found
+
+
+def panels(status: dict[str, Any]) -> Finding:
+    """Does the scheduler's dashboard show jobs and decisions?
+
+    Parameters
+    ----------
+    status
+        What `Runtime.status` gives.
+    """
+    if problem := status["panels_problem"]:
+        remedy = "install the tested releases of distributed and bokeh; the runtime works without the panels"
+        return Finding("dashboard panels", "warn", f"none: {problem}", remedy)
+    if not status["panels"]:
+        return Finding("dashboard panels", "ok", "none: the scheduler has no dashboard, or no bokeh")
+    return Finding("dashboard panels", "ok", ", ".join(status["panels"]))
 
 
 def compare(

@@ -345,6 +345,7 @@ def test_a_running_cluster_is_asked_from_outside(client: Client, s: Any) -> None
         found = json.loads(run("doctor", *where, "--json").stdout)["findings"]
         (switched,) = [finding for finding in found if finding["name"] == "runtime"]
         assert switched["text"] == "switched on, policy pwma-fpsma"
+        assert "dashboard panels" in [finding["name"] for finding in found]
     finally:
         stop.set()
         runtime.uninstall()

@@ -10,7 +10,7 @@ from distributed import Client
 from packaging.specifiers import SpecifierSet
 
 from dask_hpc import doctor
-from dask_hpc.doctor_cluster import compare
+from dask_hpc.doctor_cluster import compare, panels
 
 
 def test_all_checks_of_this_machine_answer() -> None:
@@ -170,3 +170,18 @@ def test_versions_of_a_real_cluster(client: Client) -> None:
     assert len(found["workers"]) == 2
     for package in ("distributed", "python"):
         assert compare(package, found["client"], found["scheduler"], found["workers"]).verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("paths", "problem", "verdict", "words"),
+    [
+        (["/individual-hpc-jobs"], "", "ok", "/individual-hpc-jobs"),
+        ([], "", "ok", "no dashboard"),
+        ([], "the menu is not as expected", "warn", "the menu is not as expected"),
+    ],
+)
+def test_the_panels_of_the_dashboard_are_told_of(paths, problem, verdict, words):
+    found = panels({"panels": paths, "panels_problem": problem})
+    assert found.verdict == verdict
+    assert words in found.text
+    assert bool(found.remedy) == (verdict != "ok")

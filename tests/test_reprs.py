@@ -21,7 +21,7 @@ import dask_hpc
 from dask_hpc import reprs
 from dask_hpc.rows import Decisions, Jobs, Rows
 from dask_hpc_policies import registry
-from dask_hpc_policies.compose import Chain
+from dask_hpc_policies.compose import Chain, Cooldown
 from dask_hpc_policies.params import Int
 
 #: A name that does harm in every place where it is not escaped.
@@ -166,13 +166,15 @@ def test_the_runtime_of_a_client_that_no_longer_exists_is_shown(cluster):
 def test_a_scheduler_that_never_answers_is_not_waited_for(client, monkeypatch):
     rt, job = finished_job(client)
     begun, cancelled = threading.Event(), threading.Event()
+    never = asyncio.Event()
 
     async def silent(method, **arguments):
         begun.set()
         try:
-            await asyncio.Event().wait()
-        finally:
+            await never.wait()
+        except asyncio.CancelledError:
             cancelled.set()
+            raise
 
     monkeypatch.setattr(reprs, "LIMIT_S", 0.05)
     monkeypatch.setattr(rt, "_ask_at", silent)
@@ -224,6 +226,7 @@ async def test_an_asynchronous_client_is_shown_without_asking(c, s, a):
 
     rt._ask_at = counted
     check(rt._repr_html_(), "asynchronous", "await runtime.status()")
+    assert asked == []
     job = rt.job(EVIL, nodes=1)
     check(job._repr_html_(), "not submitted", ESCAPED)
     async with job:
@@ -270,6 +273,7 @@ class Broken:
 
 def test_no_repr_raises_or_leaves_anything_unescaped():
     check(Chain(Broken())._repr_html_(), ESCAPED, "nodes")
+    check(Cooldown(Broken(), cooldown_s=60)._repr_html_(), f"Policy {ESCAPED}+cooldown")
 
     class Worse(Broken):
         params = property(lambda self: 1 / 0)

@@ -362,6 +362,15 @@ def demand_without(
     return rest, workers
 
 
+def learned_task_s(tasks: Iterable[TaskState]) -> float | None:
+    """How long these tasks take each, on average, going by earlier ones of their names or the configuration.
+
+    None when nothing is known of any of them; of the others it is left open.
+    """
+    known = [seconds for ts in tasks if ts.prefix and (seconds := ts.prefix.duration_average) >= 0]
+    return sum(known) / len(known) if known else None
+
+
 def _waiting_s(scheduler: Scheduler, tasks: Iterable[TaskState], count: int) -> float:
     """Expected duration of so many tasks together, from the first hundred, as stock has it."""
     sample_s = sum(scheduler._get_prefix_duration(ts.prefix) for ts in islice(tasks, 100))

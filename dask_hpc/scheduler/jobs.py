@@ -177,6 +177,10 @@ class JobRecord:
                 return ts
         return None
 
+    def first_held(self, count: int) -> list[Any]:
+        """Up to `count` held tasks, among them the next one; for a look at what waits."""
+        return [entry[2] for entry in itertools.islice(self.queue, count) if is_parked(entry[2])]
+
     def elapsed_s(self, now_s: float) -> float:
         """How long it has run, without what it waited after it was interrupted."""
         if self.start_s is None:

@@ -15,10 +15,11 @@ from distributed.protocol.pickle import loads
 
 from dask_hpc.config import Settings, is_setting
 from dask_hpc.errors import ConfigError, DaskHPCError, InstallError, UnknownJob
-from dask_hpc.scheduler import dask_writes, producer_methods, selfcheck, workers
+from dask_hpc.scheduler import dask_reads, dask_writes, producer_methods, selfcheck, workers
 from dask_hpc.scheduler.departures import Departures
 from dask_hpc.scheduler.engine import Engine
 from dask_hpc.scheduler.jobs import JobRecord
+from dask_hpc.scheduler.panels import Panels
 from dask_hpc.scheduler.pool_target import PoolTarget
 from dask_hpc.scheduler.releases import Releases
 from dask_hpc.trace import encode_line
@@ -37,6 +38,8 @@ RPC = "hpc"
 OPEN = "hpc-open-job"
 BIND = "hpc-bind"
 CLOSE = "hpc-close-job"
+#: Held tasks of a job that are looked at to tell how long they take.
+_LOOKED_AT = 20
 
 
 class Service:
@@ -49,6 +52,7 @@ class Service:
         self.departures = Departures(self.engine)
         self.releases = Releases(self.engine, self.departures.depart)
         self.pool_target.wrap()
+        self.panels = Panels(scheduler)
         self._checked: set[str] = set()
         #: Messages still to come on the streams of clients: client and token by job, by name of the message.
         self._due: dict[str, dict[str, tuple[str, str]]] = {OPEN: {}, CLOSE: {}}
@@ -290,6 +294,8 @@ class Service:
             "versions": selfcheck.versions(),
             "settings": encode(state.settings),
             "nodes": [encode(view) for view in state.nodes.views()],
+            "panels": list(self.panels.paths),
+            "panels_problem": self.panels.problem,
             "held_tasks": sum(job.held for job in state.jobs.active.values()),
             "reconfiguring": engine.rounds.active,
             "pass_median_s": passes[len(passes) // 2] if passes else None,
@@ -383,6 +389,7 @@ class Service:
         """Take everything of ours out of the scheduler; what runs goes on as plain Dask work."""
         self.releases.unwrap()
         self.pool_target.unwrap()
+        self.panels.remove()
         await self.engine.stop()
         dask_writes.forget_topics(self.scheduler)
         handlers, streams = self.scheduler.handlers, self.scheduler.stream_handlers
@@ -412,6 +419,7 @@ class Service:
         state = self.engine.state
         nodes = len(state.nodes.free()) if job in state.plain else state.nodes_up(job)
         row: dict[str, Any] = job.row(nodes)
+        row["held_task_s"] = dask_reads.learned_task_s(job.first_held(_LOOKED_AT))
         return row
 
     _METHODS: ClassVar[Mapping[str, Any]] = {

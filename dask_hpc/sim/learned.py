@@ -11,6 +11,8 @@ source       remaining time                                                     
              job is closed, so that none come
 ``recorded``  the mean of earlier jobs of its name, less what it has run                           fair
 ``so-far``   as ``tasks``, of what was submitted so far: more may come                            fair
+``alike``    no task of it has ended: those held are as long as earlier tasks of their names, as     fair
+             Dask has learned it or was told in its configuration
 ``others``   no task of it has ended: its tasks are taken to be as long as those of other jobs    poor
 ``walltime``  what its user asked for, less what it has run: seldom less than it takes            poor
 ``assumed``  nothing is known of it: what the caller says                                         poor
@@ -32,7 +34,7 @@ from dask_hpc_policies.reservation import expected_s
 #: Tasks below which an average says little.
 FEW_TASKS = 20
 
-Source = Literal["tasks", "recorded", "so-far", "others", "walltime", "assumed"]
+Source = Literal["tasks", "recorded", "so-far", "alike", "others", "walltime", "assumed"]
 Confidence = Literal["good", "fair", "poor"]
 
 
@@ -95,7 +97,8 @@ def learn(
     for job in view.jobs:
         if not job.is_default:
             closed = bool(known.get(job.id, {}).get("closed"))
-            found[job.id] = _known(job, tasks[job.id], closed, common_s, threads, assumed_s)
+            alike_s = known.get(job.id, {}).get("held_task_s")
+            found[job.id] = _known(job, tasks[job.id], closed, alike_s, common_s, threads, assumed_s)
     jobs = tuple(
         replace(job, remaining_s=found[job.id].remaining_s) if job.id in found else job for job in view.jobs
     )
@@ -103,7 +106,13 @@ def learn(
 
 
 def _known(
-    job: JobView, tasks: _Tasks, closed: bool, common_s: float | None, threads: float, assumed_s: float
+    job: JobView,
+    tasks: _Tasks,
+    closed: bool,
+    alike_s: float | None,
+    common_s: float | None,
+    threads: float,
+    assumed_s: float,
 ) -> Knowledge:
     nodes = job.nodes or job.start_nodes or job.max_nodes
 
@@ -120,13 +129,16 @@ def _known(
 
     own_s, left = tasks.mean_s, f"{job.unfinished_tasks} tasks left"
     slots = nodes * threads
+    more = "" if closed else "; more may be submitted"
     if own_s is not None and (closed or (tasks.left and job.recorded_s is None)):
         sure: Confidence = "good" if closed and tasks.ended >= FEW_TASKS else "fair"
-        text = f"{left}; {tasks.ended} took {own_s:.3g} s each"
-        text += "" if closed else "; more may be submitted"
+        text = f"{left}; {tasks.ended} took {own_s:.3g} s each{more}"
         return knowledge(tasks.left * own_s / slots, "tasks" if closed else "so-far", sure, text)
     if job.recorded_s is not None:
         return knowledge(expected_s(job), "recorded", "fair", "mean of earlier jobs of its name")
+    if alike_s is not None and tasks.left:
+        text = f"{left}; earlier tasks of their names took {alike_s:.3g} s each{more}"
+        return knowledge(tasks.left * alike_s / slots, "alike", "fair", text)
     if common_s is not None and tasks.left:
         text = f"{left}, as long as tasks of other jobs ({common_s:.3g} s)"
         return knowledge(tasks.left * common_s / slots, "others", "poor", text)

@@ -9,6 +9,7 @@ from pathlib import Path
 #: In order of importance.
 BENCHMARKS = (
     "hooks", "jobs", "in_flight", "fairness", "policy_pass", "resize", "window", "adopt", "pool", "simulator",
+    "panel", "what_if",
 )  # fmt: skip
 
 

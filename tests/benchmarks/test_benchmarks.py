@@ -15,7 +15,7 @@ import pytest
 from dask_hpc_policies import registry
 
 HERE = Path(__file__).resolve().parent
-SHARED = {"harness", "machine", "run", "test_benchmarks"}
+SHARED = {"harness", "machine", "run", "in_kernel", "test_benchmarks"}
 SCRIPTS = sorted({path.stem for path in HERE.glob("*.py")} - SHARED)
 
 
@@ -47,7 +47,13 @@ def rows(name: str, text: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+#: Those that start several kernels and clusters.
+SLOW = {"panel", "what_if"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in SCRIPTS]
+)
 def test_a_benchmark_says_what_it_measured_and_where(name: str) -> None:
     found = report(name)
 

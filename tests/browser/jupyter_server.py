@@ -110,6 +110,10 @@ class JupyterServer:
         name = "JupyterLab Dark" if dark else "JupyterLab Light"
         self._set("apputils-extension/themes", {"theme": name, "adaptive-theme": False})
 
+    def start_kernel(self) -> None:
+        """Start a kernel that no page uses."""
+        self._call("api/kernels", "POST")
+
     def shut_kernels(self) -> None:
         """End all kernels."""
         for kernel in self._call("api/kernels"):

@@ -71,11 +71,12 @@
 
   // -------------------------------------------------------------- what is seen
 
-  // The part of a box that no ancestor cuts off; null when nothing is left. An element of one pixel holds text
-  // for those who hear it.
+  // The part of a box that nothing in `base` cuts off; null when nothing is left. An element of one pixel holds
+  // text for those who hear it. What is around `base` does not count: a page can be scrolled.
+  let base = document.body;
   function seen(box, element) {
     let [left, top, right, bottom] = [box.left, box.top, box.right, box.bottom];
-    for (let one = element; one && one !== document.body; one = one.parentElement) {
+    for (let one = element; one && one !== base.parentElement; one = one.parentElement) {
       const style = getComputedStyle(one);
       if (style.visibility !== 'visible' && one === element) return null;
       if (+style.opacity === 0) return null;
@@ -123,6 +124,7 @@
   // Contrast of every text that is seen, with its kind: text, generated (by CSS), field, placeholder; `disabled`
   // says that the control is.
   function contrast(root) {
+    base = root;
     const found = [];
     const add = (element, text, kind, style) => {
       const disabled = element.closest(':disabled, [aria-disabled=true]') !== null;
@@ -155,6 +157,7 @@
 
   // Elements with more inside than they have room for, and elements that stick out of `root` to the sides.
   function overflow(root) {
+    base = root;
     const found = [];
     const frame = root.getBoundingClientRect();
     for (const element of inside(root)) {
@@ -173,7 +176,9 @@
           element.scrollHeight > element.clientHeight + 1)
         add('high', element.scrollHeight, element.clientHeight);
       const box = element.getBoundingClientRect();
-      if (box.left < frame.left - 0.5 || box.right > frame.right + 0.5)
+      const leaves = (one) => one.left < frame.left - 0.5 || one.right > frame.right + 0.5;
+      // what is inside of something that sticks out is not said as well
+      if (element !== root && leaves(box) && !leaves(element.parentElement.getBoundingClientRect()))
         add('outside', Math.round(box.right - box.left), Math.round(frame.right - frame.left));
     }
     return found;
@@ -206,6 +211,7 @@
 
   // Controls that are seen, can be used, and are left out by the Tab key.
   function unreached(root) {
+    base = root;
     return [...root.querySelectorAll('input:not([type=hidden]), select, textarea, button, a[href], summary')]
       .filter((one) => isSeen(one) && !one.matches(':disabled') && one.tabIndex < 0).map(where);
   }

@@ -99,6 +99,14 @@ def test_contrast_is_what_the_guidelines_define(panel_of, html, ratio):
     assert any("'faint'" in fault for fault in measures.contrast_faults(panel)) == (ratio < 4.5)
 
 
+def test_what_is_scrolled_out_of_sight_is_measured(panel_of):
+    frame = '<div style="height: 20px; overflow: hidden"><div style="height: 100%; overflow: auto">'
+    page = (
+        '<div style="height: 300px"></div><div id="panel"><p style="color: #ccc">faint</p></div></div></div>'
+    )
+    assert len(measures.contrast_faults(panel_of(frame + page))) == 1
+
+
 def test_text_over_a_picture_is_a_fault_as_its_contrast_is_unknown(panel_of):
     panel = panel_of(with_extra('<p style="background-image: linear-gradient(red, blue)">over it</p>'))
     assert any("an image over" in fault for fault in measures.contrast_faults(panel))

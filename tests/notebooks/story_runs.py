@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,6 +11,9 @@ from typing import Any
 
 import nbformat
 
+ROOT = Path(__file__).resolve().parents[2]
+#: The sources under test, also where another version is installed.
+SOURCES = os.pathsep.join(str(ROOT / folder) for folder in ("", "policies", "widgets"))
 #: What a story may take on two cores; a single cell that takes longer is named by nbmake.
 LIMIT_S = 120
 CELL_LIMIT_S = 100
@@ -31,8 +35,9 @@ def nbmake(source: Path, folder: Path, environment: Mapping[str, str] | None = N
         sys.executable, "-m", "pytest", "--nbmake", "--overwrite", f"--nbmake-timeout={CELL_LIMIT_S}",
         "-p", "no:cacheprovider", f"--rootdir={folder}", copy.name,
     ]  # fmt: skip
+    variables = {**(os.environ if environment is None else environment), "PYTHONPATH": SOURCES}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert [path.name for path in folder.iterdir()] == [source.name], "a story leaves no files"

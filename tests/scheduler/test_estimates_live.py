@@ -50,3 +50,24 @@ async def test_a_job_that_was_resized_teaches_nothing(c, s, *workers):
         assert await c.gather(c.map(inc, range(20), pure=False)) == list(range(1, 21))
     await until(lambda: record(s, job).state == "completed", "the job has ended")
     assert engine(s).state.jobs.recorded.totals == {}
+
+
+@live(workers=2)
+async def test_held_tasks_are_expected_to_take_what_earlier_ones_of_their_names_took(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs", tick="50 ms")
+    assert await c.submit(slow_inc, 1, delay_s=0.01, key="known-1") == 2
+    async with rt.job("first", nodes=2) as first:
+        await started(s, first, 2)
+        async with rt.job("waits", nodes=2) as waits:
+            known = c.map(slow_inc, range(30), delay_s=0.01, key="known", pure=False)
+        async with rt.job("strange", nodes=2) as strange:
+            strangers = c.map(slow_inc, range(30), delay_s=0.01, key="strange", pure=False)
+        await until(lambda: record(s, strange).held == 30, "all of them are held")
+        rows = {row["id"]: row for row in await rt.jobs()}
+        assert rows[waits.id]["held_tasks"] == 30
+        average_s = s.task_prefixes["known"].duration_average
+        assert average_s >= 0.01
+        assert rows[waits.id]["held_task_s"] == pytest.approx(average_s)
+        assert rows[strange.id]["held_task_s"] is None
+        assert rows[first.id]["held_task_s"] is None
+    assert len(await c.gather([*known, *strangers])) == 60

@@ -13,6 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 # what it needs of work on clusters that are ended from outside
 sys.path.insert(0, str(Path(__file__).parents[1] / "elasticity"))
+# what runs notebooks
+sys.path.insert(0, str(Path(__file__).parents[1] / "notebooks"))
 
 from private_slurm import PrivateSlurm, missing
 

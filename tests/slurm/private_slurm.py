@@ -11,7 +11,7 @@ accounting data base, so `sacct` has nothing to tell.
 
     python tests/slurm/private_slurm.py COMMAND [ARGUMENT ...]
 
-runs a command where such a cluster is, and Dask's configuration has what clusters of dask-jobqueue need there.
+runs a command where such a cluster is, and where Dask's configuration says what dask-jobqueue needs there.
 """
 
 from __future__ import annotations

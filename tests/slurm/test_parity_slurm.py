@@ -30,20 +30,35 @@ SCRIPT = """
 """
 
 
+#: See the test outside of Slurm.
+BUSY, TRIES = 0.05, 3
+
+
+def _run(cluster: Any, folder: Path, policy: str, malleable: int) -> tuple[str, str, dict[str, Any]]:
+    """Final state of the job, what it complained of, and what it found."""
+    script = SCRIPT.format(python=sys.executable, folder=folder, policy=policy, malleable=malleable)
+    (folder / "job.sh").write_text("#!/bin/sh\n" + textwrap.dedent(script))
+    environment = f"--export=ALL,PYTHONPATH={PATHS},DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
+    files = (f"--output={folder}/out", f"--error={folder}/err", f"--chdir={folder}")
+    number = int(cluster.submit(f"sh {folder}/job.sh", "--nodes=6", "--exclusive", environment, *files))
+    state = cluster.wait_for(number, "COMPLETED", "FAILED", "TIMEOUT", timeout_s=180)
+    said = (folder / "err").read_text()[-3000:]
+    return state, said, json.loads((folder / "out").read_text() or "{}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("policy", "malleable", "changes"), [("easy", 0, 30), ("pwma-fpsma", 1, 51)])
 def test_esp_in_one_allocation_does_the_same_as_simulated(
     cluster: Any, tmp_path: Path, policy: str, malleable: int, changes: int
 ) -> None:
-    script = SCRIPT.format(python=sys.executable, folder=tmp_path, policy=policy, malleable=malleable)
-    (tmp_path / "job.sh").write_text("#!/bin/sh\n" + textwrap.dedent(script))
-    environment = f"--export=ALL,PYTHONPATH={PATHS},DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
-    files = (f"--output={tmp_path}/out", f"--error={tmp_path}/err", f"--chdir={tmp_path}")
-    number = int(cluster.submit(f"sh {tmp_path}/job.sh", "--nodes=6", "--exclusive", environment, *files))
-    state = cluster.wait_for(number, "COMPLETED", "FAILED", "TIMEOUT", timeout_s=180)
-    said = (tmp_path / "err").read_text()[-3000:]
-    found = json.loads((tmp_path / "out").read_text() or "{}")
-    assert found, said
+    for number in range(TRIES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        state, said, found = _run(cluster, folder, policy, malleable)
+        assert found, said
+        # as in the test outside of Slurm
+        if found["same_sequence"] or found["task_overrun"] <= BUSY:
+            break
     wrong = {name: found[name] for name in ("missing", "extra", "swaps", "close_events", "task_overrun")}
     assert found["same_sequence"], wrong
     assert len(found["live"]) == found["changes"] == changes

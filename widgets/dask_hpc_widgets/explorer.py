@@ -101,7 +101,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             ],
             layout={"width": "auto", "max_width": "80rem"},
         )
-        self.add_class("dask-hpc-explorer")
+        self.add_class("dask-hpc-explorer").add_class("dask-hpc-controls")
         self.run.on_click(lambda _: self._run())
         self.stop.on_click(lambda _: self._stop())
         self.save.on_click(lambda _: self._save())

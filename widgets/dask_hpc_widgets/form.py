@@ -24,7 +24,7 @@ _FULL = {"width": "auto"}
 LABELLED: dict[str, Any] = {"style": {"description_width": "13rem"}, "layout": _FULL}
 #: Two columns where there is room for them, one where there is not.
 _ROW = {
-    "width": "100%",
+    "width": "auto",
     "grid_template_columns": "repeat(auto-fit, minmax(min(100%, 19rem), 1fr))",
     "grid_gap": "0 1rem",
 }
@@ -130,6 +130,7 @@ class PolicyForm:
         files = row(self.path, widgets.HBox([self.load, self.save]))
         style = widgets.HTML(markup.style())
         self.box = widgets.VBox([style, row(self.policy, self.about), self._fields.box, files], layout=_FULL)
+        self.box.add_class("dask-hpc-form")
         self.policy.observe(self._choose, names="value")
         self.load.on_click(self._load)
         self.save.on_click(self._save)

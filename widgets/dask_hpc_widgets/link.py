@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -37,7 +38,8 @@ class Link:
 
     def __init__(self, client: Any) -> None:
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
-        self._sync = None if client.asynchronous else client.sync
+        self._client = weakref.ref(client)
+        self._blocks = not client.asynchronous
         self._page = _running()
         self._tasks: set[asyncio.Task[None]] = set()
         #: One question at a time: what was asked before a change is answered before the change.
@@ -58,8 +60,9 @@ class Link:
         if self.closed:
             return
         here = _running()
-        if here is None and self._sync is not None:
-            answered(self._sync(self._answer, question))
+        if here is None and self._blocks:
+            client = self._client()
+            answered(_gone() if client is None else self._blocking(client, question))
             return
 
         async def once() -> None:
@@ -68,7 +71,8 @@ class Link:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to be told
                     here.call_soon_threadsafe(self._tell, answered, answer)
 
-        self._begin(once)
+        if not self._begin(once):
+            answered(_gone())
 
     def watch(self, question: Question, shown: Answered, period_s: float, ended: Callable[[], bool]) -> None:
         """Ask again and again; `shown` gets the latest answer or error, in the kernel's loop.
@@ -136,15 +140,27 @@ class Link:
         except Exception as error:
             return error
 
-    def _begin(self, coroutine: Callable[[], Any]) -> None:
+    def _begin(self, coroutine: Callable[[], Any]) -> bool:
+        """Whether there is still a loop to ask in."""
+
         def begin() -> None:
             if not self.closed:
                 self._keep(self._loop.create_task(coroutine()))
 
         if _running() is self._loop:
             begin()
-        else:
+            return True
+        try:
             self._loop.call_soon_threadsafe(begin)
+        except RuntimeError:
+            return False
+        return self._loop.is_running()
+
+    def _blocking(self, client: Any, question: Question) -> Any:
+        try:
+            return client.sync(self._answer, question)
+        except RuntimeError:  # its loop has ended
+            return _gone()
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
@@ -162,6 +178,10 @@ class Link:
         began_s = time.thread_time()
         self._tell(shown, self._latest)
         self._shown_s = time.thread_time() - began_s
+
+
+def _gone() -> RuntimeError:
+    return RuntimeError("the client of this panel is closed")
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

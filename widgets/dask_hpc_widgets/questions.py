@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_hpc.client import Runtime
 from dask_hpc_policies.model import ClusterSnapshot
@@ -23,10 +23,20 @@ async def picture(runtime: Runtime) -> Picture:
     return Picture(**found)
 
 
-async def state(runtime: Runtime) -> tuple[ClusterSnapshot, list[dict[str, Any]]]:
-    """What a simulation goes on from: the snapshot, and the rows of jobs, of one moment."""
-    snapshot, found = await asyncio.gather(runtime._snapshot(), runtime._ask("picture", ended=0, decisions=0))
-    return snapshot, found["jobs"]
+class State(NamedTuple):
+    """What a change or a simulation goes on from, of one moment."""
+
+    view: ClusterSnapshot
+    #: As `Runtime.jobs` gives them.
+    rows: list[dict[str, Any]]
+    #: The policy that runs, as `Runtime.status` gives it.
+    running: dict[str, Any]
+
+
+async def state(runtime: Runtime) -> State:
+    """What a change or a simulation goes on from."""
+    view, found = await asyncio.gather(runtime._snapshot(), runtime._ask("picture", ended=0, decisions=0))
+    return State(view, found["jobs"], found["status"]["policy"])
 
 
 async def update(runtime: Runtime, policy: Mapping[str, Any]) -> dict[str, Any]:

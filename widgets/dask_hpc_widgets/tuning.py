@@ -20,8 +20,8 @@ from dask_hpc_widgets.link import Link
 from dask_hpc_widgets.model import Change, PolicyModel, changes, title
 from dask_hpc_widgets.what_if import WhatIf, what_if
 
-_FULL = {"width": "100%"}
-_WRAP = {"width": "100%", "flex_flow": "row wrap"}
+_FULL = {"width": "auto"}
+_WRAP = {"width": "auto", "flex_flow": "row wrap"}
 #: For Simulate alone: how long a job takes of which nothing is known.
 _ASSUMED = Duration("unknown_jobs_s", 600.0, lo=0.001, hi=86_400.0 * 365, label="Unknown jobs take")
 
@@ -43,7 +43,6 @@ class Tuning:
         self.simulate = _button(
             "Simulate",
             "Predict what these settings would do from the present state; nothing is changed",
-            "info",
         )
         self.apply = _button(
             "Apply to cluster", "Have the cluster decide so; asks before a job loses nodes", "primary"
@@ -54,7 +53,7 @@ class Tuning:
             description=_ASSUMED.label,
             tooltip=f"Simulate takes this for jobs of which nothing is known. Allowed: {_ASSUMED.allowed}.",
             style={"description_width": "13rem"},
-            layout={"width": "100%", "max_width": "25rem"},
+            layout={"width": "auto", "max_width": "25rem"},
         )
         #: What came of the last click.
         self.says = widgets.HTML(layout=_FULL)
@@ -87,7 +86,14 @@ class Tuning:
 
     def report(self, running: Mapping[str, Any]) -> None:
         """Take what the cluster says it runs."""
+        # what is under way here is told when it is done
+        if not self._busy:
+            self._report(running)
+
+    def _report(self, running: Mapping[str, Any]) -> None:
         if self.model.report(running):
+            # what was asked was about another policy
+            self._answer(False)
             self.form.refresh()
             self._say(markup.soft(f"The cluster decides by {title(running)} now; it was not changed here."))
             self._enable()
@@ -134,12 +140,7 @@ class Tuning:
     def _apply(self) -> None:
         if self._busy or self.model.errors:
             return
-        spec = self.model.spec()
-        found = self.model.changes()
-        if not found:
-            self._say(markup.soft("Nothing to apply: the cluster runs just these settings."))
-            return
-        self._change(spec, found, "Applied", self._applied)
+        self._change(self.model.spec(), "Applied", self._applied)
 
     def _applied(self, running: Mapping[str, Any]) -> None:
         self.model.applied(running)
@@ -149,7 +150,7 @@ class Tuning:
         spec = self.model.previous
         if self._busy or spec is None:
             return
-        self._change(spec, changes(self.model.running, spec), "Reverted", self._reverted)
+        self._change(spec, "Reverted", self._reverted)
 
     def _reverted(self, running: Mapping[str, Any]) -> None:
         self.model.reverted(running)
@@ -158,7 +159,6 @@ class Tuning:
     def _change(
         self,
         spec: Mapping[str, Any],
-        found: tuple[Change, ...],
         word: str,
         done: Callable[[Mapping[str, Any]], None],
         agreed: Effect | None = None,
@@ -170,8 +170,14 @@ class Tuning:
             if isinstance(answer, Exception):
                 self._say(markup.alert(f"nothing was changed: {answer}"))
                 return
-            now = effect(spec, answer[0])
-            if now.failure:
+            self._report(answer.running)
+            found = changes(self.model.running, spec)
+            now = effect(spec, answer.view)
+            if done == self._reverted and self.model.previous != spec:
+                self._say(markup.soft("Nothing to take back: the policy was changed elsewhere meanwhile."))
+            elif not found:
+                self._say(markup.soft("Nothing to apply: the cluster runs just these settings."))
+            elif now.failure:
                 stays = title(self.model.running)
                 told = f"{title(spec)} fails on the present state: {now.failure}. {stays} stays."
                 self._say(markup.alert(told))
@@ -185,12 +191,14 @@ class Tuning:
                     _list([loss.text for loss in now.takes]),
                     _list(now.gives),
                 )
-                self._agree = lambda: self._change(spec, found, word, done, now)
+                self._agree = lambda: self._change(spec, word, done, now)
             else:
                 self._set_busy(True)
-                self._link.ask(lambda: questions.update(self._runtime, spec), lambda a: changed(a, now))
+                self._link.ask(
+                    lambda: questions.update(self._runtime, spec), lambda answer: changed(answer, found, now)
+                )
 
-        def changed(answer: Any, now: Effect) -> None:
+        def changed(answer: Any, found: tuple[Change, ...], now: Effect) -> None:
             self._set_busy(False)
             if isinstance(answer, Exception):
                 self._say(markup.alert(f"nothing was changed: {answer}"))
@@ -228,13 +236,14 @@ class Tuning:
         except ParameterError as error:
             self._say(markup.alert(f"not simulated: {error}"))
             return
-        present, chosen = self.model.running, self.model.spec()
+        chosen = self.model.spec()
 
         def seen(answer: Any) -> None:
             if isinstance(answer, Exception):
                 self._predicted(answer)
                 return
-            view, rows = answer
+            view, rows, present = answer
+            self._report(present)
             self.progress.value = 0.0
             self._running.layout.display = "flex"
             self._work = background.Work(

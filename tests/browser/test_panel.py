@@ -1,0 +1,195 @@
+"""The panel in JupyterLab: a person tunes a cluster with it, at any width, light and dark."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import measures
+import pytest
+
+from dask_hpc_policies import registry
+from dask_hpc_policies.params import Parameters
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator
+
+pytestmark = pytest.mark.browser
+
+#: Time for what needs the cluster and its tasks, of 50 ms each, on a busy machine.
+CLUSTER_MS = 30_000
+#: Of the page. JupyterLab's own margins leave 284, 620 and 1020 px to the panel.
+WIDTHS = (400, 800, 1200)
+#: One job has all nodes and one waits for two of them, as nobody is resized who ends within an hour.
+CLUSTER = """
+import time
+import dask_hpc
+
+cluster = dask_hpc.LocalCluster(n_workers=4, threads_per_worker=1, processes=False, dashboard_address=":0")
+client = cluster.get_client()
+policy = {"policy": "pwma-fpsma", "params": {"min_remaining_s": "1 h"}}
+rt = dask_hpc.install(client, policy=policy)
+
+def step(i):
+    time.sleep(0.05)
+
+with rt.job("heat", min_nodes=1, max_nodes=4, walltime="30 min"):
+    heat = client.map(step, range(6000), key="heat")
+with rt.job("late", nodes=2, walltime="10 min"):
+    late = client.map(step, range(6000), key="late")
+"""
+PANEL = "rt.panel()"
+GUARD = "Minimum remaining time (s)"
+
+
+def _labels(policy):
+    """Labels of the fields of a policy."""
+    parameters = Parameters(getattr(registry.create(policy), "parameters", ()))
+    return [f"{one.label} ({one.unit})" if one.unit else one.label for one in parameters]
+
+
+class Panel:
+    """What a person sees of the panel and does with it."""
+
+    def __init__(self, lab, cell=1):
+        self.lab, self.page = lab, lab.page
+        self.box = lab.output(cell).locator(".dask-hpc-panel")
+        self.box.wait_for()
+
+    def button(self, name) -> Locator:
+        return self.box.get_by_role("button", name=name, exact=True)
+
+    def job(self, name) -> Locator:
+        """The row of a job in the view of jobs."""
+        named = self.page.get_by_text(name, exact=True)
+        return self.box.get_by_role("table", name="Jobs", exact=True).locator("tbody tr", has=named)
+
+    def show_all(self):
+        for tick in self.box.get_by_role("checkbox").all():
+            tick.check()
+
+    def keep(self, path):
+        self.lab.keep(self.box, path)
+
+
+def test_a_person_tunes_a_cluster(open_notebook, screenshots):
+    from playwright.sync_api import expect
+
+    panel = Panel(open_notebook(CLUSTER, PANEL))
+    box = panel.box
+    expect(panel.job("heat")).to_contain_text("4 (malleable: 1 to 4)", timeout=CLUSTER_MS)
+    expect(panel.job("late")).to_contain_text("pending")
+
+    # what is wrong is said in its row, and cannot be had
+    guard = box.get_by_label(GUARD)
+    expect(guard).to_have_value("3600 s")
+    guard.fill("soon")
+    wrong = box.get_by_role("alert")
+    expect(wrong).to_contain_text("'soon'")
+    row = box.locator(".widget-gridbox", has=panel.page.get_by_label(GUARD))
+    expect(row.get_by_role("alert")).to_have_count(1)
+    for name in ("Simulate", "Apply to cluster"):
+        expect(panel.button(name)).to_be_disabled()
+    guard.fill("0 s")
+    expect(wrong).to_have_count(0)
+
+    # the effect is predicted, and nothing is changed
+    panel.button("Simulate").click()
+    effect = box.get_by_role("table", name=re.compile("^Metrics of"))
+    expect(effect).to_contain_text("Makespan", timeout=CLUSTER_MS)
+    expect(effect.locator("tbody tr", has_text="Mean wait")).to_contain_text("better")
+    expect(panel.job("heat")).to_contain_text("4 (malleable")
+
+    # a job would lose nodes: that is asked first, and a no is a no
+    panel.button("Apply to cluster").click()
+    expect(box).to_contain_text("A job loses nodes at once. Go ahead?")
+    expect(box).to_contain_text("shrinks from 4 to 2 nodes")
+    panel.button("Cancel").click()
+    expect(box).to_contain_text("Nothing was changed.")
+    expect(panel.button("Go ahead")).to_be_hidden()
+    expect(panel.job("late")).to_contain_text("pending")
+
+    panel.button("Apply to cluster").click()
+    panel.keep(screenshots / "panel-asks.png")
+    panel.button("Go ahead").click()
+    expect(box).to_contain_text("Applied.")
+    expect(panel.job("heat")).to_contain_text("2 (malleable: 1 to 4)", timeout=CLUSTER_MS)
+    expect(panel.job("heat")).to_contain_text("1 down", timeout=CLUSTER_MS)
+    expect(panel.job("late")).to_contain_text("running", timeout=CLUSTER_MS)
+    # the same can be seen, and heard, in the view of sizes, a little later
+    sizes = re.compile(r"heat: 4 nodes from \d+ s ago; 2 nodes from [3-9] s ago")
+    expect(box.get_by_role("img", name=sizes)).to_be_visible(timeout=CLUSTER_MS)
+    panel.keep(screenshots / "panel.png")
+
+    panel.button("Revert").click()
+    expect(box).to_contain_text("Reverted.")
+    expect(guard).to_have_value("3600 s")
+    expect(panel.button("Revert")).to_be_disabled()
+
+    panel.button("Close panel").click()
+    expect(box).to_have_count(0)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_everything_is_readable_and_reached(open_notebook, screenshots, dark):
+    from playwright.sync_api import expect
+
+    panel = Panel(open_notebook(CLUSTER, PANEL, dark=dark))
+    box = panel.box
+    panel.show_all()
+    guard = box.get_by_label(GUARD)
+
+    faults = []
+
+    def measure(state, controls):
+        for width in WIDTHS:
+            panel.page.set_viewport_size({"width": width, "height": 1000})
+            name = f"{state}-{width}-{'dark' if dark else 'light'}"
+            panel.keep(screenshots / f"panel-{name}.png")
+            faults.extend(f"{name}: {fault}" for fault in measures.faults(box, controls=controls))
+
+    guard.fill("0 s")
+    panel.button("Simulate").click()
+    expect(box).to_contain_text("Predicted effect", timeout=CLUSTER_MS)
+    panel.button("Apply to cluster").click()
+    expect(panel.button("Go ahead")).to_be_visible()
+    texts = {one["text"] for one in measures.contrasts(box)}
+    assert {"Simulate", "Apply to cluster", "Go ahead", "Revert", "policy.yaml", "heat"} <= texts
+    measure("question", controls=15)
+    guard.fill("soon")
+    expect(box.get_by_role("alert")).to_be_visible()
+    measure("error", controls=10)
+    form = box.locator(".dask-hpc-form")
+    policy = box.get_by_label("Policy", exact=True)
+    names = [text.strip() for text in policy.locator("option").all_inner_texts()]
+    assert len(names) > 10
+    for name in names[1:]:
+        policy.select_option(name)
+        labels = _labels(name)
+        expect(form.locator("input, select")).to_have_count(len(labels) + 2)
+        for label in labels:
+            expect(form.get_by_label(label, exact=True)).not_to_have_value("")
+        for width in WIDTHS:
+            panel.page.set_viewport_size({"width": width, "height": 1000})
+            found = [*measures.contrast_faults(form), *measures.overflow_faults(form)]
+            faults.extend(f"{name} at {width}: {fault}" for fault in found)
+    assert not faults, "\n".join(faults)
+
+
+def test_a_page_that_is_loaded_again_shows_the_panel_as_it_is(open_notebook):
+    from playwright.sync_api import expect
+
+    lab = open_notebook(CLUSTER, PANEL)
+    panel = Panel(lab)
+    panel.box.get_by_label(GUARD).fill("soon")
+    expect(panel.box.get_by_role("alert")).to_be_visible()
+    lab.save()
+    lab.reload()
+    panel = Panel(lab)
+    expect(panel.box.get_by_label(GUARD)).to_have_value("soon", timeout=CLUSTER_MS)
+    expect(panel.box.get_by_role("alert")).to_contain_text("'soon'")
+    panel.box.get_by_label(GUARD).fill("0 s")
+    expect(panel.box.get_by_role("alert")).to_have_count(0)
+    panel.button("Apply to cluster").click()
+    panel.button("Go ahead").click()
+    expect(panel.job("heat")).to_contain_text("1 down", timeout=CLUSTER_MS)

@@ -1,0 +1,91 @@
+"""What a live cluster has shown of the time that its jobs still take, and how sure that is."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from dask_hpc.sim.learned import FEW_TASKS, Knowledge, learn
+from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
+
+NODES = tuple(NodeView(id=f"n{i}", nthreads=2) for i in range(4))
+
+
+def job(**fields) -> JobView:
+    return JobView(**{"id": "a", "state": "running", "nodes": 2, "max_nodes": 4, "start_s": 90.0, **fields})
+
+
+def row(id="a", ended=0, mean_s=0.0, **fields) -> dict:
+    phases = [{"tasks": ended, "compute_s": ended * mean_s}]
+    return {"id": id, "closed": True, "phases": phases, "held_task_s": None, **fields}
+
+
+def known(view: JobView, *rows: dict, assumed_s: float = 77.0) -> Knowledge:
+    snapshot = ClusterSnapshot(now_s=100.0, nodes=NODES, jobs=(view,))
+    learned, (found,) = learn(snapshot, rows, assumed_s)
+    # the simulator goes by this
+    assert learned.jobs[0].remaining_s == found.remaining_s
+    return found
+
+
+def test_tasks_that_are_left_take_as_long_as_those_that_ended_and_those_on_workers_half_of_it():
+    found = known(job(unfinished_tasks=30, processing_tasks=4), row(ended=40, mean_s=0.5))
+    # 28 tasks of 0.5 s on 2 nodes of 2 threads
+    assert found.remaining_s == pytest.approx(28 * 0.5 / 4)
+    assert (found.source, found.confidence, found.nodes) == ("tasks", "good", 2)
+    assert found.text == "30 tasks left; 40 took 0.5 s each"
+
+
+def test_few_tasks_say_less_and_an_open_job_may_get_more():
+    few = known(job(unfinished_tasks=8), row(ended=FEW_TASKS - 1, mean_s=0.5))
+    assert (few.source, few.confidence) == ("tasks", "fair")
+    open_ = known(job(unfinished_tasks=8), row(ended=FEW_TASKS, mean_s=0.5, closed=False))
+    assert (open_.source, open_.confidence) == ("so-far", "fair")
+    assert open_.text.endswith("more may be submitted")
+
+
+def test_a_job_that_waits_is_timed_by_earlier_tasks_of_their_names_at_its_start_size():
+    waits = job(state="pending", nodes=0, start_nodes=1, start_s=None, unfinished_tasks=10)
+    found = known(waits, row(held_task_s=0.25))
+    assert (found.source, found.confidence, found.nodes) == ("alike", "fair", 1)
+    assert found.remaining_s == pytest.approx(10 * 0.25 / 2)
+    # its own tasks say more than those of others
+    assert known(waits, row(ended=5, mean_s=1.0, held_task_s=0.25)).source == "tasks"
+
+
+def test_earlier_jobs_of_its_name_say_more_than_tasks_alike():
+    found = known(job(unfinished_tasks=10, recorded_s=30.0, remaining_s=20.0), row(held_task_s=0.25))
+    assert (found.source, found.remaining_s) == ("recorded", 20.0)
+
+
+def test_tasks_of_other_jobs_are_a_guess():
+    snapshot = ClusterSnapshot(
+        now_s=100.0, nodes=NODES, jobs=(job(unfinished_tasks=4), job(id="b", unfinished_tasks=12))
+    )
+    _, (first, second) = learn(snapshot, [row(ended=10, mean_s=2.0), row("b")], 77.0)
+    assert first.source == "tasks"
+    assert (second.source, second.confidence) == ("others", "poor")
+    assert second.remaining_s == pytest.approx(12 * 2.0 / 4)
+
+
+def test_then_the_walltime_and_then_what_the_caller_says():
+    limited = known(job(walltime_s=60.0, remaining_s=50.0), row())
+    assert (limited.source, limited.confidence, limited.remaining_s) == ("walltime", "poor", 50.0)
+    unknown = known(job(), row())
+    assert (unknown.source, unknown.confidence, unknown.remaining_s) == ("assumed", "poor", 77.0)
+    # without its row, as of a job that has ended meanwhile
+    assert known(job()).source == "assumed"
+
+
+def test_plain_work_is_left_as_it_is():
+    plain = JobView(id="default", is_default=True, nodes=1)
+    view, found = learn(ClusterSnapshot(now_s=1.0, nodes=NODES, jobs=(plain,)), [], 1.0)
+    assert found == ()
+    assert view.jobs == (plain,)
+
+
+@pytest.mark.parametrize("assumed_s", [0.0, -1.0, inf, float("nan")])
+def test_an_assumption_is_a_time(assumed_s):
+    with pytest.raises(ValueError, match="assumed_s"):
+        learn(ClusterSnapshot(now_s=1.0), [], assumed_s)

@@ -1,0 +1,32 @@
+"""The notebook about Slurm runs on a real one, and what it tells is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from private_slurm import dask_settings, main
+from story_runs import nbmake, texts
+
+STORY = Path(__file__).resolve().parents[2] / "notebooks" / "05_slurm.ipynb"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_story_about_slurm_runs_there(cluster: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    told = texts(nbmake(STORY, folder, {**cluster.environment, **dask_settings(tmp_path)}))
+    assert "Slurm is there." in told
+    assert told.count("dask-worker RUNNING") == 2
+    assert "results there: 60 of 60\ntasks run twice: 0" in told
+    assert re.search(r"^Slurm jobs: 1\nresults there: 60$", told, re.MULTILINE)
+    # nothing of it is left in the queue
+    assert cluster.run("squeue", "-h", "--states=PENDING,RUNNING", "-o", "%j").split() == []
+
+
+def test_the_command_needs_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage" in capsys.readouterr().err

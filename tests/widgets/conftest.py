@@ -1,0 +1,49 @@
+"""What the tests of panels on a live cluster share."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+
+import dask_hpc
+
+# `real_kernel`, which the benchmarks use too
+_here = str(Path(__file__).resolve().parent)
+if _here not in sys.path:
+    sys.path.insert(0, _here)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Four nodes of one thread each, in this process."""
+    with dask_hpc.LocalCluster(
+        n_workers=4, threads_per_worker=1, processes=False, dashboard_address=":0"
+    ) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(cluster: Any) -> Iterator[Any]:
+    """A client of the cluster; it shadows the fixture of distributed in this folder."""
+    with Client(cluster) as made:
+        yield made
+
+
+@pytest.fixture
+def rt(cluster: Any, client: Any) -> Iterator[Any]:
+    """The runtime, under fcfs, with nothing to do; jobs that a test leaves are cancelled."""
+    deadline_s = time.monotonic() + 30
+    while cluster.scheduler.tasks:
+        assert time.monotonic() < deadline_s, "tasks of another test are left"
+        time.sleep(0.01)
+    runtime = dask_hpc.install(client, policy="fcfs", tick="50 ms")
+    yield runtime
+    for row in runtime.jobs():
+        if row["end_s"] is None and row["name"] != "default":
+            runtime.cancel(row["id"])
