@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import jupyter_server
+import lab_server
 import psutil
 import pytest
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def lab():
-    if why := jupyter_server.missing():
+    if why := lab_server.missing():
         pytest.skip(why)
-    return jupyter_server.JupyterServer([])
+    return lab_server.JupyterServer([])
 
 
 def kernel_of(lab):
