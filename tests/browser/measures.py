@@ -53,12 +53,23 @@ def contrast_faults(panel: Locator) -> list[str]:
 
 
 def overflow_faults(panel: Locator, but: Sequence[str] = ()) -> list[str]:
-    """What is cut off, needs a scroll bar, or sticks out of the panel; `but` are kinds that may."""
+    """What is cut off, needs a scroll bar, sticks out of the panel, lies over something else, or is squeezed.
+
+    `but` are kinds that may.
+    """
     return [
-        f"{one['kind']}: {one['where']} {one['text']!r} needs {one['needs']:g} px and has {one['has']:g}"
+        f"{one['kind']}: {one['where']} {one['text']!r} {_room(one)}"
         for one in _measure(panel, "overflow")
         if one["kind"] not in but
     ]
+
+
+def _room(one: dict[str, Any]) -> str:
+    if one["kind"] == "overlap":
+        return "lie over one another"
+    if one["kind"] == "squeezed":
+        return f"has {one['has']} lines for {one['needs']} letters"
+    return f"needs {one['needs']:g} px and has {one['has']:g}"
 
 
 def name_faults(panel: Locator) -> list[str]:
