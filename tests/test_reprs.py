@@ -323,7 +323,7 @@ if __name__ == "__main__":
     [
         ("ipywidgets", ["False", "True", "True", "True", "False"]),
         # no markup: notebooks show the line of text, and of a cluster what stock shows
-        ("dask_hpc_widgets", ["True", "False", "True", "True", "False"]),
+        pytest.param("dask_hpc_widgets", ["True", "False", "True", "True", "False"], marks=pytest.mark.slow),
     ],
 )
 def test_reprs_need_neither_widgets_nor_the_panel(repository, absent, said):

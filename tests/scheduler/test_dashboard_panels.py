@@ -454,6 +454,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_without_bokeh_nothing_happens(repository):
     roots = [str(repository), str(repository / "policies"), str(repository / "widgets")]
     done = subprocess.run(
