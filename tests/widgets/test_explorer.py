@@ -255,6 +255,8 @@ def test_a_run_compares_what_was_chosen(explorer):
     assert "figure-5-1: 4 jobs, none of them can change size while they run; a machine of 10 nodes." in said
     assert "Mean wait 4 s 3 s (-25.0 %, better)" in said
     assert "J3 in 8 s in 4 s (4 s sooner)" in said
+    # what was not asked for is not mentioned
+    assert "declared malleable" not in said
     assert text(explorer.says.value) == "Done."
     assert 'role="status"' in explorer.says.value
     assert explorer.stale.value == ""
@@ -367,12 +369,6 @@ def threads():
     return [one for one in threading.enumerate() if one.name == "dask-hpc-simulation"]
 
 
-def join():
-    for thread in threads():
-        thread.join(PATIENCE_S)
-    return threads() == []
-
-
 async def until(condition):
     """Let the loop go on until it has brought what is waited for."""
     async with asyncio.timeout(PATIENCE_S):
@@ -380,8 +376,12 @@ async def until(condition):
             await asyncio.sleep(0)
 
 
-def test_a_run_goes_on_beside_the_loop(explorer):
-    seen = []
+def test_a_run_goes_on_beside_the_loop(explorer, monkeypatch):
+    seen, plans = [], []
+    real = exploration.run
+    monkeypatch.setattr(
+        exploration, "run", lambda plan, progress: [plans.append(plan), real(plan, progress)][1]
+    )
     explorer.progress.observe(lambda change: seen.append(threading.get_ident()), names="value")
 
     async def main():
@@ -396,7 +396,10 @@ def test_a_run_goes_on_beside_the_loop(explorer):
     assert explorer._under_way.layout.display == "none"
     assert not explorer.run.disabled
     assert set(seen) <= {threading.get_ident()}
-    assert join()
+    assert len(plans) == 1
+    for thread in threads():
+        thread.join(PATIENCE_S)
+    assert threads() == []
 
 
 def test_progress_names_the_policy_that_runs(explorer, monkeypatch):
@@ -441,9 +444,10 @@ def test_stop_ends_a_run_at_once_and_nothing_of_it_is_kept(explorer, monkeypatch
         assert not explorer.run.disabled
         assert explorer._under_way.layout.display == "none"
         explorer.stop.click()
+        # by itself: the loop goes on
+        await until(lambda: not threads())
 
     asyncio.run(main())
-    assert join()
     assert explorer.results.value == ""
     assert explorer.save.disabled
     gc.collect()
@@ -492,9 +496,9 @@ def test_close_ends_what_is_under_way_and_takes_every_widget_away(monkeypatch):
         explorer.run.click()
         explorer.close()
         explorer.close()
+        await until(lambda: not threads())
 
     asyncio.run(main())
-    assert join()
     assert all(widget.comm is None for widget in inside)
     assert repr(explorer) == "<Explorer closed>"
 
@@ -570,6 +574,7 @@ def test_the_figure_is_also_told_in_words(explorer, monkeypatch):
     )
     assert 'src="data:image/png;base64,iVBORw0KGgo' in image
     assert image in explorer.html()
+    assert EVIL not in drawn({EVIL: explorer._outcome.runs["easy"]})
 
 
 def test_without_matplotlib_there_are_results_and_a_hint(explorer, monkeypatch):

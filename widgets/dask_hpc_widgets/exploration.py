@@ -195,7 +195,7 @@ def _figure(runs: Mapping[str, Result]) -> str:
         return markup.soft("There is no figure: it needs matplotlib, pip install 'dask-hpc[plot]'.")
     data = base64.b64encode(plots.png(plots.usage_figure(runs))).decode("ascii")
     return (
-        f'<img style="max-width: 100%; height: auto" alt="{escape(_words(runs))}" '
+        f'<img style="width: 100%; max-width: 36rem; height: auto" alt="{escape(_words(runs))}" '
         f'src="data:image/png;base64,{data}">'
     )
 
