@@ -110,6 +110,11 @@ def test_what_is_scrolled_out_of_sight_is_measured(panel_of):
     assert len(measures.contrast_faults(panel_of(frame + page))) == 1
 
 
+def test_a_page_without_text_is_a_fault(panel_of, monkeypatch):
+    monkeypatch.setattr(measures, "_PATIENCE_S", 0.0)
+    assert measures.contrast_faults(panel_of('<div id="panel"><p hidden>words</p></div>')) != []
+
+
 def test_text_over_a_picture_is_a_fault_as_its_contrast_is_unknown(panel_of):
     panel = panel_of(with_extra('<p style="background-image: linear-gradient(red, blue)">over it</p>'))
     assert any("an image over" in fault for fault in measures.contrast_faults(panel))
