@@ -201,3 +201,23 @@ def test_a_page_that_is_loaded_again_shows_the_panel_as_it_is(open_notebook):
     panel.button("Apply to cluster").click()
     panel.button("Go ahead").click()
     expect(panel.job("heat")).to_contain_text("1 down")
+
+
+def test_the_static_twin_is_readable_in_jupyterlab_and_on_any_page(open_notebook, pages, screenshots):
+    cell = "from IPython.display import HTML\nrt.job('third', nodes=1)\nHTML(rt.panel().html())"
+    twin = open_notebook(CLUSTER, cell).output(1).locator(".dask-hpc").first
+    markup = twin.evaluate("element => element.outerHTML")
+    assert "<style>" in markup
+    faults = measures.contrast_faults(twin) + measures.overflow_faults(twin)
+    for colours in ("background: #fff; color: #000", "background: #111; color: #eee"):
+        page = pages.open(width=WIDTHS[0])
+        # what is folded away is read as well
+        page.set_content(f"<body style='{colours}'>{markup.replace('<details', '<details open')}</body>")
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 1000})
+            shown = page.locator(".dask-hpc").first
+            page.screenshot(path=screenshots / f"twin-{width}-{colours[12:16]}.png", full_page=True)
+            assert len(measures.contrasts(shown)) > 30
+            found = [*measures.contrast_faults(shown), *measures.overflow_faults(shown)]
+            faults.extend(f"{colours} at {width}: {fault}" for fault in found)
+    assert not faults, "\n".join(faults)
