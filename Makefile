@@ -10,7 +10,8 @@
 #   make lint        linters and types alone
 #   make benchmarks  measured claims, with their bars   BENCHMARK_ARGS="--fast" for short ones
 #                    and the notebooks of published studies, whose results are kept beside them
-#   make notebooks   the stories in notebooks/ run again, their outputs kept (05_slurm where Slurm is)
+#   make notebooks   the stories in notebooks/ run again, their outputs kept    STORIES="01_quickstart" to choose
+#                    (with a Slurm of their own, for which Debian's slurm-wlm and munge must be installed)
 #   make binder      what Binder builds, by pip in a fresh environment; runs the tour there, measures its memory
 #   make clean       removes all that is generated
 #
@@ -22,6 +23,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 SCREENSHOTS ?=
 BENCHMARK_ARGS ?=
+STORIES ?=
 NOTEBOOK_ARGS ?= $(filter --fast,$(BENCHMARK_ARGS))
 BIN := $(VENV)/bin
 PREVIOUS := 2026.7.1
@@ -58,7 +60,7 @@ benchmarks: $(VENV)/.test
 	$(BIN)/python tests/benchmarks/run.py $(BENCHMARK_ARGS)
 
 notebooks: $(VENV)/.test
-	$(BIN)/python notebooks/run.py --stories $(NOTEBOOK_ARGS)
+	$(BIN)/python tests/slurm/with_slurm.py $(BIN)/python notebooks/run.py --stories $(STORIES)
 
 binder: $(VENV)/.test
 	$(BIN)/python binder/check.py

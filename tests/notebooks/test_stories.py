@@ -85,6 +85,12 @@ def test_what_a_story_links_to_is_there(path: Path) -> None:
     assert missing == []
 
 
+def test_what_was_committed_ran_where_it_should() -> None:
+    assert "Slurm is there." in texts(read(NOTEBOOKS / f"{SLURM}.ipynb"))
+    tuner = (NOTEBOOKS / "apps" / "policy_tuner.ipynb").read_text(encoding="utf-8")
+    assert "8 nodes; 1 job running, 5 waiting" in tuner, "its work is kept"
+
+
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     "path",
