@@ -143,6 +143,8 @@ def test_a_file_is_looked_for_while_it_is_typed(explorer, tmp_path, monkeypatch)
         assert explorer.run.disabled == said.startswith("Error")
     # what is typed for a file does not matter to a builtin workload, and is still there afterwards
     form.path.value = "x.csv"
+    with pytest.raises(ValueError, match=r"x\.csv: unknown kind of workload"):
+        form.model.arguments()
     form.name.value = "poisson"
     assert not explorer.run.disabled
     form.name.value = FILE
