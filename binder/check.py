@@ -2,10 +2,10 @@
 
     python binder/check.py
 
-Conda is not needed: the packages of ``environment.yml`` are installed by pip, in a fresh environment that is
-removed afterwards. There ``postBuild`` runs, and ``start`` starts JupyterLab as Binder does; the link to the
-dashboard is followed through its proxy, and the tour is executed. Memory is what all processes of the session
-hold together (shared pages counted once), measured ten times a second: a bar, not a limit that is enforced.
+Conda is not needed: the packages of ``environment.yml`` are installed by pip, in a fresh environment of the
+Python that runs this. There ``postBuild`` runs, and ``start`` starts JupyterLab as Binder does; the link to
+the dashboard is followed through its proxy, and the tour is executed. Memory is what all processes of the session
+hold together (shared pages counted once), measured five times a second: a bar, not a limit that is enforced.
 The exit code is 1 when anything fails.
 """
 
@@ -157,7 +157,7 @@ def peak_bytes(command: Command, environment: Mapping[str, str], *others: int) -
         peak = 0
         while process.poll() is None:
             peak = max(peak, sum(map(held_bytes, (process.pid, *others))))
-            time.sleep(0.1)
+            time.sleep(0.2)
         output.seek(0)
         if process.returncode:
             raise CheckError(f"exit code {process.returncode}\n{output.read().decode(errors='replace')}")
