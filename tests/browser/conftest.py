@@ -94,12 +94,12 @@ def open_notebook(
 ) -> Iterator[OpenNotebook]:
     """Opens a notebook with these cells in JupyterLab, light or dark, on a page so wide; runs them."""
 
-    def opened(*cells: str, width: int = 1200, dark: bool = False) -> LabPage:
+    def opened(*cells: str, width: int = 1200, dark: bool = False, run: int | None = None) -> LabPage:
         name = f"{request.node.originalname}-{len(pages.all)}.ipynb"
         write(server.notebooks / name, list(cells))
         server.theme(dark=dark)
         lab = LabPage(pages.open(width=width, dark=dark), server, name)
-        lab.run()
+        lab.run(len(cells) if run is None else run)
         return lab
 
     yield opened

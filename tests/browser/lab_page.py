@@ -20,6 +20,8 @@ _CONNECTED = """() => {
   const kernel = window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel;
   return kernel?.connectionStatus === 'connected' && kernel.status === 'idle';
 }"""
+#: Whether the kernel runs something.
+_BUSY = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'busy'"
 
 
 def _saved(answer: Response) -> bool:
@@ -66,11 +68,9 @@ class LabPage:
         self.page.reload(timeout=_LOAD_MS)
         self._loaded()
 
-    def run(self) -> None:
-        """Run all cells from the first, each when the one before is done. Raises when one fails."""
-        cells = self.notebook.locator(".jp-CodeCell")
-        cells.first.wait_for(timeout=_LOAD_MS)
-        count = cells.count()
+    def run(self, count: int) -> None:
+        """Run so many cells from the first, each when the one before is done. Raises when one fails."""
+        self.notebook.locator(".jp-CodeCell").first.wait_for(timeout=_LOAD_MS)
         self.select(0)
         for i in range(count):
             self.page.keyboard.press("Shift+Enter")
@@ -80,6 +80,19 @@ class LabPage:
         """Make a cell the active one, in command mode."""
         self.notebook.locator(".jp-CodeCell .jp-InputPrompt").nth(cell).click()
         self.page.keyboard.press("Escape")
+
+    def interrupt(self, cell: int) -> None:
+        """Run a cell that takes long, and interrupt the kernel meanwhile."""
+        from playwright.sync_api import expect
+
+        self.select(cell)
+        self.page.keyboard.press("Control+Enter")
+        prompt = self.notebook.locator(".jp-CodeCell").nth(cell).locator(".jp-InputPrompt")
+        expect(prompt).to_have_text("[*]:")
+        self.page.wait_for_function(_BUSY)
+        self.page.keyboard.press("i")
+        self.page.keyboard.press("i")
+        expect(prompt).to_have_text(re.compile(r"\[\d+\]:"))
 
     def output(self, cell: int) -> Locator:
         """What a cell shows."""

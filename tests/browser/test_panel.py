@@ -201,3 +201,44 @@ def test_a_page_that_is_loaded_again_shows_the_panel_as_it_is(open_notebook):
     panel.button("Apply to cluster").click()
     panel.button("Go ahead").click()
     expect(panel.job("heat")).to_contain_text("1 down")
+
+
+def test_several_panels_go_on_after_an_interrupt(open_notebook):
+    from playwright.sync_api import expect
+
+    lab = open_notebook(CLUSTER, PANEL, PANEL, "time.sleep(600)", run=3)
+    one, other = Panel(lab, 1), Panel(lab, 2)
+    one.box.get_by_label(GUARD).fill("0 s")
+    lab.interrupt(3)
+    expect(lab.output(3)).to_contain_text("KeyboardInterrupt")
+    one.button("Apply to cluster").click()
+    one.button("Go ahead").click()
+    expect(one.job("heat")).to_contain_text("1 down")
+    expect(other.job("heat")).to_contain_text("1 down")
+    expect(other.box).to_contain_text("it was not changed here")
+    expect(other.box.get_by_label(GUARD)).to_have_value("0 s")
+    one.button("Close panel").click()
+    expect(one.box).to_have_count(0)
+    other.show_all()
+    expect(other.box).to_contain_text("4 held by jobs")
+
+
+def test_the_static_twin_is_readable_in_jupyterlab_and_on_any_page(open_notebook, pages, screenshots):
+    cell = "from IPython.display import HTML\nHTML(rt.panel().html())"
+    twin = open_notebook(CLUSTER, cell).output(1).locator(".dask-hpc").first
+    markup = twin.evaluate("element => element.outerHTML")
+    assert "<style>" in markup
+    faults = measures.contrast_faults(twin) + measures.overflow_faults(twin)
+    looks = {"light": "background: #fff; color: #000", "dark": "background: #111; color: #eee"}
+    for look, colours in looks.items():
+        page = pages.open(width=WIDTHS[0])
+        # what is folded away is read as well
+        page.set_content(f"<body style='{colours}'>{markup.replace('<details', '<details open')}</body>")
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 1000})
+            shown = page.locator(".dask-hpc").first
+            page.screenshot(path=screenshots / f"twin-{width}-{look}.png", full_page=True)
+            assert len(measures.contrasts(shown)) > 30
+            found = [*measures.contrast_faults(shown), *measures.overflow_faults(shown)]
+            faults.extend(f"{look} at {width}: {fault}" for fault in found)
+    assert not faults, "\n".join(faults)
