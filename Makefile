@@ -5,11 +5,14 @@
 #   make test        linters, types, tests, coverage    PYTEST_ARGS="-k trace" to choose tests
 #   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm
 #   make test-browser  the panel in a real JupyterLab in headless Chromium; SCREENSHOTS=folder keeps the pictures
+#   make screenshots  the same, and the picture of the panel in the README anew
 #   make test-previous  the tests on live clusters with the release of distributed before the newest
 #   make lint        linters and types alone
 #   make benchmarks  measured claims, with their bars   BENCHMARK_ARGS="--fast" for short ones
 #                    and the notebooks of published studies, whose results are kept beside them
-#   make notebooks   the stories in notebooks/ run again, their outputs kept (05_slurm where Slurm is)
+#   make notebooks   the stories in notebooks/ run again, their outputs kept    STORIES="01_quickstart" to choose
+#                    (with a Slurm of their own, for which Debian's slurm-wlm and munge must be installed)
+#   make binder      what Binder builds, by pip in a fresh environment; runs the tour there, measures its memory
 #   make clean       removes all that is generated
 #
 # PYTHON=python3.12 chooses the interpreter, VENV=path the place of the environment.
@@ -20,12 +23,13 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 SCREENSHOTS ?=
 BENCHMARK_ARGS ?=
+STORIES ?=
 NOTEBOOK_ARGS ?= $(filter --fast,$(BENCHMARK_ARGS))
 BIN := $(VENV)/bin
 PREVIOUS := 2026.7.1
 
 .NOTPARALLEL:
-.PHONY: demo test test-slow test-browser test-previous lint benchmarks notebooks clean
+.PHONY: demo test test-slow test-browser screenshots test-previous lint benchmarks notebooks binder clean
 
 demo: $(VENV)/.demo
 	$(BIN)/dask hpc demo $(DEMO_ARGS)
@@ -37,7 +41,11 @@ test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 test-browser: $(VENV)/.test
-	$(if $(SCREENSHOTS),DASK_HPC_SCREENSHOTS='$(SCREENSHOTS)') $(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
+	$(if $(SCREENSHOTS),DASK_HPC_SCREENSHOTS='$(SCREENSHOTS)') $(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)
+
+screenshots: $(VENV)/.test
+	DASK_HPC_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)
+	cp build/screenshots/panel.png notebooks/images/panel.png
 
 test-previous: $(VENV)-previous/.test
 	$(VENV)-previous/bin/python -m pytest tests/scheduler tests/test_client.py tests/test_preload.py tests/test_reprs.py tests/test_program.py tests/test_program_failures.py $(PYTEST_ARGS)
@@ -52,7 +60,10 @@ benchmarks: $(VENV)/.test
 	$(BIN)/python tests/benchmarks/run.py $(BENCHMARK_ARGS)
 
 notebooks: $(VENV)/.test
-	$(BIN)/python notebooks/run.py --stories $(NOTEBOOK_ARGS)
+	$(BIN)/python tests/slurm/with_slurm.py $(BIN)/python notebooks/run.py --stories $(STORIES)
+
+binder: $(VENV)/.test
+	$(BIN)/python binder/check.py
 
 # A change of pyproject.toml makes the environment anew, so that it never holds what is no longer asked for.
 $(VENV)/.made: pyproject.toml

@@ -122,8 +122,6 @@ def _asked(runtime: Any, question: Callable[[], Coroutine[Any, Any, Any]], metho
         client = runtime.client
         if client.status != "running":
             raise ConnectionError(f"the client is {client.status}")
-        if client.asynchronous:
-            raise _WouldBlock
         return _within_limit(client.loop.asyncio_loop, question), ""
     except _WouldBlock:
         return None, _NOT_ASKED.format(method=method)

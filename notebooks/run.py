@@ -11,7 +11,7 @@ itself, ``NAME.json``. Without options these are run in their place and saved wi
 ``--stories`` are the numbered ones in ``notebooks``, and those in ``notebooks/apps``: they have no parameters
 and leave nothing but their outputs. What a widget showed is kept as its static twin alone, if it has one: its
 state is large, and nothing to look at without a kernel. ``05_slurm`` needs a Slurm that gives it two nodes;
-``python tests/slurm/private_slurm.py python notebooks/run.py --stories 05_slurm`` starts one for it.
+``make notebooks STORIES=05_slurm`` starts one for it.
 
 The exit code is 1 when a notebook broke off.
 """

@@ -21,7 +21,7 @@ import dask_hpc
 from dask_hpc import reprs
 from dask_hpc.rows import Decisions, Jobs, Rows
 from dask_hpc_policies import registry
-from dask_hpc_policies.compose import Chain
+from dask_hpc_policies.compose import Chain, Cooldown
 from dask_hpc_policies.params import Int
 
 #: A name that does harm in every place where it is not escaped.
@@ -123,6 +123,10 @@ def test_a_cluster_shows_stock_markup_and_our_rows(cluster, client):
     assert stock.split()[:50] == html.split()[:50]
     ours = html.split('class="dask-hpc"')[1]
     check(ours, "pwma-fpsma", "Nodes: 2", ESCAPED, "completed")
+    for _ in range(7):
+        finished_job(client)
+    # it is asked for twice a second while its widget is shown
+    assert cluster._repr_html_().count("<strong>&lt;script") == 5
 
 
 @gen_test(timeout=60)
@@ -166,13 +170,15 @@ def test_the_runtime_of_a_client_that_no_longer_exists_is_shown(cluster):
 def test_a_scheduler_that_never_answers_is_not_waited_for(client, monkeypatch):
     rt, job = finished_job(client)
     begun, cancelled = threading.Event(), threading.Event()
+    never = asyncio.Event()
 
     async def silent(method, **arguments):
         begun.set()
         try:
-            await asyncio.Event().wait()
-        finally:
+            await never.wait()
+        except asyncio.CancelledError:
             cancelled.set()
+            raise
 
     monkeypatch.setattr(reprs, "LIMIT_S", 0.05)
     monkeypatch.setattr(rt, "_ask_at", silent)
@@ -224,6 +230,7 @@ async def test_an_asynchronous_client_is_shown_without_asking(c, s, a):
 
     rt._ask_at = counted
     check(rt._repr_html_(), "asynchronous", "await runtime.status()")
+    assert asked == []
     job = rt.job(EVIL, nodes=1)
     check(job._repr_html_(), "not submitted", ESCAPED)
     async with job:
@@ -270,6 +277,7 @@ class Broken:
 
 def test_no_repr_raises_or_leaves_anything_unescaped():
     check(Chain(Broken())._repr_html_(), ESCAPED, "nodes")
+    check(Cooldown(Broken(), cooldown_s=60)._repr_html_(), f"Policy {ESCAPED}+cooldown")
 
     class Worse(Broken):
         params = property(lambda self: 1 / 0)
@@ -315,7 +323,7 @@ if __name__ == "__main__":
     [
         ("ipywidgets", ["False", "True", "True", "True", "False"]),
         # no markup: notebooks show the line of text, and of a cluster what stock shows
-        ("dask_hpc_widgets", ["True", "False", "True", "True", "False"]),
+        pytest.param("dask_hpc_widgets", ["True", "False", "True", "True", "False"], marks=pytest.mark.slow),
     ],
 )
 def test_reprs_need_neither_widgets_nor_the_panel(repository, absent, said):

@@ -22,7 +22,7 @@ from distributed.dashboard.components.scheduler import BOKEH_THEME
 from dask_hpc.errors import InstallError
 from dask_hpc.report_svg import escape, format_seconds, printable, ticks
 from dask_hpc.reprs import html
-from dask_hpc.scheduler.panel_history import History
+from dask_hpc.scheduler.panel_picture import COLUMNS, picture
 from dask_hpc.scheduler.service import Service, of
 from dask_hpc_policies.wording import counted
 
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 INTERVAL_MS = 500
 #: Minutes that the chart of jobs shows: what ``?minutes=`` is without, at least and at most.
 MINUTES = (10.0, 1.0, 1440.0)
+#: Rows of the chart of jobs are no higher than with so many jobs.
+_FEWEST_ROWS = 4
 #: The latest decisions that are shown.
 _DECISIONS = 30
 _DARK_PAGE, _DARK_TEXT = "#15191C", "#E0E0E0"
@@ -65,12 +67,11 @@ class JobsPanel:
 
     def __init__(self, minutes: float, dark: bool) -> None:
         self._window_s = 60 * minutes
-        self._history = History(self._window_s)
-        self._service: Service | None = None
         self._labels: tuple[str, ...] | None = None
-        self.source = ColumnDataSource({name: [] for name in self._history.picture(0.0).columns})
+        self.source = ColumnDataSource({name: [] for name in COLUMNS})
         moments = [-t_s for t_s in ticks(self._window_s, most=4)]
-        self._rows = Range1d(start=1, end=0)
+        self._rows = Range1d(start=_FEWEST_ROWS, end=0)
+        # two lines, for narrow pages
         self._heading = Title(text="")
         self.root: Any = figure(
             title=self._heading,
@@ -99,34 +100,29 @@ class JobsPanel:
 
     def show(self, service: Service) -> None:
         """Show the state of now."""
-        if service is not self._service:
-            # another installation has another clock
-            self._service, self._history = service, History(self._window_s)
-        state, summary = service.engine.state, service.summary()
-        now_s = summary["now_s"]
-        self._history.read(state.records, [(job, state.nodes_up(job)) for job in state.jobs.named], now_s)
-        picture = self._history.picture(now_s)
-        self._set_title(summary, picture.hidden)
-        if picture.labels != self._labels:
-            self._labels = picture.labels
-            self._rows.start = max(1, len(picture.labels))
+        jobs, summary = service.engine.state.jobs, service.summary()
+        drawn = picture(jobs.named, reversed(jobs.ended), summary["now_s"], self._window_s)
+        self._set_title(summary, drawn.hidden)
+        if drawn.labels != self._labels:
+            self._labels = drawn.labels
+            self._rows.start = max(_FEWEST_ROWS, len(drawn.labels))
             # as plain text: in any other a name could hold a formula
-            rows: dict[Any, Any] = {r + 0.5: PlainText(text=one) for r, one in enumerate(picture.labels)}
+            rows: dict[Any, Any] = {r + 0.5: PlainText(text=one) for r, one in enumerate(drawn.labels)}
             self.root.yaxis.ticker = FixedTicker(ticks=list(rows))
             self.root.yaxis.major_label_overrides = rows
-        if picture.columns != self.source.data:
-            self.source.data = picture.columns
+        if drawn.columns != self.source.data:
+            self.source.data = drawn.columns
 
     def _set_title(self, summary: Mapping[str, Any], hidden: int) -> None:
         idle = "" if summary["idle_nodes"] is None else f" ({summary['idle_nodes']} idle)"
         title = (
-            f"{summary['jobs_running']} running, {summary['jobs_pending']} waiting, "
+            f"{summary['jobs_running']} running, {summary['jobs_pending']} waiting\n"
             f"{counted(summary['pool_nodes'])}{idle}, {printable(summary['policy']['policy'])}"
         )
         if hidden:
             title += f"; {counted(hidden, 'job')} not shown"
         if summary["policy_failure"]:
-            title += " fails: jobs keep their nodes"
+            title += "; the policy fails: jobs keep their nodes"
         if title != self._heading.text:
             self._heading.text = title
 
@@ -142,10 +138,11 @@ class DecisionsPanel:
 
     def __init__(self, minutes: float, dark: bool) -> None:
         style: dict[str, Any] = {"overflow-y": "auto", "font-family": "sans-serif", "padding": "0 8px"}
+        sheets: list[Any] = [_WIDE]
         if dark:
-            style |= {"color": _DARK_TEXT, "background": _DARK_PAGE}
+            sheets.append(f".bk-clearfix {{ color: {_DARK_TEXT}; background: {_DARK_PAGE}; }}")
         self.root: Any = Div(
-            text="", styles=style, stylesheets=[_WIDE], sizing_mode="stretch_both", disable_math=True
+            text="", styles=style, stylesheets=sheets, sizing_mode="stretch_both", disable_math=True
         )
 
     def show(self, service: Service) -> None:

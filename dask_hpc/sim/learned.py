@@ -71,7 +71,7 @@ class _Tasks:
 def learn(
     view: ClusterSnapshot, rows: Sequence[Mapping[str, Any]], assumed_s: float
 ) -> tuple[ClusterSnapshot, tuple[Knowledge, ...]]:
-    """`view` with changes under way done and the remaining time of every named job, and what that comes from.
+    """`view` with changes under way done and the time of every named job, and what each time comes from.
 
     Parameters
     ----------

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nbformat
-from jupyter_server import JupyterServer
+from lab_server import JupyterServer
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Response
 
 #: What JupyterLab and a kernel may take on a busy machine.
 _LOAD_MS = 60_000
@@ -20,6 +20,10 @@ _CONNECTED = """() => {
   const kernel = window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel;
   return kernel?.connectionStatus === 'connected' && kernel.status === 'idle';
 }"""
+
+
+def _saved(answer: Response) -> bool:
+    return answer.request.method == "PUT" and "/api/contents/" in answer.url and answer.ok
 
 
 def write(path: Path, cells: list[str]) -> None:
@@ -46,13 +50,21 @@ class LabPage:
 
     def __init__(self, page: Page, server: JupyterServer, notebook: str) -> None:
         self.page = page
-        page.goto(server.address(notebook), timeout=_LOAD_MS)
         self.notebook = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook")
-        self.notebook.wait_for(timeout=_LOAD_MS)
-        page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=_LOAD_MS)
-        # cells that are run before are quietly left out
-        page.wait_for_function(_CONNECTED, timeout=_LOAD_MS)
-        self._close_files()
+        page.goto(server.address(notebook), timeout=_LOAD_MS)
+        self._loaded()
+
+    def save(self) -> None:
+        """Save the notebook, with what its cells show."""
+        # shortcuts do not work from within a widget
+        self.select(0)
+        with self.page.expect_response(_saved, timeout=_LOAD_MS):
+            self.page.keyboard.press("Control+s")
+
+    def reload(self) -> None:
+        """Load the page again; the kernel goes on."""
+        self.page.reload(timeout=_LOAD_MS)
+        self._loaded()
 
     def run(self) -> None:
         """Run all cells from the first, each when the one before is done. Raises when one fails."""
@@ -72,6 +84,22 @@ class LabPage:
     def output(self, cell: int) -> Locator:
         """What a cell shows."""
         return self.notebook.locator(".jp-CodeCell").nth(cell).locator(".jp-Cell-outputArea")
+
+    def keep(self, shown: Locator, path: Path) -> None:
+        """A picture of all of an element; the page is as high as that needs meanwhile."""
+        size, box = self.page.viewport_size, shown.bounding_box()
+        assert size is not None
+        assert box is not None
+        self.page.set_viewport_size({"width": size["width"], "height": int(box["height"]) + 500})
+        shown.screenshot(path=path)
+        self.page.set_viewport_size(size)
+
+    def _loaded(self) -> None:
+        self.notebook.wait_for(timeout=_LOAD_MS)
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=_LOAD_MS)
+        # cells that are run before are quietly left out
+        self.page.wait_for_function(_CONNECTED, timeout=_LOAD_MS)
+        self._close_files()
 
     def _wait(self, cell: int) -> None:
         from playwright.sync_api import expect

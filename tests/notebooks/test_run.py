@@ -82,6 +82,30 @@ def test_a_cell_that_fails_and_a_missing_result_are_told(tmp_path: Path) -> None
         runner.run(path, tmp_path, {})
 
 
+SHOWS = "from IPython.display import display\ndisplay({}, raw=True)"
+
+
+def test_of_a_widget_a_story_keeps_what_can_be_looked_at_without_a_kernel(tmp_path: Path) -> None:
+    widget = {runner.WIDGET: {"model_id": "1"}, "text/plain": "Widget()"}
+    twin = {**widget, "text/html": "<b>twin</b>"}
+    path = written(tmp_path / "in", SHOWS.format(widget), SHOWS.format(twin), "6 * 7")
+    (tmp_path / "out").mkdir()
+    runner.tell(path, tmp_path / "out")
+    notebook = nbformat.read(tmp_path / "out" / path.name, as_version=4)
+    shown = [[dict(output.data) for output in cell.outputs] for cell in notebook.cells]
+    assert shown == [[], [{"text/plain": "Widget()", "text/html": "<b>twin</b>"}], [{"text/plain": "42"}]]
+    assert [cell.execution_count for cell in notebook.cells] == [1, 2, 3]
+    assert not [cell for cell in notebook.cells if "execution" in cell.metadata]
+    assert notebook.metadata["language_info"] == {"name": "python"}
+
+
+def test_stories_come_in_order_of_their_numbers_and_applications_last(tmp_path: Path) -> None:
+    for name in ("10_last", "apps/tuner", "02_first", "benchmarks/study"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.ipynb").touch()
+    assert list(runner.stories(tmp_path)) == ["02_first", "10_last", "tuner"]
+
+
 @pytest.mark.parametrize("name", runner.names())
 def test_a_committed_notebook_has_one_parameters_cell_and_ran_without_errors(name: str) -> None:
     notebook = nbformat.read(runner.HERE / f"{name}.ipynb", as_version=4)
@@ -119,6 +143,8 @@ def test_the_command_line_refuses_what_it_does_not_know(capsys: pytest.CaptureFi
         (["nothing"], "no notebook 'nothing'"),
         (["--set", "seeds=x"], "VALUE must be JSON"),
         (["--set", "1a=3"], "not NAME=VALUE"),
+        (["--stories", "esp"], "no notebook 'esp'; there are 00_tour"),
+        (["--stories", "--fast"], "--stories have no parameters"),
     ):
         with pytest.raises(SystemExit):
             runner.main(arguments)

@@ -65,7 +65,7 @@ def test_a_committed_story_is_small_and_of_no_particular_machine(path: Path) -> 
 
 
 @pytest.mark.parametrize("path", STORIES, ids=by_name)
-def test_every_code_cell_of_a_story_is_introduced_and_every_cluster_closed(path: Path) -> None:
+def test_every_code_cell_of_a_story_is_introduced_and_clusters_are_closed(path: Path) -> None:
     notebook = read(path)
     kinds = [cell.cell_type for cell in notebook.cells]
     assert notebook.cells[0].source.startswith("# ")
@@ -73,7 +73,8 @@ def test_every_code_cell_of_a_story_is_introduced_and_every_cluster_closed(path:
     assert alone == []
     source = "\n".join(cell.source for cell in code(notebook))
     closing = re.findall(r"^( *)cluster\.close\(\)|^( *)with .*Cluster\(", source, re.MULTILINE)
-    assert bool(closing) == ("Cluster(" in source)
+    # an application is its last cell, and lives as long as its kernel
+    assert bool(closing) == ("Cluster(" in source and path.parent.name != "apps")
 
 
 @pytest.mark.parametrize("path", STORIES, ids=by_name)
@@ -82,6 +83,12 @@ def test_what_a_story_links_to_is_there(path: Path) -> None:
     links = re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", prose)
     missing = [link for link in links if "://" not in link and not (path.parent / link).exists()]
     assert missing == []
+
+
+def test_what_was_committed_ran_where_it_should() -> None:
+    assert "Slurm is there." in texts(read(NOTEBOOKS / f"{SLURM}.ipynb"))
+    tuner = (NOTEBOOKS / "apps" / "policy_tuner.ipynb").read_text(encoding="utf-8")
+    assert "8 nodes; 1 job running, 5 waiting" in tuner, "its work is kept"
 
 
 @pytest.mark.timeout(150)

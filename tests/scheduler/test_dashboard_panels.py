@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import dask
 import pytest
@@ -22,8 +23,7 @@ from tornado.ioloop import IOLoop
 
 import dask_hpc
 from dask_hpc.scheduler import panels, service
-from dask_hpc.scheduler.panel_history import MAX_ROWS, History
-from dask_hpc.trace import JobEvent
+from dask_hpc.scheduler.panel_picture import MAX_ROWS, picture
 
 pytest.importorskip("bokeh")
 
@@ -213,7 +213,7 @@ async def test_pages_show_real_jobs_and_decisions_and_follow_them(c, s, *workers
                 assert "&lt;script&gt;" in decisions.root.text
                 assert (await job.resize(2))["result"] == "done"
                 await until(lambda: "2" in jobs.data["nodes"], "two nodes are drawn")
-                assert jobs.root.title.text == "1 running, 0 waiting, 3 nodes (1 idle), pwma-fpsma"
+                assert jobs.root.title.text == "1 running, 0 waiting\n3 nodes (1 idle), pwma-fpsma"
                 gate.open()
                 assert await future == 1
             await job.wait(PATIENCE_S)
@@ -284,6 +284,28 @@ async def test_a_panel_that_fails_says_so_once_and_stops(c, s, a):
         assert log.getvalue().count("cannot be shown any more") == 1
 
 
+def test_the_heading_tells_of_a_policy_that_fails_and_of_jobs_that_are_not_drawn():
+    panel = panel_documents.JobsPanel(10.0, dark=False)
+    summary = {"jobs_running": 13, "jobs_pending": 2, "idle_nodes": None, "pool_nodes": 1}
+    panel._set_title({**summary, "policy": {"policy": "easy"}, "policy_failure": "ZeroDivisionError"}, 3)
+    assert panel.root.title.text == (
+        "13 running, 2 waiting\n1 node, easy; 3 jobs not shown; the policy fails: jobs keep their nodes"
+    )
+
+
+@live(1, scheduler_kwargs=DASHBOARD)
+async def test_decisions_are_plain_text_without_the_package_of_the_panel(c, s, a):
+    rt = await dask_hpc.install(c)
+    async with rt.job(EVIL, nodes=1) as job:
+        await started(s, job)
+        panel = panel_documents.DecisionsPanel(10.0, dark=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(panel_documents, "html", lambda *arguments: None)
+            panel.show(service.of(s))
+    assert panel.root.text.startswith("<pre>&lt;script&gt;")
+    assert "start" in panel.root.text
+
+
 @live(1, scheduler_kwargs=DASHBOARD)
 async def test_the_page_is_dark_when_asked_for(c, s, a):
     await dask_hpc.install(c)
@@ -332,6 +354,13 @@ def _other_menu(patch):
     patch.setattr(pages, "template_variables", lambda scheduler: {"plots": ()})
 
 
+def _broken_menu(patch):
+    def fail(scheduler):
+        raise OSError("no menu today")
+
+    patch.setattr(pages, "template_variables", fail)
+
+
 def _fails_halfway(patch):
     patch.setattr(panels, "PANELS", {**panels.PANELS, "/individual-hpc-more": "HPC More"})
 
@@ -350,6 +379,7 @@ def _not_served(patch):
         (_other_parameters, "no parameter prefix"),
         (_no_menu, "template_variables is missing"),
         (_other_menu, "menu of the dashboard is not as expected"),
+        (_broken_menu, "no menu today"),
         (_fails_halfway, "does not list /individual-hpc-more"),
         (_not_served, "served enough"),
     ],
@@ -379,6 +409,33 @@ def test_a_dashboard_of_another_shape_is_left_alone_with_a_warning(trouble, said
     on_a_scheduler()
 
 
+@live(1, scheduler_kwargs=DASHBOARD)
+async def test_the_runtime_can_be_switched_off_when_its_panels_cannot(c, s, a):
+    rt = await dask_hpc.install(c)
+    with pytest.MonkeyPatch.context() as patch, captured_logger(panels.logger) as log:
+        _broken_menu(patch)
+        await rt.uninstall()
+    assert service.RPC not in s.handlers
+    assert "could not be taken off" in log.getvalue()
+    assert [await code_of(s, path) for path in PATHS] == [404, 404]
+
+
+@live(1, scheduler_kwargs=DASHBOARD)
+async def test_every_difference_of_the_dashboard_is_told(c, s, a):
+    assert panels.check(s, panels._stock(s)) == []
+    other = SimpleNamespace(applications=(), app_paths={"/status"}, prefix=None)
+    plain = SimpleNamespace(applications={"/status": None}, app_paths={"/status"}, prefix="")
+    server = SimpleNamespace(http_application=SimpleNamespace())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "template_variables", lambda scheduler: {"plots": []})
+        assert panels.check(server, other) == [
+            "the HTTP server takes no further application",
+            "Bokeh does not list its pages as expected",
+            "BokehTornado.prefix is missing",
+        ]
+        assert panels.check(s, plain) == ["pages of the dashboard are not called as expected"]
+
+
 _WITHOUT_BOKEH = """
 import logging, sys, warnings
 class Absent:
@@ -397,6 +454,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_without_bokeh_nothing_happens(repository):
     roots = [str(repository), str(repository / "policies"), str(repository / "widgets")]
     done = subprocess.run(
@@ -416,78 +474,80 @@ def test_without_bokeh_nothing_happens(repository):
 # ------------------------------------------------------------------ sizes over time
 
 
-def drawn(history, now_s):
+WAITS = "none: it waits"
+
+
+def job(id="heat-1", submit_s=10.0, start_s=20.0, end_s=None, sizes=((20.0, 2),)):
+    return SimpleNamespace(
+        id=id, name=id.rpartition("-")[0], submit_s=submit_s, start_s=start_s, end_s=end_s, sizes=sizes
+    )
+
+
+def drawn(active, ended=(), now_s=60.0):
     """Stretches by job: ``(left, right, nodes)``."""
-    columns = history.picture(now_s).columns
+    columns = picture(active, ended, now_s, 100.0).columns
     found = {}
-    for job, left, right, nodes in zip(
-        *(columns[name] for name in ("job", "left", "right", "nodes")), strict=True
-    ):
-        found.setdefault(job, []).append((left, right, nodes))
+    bars = zip(*(columns[name] for name in ("job", "left", "right", "nodes")), strict=True)
+    for name, left, right, nodes in bars:
+        found.setdefault(name, []).append((left, right, nodes))
     return found
 
 
-def event(t_s, nodes, state="running", job="heat-1"):
-    return JobEvent(t_s=t_s, job=job, name=job.rpartition("-")[0], state=state, nodes=nodes)
-
-
 def test_a_job_is_drawn_from_its_submission_to_its_end():
-    history = History(100.0)
-    history.read([event(10, 0, "pending"), event(20, 2), event(30, 4), event(50, 4, "completed")], [], 60.0)
-    waits = "none: it waits"
-    assert drawn(history, 60.0) == {"A heat-1": [(-50, -40, waits), (-40, -30, "2"), (-30, -10, "4")]}
-    # what leaves the window is cut, then forgotten
-    history.read([], [], 125.0)
-    assert drawn(history, 125.0) == {"A heat-1": [(-100, -95, "2"), (-95, -75, "4")]}
-    history.read([], [], 151.0)
-    assert drawn(history, 151.0) == {}
+    ended = job(end_s=50.0, sizes=((20.0, 2), (30.0, 4), (50.0, 0)))
+    bars = [(-50, -40, WAITS), (-40, -30, "2"), (-30, -10, "4")]
+    assert drawn([], [ended]) == {"A heat-1": bars}
+    # what leaves the window is cut, then left out
+    assert drawn([], [ended], 125.0) == {"A heat-1": [(-100, -95, "2"), (-95, -75, "4")]}
+    assert drawn([], [ended], 150.0) == {}
+    running = job(sizes=((20.0, 2), (30.0, 0), (40.0, 1)))
+    bars = [(-50, -40, WAITS), (-40, -30, "2"), (-30, -20, WAITS), (-20, 0, "1")]
+    assert drawn([running]) == {"A heat-1": bars}
+    waiting = job("late-3", 30.0, None, sizes=())
+    assert drawn([waiting]) == {"C late-3": [(-30, 0, WAITS)]}
+
+
+def test_sizes_that_are_no_longer_known_are_not_made_up():
+    # it started at 20 s; the first change that is remembered is of 40 s
+    assert drawn([job(sizes=((40.0, 3),))]) == {"A heat-1": [(-50, -40, WAITS), (-20, 0, "3")]}
+
+
+def test_a_job_that_was_withdrawn_before_it_was_queued_is_left_out():
+    withdrawn, earlier = job("late-3", end_s=None), job(end_s=50.0, sizes=((20.0, 2), (50.0, 0)))
+    assert list(drawn([], [withdrawn, earlier])) == ["A heat-1"]
 
 
 def test_more_jobs_than_fit_are_counted_active_ones_first():
-    history = History(100.0)
-    events = [event(i, 1, job=f"j-{i}") for i in range(1, MAX_ROWS + 4)]
-    events += [event(50 + i, 0, "failed", job=f"j-{i}") for i in (1, 2)]
-    history.read(events, [], 60.0)
-    picture = history.picture(60.0)
-    assert picture.hidden == 3
-    assert len(picture.labels) == MAX_ROWS
-    assert picture.labels[0] == "C j"
-    assert {len(column) for column in picture.columns.values()} == {MAX_ROWS * 1}
-
-
-class Record:
-    """What is read of a record of a job that the trace does not remember."""
-
-    def __init__(self, id, submit_s, start_s):
-        self.id, self.name, self.submit_s, self.start_s = id, id, submit_s, start_s
-
-
-def test_a_job_that_no_record_tells_of_is_drawn_from_the_job_table():
-    history = History(100.0)
-    history.read([], [(Record("heat-2", 10.0, 20.0), 3), (Record("late-3", 30.0, None), 0)], 40.0)
-    waits = "none: it waits"
-    assert drawn(history, 40.0) == {
-        "B heat-2": [(-30, -20, waits), (-20, 0, "3")],
-        "C late-3": [(-10, 0, waits)],
-    }
-    # a node is lost, and no record tells
-    history.read([], [(Record("heat-2", 10.0, 20.0), 2)], 50.0)
-    assert drawn(history, 60.0)["B heat-2"][1:] == [(-40, -10, "3"), (-10, 0, "2")]
+    active = [job(f"j-{i}") for i in range(3, MAX_ROWS + 2)]
+    ended = [job(f"j-{i}", end_s=50.0 - i, sizes=((20.0, 1), (50.0 - i, 0))) for i in (1, 2)]
+    found = picture(active, ended, 60.0, 100.0)
+    assert found.hidden == 1
+    assert len(found.labels) == MAX_ROWS
+    assert found.labels[0] == "C j"
+    assert found.labels[-1] == "A j"
 
 
 @given(
-    changes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.booleans()), max_size=30),
-    cuts=st.lists(st.integers(0, 30), max_size=5),
+    st.lists(
+        st.builds(
+            job,
+            id=st.text(max_size=30),
+            submit_s=st.floats(-200, 60),
+            start_s=st.none() | st.floats(-200, 60),
+            end_s=st.none() | st.floats(-200, 60),
+            sizes=st.lists(st.tuples(st.floats(-200, 60), st.integers(0, 9)), max_size=5).map(sorted),
+        ),
+        max_size=20,
+    )
 )
-def test_reading_bit_by_bit_gives_what_reading_at_once_gives(changes, cuts):
-    events, ended = [], set()
-    for t_s, (job, nodes, ends) in enumerate(changes):
-        if job not in ended:
-            events.append(event(float(t_s), nodes, "completed" if ends else "running", job=f"j-{job + 1}"))
-            ended |= {job} if ends else set()
-    now_s = float(len(changes) + 1)
-    whole, parts = History(1000.0), History(1000.0)
-    whole.read(events, [], now_s)
-    for cut in [*sorted(cuts), len(events)]:
-        parts.read(events[:cut], [], now_s)
-    assert parts.picture(now_s) == whole.picture(now_s)
+def test_whatever_is_drawn_is_inside_of_the_chart(jobs):
+    found = picture(jobs, jobs, 60.0, 100.0)
+    columns = found.columns
+    assert {len(column) for column in columns.values()} == {len(columns["left"])}
+    rows = len(found.labels)
+    for left, right, bottom, top in zip(
+        *(columns[n] for n in ("left", "right", "bottom", "top")), strict=True
+    ):
+        assert -100 <= left <= right <= 0
+        assert 0 <= top < bottom <= rows
+    assert all(len(label) <= 20 for label in found.labels)

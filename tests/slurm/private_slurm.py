@@ -8,10 +8,6 @@ ends.
 
 The nodes claim processors and memory that need not be there; nothing is bound or limited. There is no
 accounting data base, so `sacct` has nothing to tell.
-
-    python tests/slurm/private_slurm.py COMMAND [ARGUMENT ...]
-
-runs a command where such a cluster is, and where Dask's configuration says what dask-jobqueue needs there.
 """
 
 from __future__ import annotations
@@ -292,25 +288,3 @@ class PrivateSlurm:
         except PrivateSlurmError:
             return False
         return len(states) == len(self.node_names) and set(states) == {"idle"}
-
-
-def dask_settings(folder: Path) -> dict[str, str]:
-    """Environment that tells dask-jobqueue what it must know of this machine; workers write into `folder`."""
-    settings = {"interface": "lo", "local-directory": str(folder), "log-directory": str(folder / "logs")}
-    return {
-        f"DASK_JOBQUEUE__SLURM__{name.replace('-', '_').upper()}": value for name, value in settings.items()
-    }
-
-
-def main(command: list[str]) -> int:
-    """Run `command` where a private cluster is; its exit code."""
-    if not command:
-        print("usage: private_slurm.py COMMAND [ARGUMENT ...]", file=sys.stderr)
-        return 2
-    with PrivateSlurm() as slurm, tempfile.TemporaryDirectory() as folder:
-        environment = {**slurm.environment, **dask_settings(Path(folder))}
-        return subprocess.run(command, env=environment, check=False).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from private_slurm import dask_settings, main
 from story_runs import nbmake, texts
+from with_slurm import dask_settings, main
 
 STORY = Path(__file__).resolve().parents[2] / "notebooks" / "05_slurm.ipynb"
 

@@ -27,6 +27,8 @@ class _Metric:
     text: Callable[[float], str]
     #: Whether less of it is better; None: neither is.
     less_is_better: bool | None = True
+    #: Whether it is a share, whose difference is a number of percentage points.
+    is_share: bool = False
 
 
 def _share(value: float) -> str:
@@ -34,7 +36,7 @@ def _share(value: float) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.3g}"
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 _METRICS = (
@@ -42,7 +44,7 @@ _METRICS = (
     _Metric("mean_turnaround_s", "Mean turnaround", markup.seconds),
     _Metric("mean_wait_s", "Mean wait", markup.seconds),
     _Metric("mean_bounded_slowdown", "Mean bounded slowdown", _number),
-    _Metric("utilization", "Utilization", _share, less_is_better=False),
+    _Metric("utilization", "Utilization", _share, less_is_better=False, is_share=True),
     _Metric("expansions", "Expansions", _number, less_is_better=None),
     _Metric("shrinks", "Shrinks", _number, less_is_better=None),
 )
@@ -84,6 +86,8 @@ def _difference(one: _Metric, first: float, value: float) -> str:
     if one.less_is_better is None:
         return f"{one.text(abs(value - first))} {'more' if value > first else 'fewer'}"
     word = "better" if (value < first) == one.less_is_better else "worse"
+    if one.is_share:
+        return f"{100 * (value - first):+.1f} points, {word}"
     return f"{100 * (value - first) / first:+.1f} %, {word}" if first else word
 
 

@@ -26,12 +26,17 @@ __all__ = [
     "table",
 ]
 
-#: Styles of everything inside of an element of class ``dask-hpc``.
+#: Styles of everything inside of an element of class ``dask-hpc``, and of widgets inside of a box of class
+#: ``dask-hpc-controls``: what cannot be used is framed in dashes and stays readable, and labels stand above
+#: their fields where it is narrow.
 CSS = """
 .dask-hpc { color: var(--jp-ui-font-color1, inherit); font-size: var(--jp-ui-font-size1, 13px);
   line-height: 1.45; --line: var(--jp-border-color2, rgba(128, 128, 128, 0.5)); container-type: inline-size; }
 .dask-hpc h3 { font-size: 1.1em; margin: 0.8em 0 0.3em; }
 .dask-hpc p { margin: 0.2em 0; overflow-wrap: anywhere; }
+.dask-hpc ul { margin: 0.3em 0; padding-left: 1.6em; }
+.dask-hpc li { margin: 0; }
+.dask-hpc table + table { margin-top: 0.8em; }
 .dask-hpc .soft { color: var(--jp-ui-font-color1, inherit); font-style: italic; }
 .dask-hpc .alert { border-left: 4px solid var(--jp-error-color1, #b3261e); padding-left: 0.6em;
   margin: 0.3em 0; overflow-wrap: anywhere; }
@@ -45,6 +50,7 @@ CSS = """
 .dask-hpc .bar { display: inline-block; width: 5em; height: 0.7em; border: 1px solid var(--line);
   vertical-align: -1px; margin-right: 0.4em; }
 .dask-hpc .bar span { display: block; height: 100%; background: var(--jp-brand-color1, #2f6db3); }
+.dask-hpc td:has(> svg.steps) { width: 80%; }
 .dask-hpc svg.steps { width: 100%; min-width: 6em; height: 24px; display: block;
   border-bottom: 1px solid var(--line); }
 .dask-hpc .nodes { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 11em), 1fr));
@@ -60,16 +66,21 @@ CSS = """
   .dask-hpc td, .dask-hpc td.number { border: 0; padding: 0; text-align: left; }
   .dask-hpc td::before { content: attr(data-label) ": "; font-weight: 600; }
   .dask-hpc td:empty { display: none; }
+  .dask-hpc td:has(> svg.steps) { width: auto; }
 }
-.dask-hpc-panel .mod-warning { color: #000; }
-.dask-hpc-panel .jupyter-button:disabled { opacity: 1; color: inherit; background: transparent;
+.dask-hpc-controls { color: var(--jp-ui-font-color1, inherit); container-type: inline-size; }
+.dask-hpc-controls .mod-warning { color: #000; }
+.dask-hpc-controls .jupyter-button:disabled { opacity: 1; color: inherit; background: transparent;
   outline: 1px dashed var(--jp-border-color1, rgba(128, 128, 128, 0.5)); outline-offset: -1px;
   cursor: not-allowed; }
-.dask-hpc-panel { color: var(--jp-ui-font-color1, inherit); }
-.dask-hpc-panel, .dask-hpc-form { container-type: inline-size; }
+.dask-hpc-controls .widget-checkbox { padding-left: 3px; }
+.dask-hpc-controls .widget-dropdown > select { appearance: auto; background-image: none;
+  min-height: var(--jp-widgets-inline-height, 28px); }
+.dask-hpc-controls .widget-hbox > .widget-html { flex: 1 1 20rem; }
+.dask-hpc-controls > .widget-button, .dask-hpc-controls .widget-vbox > .widget-button { align-self: start; }
 @container (max-width: 420px) {
-  .dask-hpc-form .widget-inline-hbox { flex-wrap: wrap; height: auto; }
-  .dask-hpc-form .widget-inline-hbox > .widget-label { width: 100% !important; text-align: left; }
+  .dask-hpc-controls .widget-inline-hbox { flex-wrap: wrap; height: auto; }
+  .dask-hpc-controls .widget-inline-hbox > .widget-label { width: 100% !important; text-align: left; }
 }
 """
 

@@ -77,7 +77,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             ],
             layout={**_FULL, "max_width": "80rem"},
         )
-        self.add_class("dask-hpc-panel")
+        self.add_class("dask-hpc-panel").add_class("dask-hpc-controls")
         for tick in self.ticks.values():
             tick.observe(lambda _: self._draw(), names="value")
         self.end.on_click(lambda _: self.close())

@@ -27,8 +27,10 @@ def html(picture: Picture) -> str:
     if not shown:
         return markup.soft("No job has had a node yet.")
     now_s = float(picture.status.get("now_s", 0.0))
-    first_s = min(job["sizes"][0][0] for job in shown)
-    span_s = max(_LEAST_S, ceil((now_s - first_s) / _STEP_S) * _STEP_S)
+    oldest_s = min(job["sizes"][0][0] for job in shown)
+    age_s = max(_STEP_S, ceil((now_s - oldest_s) / _STEP_S) * _STEP_S)
+    span_s = max(_LEAST_S, age_s)
+    first_s = oldest_s + age_s - span_s
     most = max(nodes for job in shown for _, nodes in job["sizes"])
     rows = [_row(i, job, first_s, span_s, now_s, max(1, most)) for i, job in enumerate(shown)]
     axis = f"From {markup.seconds(span_s)} ago (left) to now (right); full height is {most} nodes."
