@@ -4,8 +4,9 @@
 
 Conda is not needed: the packages of ``environment.yml`` are installed by pip, in a fresh environment of the
 Python that runs this. There ``postBuild`` runs, and ``start`` starts JupyterLab as Binder does; the link to
-the dashboard is followed through its proxy, and the tour is executed. Memory is what all processes of the session
-hold together (shared pages counted once), measured five times a second: a bar, not a limit that is enforced.
+the dashboard is followed through its proxy, and the tour is executed. Memory is what all processes of the
+session hold together (shared pages counted once), measured five times a second: a bar, not a limit that is
+enforced.
 The exit code is 1 when anything fails.
 """
 

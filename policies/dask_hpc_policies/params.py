@@ -23,6 +23,12 @@ _POWERS_W = {"mw": 1e-3, "w": 1.0, "watt": 1.0, "kw": 1e3, "MW": 1e6}
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)\s*")
 
 
+#: More than any bound has, and fewer than Python refuses to read.
+_MOST_DIGITS = 100
+#: Characters of a wrong value that a message repeats.
+_SHOWN = 80
+
+
 class ParameterError(ValueError):
     """A value that a parameter cannot take, or a parameter that does not exist."""
 
@@ -49,6 +55,11 @@ def parse_power(value: str | float) -> float:
     return _quantity(value, _POWERS_W, "a power", "mW, W, kW or MW, as in '200 W'")
 
 
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+
+
 def _number(value: float) -> str:
     # whole numbers with all their digits
     return str(value) if isinstance(value, int) else f"{value:g}"
@@ -71,16 +82,16 @@ def suggestion(word: object, known: Iterable[str]) -> str:
 
 def _quantity(value: Any, units: Mapping[str, float], what: str, allowed: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ParameterError(f"{value!r} is not {what}; give a number or text with a unit of {allowed}")
+        raise ParameterError(f"{_shown(value)} is not {what}; give a number or text with a unit of {allowed}")
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
         if match is None:
-            raise ParameterError(f"{value!r} is not {what}; give a number and a unit of {allowed}")
+            raise ParameterError(f"{_shown(value)} is not {what}; give a number and a unit of {allowed}")
         number = float(match[1]) * _factor(match[2], units, value, what, allowed)
     else:
         number = float(value)
     if not math.isfinite(number) or number < 0:
-        raise ParameterError(f"{value!r} is not {what}; it must be finite and at least 0")
+        raise ParameterError(f"{_shown(value)} is not {what}; it must be finite and at least 0")
     return number
 
 
@@ -178,7 +189,7 @@ class Parameter:
         }  # fmt: skip
 
     def _error(self, value: Any, detail: str = "") -> ParameterError:
-        text = f"parameter {self.name!r} cannot be {value!r}: it must be {self.allowed}"
+        text = f"parameter {self.name!r} cannot be {_shown(value)}: it must be {self.allowed}"
         return ParameterError(text + (f" ({detail})" if detail else ""))
 
 
@@ -278,6 +289,8 @@ def Bool(
 
 def _read_int(_: Parameter, value: Any) -> int:
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+\s*", value):
+        if len(value) > _MOST_DIGITS:
+            raise ParameterError("too many digits")
         return int(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)

@@ -4,7 +4,7 @@ A cluster of four nodes, threads of this process, runs five jobs of sleeping tas
 differ in the number and length of their tasks, in size and in kind, some run and some wait. The panel is
 asked what another policy would do and gives it to the cluster; then the finishes are awaited. A pair of jobs
 is compared when its predicted finishes differ by more than a tenth of the time that the later of the two has
-left. What jobs that wait will take is known as it is to a user who tried one task of each before.
+left. What jobs that wait will take is known as it is to a user who tried a few tasks of each before.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ POLICIES = ("fcfs", "pwma-fpsma", "pwma-egs", "equipartition", "fcfs-malleable",
 #: Lengths of tasks, and node-seconds of a job.
 TASK_S = (0.04, 0.20)
 WORK_S = (1.5, 8.0)
+#: Tasks of each kind that were tried before.
+TRIED = 3
 _PATIENCE_S = 120.0
 
 
@@ -86,13 +88,13 @@ class Asked:
         ]
 
 
-def jobs_of(seed: int) -> tuple[str, str, list[Sleeps]]:
-    """The policy that runs, the one that is chosen, and the jobs."""
+def jobs_of(seed: int, slower: float = 1.0) -> tuple[str, str, list[Sleeps]]:
+    """The policy that runs, the one that is chosen, and the jobs, whose tasks are so many times as long."""
     chance = random.Random(SEED + seed)
     present, chosen = chance.sample(POLICIES, 2)
     found = []
     for i in range(JOBS):
-        task_s = chance.uniform(*TASK_S)
+        task_s = chance.uniform(*TASK_S) * slower
         low, high = sorted(chance.choices(range(1, NODES + 1), k=2))
         kind = chance.choice(("rigid", "malleable", "malleable"))
         request = {"nodes": low} if kind == "rigid" else {"nodes": low, "min_nodes": 1, "max_nodes": high}
@@ -100,7 +102,7 @@ def jobs_of(seed: int) -> tuple[str, str, list[Sleeps]]:
             Sleeps(
                 # letters alone: the kind of a task is the part of its key before the first digit
                 name=f"nap{'abcde'[i]}{''.join(chr(97 + int(digit)) for digit in str(seed))}",
-                tasks=max(2, round(chance.uniform(*WORK_S) / task_s)),
+                tasks=max(2, round(chance.uniform(*WORK_S) * slower / task_s)),
                 task_s=task_s,
                 request=request,
             )
@@ -108,12 +110,12 @@ def jobs_of(seed: int) -> tuple[str, str, list[Sleeps]]:
     return present, chosen, found
 
 
-def ask(client: Client, runtime: Any, seed: int) -> Asked:
+def ask(client: Client, runtime: Any, seed: int, slower: float = 1.0) -> Asked:
     """Run the jobs of a seed, ask, apply, and wait for all of them."""
-    present, chosen, jobs = jobs_of(seed)
+    present, chosen, jobs = jobs_of(seed, slower)
     runtime.update(policy=present)
-    trials = [client.map(time.sleep, [one.task_s], pure=False, key=one.name)[0] for one in jobs]
-    wait(trials, timeout=_PATIENCE_S)
+    trials = [client.map(time.sleep, [one.task_s] * TRIED, pure=False, key=one.name) for one in jobs]
+    wait(list(itertools.chain(*trials)), timeout=_PATIENCE_S)
     del trials
     handles, futures = [], []
     for one in jobs:

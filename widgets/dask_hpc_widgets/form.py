@@ -125,9 +125,16 @@ class PolicyForm:
         )
         self.load = widgets.Button(description="Load file", tooltip="Edit the policy in this file")
         self.save = widgets.Button(
-            description="Save file", tooltip="Write the policy as chosen here to this file, which is replaced"
+            description="Save file", tooltip="Write the policy as chosen here to this file"
         )
-        files = row(self.path, widgets.HBox([self.load, self.save]))
+        self.replace = widgets.Checkbox(
+            description="Replace the file",
+            tooltip="Let Save overwrite a file of this name: all of it, with what no form shows",
+            indent=False,
+            layout={"width": "auto"},
+        )
+        buttons = widgets.HBox([self.load, self.save, self.replace], layout={"flex_flow": "row wrap"})
+        files = row(self.path, buttons)
         style = widgets.HTML(markup.style())
         self.box = widgets.VBox([style, row(self.policy, self.about), self._fields.box, files], layout=_FULL)
         self.box.add_class("dask-hpc-form")
@@ -211,26 +218,35 @@ class PolicyForm:
         self._changed()
 
     def _load(self, _: Any) -> None:
-        path = Path(self.path.value.strip()).expanduser()
         try:
+            path = self._named_file()
             self.model.load(path)
-        except ValueError as error:
-            self.about.value = markup.part(markup.alert(str(error)))
+        except (ValueError, RuntimeError) as error:  # also a user that is not there, and YAML without end
+            self.about.value = markup.part(markup.alert(f"not loaded: {error}"))
             return
         self._choice, self._file = _FILE, path.name
         self.refresh()
         self._changed()
 
     def _save(self, _: Any) -> None:
-        text = self.path.value.strip()
         try:
-            if not text.endswith((".yaml", ".yml")):
-                raise ValueError(f"policy file is {text!r}: give it a name that ends in .yaml")
-            self.model.save(Path(text).expanduser())
-        except (ValueError, OSError) as error:
+            path = self._named_file()
+            if path.suffix not in (".yaml", ".yml"):
+                raise ValueError(f"policy file is {path.name!r}: give it a name that ends in .yaml")
+            if path.exists() and not self.replace.value:
+                raise ValueError(f"{path} is there already: tick 'Replace the file', or choose another name")
+            self.model.save(path)
+        except (ValueError, OSError, RuntimeError) as error:
             self.about.value = markup.part(markup.alert(f"not saved: {error}"))
             return
-        self.about.value = markup.part(markup.soft(f"Saved as {text}."))
+        self.replace.value = False
+        self.about.value = markup.part(markup.soft(f"Saved as {path}."))
+
+    def _named_file(self) -> Path:
+        text = self.path.value.strip()
+        if not text:
+            raise ValueError("no policy file is named: give the path of a YAML file")
+        return Path(text).expanduser()
 
     def show_errors(self, typed: str = "", error: str = "") -> None:
         """Say in each row what is wrong with it; `error` is what was said of the field `typed` just now."""

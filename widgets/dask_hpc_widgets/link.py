@@ -14,10 +14,16 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from dask_hpc.errors import InstallError
+
 #: Seconds until a scheduler that does not answer is said not to.
 PATIENCE_S = 10.0
 #: Of the kernel's time that showing may take.
 SHARE = 0.02
+#: Seconds between two looks whether the client's loop is there.
+LOOK_S = 2.0
+#: Seconds between two questions while the runtime is not installed.
+ABSENT_S = 10.0
 
 Question = Callable[[], Awaitable[Any]]
 #: Takes the answer, or the error.
@@ -48,6 +54,7 @@ class Link:
         self._offered = False
         #: Seconds that showing took the last time.
         self._shown_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self.closed = False
 
     @property
@@ -55,18 +62,22 @@ class Link:
         """Whether there is a loop that `watch` can show things in."""
         return self._page is not None
 
-    def ask(self, question: Question, answered: Answered) -> None:
-        """Ask once; `answered` gets the answer or the error, in the loop that runs here now."""
+    def ask(self, question: Question, answered: Answered, *, patient: bool = False) -> None:
+        """Ask once; `answered` gets the answer or the error, in the loop that runs here now.
+
+        `patient`: what is asked for may be done however late, so the answer is waited for.
+        """
+        limit_s = None if patient else PATIENCE_S
         if self.closed:
             return
         here = _running()
         if here is None and self._blocks:
             client = self._client()
-            answered(_gone() if client is None else self._blocking(client, question))
+            answered(_gone() if client is None else self._blocking(client, question, limit_s))
             return
 
         async def once() -> None:
-            answer = await self._answer(question)
+            answer = await self._answer(question, limit_s)
             if here is not None and not self.closed:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to be told
                     here.call_soon_threadsafe(self._tell, answered, answer)
@@ -101,13 +112,27 @@ class Link:
                         return  # the kernel's loop is closed
                 if ended():
                     return
-                await asyncio.sleep(max(period_s, self._shown_s / SHARE))
+                # each question that nothing takes is a line in the scheduler's log
+                absent_s = ABSENT_S if isinstance(self._latest, InstallError) else 0.0
+                await asyncio.sleep(max(period_s, absent_s, self._shown_s / SHARE))
+
+        def look() -> None:
+            if self.closed:
+                return
+            if self._loop.is_running():
+                self._timer = page.call_later(LOOK_S, look)
+            else:
+                # it ended before the question under way was answered
+                self._tell(shown, _gone())
 
         self._begin(over_and_over)
+        self._timer = page.call_later(LOOK_S, look)
 
     def close(self) -> None:
         """End everything that is under way. From another thread than the client's it waits for that."""
         self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         if self._loop.is_closed() or not self._loop.is_running():
             return
         if _running() is self._loop:
@@ -129,10 +154,10 @@ class Link:
 
     # ------------------------------------------------------ in the client's loop
 
-    async def _answer(self, question: Question) -> Any:
+    async def _answer(self, question: Question, limit_s: float | None = PATIENCE_S) -> Any:
         """The answer, or the error as a value: both are for the user to see."""
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(limit_s):
                 async with self._turn:
                     return await question()
         except TimeoutError:
@@ -156,9 +181,9 @@ class Link:
             return False
         return self._loop.is_running()
 
-    def _blocking(self, client: Any, question: Question) -> Any:
+    def _blocking(self, client: Any, question: Question, limit_s: float | None) -> Any:
         try:
-            return client.sync(self._answer, question)
+            return client.sync(self._answer, question, limit_s)
         except RuntimeError:  # its loop has ended
             return _gone()
 

@@ -155,7 +155,10 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 def _body(view: View, picture: Picture) -> str:
     """What a view shows; a view that fails says so and leaves the others alone."""
     try:
-        return view.html(picture)
+        found = view.html(picture)
+        if not isinstance(found, str):
+            raise TypeError(f"its function gave {type(found).__name__}, not text")
+        return found
     except Exception as error:
         return markup.alert(f"the view {view.name} failed: {type(error).__name__}: {error}")
 

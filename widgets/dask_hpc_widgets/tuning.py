@@ -12,12 +12,13 @@ from typing import Any
 import ipywidgets as widgets
 
 from dask_hpc.client import Runtime
+from dask_hpc.errors import DaskHPCError
 from dask_hpc_policies.params import Duration, ParameterError
 from dask_hpc_widgets import background, markup, questions
 from dask_hpc_widgets.effect import Effect, effect
 from dask_hpc_widgets.form import PolicyForm
 from dask_hpc_widgets.link import Link
-from dask_hpc_widgets.model import Change, PolicyModel, changes, title
+from dask_hpc_widgets.model import Change, PolicyModel, changes, is_custom, title
 from dask_hpc_widgets.what_if import WhatIf, what_if
 
 _FULL = {"width": "auto"}
@@ -74,6 +75,7 @@ class Tuning:
         self.simulate.on_click(lambda _: self._simulate())
         self.apply.on_click(lambda _: self._apply())
         self.revert.on_click(lambda _: self._revert())
+        self.assumed.observe(lambda _: self._edited(), names="value")
         self.stop.on_click(lambda _: self._work.cancel() if self._work else None)
         self.go.on_click(lambda _: self._answer(True))
         self.cancel.on_click(lambda _: self._answer(False))
@@ -127,6 +129,7 @@ class Tuning:
         self.simulate.disabled = self._busy or not valid
         self.apply.disabled = self._busy or not valid
         self.revert.disabled = self._busy or self.model.previous is None
+        self.go.disabled = self._busy
 
     def _set_busy(self, busy: bool) -> None:
         self._busy = busy
@@ -140,6 +143,7 @@ class Tuning:
     def _apply(self) -> None:
         if self._busy or self.model.errors:
             return
+        self._answer(False)
         self._change(self.model.spec(), "Applied", self._applied)
 
     def _applied(self, running: Mapping[str, Any]) -> None:
@@ -150,6 +154,7 @@ class Tuning:
         spec = self.model.previous
         if self._busy or spec is None:
             return
+        self._answer(False)
         self._change(spec, "Reverted", self._reverted)
 
     def _reverted(self, running: Mapping[str, Any]) -> None:
@@ -166,14 +171,27 @@ class Tuning:
         """Have the cluster run `spec`, once it is known what that does at once and a person has agreed."""
 
         def seen(answer: Any) -> None:
-            self._set_busy(False)
             if isinstance(answer, Exception):
+                self._set_busy(False)
                 self._say(markup.alert(f"nothing was changed: {answer}"))
                 return
-            self._report(answer.running)
+            # beside the loop: a policy is the user's code and may take its time
+            self._work = background.Work(
+                lambda _: effect(spec, answer.view),
+                self._progressed,
+                lambda now: decided(answer.running, now),
+            )
+
+        def decided(running: Mapping[str, Any], now: Any) -> None:
+            self._work = None
+            if self._link.closed:
+                return
+            self._set_busy(False)
+            self._report(running)
             found = changes(self.model.running, spec)
-            now = effect(spec, answer.view)
-            if done == self._reverted and self.model.previous != spec:
+            if isinstance(now, Exception):
+                self._say(markup.alert(f"nothing was changed: {type(now).__name__}: {now}"))
+            elif done == self._reverted and self.model.previous != spec:
                 self._say(markup.soft("Nothing to take back: the policy was changed elsewhere meanwhile."))
             elif not found:
                 self._say(markup.soft("Nothing to apply: the cluster runs just these settings."))
@@ -181,33 +199,32 @@ class Tuning:
                 stays = title(self.model.running)
                 told = f"{title(spec)} fails on the present state: {now.failure}. {stays} stays."
                 self._say(markup.alert(told))
-            elif now.takes and (agreed is None or not now.within(agreed)):
-                again = "The cluster has changed meanwhile. " if agreed else ""
-                count = len(now.takes)
-                jobs = "A job loses" if count == 1 else f"{count} jobs lose"
-                self._ask(
-                    _difference(found),
-                    f"<p><strong>{again}{jobs} nodes at once. Go ahead?</strong></p>",
-                    _list([loss.text for loss in now.takes]),
-                    _list(now.gives),
-                )
+            elif (asked := _asked(now, self.model.running, agreed)) and not (agreed and now.within(agreed)):
+                self._ask(_difference(found), asked, _list(now.gives))
                 self._agree = lambda: self._change(spec, word, done, now)
             else:
                 self._set_busy(True)
+                self._say(markup.soft("Waiting for the scheduler to change the policy."))
                 self._link.ask(
-                    lambda: questions.update(self._runtime, spec), lambda answer: changed(answer, found, now)
+                    lambda: questions.update(self._runtime, spec),
+                    lambda answer: changed(answer, found, now),
+                    patient=True,
                 )
 
         def changed(answer: Any, found: tuple[Change, ...], now: Effect) -> None:
             self._set_busy(False)
             if isinstance(answer, Exception):
-                self._say(markup.alert(f"nothing was changed: {answer}"))
+                refused = isinstance(answer, (ValueError, DaskHPCError))
+                what = "nothing was changed" if refused else "whether the policy was changed is not known"
+                self._say(markup.alert(f"{what}: {answer}"))
                 return
             done(answer)
             self._enable()
             sentences = [loss.text for loss in now.takes] + list(now.gives)
             at_once = _list(sentences) if sentences else markup.soft("No job changes at once.")
-            self._say(f"<p><strong>{word}.</strong></p>", _difference(found), at_once)
+            stays = "Nodes that jobs have got or given up since stay so until the policy decides otherwise."
+            after = markup.soft(stays) if done == self._reverted else ""
+            self._say(f"<p><strong>{word}.</strong></p>", _difference(found), at_once, after)
 
         self._set_busy(True)
         self._link.ask(lambda: questions.state(self._runtime), seen)
@@ -220,6 +237,9 @@ class Tuning:
         agree, self._agree = self._agree, None
         if agree is None:
             return
+        if yes and self._busy:
+            self._agree = agree
+            return
         self._question.layout.display = "none"
         if yes:
             agree()
@@ -231,6 +251,7 @@ class Tuning:
     def _simulate(self) -> None:
         if self._busy or self.model.errors:
             return
+        self._answer(False)
         try:
             assumed_s = float(_ASSUMED.validate(self.assumed.value))
         except ParameterError as error:
@@ -268,7 +289,9 @@ class Tuning:
         if isinstance(outcome, background.Cancelled):
             self._say(markup.soft("The simulation was stopped."))
         elif isinstance(outcome, Exception):
-            self._say(markup.alert(f"not simulated: {outcome}"))
+            known = isinstance(outcome, (ValueError, DaskHPCError))
+            error = str(outcome) if known else f"{type(outcome).__name__}: {outcome}"
+            self._say(markup.alert(f"not simulated with {title(self.model.spec())}: {error}"))
         else:
             self._found, self._stale = outcome, False
             self._say(markup.soft("Simulated; the cluster was not touched."))
@@ -291,6 +314,21 @@ def _difference(found: tuple[Change, ...]) -> str:
     ]
     columns = (("Setting", False), ("Runs", False), ("Chosen", False))
     return markup.table(columns, rows, "What is changed")
+
+
+def _asked(now: Effect, running: Mapping[str, Any], agreed: Effect | None) -> str:
+    """What a person is asked before a change, as markup; empty when nothing is lost by it."""
+    pieces = []
+    if is_custom(running):
+        pieces.append(f"{title(running)} is an object that only the cluster has and cannot be brought back.")
+    if now.takes:
+        jobs = "A job loses" if len(now.takes) == 1 else f"{len(now.takes)} jobs lose"
+        pieces.append(f"{jobs} nodes at once.")
+    if not pieces:
+        return ""
+    again = "The cluster has changed meanwhile. " if agreed else ""
+    text = markup.escape(f"{again}{' '.join(pieces)} Go ahead?")
+    return f"<p><strong>{text}</strong></p>{_list([loss.text for loss in now.takes])}"
 
 
 def _list(sentences: Any) -> str:

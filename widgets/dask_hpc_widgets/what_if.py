@@ -14,6 +14,7 @@ from dask_hpc.sim.learned import Knowledge, learn
 from dask_hpc.sim.run import Result
 from dask_hpc.sim.what_if import simulate_from
 from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import comparison, markup
 from dask_hpc_widgets.model import is_custom, title
 
@@ -77,6 +78,12 @@ def what_if(
     """
     learned, knowledge = learn(view, rows, assumed_s)
     notes = []
+    plain = next((job for job in view.jobs if job.is_default), None)
+    if plain is not None:
+        notes.append(
+            f"Plain work (no job) is left out, with the {counted(plain.nodes)} that it uses: "
+            f"{counted(plain.unfinished_tasks, 'task')} of it are left."
+        )
     specs = {}
     if is_custom(present):
         notes.append(f"{title(present)} is an object that only the cluster has: it cannot be simulated here.")

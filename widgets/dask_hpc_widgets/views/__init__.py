@@ -15,9 +15,13 @@ def register(view: View) -> None:
 
     Raises
     ------
+    TypeError
+        When it is no `View`.
     ValueError
         When another view has its name.
     """
+    if not isinstance(view, View):
+        raise TypeError(f"register takes a View(name=..., title=..., html=...), not {view!r}")
     if _views.get(view.name, view) != view:
         raise ValueError(f"a view named {view.name!r} is registered; choose another name")
     _views[view.name] = view
