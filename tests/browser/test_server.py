@@ -61,6 +61,6 @@ def test_it_has_nothing_of_whoever_runs_the_tests(lab, monkeypatch):
     assert "DASK_HPC__POLICY" not in environment
 
 
-def test_nobody_gets_in_without_the_token(lab):
-    with lab, pytest.raises(urllib.error.HTTPError, match="403"):
-        urllib.request.urlopen(f"{lab.url}api/kernels", timeout=20)
+def test_nobody_gets_in_without_the_token(server):
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(f"{server.url}api/kernels", timeout=20)
