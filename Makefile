@@ -41,10 +41,10 @@ test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 test-browser: $(VENV)/.test
-	$(if $(SCREENSHOTS),DASK_HPC_SCREENSHOTS='$(SCREENSHOTS)') $(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
+	$(if $(SCREENSHOTS),DASK_HPC_SCREENSHOTS='$(SCREENSHOTS)') $(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)
 
 screenshots: $(VENV)/.test
-	DASK_HPC_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
+	DASK_HPC_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)
 	cp build/screenshots/panel.png notebooks/images/panel.png
 
 test-previous: $(VENV)-previous/.test

@@ -40,6 +40,8 @@ _ADAPT = frozenset(
 ENDED = (Status.closing, Status.closed, Status.failed)
 #: How long nodes that could not be released are left alone.
 _AGAIN_S = 5.0
+#: Ended jobs that a cluster shows: it is shown over and over.
+_ENDED_SHOWN = 5
 #: The pool of workers that are in none with a name.
 DEFAULT_POOL = ""
 
@@ -79,7 +81,7 @@ class SafeScaling(SpecCluster):
 
     def _summary(self) -> dict[str, Any]:
         service = of(cast(Any, self.scheduler))
-        return {"status": service.summary(), "jobs": service.job_rows()}
+        return {"status": service.summary(), "jobs": service.job_rows(ended=_ENDED_SHOWN)}
 
     async def _start(self) -> Any:
         result = await super()._start()

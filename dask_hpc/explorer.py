@@ -42,4 +42,4 @@ def explore(
         raise InstallError(
             f"the explorer needs ipywidgets ({error}): pip install 'dask-hpc[widgets]'"
         ) from error
-    return above.opened(workload, policies)
+    return above.Explorer(workload, policies)

@@ -123,6 +123,10 @@ def test_a_cluster_shows_stock_markup_and_our_rows(cluster, client):
     assert stock.split()[:50] == html.split()[:50]
     ours = html.split('class="dask-hpc"')[1]
     check(ours, "pwma-fpsma", "Nodes: 2", ESCAPED, "completed")
+    for _ in range(7):
+        finished_job(client)
+    # it is asked for twice a second while its widget is shown
+    assert cluster._repr_html_().count("<strong>&lt;script") == 5
 
 
 @gen_test(timeout=60)
@@ -319,7 +323,7 @@ if __name__ == "__main__":
     [
         ("ipywidgets", ["False", "True", "True", "True", "False"]),
         # no markup: notebooks show the line of text, and of a cluster what stock shows
-        ("dask_hpc_widgets", ["True", "False", "True", "True", "False"]),
+        pytest.param("dask_hpc_widgets", ["True", "False", "True", "True", "False"], marks=pytest.mark.slow),
     ],
 )
 def test_reprs_need_neither_widgets_nor_the_panel(repository, absent, said):

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 INTERVAL_MS = 500
 #: Minutes that the chart of jobs shows: what ``?minutes=`` is without, at least and at most.
 MINUTES = (10.0, 1.0, 1440.0)
+#: Rows of the chart of jobs are no higher than with so many jobs.
+_FEWEST_ROWS = 4
 #: The latest decisions that are shown.
 _DECISIONS = 30
 _DARK_PAGE, _DARK_TEXT = "#15191C", "#E0E0E0"
@@ -68,7 +70,7 @@ class JobsPanel:
         self._labels: tuple[str, ...] | None = None
         self.source = ColumnDataSource({name: [] for name in COLUMNS})
         moments = [-t_s for t_s in ticks(self._window_s, most=4)]
-        self._rows = Range1d(start=1, end=0)
+        self._rows = Range1d(start=_FEWEST_ROWS, end=0)
         # two lines, for narrow pages
         self._heading = Title(text="")
         self.root: Any = figure(
@@ -103,7 +105,7 @@ class JobsPanel:
         self._set_title(summary, drawn.hidden)
         if drawn.labels != self._labels:
             self._labels = drawn.labels
-            self._rows.start = max(1, len(drawn.labels))
+            self._rows.start = max(_FEWEST_ROWS, len(drawn.labels))
             # as plain text: in any other a name could hold a formula
             rows: dict[Any, Any] = {r + 0.5: PlainText(text=one) for r, one in enumerate(drawn.labels)}
             self.root.yaxis.ticker = FixedTicker(ticks=list(rows))
@@ -120,7 +122,7 @@ class JobsPanel:
         if hidden:
             title += f"; {counted(hidden, 'job')} not shown"
         if summary["policy_failure"]:
-            title += " fails: jobs keep their nodes"
+            title += "; the policy fails: jobs keep their nodes"
         if title != self._heading.text:
             self._heading.text = title
 
@@ -136,10 +138,11 @@ class DecisionsPanel:
 
     def __init__(self, minutes: float, dark: bool) -> None:
         style: dict[str, Any] = {"overflow-y": "auto", "font-family": "sans-serif", "padding": "0 8px"}
+        sheets: list[Any] = [_WIDE]
         if dark:
-            style |= {"color": _DARK_TEXT, "background": _DARK_PAGE}
+            sheets.append(f".bk-clearfix {{ color: {_DARK_TEXT}; background: {_DARK_PAGE}; }}")
         self.root: Any = Div(
-            text="", styles=style, stylesheets=[_WIDE], sizing_mode="stretch_both", disable_math=True
+            text="", styles=style, stylesheets=sheets, sizing_mode="stretch_both", disable_math=True
         )
 
     def show(self, service: Service) -> None:

@@ -43,8 +43,8 @@ class Panels:
         self._stock = _stock(scheduler)
         if self._stock is None:
             return
-        problems = check(scheduler, self._stock)
         try:
+            problems = check(scheduler, self._stock)
             if not problems:
                 self._add()
                 problems = self._missing()
@@ -88,6 +88,13 @@ class Panels:
         ours, self._ours, self.paths = self._ours, None, ()
         if ours is None:
             return
+        try:
+            self._take_off(ours)
+        except Exception:
+            logger.exception("The panels could not be taken off the dashboard")
+
+    def _take_off(self, ours: Any) -> None:
+        ours.stop()
         served = self._scheduler.http_application.applications
         if ours in served:
             served.remove(ours)
@@ -95,7 +102,6 @@ class Panels:
             self._stock.applications.pop(path, None)
         menu = _menu(self._scheduler)
         menu[:] = [entry for entry in menu if f"/{entry['url']}" not in PANELS]
-        ours.stop()
 
 
 def check(scheduler: Any, stock: Any) -> list[str]:

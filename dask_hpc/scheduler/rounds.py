@@ -190,6 +190,14 @@ class Rounds:
                     return True
         return False
 
+    def target(self, job: JobRecord) -> int | None:
+        """Nodes that the job will have when what is under way is done; None when nothing is."""
+        for round in self._rounds:
+            for action in (*(one.action for one in round.reductions), *(grow for grow, _ in round.grows)):
+                if action.job == job.id:
+                    return 0 if isinstance(action, Steal) else action.nodes
+        return None
+
     def ended(self, id: int) -> bool:
         """Whether the outcome of a reconfiguration is known."""
         return id in self._outcomes

@@ -419,6 +419,7 @@ class Service:
         state = self.engine.state
         nodes = len(state.nodes.free()) if job in state.plain else state.nodes_up(job)
         row: dict[str, Any] = job.row(nodes)
+        row["target_nodes"] = self.engine.rounds.target(job) if job.reconfig_id else None
         row["held_task_s"] = dask_reads.learned_task_s(job.first_held(_LOOKED_AT))
         return row
 

@@ -18,7 +18,8 @@ source       remaining time                                                     
 ``assumed``  nothing is known of it: what the caller says                                         poor
 ===========  ==================================================================================  ==========
 
-An average over fewer than `FEW_TASKS` tasks is no better than fair.
+What is under way is taken as done: a job that is shrinking has left its nodes, one that is about to start has
+them. An average over fewer than `FEW_TASKS` tasks is no better than fair.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Literal
 
-from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.model import ClusterSnapshot, JobState, JobView
 from dask_hpc_policies.reservation import expected_s
 
 #: Tasks below which an average says little.
@@ -70,7 +71,7 @@ class _Tasks:
 def learn(
     view: ClusterSnapshot, rows: Sequence[Mapping[str, Any]], assumed_s: float
 ) -> tuple[ClusterSnapshot, tuple[Knowledge, ...]]:
-    """`view` with the remaining time of every named job, and what each comes from.
+    """`view` with changes under way done and the time of every named job, and what each time comes from.
 
     Parameters
     ----------
@@ -89,6 +90,7 @@ def learn(
     if not 0 < assumed_s < inf:
         raise ValueError(f"assumed_s is {assumed_s!r}; needed: a number of seconds above 0")
     known = {row["id"]: row for row in rows}
+    view = _settled(view, {id: row.get("target_nodes") for id, row in known.items()})
     tasks = {job.id: _tasks(job, known.get(job.id, {})) for job in view.jobs}
     ended = sum(one.ended for one in tasks.values())
     common_s = sum(one.compute_s for one in tasks.values()) / ended if ended else None
@@ -103,6 +105,23 @@ def learn(
         replace(job, remaining_s=found[job.id].remaining_s) if job.id in found else job for job in view.jobs
     )
     return replace(view, jobs=jobs), tuple(found.values())
+
+
+def _settled(view: ClusterSnapshot, targets: Mapping[str, int | None]) -> ClusterSnapshot:
+    """The cluster when every job has the nodes that it is getting."""
+    jobs = []
+    for job in view.jobs:
+        nodes = targets.get(job.id)
+        if nodes is not None and not job.is_default:
+            state: JobState = "running" if nodes else "pending"
+            start_s = view.now_s if job.start_s is None and nodes else job.start_s
+            job = replace(job, nodes=nodes, state=state, start_s=start_s)
+        jobs.append(job)
+    if tuple(jobs) == view.jobs:
+        return view
+    there = sum(node.state != "lost" for node in view.nodes)
+    taken = sum(job.min_nodes if job.is_default else job.nodes for job in jobs)
+    return replace(view, jobs=tuple(jobs), idle_nodes=max(0, there - taken))
 
 
 def _known(

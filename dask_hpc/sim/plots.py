@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 #: Bars of a rate over time.
 _STRETCHES = 200
+#: Of a title that fits above a panel of `usage_figure`.
+_TITLE_CHARACTERS = 55
 #: Longest time, in seconds, that is drawn in a unit of so many seconds.
 _UNITS = (
     (300.0, 1.0, "s"),
@@ -116,7 +119,7 @@ def usage_figure(results: Mapping[str, Result]) -> Figure:
     series = {title: list(utilization(result)) for title, result in results.items()}
     longest_s = max((steps[-1][0] - steps[0][0] for steps in series.values() if steps), default=0.0)
     unit_s, unit = next((in_s, name) for limit_s, in_s, name in _UNITS if longest_s <= limit_s)
-    figure = Figure(figsize=(6.4, 0.7 + 1.2 * len(results)), layout="constrained")
+    figure = Figure(figsize=(5, 0.6 + len(results)), layout="constrained")
     rows = figure.subplots(len(results), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for i, (axes, (title, result)) in enumerate(zip(rows, results.items(), strict=True)):
         steps = series[title]
@@ -128,8 +131,9 @@ def usage_figure(results: Mapping[str, Result]) -> Figure:
             held = held[:-1]
         if held:
             axes.stairs(held, times, fill=True, color=COLOURS[i % len(COLOURS)])
-        axes.set_title(title, loc="left", fontsize="medium")
-        axes.set(ylabel="nodes", ylim=(0, result.machine.nodes * 1.05))
+        axes.set_title(textwrap.fill(title, _TITLE_CHARACTERS), loc="left", fontsize="medium")
+        nodes = result.machine.nodes
+        axes.set(ylabel="nodes", ylim=(0, nodes * 1.05), yticks=(0, nodes))
     rows[-1].set_xlabel(f"time ({unit})")
     return figure
 
@@ -138,7 +142,7 @@ def png(figure: Figure) -> bytes:
     """`figure` as the bytes of a PNG file."""
     canvas: Any = FigureCanvasAgg(figure)
     file = io.BytesIO()
-    canvas.print_figure(file, format="png", dpi=120)
+    canvas.print_figure(file, format="png", dpi=150)
     return file.getvalue()
 
 

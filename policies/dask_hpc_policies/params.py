@@ -50,7 +50,8 @@ def parse_power(value: str | float) -> float:
 
 
 def _number(value: float) -> str:
-    return f"{value:g}"
+    # whole numbers with all their digits
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _duration(seconds: float) -> str:

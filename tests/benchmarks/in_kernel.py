@@ -95,6 +95,37 @@ async def demo(scale: float, processes: bool, opened: bool) -> dict[str, float]:
     return {"cpu_s": cpu_s, "wall_s": wall_s, "open_s": open_s, "updates": updates}
 
 
+async def steady(pairs: int, window_s: float) -> list[dict[str, float]]:
+    """CPU seconds a second of this process, panel open and closed in turn, beside jobs that do not change."""
+    cluster = _cluster(True)
+    client = cluster.get_client()
+    runtime = dask_hpc.install(client, policy="pwma-fpsma")
+    futures = []
+    for i in range(4):
+        with runtime.job(f"job-{i}", min_nodes=1, max_nodes=2):
+            futures.append(client.map(time.sleep, [0.1] * 20_000, pure=False, key=f"nap-{i}"))
+    await asyncio.sleep(2)
+    found = []
+    for pair in range(pairs):
+        one = {}
+        for opened in (True, False) if pair % 2 else (False, True):
+            panel = runtime.panel() if opened else None
+            if panel is not None:
+                _all_views(panel)
+            cpu_s, wall_s = time.process_time(), time.perf_counter()
+            await asyncio.sleep(window_s)
+            one["open" if opened else "closed"] = (time.process_time() - cpu_s) / (
+                time.perf_counter() - wall_s
+            )
+            if panel is not None:
+                panel.close()
+        found.append(one)
+    del futures
+    client.close()
+    cluster.close()
+    return found
+
+
 def _counted(panel: Any) -> Callable[[], int]:
     """Counts the updates from now on."""
     count = 0

@@ -5,7 +5,8 @@ that they would send a browser. The panel shows all its views.
 
 - CPU: CPU seconds of the kernel's process while the demo's workloads run, with the panel open less
   without, as a share of the time that the run takes, in pairs whose order changes. The demo runs in a
-  thread, so that the kernel's loop is free and the panel shows everything it can.
+  thread, so that the kernel's loop is free and the panel shows everything it can. The demo does not do the
+  same twice (its simulation steps until the others end), so the same is measured beside jobs that do.
 - Callbacks: time of everything of ours that the kernel's loop calls, and of every message from the page,
   with many jobs, while Simulate runs, while every policy is chosen, applied and reverted. It is that on the
   clock, waiting for other threads of the kernel included, less the time in which other processes had the
@@ -41,7 +42,7 @@ _CELL_S = 1800.0
 
 
 def run(options: Options) -> list[Row]:
-    return [*_cpu(options), *_callbacks(options), *_growth(options)]
+    return [*_cpu(options), *_steady(options), *_callbacks(options), *_growth(options)]
 
 
 def _cpu(options: Options) -> list[Row]:
@@ -83,6 +84,17 @@ def _cpu(options: Options) -> list[Row]:
             row(f"opening it, workers {where}", [1e3 * one["open_s"] for one in runs[True]], "ms of CPU")
         )
     return rows
+
+
+def _steady(options: Options) -> list[Row]:
+    pairs, window_s = options.pick((5, 20.0), (3, 10.0), (1, 1.0))
+    with real_kernel.started(str(_HERE)) as kernel:
+        kernel.run("import in_kernel")
+        found = kernel.value(f"await in_kernel.steady({pairs}, {window_s})", _CELL_S)
+    more = [100 * (one["open"] - one["closed"]) for one in found]
+    closed = 100 * statistics.median(one["closed"] for one in found)
+    note = f"windows of {window_s:g} s; closed {closed:.1f} %"
+    return [row("panel open, jobs that always do the same", more, "% of the time", note=note)]
 
 
 def _median(runs: list[dict[str, float]], key: str) -> str:

@@ -30,6 +30,8 @@ _ARGUMENTS = (
 #: Console errors that are not ours: what they match, and why they are there.
 _NOT_OURS: tuple[tuple[re.Pattern[str], str], ...] = ()
 _HEIGHT_PX = 1000
+#: How long a page, with the kernel and the cluster behind it, may take to show something on a busy machine.
+_PATIENCE_MS = 30_000
 
 
 def missing() -> str:
@@ -49,8 +51,9 @@ def browser(home: Path) -> Iterator[Browser]:
 
     Playwright keeps an event loop on the thread until this is left, so no other test may run meanwhile.
     """
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=_PATIENCE_MS)
     with sync_playwright() as playwright:
         program = playwright.chromium.launch(
             executable_path=_executable(), args=list(_ARGUMENTS), env={**os.environ, "HOME": str(home)}

@@ -21,7 +21,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import chromium
-import jupyter_server
+import lab_server
 from lab_page import LabPage, write
 
 if TYPE_CHECKING:
@@ -61,12 +61,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def server(repository: Path) -> Iterator[jupyter_server.JupyterServer]:
+def server(repository: Path) -> Iterator[lab_server.JupyterServer]:
     """A running JupyterLab."""
-    if why := jupyter_server.missing():
+    if why := lab_server.missing():
         pytest.skip(why)
     roots = [repository, repository / "policies", repository / "widgets"]
-    with jupyter_server.JupyterServer(roots) as running:
+    with lab_server.JupyterServer(roots) as running:
         yield running
 
 
@@ -90,7 +90,7 @@ def pages(browser: Browser, screenshots: Path) -> Iterator[chromium.Pages]:
 
 @pytest.fixture
 def open_notebook(
-    request: pytest.FixtureRequest, pages: chromium.Pages, server: jupyter_server.JupyterServer
+    request: pytest.FixtureRequest, pages: chromium.Pages, server: lab_server.JupyterServer
 ) -> Iterator[OpenNotebook]:
     """Opens a notebook with these cells in JupyterLab, light or dark, on a page so wide; runs them."""
 

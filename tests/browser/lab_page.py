@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nbformat
-from jupyter_server import JupyterServer
+from lab_server import JupyterServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page, Response

@@ -155,10 +155,48 @@
     return found;
   }
 
-  // Elements with more inside than they have room for, and elements that stick out of `root` to the sides.
-  function overflow(root) {
+  // Texts and controls as [element, text, boxes], a box for each line of a text.
+  function pieces(root) {
+    const found = [];
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+      const node = walker.currentNode;
+      if (!node.data.trim() || node.parentElement.closest('style, script, select, textarea')) continue;
+      const range = document.createRange();
+      range.selectNodeContents(node);
+      const boxes = [...range.getClientRects()].map((box) => seen(box, node.parentElement)).filter(Boolean);
+      if (boxes.length) found.push([node.parentElement, node.data.trim(), boxes]);
+    }
+    for (const one of root.querySelectorAll('input, select, textarea, button, img'))
+      if (isSeen(one)) found.push([one, one.textContent || one.value || one.alt || '', [one.getBoundingClientRect()]]);
+    return found;
+  }
+
+  // Texts and controls that lie over one another, and texts squeezed into a column of a few letters.
+  function crowding(root) {
     base = root;
     const found = [];
+    const all = pieces(root);
+    const meet = (a, b) =>
+      Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
+    all.forEach(([element, text, boxes], i) => {
+      const lines = new Set(boxes.map((box) => Math.round(box.top))).size;
+      if (lines >= 4 && text.length / lines < 6)
+        found.push({ kind: 'squeezed', where: where(element), text: text.slice(0, 60), needs: text.length, has: lines });
+      for (const [other, words, others] of all.slice(i + 1)) {
+        if (element.contains(other) || other.contains(element)) continue;
+        if (boxes.some((a) => others.some((b) => meet(a, b))))
+          found.push({ kind: 'overlap', where: `${where(element)} and ${where(other)}`,
+            text: `${text.slice(0, 30)} / ${words.slice(0, 30)}`, needs: 0, has: 0 });
+      }
+    });
+    return found;
+  }
+
+  // Elements with more inside than they have room for, elements that stick out of `root` to the sides, and crowding.
+  function overflow(root) {
+    base = root;
+    const found = crowding(root);
     const frame = root.getBoundingClientRect();
     for (const element of inside(root)) {
       const style = getComputedStyle(element);

@@ -22,6 +22,8 @@ _OPERATED = {
     "option", "PopUpButton", "progressbar", "radio", "searchbox", "slider", "spinbutton", "switch", "tab",
     "textbox", "ToggleButton",
 }  # fmt: skip
+#: How long there may be nothing to be seen.
+_PATIENCE_S = 5.0
 #: How long a mark of focus may take to fade in.
 _FADE_S = 1.0
 _SCRIPT = Path(__file__).with_name("measures.js").read_text(encoding="utf-8")
@@ -39,26 +41,45 @@ def faults(panel: Locator, *, controls: int) -> list[str]:
 
 def contrasts(panel: Locator) -> list[dict[str, Any]]:
     """Every text that is seen, with its contrast ratio, kind and colours, and whether it is disabled."""
-    return list(_measure(panel, "contrast"))
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        # a page that draws itself anew shows nothing for a moment
+        found = list(_measure(panel, "contrast"))
+        if found or time.monotonic() > deadline_s:
+            return found
 
 
 def contrast_faults(panel: Locator) -> list[str]:
     """Texts with a contrast below `CONTRAST`, placeholders and disabled controls among them."""
+    found = contrasts(panel)
+    if not found:
+        return ["no text is seen"]
     return [
         f"{one['kind']}{' (disabled)' * one['disabled']} {one['text']!r} in {one['where']} has contrast "
         f"{one['ratio']}: {one['front']} on {'an image over ' * one['image']}{one['behind']}"
-        for one in contrasts(panel)
+        for one in found
         if one["ratio"] < CONTRAST or one["image"]
     ]
 
 
 def overflow_faults(panel: Locator, but: Sequence[str] = ()) -> list[str]:
-    """What is cut off, needs a scroll bar, or sticks out of the panel; `but` are kinds that may."""
+    """What is cut off, needs a scroll bar, sticks out of the panel, lies over something else, or is squeezed.
+
+    `but` are kinds that may.
+    """
     return [
-        f"{one['kind']}: {one['where']} {one['text']!r} needs {one['needs']:g} px and has {one['has']:g}"
+        f"{one['kind']}: {one['where']} {one['text']!r} {_room(one)}"
         for one in _measure(panel, "overflow")
         if one["kind"] not in but
     ]
+
+
+def _room(one: dict[str, Any]) -> str:
+    if one["kind"] == "overlap":
+        return "lie over one another"
+    if one["kind"] == "squeezed":
+        return f"has {one['has']} lines for {one['needs']} letters"
+    return f"needs {one['needs']:g} px and has {one['has']:g}"
 
 
 def name_faults(panel: Locator) -> list[str]:

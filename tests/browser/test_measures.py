@@ -49,6 +49,9 @@ def panel_of(page):
     return panel
 
 
+KINDS = ("wide", "high", "outside", "field", "placeholder", "squeezed", "overlap")
+
+
 def with_extra(html):
     return GOOD.replace("</div>\n\n", "</div>").replace("  <h3>", f"  {html}\n  <h3>")
 
@@ -107,6 +110,11 @@ def test_what_is_scrolled_out_of_sight_is_measured(panel_of):
     assert len(measures.contrast_faults(panel_of(frame + page))) == 1
 
 
+def test_a_page_without_text_is_a_fault(panel_of, monkeypatch):
+    monkeypatch.setattr(measures, "_PATIENCE_S", 0.0)
+    assert measures.contrast_faults(panel_of('<div id="panel"><p hidden>words</p></div>')) != []
+
+
 def test_text_over_a_picture_is_a_fault_as_its_contrast_is_unknown(panel_of):
     panel = panel_of(with_extra('<p style="background-image: linear-gradient(red, blue)">over it</p>'))
     assert any("an image over" in fault for fault in measures.contrast_faults(panel))
@@ -118,6 +126,9 @@ def test_text_over_a_picture_is_a_fault_as_its_contrast_is_unknown(panel_of):
         ('<p style="width: 600px">wide</p>', "outside"),
         ('<p style="CUT; text-overflow: ellipsis">cut off words</p>', "wide"),
         ('<button style="CUT">a long inscription</button>', "wide"),
+        ('<p style="width: 1em; overflow-wrap: anywhere">a letter a line</p>', "squeezed"),
+        ('<p style="width: 5em; height: 1em">one line and another</p><b>below</b>', "overlap"),
+        ('<p style="height: 1em; margin: 0">first<br>second<br>third</p><button>pressed</button>', "overlap"),
         ('<div style="height: 20px; overflow: auto"><p>one</p><p>two</p></div>', "high"),
         ('<p style="position: relative; left: -30px; width: 60px">left</p>', "outside"),
         ('<input aria-label="x" style="width: 60px" value="a very long value of a field">', "field"),
@@ -129,7 +140,7 @@ def test_what_is_cut_off_or_sticks_out_is_found(panel_of, html, kind):
     panel = panel_of(with_extra(html.replace("CUT", "white-space: nowrap; width: 50px; overflow: hidden")))
     faults = measures.overflow_faults(panel)
     assert [fault for fault in faults if fault.startswith(kind)], faults
-    assert measures.overflow_faults(panel, but=["wide", "high", "outside", "field", "placeholder"]) == []
+    assert measures.overflow_faults(panel, but=KINDS) == []
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-#: Time for what needs the cluster and its tasks, of 50 ms each, on a busy machine.
-CLUSTER_MS = 30_000
 #: Of the page. JupyterLab's own margins leave 284, 620 and 1020 px to the panel.
 WIDTHS = (400, 800, 1200)
-#: One job has all nodes and one waits for two of them, as nobody is resized who ends within an hour.
+#: One job has all nodes, for two minutes at least, and one waits for two of them, as nobody is resized who
+#: ends within an hour.
 CLUSTER = """
 import time
 import dask_hpc
@@ -31,7 +30,7 @@ policy = {"policy": "pwma-fpsma", "params": {"min_remaining_s": "1 h"}}
 rt = dask_hpc.install(client, policy=policy)
 
 def step(i):
-    time.sleep(0.05)
+    time.sleep(0.1)
 
 with rt.job("heat", min_nodes=1, max_nodes=4, walltime="30 min"):
     heat = client.map(step, range(6000), key="heat")
@@ -77,7 +76,7 @@ def test_a_person_tunes_a_cluster(open_notebook, screenshots):
 
     panel = Panel(open_notebook(CLUSTER, PANEL))
     box = panel.box
-    expect(panel.job("heat")).to_contain_text("4 (malleable: 1 to 4)", timeout=CLUSTER_MS)
+    expect(panel.job("heat")).to_contain_text("4 (malleable: 1 to 4)")
     expect(panel.job("late")).to_contain_text("pending")
 
     # what is wrong is said in its row, and cannot be had
@@ -96,7 +95,7 @@ def test_a_person_tunes_a_cluster(open_notebook, screenshots):
     # the effect is predicted, and nothing is changed
     panel.button("Simulate").click()
     effect = box.get_by_role("table", name=re.compile("^Metrics of"))
-    expect(effect).to_contain_text("Makespan", timeout=CLUSTER_MS)
+    expect(effect).to_contain_text("Makespan")
     expect(effect.locator("tbody tr", has_text="Mean wait")).to_contain_text("better")
     expect(panel.job("heat")).to_contain_text("4 (malleable")
 
@@ -113,12 +112,12 @@ def test_a_person_tunes_a_cluster(open_notebook, screenshots):
     panel.keep(screenshots / "panel-asks.png")
     panel.button("Go ahead").click()
     expect(box).to_contain_text("Applied.")
-    expect(panel.job("heat")).to_contain_text("2 (malleable: 1 to 4)", timeout=CLUSTER_MS)
-    expect(panel.job("heat")).to_contain_text("1 down", timeout=CLUSTER_MS)
-    expect(panel.job("late")).to_contain_text("running", timeout=CLUSTER_MS)
+    expect(panel.job("heat")).to_contain_text("2 (malleable: 1 to 4)")
+    expect(panel.job("heat")).to_contain_text("1 down")
+    expect(panel.job("late")).to_contain_text("running")
     # the same can be seen, and heard, in the view of sizes, a little later
-    sizes = re.compile(r"heat: 4 nodes from \d+ s ago; 2 nodes from [3-9] s ago")
-    expect(box.get_by_role("img", name=sizes)).to_be_visible(timeout=CLUSTER_MS)
+    sizes = re.compile(r"heat: 4 nodes from .+ ago; 2 nodes from (?![0-2] s).+ ago")
+    expect(box.get_by_role("img", name=sizes)).to_be_visible()
     panel.keep(screenshots / "panel.png")
 
     panel.button("Revert").click()
@@ -150,7 +149,7 @@ def test_everything_is_readable_and_reached(open_notebook, screenshots, dark):
 
     guard.fill("0 s")
     panel.button("Simulate").click()
-    expect(box).to_contain_text("Predicted effect", timeout=CLUSTER_MS)
+    expect(box).to_contain_text("Predicted effect")
     panel.button("Apply to cluster").click()
     expect(panel.button("Go ahead")).to_be_visible()
     texts = {one["text"] for one in measures.contrasts(box)}
@@ -159,6 +158,15 @@ def test_everything_is_readable_and_reached(open_notebook, screenshots, dark):
     guard.fill("soon")
     expect(box.get_by_role("alert")).to_be_visible()
     measure("error", controls=10)
+    assert not faults, "\n".join(faults)
+
+
+def test_the_form_of_every_policy_is_readable(open_notebook):
+    from playwright.sync_api import expect
+
+    panel = Panel(open_notebook(CLUSTER, PANEL))
+    box = panel.box
+    faults = []
     form = box.locator(".dask-hpc-form")
     policy = box.get_by_label("Policy", exact=True)
     names = [text.strip() for text in policy.locator("option").all_inner_texts()]
@@ -186,10 +194,10 @@ def test_a_page_that_is_loaded_again_shows_the_panel_as_it_is(open_notebook):
     lab.save()
     lab.reload()
     panel = Panel(lab)
-    expect(panel.box.get_by_label(GUARD)).to_have_value("soon", timeout=CLUSTER_MS)
+    expect(panel.box.get_by_label(GUARD)).to_have_value("soon")
     expect(panel.box.get_by_role("alert")).to_contain_text("'soon'")
     panel.box.get_by_label(GUARD).fill("0 s")
     expect(panel.box.get_by_role("alert")).to_have_count(0)
     panel.button("Apply to cluster").click()
     panel.button("Go ahead").click()
-    expect(panel.job("heat")).to_contain_text("1 down", timeout=CLUSTER_MS)
+    expect(panel.job("heat")).to_contain_text("1 down")

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import jupyter_server
+import lab_server
 import psutil
 import pytest
 
@@ -17,21 +17,30 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def lab():
-    if why := jupyter_server.missing():
+    if why := lab_server.missing():
         pytest.skip(why)
-    return jupyter_server.JupyterServer([])
+    return lab_server.JupyterServer([])
+
+
+def kernel_of(lab):
+    """The process of its one kernel."""
+    found = []
+    for process in lab.processes():
+        # others come and go
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process] if "ipykernel_launcher" in " ".join(process.cmdline()) else []
+    (kernel,) = found
+    return kernel
 
 
 def test_its_kernels_end_with_it_also_when_a_test_fails(lab):
-    before = set(psutil.Process().children(recursive=True))
     with contextlib.suppress(ZeroDivisionError), lab:
         lab.start_kernel()
-        started = set(psutil.Process().children(recursive=True)) - before
-        kernels = [one for one in started if "ipykernel_launcher" in " ".join(one.cmdline())]
-        assert kernels
-        sockets = [socket for child in started for socket in child.net_connections()]
+        started = lab.processes()
+        kernel = kernel_of(lab)
+        sockets = [socket for one in (started[0], kernel) for socket in one.net_connections()]
         listening = {socket.laddr.ip for socket in sockets if socket.status == "LISTEN"}
-        folder = Path(kernels[0].environ()["HOME"])
+        folder = Path(kernel.environ()["HOME"])
         assert folder.is_dir()
         0 / 0  # noqa: B018
     assert listening == {"127.0.0.1"}
@@ -46,12 +55,7 @@ def test_it_has_nothing_of_whoever_runs_the_tests(lab, monkeypatch):
     monkeypatch.setenv("DASK_HPC__POLICY", "easy")
     with lab:
         lab.start_kernel()
-        (kernel,) = [
-            one
-            for one in psutil.Process().children(recursive=True)
-            if "ipykernel_launcher" in " ".join(one.cmdline())
-        ]
-        environment = kernel.environ()
+        environment = kernel_of(lab).environ()
     assert environment["HOME"] != os.environ.get("HOME")
     assert environment["JUPYTER_CONFIG_DIR"] != "/nowhere"
     assert "DASK_HPC__POLICY" not in environment

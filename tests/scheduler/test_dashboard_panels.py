@@ -284,6 +284,28 @@ async def test_a_panel_that_fails_says_so_once_and_stops(c, s, a):
         assert log.getvalue().count("cannot be shown any more") == 1
 
 
+def test_the_heading_tells_of_a_policy_that_fails_and_of_jobs_that_are_not_drawn():
+    panel = panel_documents.JobsPanel(10.0, dark=False)
+    summary = {"jobs_running": 13, "jobs_pending": 2, "idle_nodes": None, "pool_nodes": 1}
+    panel._set_title({**summary, "policy": {"policy": "easy"}, "policy_failure": "ZeroDivisionError"}, 3)
+    assert panel.root.title.text == (
+        "13 running, 2 waiting\n1 node, easy; 3 jobs not shown; the policy fails: jobs keep their nodes"
+    )
+
+
+@live(1, scheduler_kwargs=DASHBOARD)
+async def test_decisions_are_plain_text_without_the_package_of_the_panel(c, s, a):
+    rt = await dask_hpc.install(c)
+    async with rt.job(EVIL, nodes=1) as job:
+        await started(s, job)
+        panel = panel_documents.DecisionsPanel(10.0, dark=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(panel_documents, "html", lambda *arguments: None)
+            panel.show(service.of(s))
+    assert panel.root.text.startswith("<pre>&lt;script&gt;")
+    assert "start" in panel.root.text
+
+
 @live(1, scheduler_kwargs=DASHBOARD)
 async def test_the_page_is_dark_when_asked_for(c, s, a):
     await dask_hpc.install(c)
@@ -332,6 +354,13 @@ def _other_menu(patch):
     patch.setattr(pages, "template_variables", lambda scheduler: {"plots": ()})
 
 
+def _broken_menu(patch):
+    def fail(scheduler):
+        raise OSError("no menu today")
+
+    patch.setattr(pages, "template_variables", fail)
+
+
 def _fails_halfway(patch):
     patch.setattr(panels, "PANELS", {**panels.PANELS, "/individual-hpc-more": "HPC More"})
 
@@ -350,6 +379,7 @@ def _not_served(patch):
         (_other_parameters, "no parameter prefix"),
         (_no_menu, "template_variables is missing"),
         (_other_menu, "menu of the dashboard is not as expected"),
+        (_broken_menu, "no menu today"),
         (_fails_halfway, "does not list /individual-hpc-more"),
         (_not_served, "served enough"),
     ],
@@ -379,6 +409,33 @@ def test_a_dashboard_of_another_shape_is_left_alone_with_a_warning(trouble, said
     on_a_scheduler()
 
 
+@live(1, scheduler_kwargs=DASHBOARD)
+async def test_the_runtime_can_be_switched_off_when_its_panels_cannot(c, s, a):
+    rt = await dask_hpc.install(c)
+    with pytest.MonkeyPatch.context() as patch, captured_logger(panels.logger) as log:
+        _broken_menu(patch)
+        await rt.uninstall()
+    assert service.RPC not in s.handlers
+    assert "could not be taken off" in log.getvalue()
+    assert [await code_of(s, path) for path in PATHS] == [404, 404]
+
+
+@live(1, scheduler_kwargs=DASHBOARD)
+async def test_every_difference_of_the_dashboard_is_told(c, s, a):
+    assert panels.check(s, panels._stock(s)) == []
+    other = SimpleNamespace(applications=(), app_paths={"/status"}, prefix=None)
+    plain = SimpleNamespace(applications={"/status": None}, app_paths={"/status"}, prefix="")
+    server = SimpleNamespace(http_application=SimpleNamespace())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "template_variables", lambda scheduler: {"plots": []})
+        assert panels.check(server, other) == [
+            "the HTTP server takes no further application",
+            "Bokeh does not list its pages as expected",
+            "BokehTornado.prefix is missing",
+        ]
+        assert panels.check(s, plain) == ["pages of the dashboard are not called as expected"]
+
+
 _WITHOUT_BOKEH = """
 import logging, sys, warnings
 class Absent:
@@ -397,6 +454,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_without_bokeh_nothing_happens(repository):
     roots = [str(repository), str(repository / "policies"), str(repository / "widgets")]
     done = subprocess.run(

@@ -38,6 +38,8 @@ async def test_reductions_of_a_round_end_before_its_starts_begin(c, s, *workers,
             await until(lambda: state_of(s, a) == "running", "one has shrunk")
             assert state_of(s, wide) == "pending"
             assert engine(s).state.nodes_up(record(s, wide)) == 0
+            targets = {row["id"]: row["target_nodes"] for row in await rt.jobs()}
+            assert targets == {a.id: None, b.id: 1, wide.id: 4}
             gates[1].open()
             await wide.wait(20)
     assert await future == 2

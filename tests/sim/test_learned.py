@@ -85,6 +85,30 @@ def test_plain_work_is_left_as_it_is():
     assert view.jobs == (plain,)
 
 
+def test_what_is_under_way_is_taken_as_done():
+    # b is shrinking from 3 to 1 node, c waits for two of them; a had shrunk before, its node is set aside
+    a = job(id="a", nodes=1, unfinished_tasks=4)
+    b = job(id="b", state="adapting", nodes=3, unfinished_tasks=6)
+    c = job(id="c", state="adapting", nodes=0, start_s=None, start_nodes=2, unfinished_tasks=8)
+    nodes = tuple(NodeView(id=f"n{i}", state="draining" if i > 2 else "up") for i in range(5))
+    plain = JobView(id="default", is_default=True, nodes=0, min_nodes=1)
+    rows = [
+        row("a", ended=10, mean_s=1.0, target_nodes=None),
+        row("b", ended=10, mean_s=1.0, target_nodes=1),
+        row("c", held_task_s=1.0, target_nodes=2),
+    ]
+    view, found = learn(ClusterSnapshot(now_s=100.0, nodes=nodes, jobs=(a, b, c)), rows, 77.0)
+    assert [(one.state, one.nodes, one.start_s) for one in view.jobs] == [
+        ("running", 1, 90.0),
+        ("running", 1, 90.0),
+        ("running", 2, 100.0),
+    ]
+    assert view.idle_nodes == 1
+    assert [(one.nodes, one.remaining_s) for one in found] == [(1, 4.0), (1, 6.0), (2, 4.0)]
+    view, _ = learn(ClusterSnapshot(now_s=100.0, nodes=nodes, jobs=(a, b, c, plain)), rows, 77.0)
+    assert view.idle_nodes == 0, "what plain work keeps is nobody's"
+
+
 @pytest.mark.parametrize("assumed_s", [0.0, -1.0, inf, float("nan")])
 def test_an_assumption_is_a_time(assumed_s):
     with pytest.raises(ValueError, match="assumed_s"):

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty
@@ -74,6 +74,16 @@ class RealKernel:
         if error:
             raise CellError(error)
         return "".join(printed)
+
+    def hear(self, right: Callable[[str, dict[str, Any]], bool]) -> None:
+        """Wait until the page is told what `right` takes, given the type and content of a message."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline_s:
+            message = self.client.get_iopub_msg(timeout=PATIENCE_S)
+            self.heard.append((message["msg_type"], message["content"]))
+            if right(*self.heard[-1]):
+                return
+        raise TimeoutError(f"not heard for {PATIENCE_S:g} s")
 
     def run(self, code: str, timeout_s: float = PATIENCE_S) -> str:
         """Run a cell; gives what it printed."""

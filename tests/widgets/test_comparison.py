@@ -84,6 +84,13 @@ def test_what_a_run_does_not_have_is_not_available():
     assert not [row for row in rows(comparison.metrics({"never": never})) if row[0] == "Makespan"]
 
 
+def test_large_numbers_are_written_out():
+    waited = result(ran("a", 0, 98_765, 98_775, expansions=1_234))
+    _, *body = rows(comparison.metrics({"x": waited}))
+    assert ["Mean bounded slowdown", "9,878"] in body
+    assert ["Expansions", "1,234"] in body
+
+
 def test_when_each_job_ends():
     stuck = result(ran("b", 0, 0, 150), ran("a", 0, None, None, state="pending"))
     head, *body = rows(comparison.jobs({"after": AFTER, "beside": BESIDE, "stuck": stuck}, {}))

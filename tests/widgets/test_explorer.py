@@ -143,6 +143,8 @@ def test_a_file_is_looked_for_while_it_is_typed(explorer, tmp_path, monkeypatch)
         assert explorer.run.disabled == said.startswith("Error")
     # what is typed for a file does not matter to a builtin workload, and is still there afterwards
     form.path.value = "x.csv"
+    with pytest.raises(ValueError, match=r"x\.csv: unknown kind of workload"):
+        form.model.arguments()
     form.name.value = "poisson"
     assert not explorer.run.disabled
     form.name.value = FILE
@@ -252,9 +254,12 @@ def test_a_run_compares_what_was_chosen(explorer):
     starts = {name: [run.start_s for run in one.runs] for name, one in explorer._outcome.runs.items()}
     assert starts == {"fcfs": [0, 4, 4, 8], "easy": [0, 4, 0, 8]}
     said = text(explorer.results.value)
-    assert "figure-5-1: 4 jobs, none of them can change size while they run; a machine of 10 nodes." in said
+    assert "figure-5-1: 4 jobs, none of them can change size while they run, submitted within 0 s" in said
+    assert "a machine of 10 nodes." in said
     assert "Mean wait 4 s 3 s (-25.0 %, better)" in said
     assert "J3 in 8 s in 4 s (4 s sooner)" in said
+    # what was not asked for is not mentioned
+    assert "declared malleable" not in said
     assert text(explorer.says.value) == "Done."
     assert 'role="status"' in explorer.says.value
     assert explorer.stale.value == ""
@@ -263,6 +268,25 @@ def test_a_run_compares_what_was_chosen(explorer):
     assert twin.startswith("Workload and policies What Chosen Workload builtin:figure-5-1 Machine none")
     assert "Policy 2 easy: " in twin
     assert "Mean wait 4 s 3 s (-25.0 %, better)" in twin
+
+
+def test_a_workload_can_be_looked_at_before_anything_runs(explorer, tmp_path, monkeypatch):
+    monkeypatch.setattr(exploration, "simulate", None)
+    explorer.workload.name.value = "five-jobs"
+    explorer.look.click()
+    assert text(explorer.says.value) == (
+        "five-jobs: 5 jobs, 5 of them can change size while they run, submitted within 6.67 min; "
+        "a machine of 16 nodes. "
+        "run times chosen by us: 700, 200, 600, 700 and 400 s; the source publishes none."
+    )
+    assert explorer.results.value == ""
+    bad = tmp_path / "bad.swf"
+    bad.write_text("1 2 3\n")
+    of_file(explorer, bad)
+    explorer.look.click()
+    assert text(explorer.says.value).startswith(f"Error: not read: {bad}, line 1")
+    explorer.workload.path.value = ""
+    assert explorer.look.disabled
 
 
 def test_settings_reach_the_simulator(explorer):
@@ -316,9 +340,9 @@ def test_every_kind_of_file_is_run(explorer, tmp_path):
         of_file(explorer, tmp_path / name)
         explorer.run.click()
         assert text(explorer.says.value) == "Done.", name
-        assert "1 job, none of them can change size while they run; a machine of 4 nodes" in text(
-            explorer.results.value
-        )
+        said = text(explorer.results.value)
+        assert "1 job, none of them can change size while they run, submitted within 0 s" in said
+        assert "a machine of 4 nodes" in said
         assert explorer._outcome.runs["easy"].metrics()["makespan_s"] == 5
         assert EVIL not in explorer.results.value + explorer.html()
     assert {f".{name.rpartition('.')[2]}" for name in files(tmp_path)} < set(READERS)
@@ -367,12 +391,6 @@ def threads():
     return [one for one in threading.enumerate() if one.name == "dask-hpc-simulation"]
 
 
-def join():
-    for thread in threads():
-        thread.join(PATIENCE_S)
-    return threads() == []
-
-
 async def until(condition):
     """Let the loop go on until it has brought what is waited for."""
     async with asyncio.timeout(PATIENCE_S):
@@ -380,8 +398,12 @@ async def until(condition):
             await asyncio.sleep(0)
 
 
-def test_a_run_goes_on_beside_the_loop(explorer):
-    seen = []
+def test_a_run_goes_on_beside_the_loop(explorer, monkeypatch):
+    seen, plans = [], []
+    real = exploration.run
+    monkeypatch.setattr(
+        exploration, "run", lambda plan, progress: [plans.append(plan), real(plan, progress)][1]
+    )
     explorer.progress.observe(lambda change: seen.append(threading.get_ident()), names="value")
 
     async def main():
@@ -396,7 +418,10 @@ def test_a_run_goes_on_beside_the_loop(explorer):
     assert explorer._under_way.layout.display == "none"
     assert not explorer.run.disabled
     assert set(seen) <= {threading.get_ident()}
-    assert join()
+    assert len(plans) == 1
+    for thread in threads():
+        thread.join(PATIENCE_S)
+    assert threads() == []
 
 
 def test_progress_names_the_policy_that_runs(explorer, monkeypatch):
@@ -430,7 +455,7 @@ def test_stop_ends_a_run_at_once_and_nothing_of_it_is_kept(explorer, monkeypatch
 
     monkeypatch.setattr(exploration, "simulate", endless)
     gc.collect()
-    before = sum(isinstance(one, Result) for one in gc.get_objects())
+    before = sum(type(one) is Result for one in gc.get_objects())
 
     async def main():
         explorer.run.click()
@@ -441,13 +466,14 @@ def test_stop_ends_a_run_at_once_and_nothing_of_it_is_kept(explorer, monkeypatch
         assert not explorer.run.disabled
         assert explorer._under_way.layout.display == "none"
         explorer.stop.click()
+        # by itself: the loop goes on
+        await until(lambda: not threads())
 
     asyncio.run(main())
-    assert join()
     assert explorer.results.value == ""
     assert explorer.save.disabled
     gc.collect()
-    assert sum(isinstance(one, Result) for one in gc.get_objects()) == before
+    assert sum(type(one) is Result for one in gc.get_objects()) <= before
 
 
 def test_what_was_stopped_does_not_come_after_what_ran_later(explorer, monkeypatch):
@@ -492,9 +518,9 @@ def test_close_ends_what_is_under_way_and_takes_every_widget_away(monkeypatch):
         explorer.run.click()
         explorer.close()
         explorer.close()
+        await until(lambda: not threads())
 
     asyncio.run(main())
-    assert join()
     assert all(widget.comm is None for widget in inside)
     assert repr(explorer) == "<Explorer closed>"
 
@@ -570,6 +596,7 @@ def test_the_figure_is_also_told_in_words(explorer, monkeypatch):
     )
     assert 'src="data:image/png;base64,iVBORw0KGgo' in image
     assert image in explorer.html()
+    assert EVIL not in drawn({EVIL: explorer._outcome.runs["easy"]})
 
 
 def test_without_matplotlib_there_are_results_and_a_hint(explorer, monkeypatch):

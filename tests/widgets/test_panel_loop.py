@@ -18,7 +18,6 @@ from distributed import Client
 
 import dask_hpc
 from dask_hpc_widgets import questions
-from dask_hpc_widgets.panel import PERIOD_S
 
 PATIENCE_S = 60.0
 
@@ -46,14 +45,29 @@ def in_loop(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(test())
 
 
+class Times(list):
+    """Moments."""
+
+    hold = False
+
+
+@pytest.fixture(autouse=True)
+def _soon(request, monkeypatch):
+    """Updates come sooner than they do, but where that is the question."""
+    if "at_most_twice" not in request.node.name:
+        monkeypatch.setattr("dask_hpc_widgets.panel.PERIOD_S", 0.05)
+
+
 @pytest.fixture
 def asked(monkeypatch):
-    """When the cluster answered what is shown."""
-    times: list[float] = []
+    """When the cluster answered what is shown; while `hold` is set it answers nothing."""
+    times = Times()
     picture = questions.picture
 
     async def noted(runtime: Any) -> Any:
         answer = await picture(runtime)
+        while times.hold:
+            await asyncio.sleep(0.01)
         times.append(time.monotonic())
         return answer
 
@@ -108,7 +122,7 @@ def test_it_asks_at_most_twice_a_second_and_shows_no_more_than_it_asked(rt, aske
         panel.close()
         # a loop never wakes early by more than the resolution of its clock
         gaps = [later - first for first, later in itertools.pairwise(asked)]
-        assert min(gaps) > PERIOD_S - 0.05
+        assert min(gaps) > 0.45
         assert 0 < len(times) <= len(asked) + 1
 
     with nothing_left(rt.client):
@@ -126,11 +140,14 @@ def test_a_busy_loop_is_followed_by_one_update_with_the_latest_news(rt, asked):
         rt.update(policy="easy")
         count = len(asked)
         block_until(lambda: len(asked) >= count + 2, rt.client)
+        asked.hold = True
+        rt.client.sync(asyncio.sleep, 0)
         assert times == []
         # all that was queued while the loop was held runs in the next turns
         for _ in range(3):
             await asyncio.sleep(0)
         assert len(times) == 1
+        asked.hold = False
         assert panel.tuning.model.running["policy"] == "easy"
         await until(lambda: len(times) >= 2, "updates go on")
         panel.close()

@@ -32,8 +32,9 @@ def job(id="j", **more):
     return JobView(id=id, **{**fields, **more})
 
 
-def row(id="j", tasks=0, compute_s=0.0, closed=False):
-    return {"id": id, "closed": closed, "phases": [{"tasks": tasks, "compute_s": compute_s}]}
+def row(id="j", tasks=0, compute_s=0.0, closed=False, held_task_s=None):
+    phases = [{"tasks": tasks, "compute_s": compute_s}]
+    return {"id": id, "closed": closed, "phases": phases, "held_task_s": held_task_s}
 
 
 def view(*jobs, nodes=4, **more):
@@ -56,6 +57,8 @@ LEFT_S = 10 * 3.0 / 4
         # more may come than was submitted: earlier runs know better
         ("recorded", "fair", 40.0, job(recorded_s=120.0, remaining_s=40.0), row(tasks=2, compute_s=6.0)),
         ("recorded", "fair", 0.0, job(recorded_s=120.0, remaining_s=-9.0), row()),
+        ("alike", "fair", 10 * 2.0 / 4, job(), row(held_task_s=2.0)),
+        ("alike", "fair", 10 * 2.0 / 4, job(walltime_s=900.0), row(held_task_s=2.0, closed=True)),
         ("others", "poor", 10 * 5.0 / 4, job(), row()),
         ("others", "poor", 10 * 5.0 / 4, job(walltime_s=900.0), {}),
         ("walltime", "poor", 820.0, job(unfinished_tasks=0, remaining_s=820.0), row()),
@@ -133,7 +136,11 @@ jobs = st.builds(
 phases = st.fixed_dictionaries({"tasks": counts, "compute_s": times})
 rows = st.fixed_dictionaries(
     {"id": st.sampled_from(["a", "b", "d"])},
-    optional={"closed": st.booleans(), "phases": st.lists(phases, max_size=3)},
+    optional={
+        "closed": st.booleans(),
+        "phases": st.lists(phases, max_size=3),
+        "held_task_s": st.none() | times,
+    },
 )
 
 

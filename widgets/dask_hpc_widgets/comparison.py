@@ -36,7 +36,7 @@ def _share(value: float) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.3g}"
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 _METRICS = (

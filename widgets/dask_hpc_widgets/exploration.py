@@ -83,6 +83,18 @@ def _numbered(i: int, names: Sequence[str], specs: Sequence[Mapping[str, Any]]) 
     return names[i] if number == 1 else f"{names[i]} #{number}"
 
 
+def read(plan: Plan) -> str:
+    """Read or generate the workload alone; gives what it is, in sentences.
+
+    Raises
+    ------
+    WorkloadError
+        As `run`.
+    """
+    workload, machine = prepare(**plan.workload)
+    return " ".join([about(workload, machine), *(f"{note.rstrip('.')}." for note in workload.notes)])
+
+
 def run(plan: Plan, progress: Progress = lambda share: None) -> Outcome:
     """Read or generate the workload and run every policy on it.
 
@@ -110,10 +122,13 @@ def run(plan: Plan, progress: Progress = lambda share: None) -> Outcome:
 
 def about(workload: Workload, machine: Machine) -> str:
     """A workload and its machine in a sentence."""
-    resizable = sum(job.kind in ("malleable", "evolving") for job in workload.jobs)
+    jobs = workload.jobs
+    resizable = sum(job.kind in ("malleable", "evolving") for job in jobs)
     can = f"{resizable or 'none'} of them can"
+    # jobs are in order of submission
+    within = f"submitted within {markup.seconds(jobs[-1].submit_s - jobs[0].submit_s)}"
     return (
-        f"{workload.name}: {counted(len(workload.jobs), 'job')}, {can} change size while they run; "
+        f"{workload.name}: {counted(len(jobs), 'job')}, {can} change size while they run, {within}; "
         f"a machine of {counted(machine.nodes, 'node')}."
     )
 
@@ -195,7 +210,7 @@ def _figure(runs: Mapping[str, Result]) -> str:
         return markup.soft("There is no figure: it needs matplotlib, pip install 'dask-hpc[plot]'.")
     data = base64.b64encode(plots.png(plots.usage_figure(runs))).decode("ascii")
     return (
-        f'<img style="max-width: 100%; height: auto" alt="{escape(_words(runs))}" '
+        f'<img style="width: 100%; max-width: 36rem; height: auto" alt="{escape(_words(runs))}" '
         f'src="data:image/png;base64,{data}">'
     )
 

@@ -14,6 +14,7 @@ import ipywidgets as widgets
 
 from dask_hpc.errors import DaskHPCError
 from dask_hpc_widgets import background, exploration, markup
+from dask_hpc_widgets.background import Progress
 from dask_hpc_widgets.exploration import Outcome, Plan
 from dask_hpc_widgets.form import LABELLED, below, row
 from dask_hpc_widgets.markup import escape
@@ -49,11 +50,14 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
     def __init__(self, workload: str | Path, policies: Sequence[Any]) -> None:
         self.workload = WorkloadForm(WorkloadModel(workload), self._edited)
         self.policies = PoliciesForm(policies, self._edited)
+        self.look = _button(
+            "Read workload", "Say what the workload holds and on what machine; simulates nothing"
+        )
         self.run = _button("Run", "Simulate the workload under each policy and compare", "primary")
         #: Why nothing can be run; empty when it can.
         self.why = widgets.HTML(layout=_FULL)
         self.progress = widgets.FloatProgress(
-            max=1.0, description="Simulating", style={"description_width": "initial"}
+            max=1.0, description="Progress", style={"description_width": "initial"}
         )
         self.stop = _button("Stop", "End the simulation; nothing of it is kept")
         self._under_way = widgets.HBox([self.progress, self.stop], layout={**_WRAP, "display": "none"})
@@ -90,7 +94,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
                 self.workload.box,
                 widgets.HTML(markup.part("<h3>Policies</h3>")),
                 self.policies.box,
-                widgets.HBox([self.run, self.why], layout=_WRAP),
+                widgets.HBox([self.run, self.look, self.why], layout=_WRAP),
                 self.says,
                 self._under_way,
                 self.stale,
@@ -102,6 +106,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             layout={"width": "auto", "max_width": "80rem"},
         )
         self.add_class("dask-hpc-explorer").add_class("dask-hpc-controls")
+        self.look.on_click(lambda _: self._look())
         self.run.on_click(lambda _: self._run())
         self.stop.on_click(lambda _: self._stop())
         self.save.on_click(lambda _: self._save())
@@ -160,7 +165,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
     def _enable(self) -> None:
         wrong = self._wrong()
         self._plan = None if wrong else self._chosen()
-        self.run.disabled = bool(wrong) or self._turn is not None
+        self.run.disabled = self.look.disabled = bool(wrong) or self._turn is not None
         self.save.disabled = self._outcome is None or self._turn is not None
         _set(self.why, markup.part(markup.soft(f"To run, mend what is {wrong}.")) if wrong else "")
         stale = self._stale()
@@ -172,6 +177,20 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         return markup.soft("The choices have changed since these results: run again to see their effect.")
 
     # ---------------------------------------------------------------- running
+
+    def _look(self) -> None:
+        plan = self._plan
+        if plan is None or self._turn is not None:
+            return
+
+        def ended(found: Any) -> None:
+            if isinstance(found, Exception):
+                _set(self.says, markup.part(markup.alert(f"not read: {_reason(found)}")))
+            else:
+                _set(self.says, _status(found))
+
+        self._show_work()
+        self._begin(lambda _: exploration.read(plan), lambda _: None, ended)
 
     def _run(self) -> None:
         plan = self._plan
@@ -190,13 +209,11 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
                 _set(self.says, markup.part(markup.alert(f"not run: {_reason(outcome)}")))
                 return
             self._outcome = outcome
+            _set(self.saved, "")
             _set(self.says, _status("Done."))
             _set(self.results, markup.part(outcome.html))
 
-        self.progress.value = 0.0
-        self._under_way.layout.display = "flex"
-        _set(self.saved, "")
-        _set(self.says, _status("Reading the workload."))
+        self._show_work()
         self._begin(lambda progress: exploration.run(plan, progress), progressed, ended)
 
     def _save(self) -> None:
@@ -214,11 +231,13 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
 
         self._begin(lambda _: exploration.save(outcome, path, replace=replace), lambda _: None, ended)
 
+    def _show_work(self) -> None:
+        self.progress.value = 0.0
+        self._under_way.layout.display = "flex"
+        _set(self.says, _status("Reading the workload."))
+
     def _begin(
-        self,
-        function: Callable[[background.Progress], Any],
-        progressed: background.Progress,
-        ended: Callable[[Any], None],
+        self, function: Callable[[Progress], Any], progressed: Progress, ended: Callable[[Any], None]
     ) -> None:
         """Do it beside the kernel's loop; what comes of it is dropped once it is given up."""
         turn = self._turn = object()
@@ -253,11 +272,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         self._give_up()
         _set(self.says, _status("Stopped; nothing of it was kept."))
         self._enable()
-
-
-def opened(workload: str | Path, policies: Sequence[Any]) -> Explorer:
-    """An explorer that begins with these; see `Explorer`."""
-    return Explorer(workload, policies)
 
 
 def _button(label: str, tooltip: str, style: str = "") -> Any:

@@ -76,6 +76,8 @@ CSS = """
 .dask-hpc-controls .widget-checkbox { padding-left: 3px; }
 .dask-hpc-controls .widget-dropdown > select { appearance: auto; background-image: none;
   min-height: var(--jp-widgets-inline-height, 28px); }
+.dask-hpc-controls .widget-hbox > .widget-html { flex: 1 1 20rem; }
+.dask-hpc-controls > .widget-button, .dask-hpc-controls .widget-vbox > .widget-button { align-self: start; }
 @container (max-width: 420px) {
   .dask-hpc-controls .widget-inline-hbox { flex-wrap: wrap; height: auto; }
   .dask-hpc-controls .widget-inline-hbox > .widget-label { width: 100% !important; text-align: left; }

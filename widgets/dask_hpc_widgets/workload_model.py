@@ -42,7 +42,7 @@ SETTINGS = Parameters(
             "adaptation", "none", ("none", "published"), label="Cost of a resize",
             help="how long a resize holds a job up: not at all, or times that were published (Chadha 2019)",
         ),
-        Int("seed", 0, lo=0, hi=2**63 - 1, label="Seed", help="of everything random"),
+        Int("seed", 0, lo=0, hi=2**31 - 1, label="Seed", help="of everything random"),
     )
 )  # fmt: skip
 

@@ -119,15 +119,20 @@ class JupyterServer:
         for kernel in self._call("api/kernels"):
             self._call(f"api/kernels/{kernel['id']}", "DELETE")
 
+    def processes(self) -> list[psutil.Process]:
+        """The server, its kernels, and what these have started."""
+        assert self._process is not None
+        try:
+            server = psutil.Process(self._process.pid)
+            return [server, *server.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
     def stop(self) -> None:
         """End the server, its kernels and what these have started. Again: nothing."""
         if self._process is None:
             return
-        try:
-            ours = [psutil.Process(self._process.pid)]
-            ours += ours[0].children(recursive=True)
-        except psutil.NoSuchProcess:
-            ours = []
+        ours = self.processes()
         self._process.send_signal(signal.SIGTERM)
         _, alive = psutil.wait_procs(ours, timeout=_STOP_S)
         for process in alive:

@@ -1,0 +1,80 @@
+"""The two pages on the scheduler's dashboard, in a real browser: live, readable, and safe from names."""
+
+from __future__ import annotations
+
+import time
+
+import measures
+import pytest
+from distributed import Client
+
+import dask_hpc
+
+pytestmark = pytest.mark.browser
+
+#: Runs when it is taken for markup: the page then complains.
+EVIL = "<img src=x onerror=\"console.error('evil')\">"
+TIMEOUT_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        dask_hpc.LocalCluster(
+            n_workers=3, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def run_job(client, name):
+    """A job that starts and ends."""
+    runtime = dask_hpc.runtime(client)
+    with runtime.job(name, min_nodes=1, max_nodes=3) as job:
+        client.submit(len, name, pure=False).result(timeout=30)
+    job.wait(30)
+    return job.id
+
+
+def opened(pages, client, path, width=1200, dark=False):
+    page = pages.open(width=width, dark=dark)
+    port = client.cluster.scheduler.http_server.port
+    page.goto(f"http://127.0.0.1:{port}/{path}?minutes=2{'&theme=dark' if dark else ''}")
+    return page
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1200])
+def test_pages_can_be_read(pages, client, screenshots, width, dark):
+    job = run_job(client, EVIL)
+    look = f"{width}-{'dark' if dark else 'light'}"
+    decisions = opened(pages, client, "individual-hpc-decisions", width, dark)
+    decisions.get_by_text(job).first.wait_for(timeout=TIMEOUT_MS)
+    decisions.screenshot(path=screenshots / f"dashboard-decisions-{look}.png")
+    table = decisions.locator(".dask-hpc")
+    assert len(measures.contrasts(table)) > 10
+    assert measures.contrast_faults(table) == []
+    assert measures.overflow_faults(table) == []
+    jobs = opened(pages, client, "individual-hpc-jobs", width, dark)
+    jobs.wait_for_function(_KNOWS, arg=job, timeout=TIMEOUT_MS)
+    jobs.locator("canvas").first.wait_for(timeout=TIMEOUT_MS)
+    jobs.screenshot(path=screenshots / f"dashboard-jobs-{look}.png")
+    # nothing has to be scrolled sideways
+    assert jobs.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+#: Whether the browser's copy of the document has a text.
+_KNOWS = "text => window.Bokeh?.documents[0]?.to_json_string().includes(JSON.stringify(text).slice(1, -1))"
+
+
+def test_pages_follow_the_cluster(pages, client):
+    decisions = opened(pages, client, "individual-hpc-decisions")
+    jobs = opened(pages, client, "individual-hpc-jobs")
+    decisions.locator(".dask-hpc").wait_for(timeout=TIMEOUT_MS)
+    jobs.locator("canvas").first.wait_for(timeout=TIMEOUT_MS)
+    name = f"late{time.monotonic_ns()}"
+    assert not jobs.evaluate(_KNOWS, name)
+    job = run_job(client, name)
+    decisions.get_by_text(job).first.wait_for(timeout=TIMEOUT_MS)
+    jobs.wait_for_function(_KNOWS, arg=job, timeout=TIMEOUT_MS)
