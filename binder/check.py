@@ -6,8 +6,7 @@ Conda is not needed: the packages of ``environment.yml`` are installed by pip, i
 Python that runs this. There ``postBuild`` runs, and ``start`` starts JupyterLab as Binder does; the link to
 the dashboard is followed through its proxy, and the tour is executed. Memory is what all processes of the
 session hold together (shared pages counted once), measured five times a second: a bar, not a limit that is
-enforced.
-The exit code is 1 when anything fails.
+enforced. The exit code is 1 when anything fails.
 """
 
 from __future__ import annotations
@@ -186,7 +185,8 @@ def main() -> int:
         try:
             run("environment", [sys.executable, "-m", "venv", folder / "env"], environment, folder)
             wanted = pip_requirements(listed)
-            install = [python, "-m", "pip", "install", "--quiet", *wanted]
+            # what is imported is compiled then
+            install = [python, "-m", "pip", "install", "--quiet", "--no-compile", *wanted]
             run(f"{len(wanted)} packages", install, environment, folder)
             run("postBuild", [HERE / "postBuild"], environment, ROOT)
             with jupyterlab(environment, folder / "log") as (server, address):

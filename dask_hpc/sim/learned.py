@@ -18,8 +18,9 @@ source       remaining time                                                     
 ``assumed``  nothing is known of it: what the caller says                                         poor
 ===========  ==================================================================================  ==========
 
-What is under way is taken as done: a job that is shrinking has left its nodes, one that is about to start has
-them. An average over fewer than `FEW_TASKS` tasks is no better than fair.
+An average over fewer than `FEW_TASKS` tasks is no better than fair; the mean of it and of what Dask has
+learned of tasks of their names is taken. What is under way is taken as done: a job that is shrinking has
+left its nodes, one that is about to start has them.
 """
 
 from __future__ import annotations
@@ -152,6 +153,11 @@ def _known(
     if own_s is not None and (closed or (tasks.left and job.recorded_s is None)):
         sure: Confidence = "good" if closed and tasks.ended >= FEW_TASKS else "fair"
         text = f"{left}; {tasks.ended} took {own_s:.3g} s each{more}"
+        if tasks.ended < FEW_TASKS and alike_s is not None:
+            # the first ones of a job are often slow: it has just been sent
+            text = f"{left}; {tasks.ended} took {own_s:.3g} s each, the last of their names {alike_s:.3g} s"
+            text += more
+            own_s = (own_s + alike_s) / 2
         return knowledge(tasks.left * own_s / slots, "tasks" if closed else "so-far", sure, text)
     if job.recorded_s is not None:
         return knowledge(expected_s(job), "recorded", "fair", "mean of earlier jobs of its name")

@@ -50,8 +50,16 @@ def test_a_job_that_waits_is_timed_by_earlier_tasks_of_their_names_at_its_start_
     found = known(waits, row(held_task_s=0.25))
     assert (found.source, found.confidence, found.nodes) == ("alike", "fair", 1)
     assert found.remaining_s == pytest.approx(10 * 0.25 / 2)
-    # its own tasks say more than those of others
-    assert known(waits, row(ended=5, mean_s=1.0, held_task_s=0.25)).source == "tasks"
+
+
+def test_a_few_tasks_of_its_own_are_weighed_against_the_last_ones_of_their_names():
+    runs = job(nodes=1, unfinished_tasks=10)
+    few = known(runs, row(ended=FEW_TASKS - 1, mean_s=1.0, held_task_s=0.25))
+    assert (few.source, few.confidence) == ("tasks", "fair")
+    assert few.remaining_s == pytest.approx(10 * (1.0 + 0.25) / 2 / 2)
+    assert few.text == "10 tasks left; 19 took 1 s each, the last of their names 0.25 s"
+    many = known(runs, row(ended=FEW_TASKS, mean_s=1.0, held_task_s=0.25))
+    assert many.remaining_s == pytest.approx(10 * 1.0 / 2)
 
 
 def test_earlier_jobs_of_its_name_say_more_than_tasks_alike():

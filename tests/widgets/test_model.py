@@ -6,7 +6,7 @@ import pytest
 
 from dask_hpc_policies import registry
 from dask_hpc_policies.params import ParameterError, Parameters
-from dask_hpc_widgets.model import PolicyModel, changes, title
+from dask_hpc_widgets.model import PolicyModel, changes, is_custom, title
 
 FIELDS = [
     (name, one)
@@ -155,3 +155,18 @@ def test_a_change_by_somebody_else_leaves_nothing_to_revert_and_edits_alone():
     model.type("cooldown_s", "never")
     assert model.report(CALM)
     assert model.texts["cooldown_s"] == "never"
+
+
+ALIEN = {"policy": "registered-elsewhere", "params": {"a": 1}}
+
+
+def test_a_policy_that_is_registered_on_the_cluster_alone_is_shown_and_can_be_replaced():
+    model = PolicyModel(ALIEN)
+    assert is_custom(ALIEN)
+    assert title(model.running) == "registered-elsewhere"
+    assert model.changes()[0].before == "registered-elsewhere"
+    model.load("easy")
+    model.applied(EASY)
+    assert model.previous is None, "it cannot be brought back from here"
+    assert model.report(ALIEN)
+    assert model.spec() == EASY, "what is edited stays"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ipywidgets
@@ -331,3 +332,25 @@ def test_closing_leaves_no_widget_and_twice_is_fine(rt):
     panel.tuning.apply.click()
     assert rt.status()["policy"] == before
     assert repr(panel) == "<Panel closed>"
+
+
+def test_a_policy_that_only_the_cluster_knows_is_shown_and_can_be_replaced(rt, cluster, monkeypatch):
+    status = rt.status()["policy"]
+    alien = {**status, "policy": "registered-elsewhere"}
+    picture = questions.picture
+
+    async def seen(runtime: Any) -> Any:
+        found = await picture(runtime)
+        return replace(found, status={**found.status, "policy": alien})
+
+    monkeypatch.setattr(questions, "picture", seen)
+    panel = rt.panel()
+    try:
+        assert "registered-elsewhere" in panel.head.value
+        panel._show(rt.client.sync(questions.picture, rt))
+        assert panel.trouble == ""
+        panel.tuning.form.policy.value = "easy"
+        panel.tuning.apply.click()
+        assert policy(rt) == "easy"
+    finally:
+        panel.close()

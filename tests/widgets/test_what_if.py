@@ -202,7 +202,7 @@ def test_an_object_that_runs_is_not_simulated_and_that_is_said():
     found = what_if(STATE, KNOWN, custom, MALLEABLE, ASSUMED_S)
     assert list(found.runs) == ["pwma-fpsma, as chosen"]
     assert found.notes == (
-        f"mine:{EVIL} is an object that only the cluster has: it cannot be simulated here.",
+        f"mine:{EVIL} is known to the cluster alone: it cannot be simulated here.",
     )
     assert "cannot be simulated here" in found.html()
     assert "<script" not in found.html()

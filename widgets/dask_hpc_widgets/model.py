@@ -17,7 +17,7 @@ from dask_hpc_policies import registry
 from dask_hpc_policies.params import ParameterError, Parameters
 from dask_hpc_policies.protocol import Policy
 
-#: What is edited when the cluster runs an object that no data describes.
+#: What is edited when the cluster runs what cannot be made here.
 _BEGIN_WITH = "pwma-fpsma"
 
 
@@ -40,12 +40,8 @@ class PolicyModel:
     Parameters
     ----------
     running
-        What the cluster runs now, as `Runtime.status` gives it under ``policy``.
-
-    Raises
-    ------
-    ValueError
-        When `running` is neither a policy that can be made from data nor the description of an object.
+        What the cluster runs now, as `Runtime.status` gives it under ``policy``; also what cannot be made
+        here (see `is_custom`).
     """
 
     def __init__(self, running: Mapping[str, Any]) -> None:
@@ -178,8 +174,15 @@ class PolicyModel:
 
 
 def is_custom(spec: Mapping[str, Any]) -> bool:
-    """Whether a specification only tells what an object is: it can be neither made nor edited from data."""
-    return bool(spec.get("custom")) or any(is_custom(member) for member in spec.get("policies", ()))
+    """Whether a specification only tells what the cluster has: it can be neither made nor edited here.
+
+    It is that of an object, or of a policy that is registered there and not here.
+    """
+    try:
+        registry.create(spec)
+    except ValueError:
+        return True
+    return False
 
 
 def title(spec: Mapping[str, Any]) -> str:

@@ -86,7 +86,7 @@ def what_if(
         )
     specs = {}
     if is_custom(present):
-        notes.append(f"{title(present)} is an object that only the cluster has: it cannot be simulated here.")
+        notes.append(f"{title(present)} is known to the cluster alone: it cannot be simulated here.")
     else:
         specs[f"{title(present)}, as it runs"] = present
     specs[f"{title(chosen)}, as chosen"] = chosen

@@ -1,0 +1,206 @@
+"""Faults that a hostile user has found in the panel, each as what holds instead."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import yaml
+
+from dask_hpc_policies import registry
+from dask_hpc_widgets import questions, views
+from dask_hpc_widgets.form import PolicyForm
+from dask_hpc_widgets.model import PolicyModel
+from dask_hpc_widgets.views import View
+
+PATIENCE_S = 30.0
+_kept: list[Any] = []
+
+
+@pytest.fixture
+def panel(rt):
+    made = rt.panel()
+    yield made
+    made.close()
+    _kept.clear()
+
+
+def working(rt: Any, name: str, until_nodes: int, **request: Any) -> None:
+    """A job that runs on so many nodes until it is cancelled."""
+    with rt.job(name, **request) as job:
+        _kept.append(rt.client.map(time.sleep, [0.05] * 1500, pure=False, key=name))
+    deadline_s = time.monotonic() + PATIENCE_S
+    while rt.find(job.id).status()["nodes"] != until_nodes:
+        assert time.monotonic() < deadline_s, f"{name} has its nodes"
+        time.sleep(0.01)
+
+
+def asked(panel: Any) -> bool:
+    return panel.tuning._question.layout.display == "flex"
+
+
+@pytest.mark.parametrize("other", ["simulate", "apply", "revert"])
+def test_a_question_does_not_outlive_another_button(rt, panel, other):
+    working(rt, "one", 4, min_nodes=1, max_nodes=4)
+    working(rt, "two", 0, nodes=2)
+    tuning = panel.tuning
+    tuning.form.policy.value = "easy"
+    tuning.apply.click()
+    tuning.form.policy.value = "pwma-fpsma"
+    tuning.apply.click()
+    assert asked(panel)
+    tuning.form.policy.value = "pwma-egs" if other == "apply" else "pwma-fpsma"
+    if other != "apply":
+        tuning.apply.click()
+        assert asked(panel)
+    getattr(tuning, other).click()
+    # only another Apply asks anew, about itself
+    assert asked(panel) == (other == "apply")
+    if other != "apply":
+        tuning.go.click()
+        assert rt.status()["policy"]["policy"] == ("fcfs" if other == "revert" else "easy")
+        assert [row["nodes"] for row in rt.jobs() if row["name"] == "one" and row["end_s"] is None] == [4]
+
+
+def test_a_change_that_takes_long_is_waited_for_and_one_of_unknown_end_is_called_so(rt, panel, monkeypatch):
+    update, limits = questions.update, []
+    monkeypatch.setattr("dask_hpc_widgets.link.PATIENCE_S", 0.2)
+
+    async def slow(*arguments: Any) -> Any:
+        import asyncio
+
+        await asyncio.sleep(0.5)
+        limits.append("done")
+        return await update(*arguments)
+
+    monkeypatch.setattr(questions, "update", slow)
+    panel.tuning.form.policy.value = "easy"
+    panel.tuning.apply.click()
+    assert limits == ["done"]
+    assert "Applied." in panel.tuning.says.value
+    assert rt.status()["policy"]["policy"] == "easy"
+    assert not panel.tuning.revert.disabled
+
+    async def lost(*_: Any) -> Any:
+        raise OSError("the connection is lost")
+
+    monkeypatch.setattr(questions, "update", lost)
+    panel.tuning.form.policy.value = "fcfs"
+    panel.tuning.apply.click()
+    assert "whether the policy was changed is not known: the connection is lost" in panel.tuning.says.value
+
+
+class Mine:
+    """A policy that only its user has."""
+
+    name = "mine"
+    fcfs = registry.create("fcfs")
+
+    def initial_state(self) -> Any:
+        return self.fcfs.initial_state()
+
+    def decide(self, view: Any, state: Any) -> Any:
+        return self.fcfs.decide(view, state)
+
+
+def test_before_an_object_of_the_users_is_replaced_it_is_said_that_it_cannot_come_back(rt):
+    rt.update(policy=Mine())
+    panel = rt.panel()
+    panel.tuning.form.policy.value = "easy"
+    panel.tuning.apply.click()
+    assert "is an object that only the cluster has and cannot be brought back" in panel.tuning.says.value
+    assert rt.status()["policy"]["policy"].endswith(":Mine")
+    panel.tuning.go.click()
+    assert rt.status()["policy"]["policy"] == "easy"
+    assert panel.tuning.revert.disabled
+    panel.close()
+
+
+def test_simulate_names_the_policy_and_the_kind_of_an_error(rt, panel, monkeypatch):
+    working(rt, "one", 4, min_nodes=1, max_nodes=4)
+
+    class Raises(Mine):
+        def decide(self, view: Any, state: Any) -> Any:
+            raise KeyError("boom")
+
+    found = registry.create
+    panel.tuning.form.policy.value = "easy"
+    monkeypatch.setattr(registry, "create", lambda spec, **more: Raises() if spec else found(spec))
+    panel.tuning.simulate.click()
+    assert "not simulated with easy: KeyError: &#x27;boom&#x27;" in panel.tuning.says.value
+
+
+def test_what_plain_work_uses_is_said_to_be_left_out(rt, panel):
+    working(rt, "one", 2, nodes=2)
+    _kept.append(rt.client.map(time.sleep, [0.05] * 100, pure=False, key="plain"))
+    deadline_s = time.monotonic() + PATIENCE_S
+    while "Plain work (no job) is left out" not in panel.tuning.predicted.value:
+        assert time.monotonic() < deadline_s, panel.tuning.says.value
+        panel.tuning.simulate.click()
+
+
+def test_a_view_that_gives_no_text_says_so_and_the_next_ones_are_shown(rt, monkeypatch):
+    monkeypatch.setattr(views, "_views", dict(views._views))
+    views.register(View(name="mine", title="Mine", html=lambda picture: None))  # type: ignore[arg-type,return-value]
+    views.register(View(name="last", title="Last", html=lambda picture: "<p>shown</p>"))
+    panel = rt.panel()
+    panel.ticks["mine"].value = panel.ticks["last"].value = True
+    said = panel.bodies["mine"].value
+    assert "the view mine failed: TypeError: its function gave NoneType, not text" in said
+    assert "shown" in panel.bodies["last"].value
+    assert "shown" in panel.html()
+    panel.close()
+    with pytest.raises(TypeError, match="View"):
+        views.register("x")  # type: ignore[arg-type]
+
+
+FCFS = {"policy": "fcfs", "params": {}}
+
+
+def test_a_file_is_replaced_only_when_that_was_ticked(tmp_path):
+    form = PolicyForm(PolicyModel(FCFS))
+    file = tmp_path / "policy.yaml"
+    form.path.value = str(file)
+    form.save.click()
+    assert yaml.safe_load(file.read_text())["policy"] == "fcfs"
+    file.write_text("mine: 1\n")
+    form.save.click()
+    assert "is there already: tick &#x27;Replace the file&#x27;" in form.about.value
+    assert file.read_text() == "mine: 1\n"
+    form.replace.value = True
+    form.save.click()
+    assert yaml.safe_load(file.read_text())["policy"] == "fcfs"
+    assert not form.replace.value, "once"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("", "no policy file is named"),
+        ("~nosuchuser/x.yaml", "home directory"),
+        ("deep.yaml", "deep.yaml"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_so_beside_the_policy(tmp_path, monkeypatch, path, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deep.yaml").write_text("policy: " + "[" * 2000 + "]" * 2000)
+    form = PolicyForm(PolicyModel(FCFS))
+    form.about.value = "Saved."
+    form.path.value = path
+    form.load.click()
+    assert "not loaded" in form.about.value
+    if path != "deep.yaml":
+        assert said in form.about.value
+        form.save.click()
+        assert "not saved" in form.about.value
+        assert said in form.about.value
+
+
+def test_a_number_of_thousands_of_digits_is_an_error_in_its_row():
+    form = PolicyForm(PolicyModel({"policy": "fixed"}))
+    name = next(one.name for one in form.model.parameters if one.kind == "int")
+    form.controls[name].value = "9" * 5000
+    assert "too many digits" in form.says[name].value
+    assert len(form.says[name].value) < 1000
+    assert form.model.errors
