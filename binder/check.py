@@ -4,15 +4,17 @@
 
 Conda is not needed: the packages of ``environment.yml`` are installed by pip, in a fresh environment of the
 Python that runs this. There ``postBuild`` runs, and ``start`` starts JupyterLab as Binder does; the link to
-the dashboard is followed through its proxy, and the tour is executed. Memory is what all processes of the
-session hold together (shared pages counted once), measured five times a second: a bar, not a limit that is
-enforced. The exit code is 1 when anything fails.
+the dashboard is followed through its proxy, and the tour is executed. No process of the tour can get more
+data than Binder gives to the whole session (a limit of the system's, inherited), and what all processes of
+the session hold together (shared pages counted once), measured five times a second, must stay below it. The
+exit code is 1 when anything fails.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -153,7 +155,9 @@ def peak_bytes(command: Command, environment: Mapping[str, str], *others: int) -
         When its exit code is not 0.
     """
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdout=output, stderr=output, preexec_fn=_limit_data
+        )
         peak = 0
         while process.poll() is None:
             peak = max(peak, sum(map(held_bytes, (process.pid, *others))))
@@ -162,6 +166,10 @@ def peak_bytes(command: Command, environment: Mapping[str, str], *others: int) -
         if process.returncode:
             raise CheckError(f"exit code {process.returncode}\n{output.read().decode(errors='replace')}")
     return peak
+
+
+def _limit_data() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (LIMIT_BYTES, LIMIT_BYTES))
 
 
 def held_bytes(pid: int) -> int:
