@@ -363,6 +363,20 @@ def test_a_bad_file_gives_its_one_error_and_no_policy_runs(explorer, tmp_path, m
     assert not explorer.run.disabled
 
 
+@pytest.mark.parametrize(
+    ("header", "nodes", "said"),
+    [("", "none", "say so under Machine"), ("; MaxNodes: 4\n", "1", "larger Machine, or drop or clip")],
+)
+def test_errors_name_fields_and_not_options_of_the_command_line(explorer, tmp_path, header, nodes, said):
+    file = tmp_path / "jobs.swf"
+    file.write_text(f"{header}1 0 -1 5 2 -1 -1 2 9 -1 1 1 1 -1 1 -1 -1 -1\n")
+    of_file(explorer, file)
+    explorer.workload.settings.controls["nodes"].value = nodes
+    explorer.run.click()
+    assert said in text(explorer.says.value)
+    assert "--" not in text(explorer.says.value)
+
+
 def test_a_policy_that_fails_says_how(explorer, monkeypatch):
     def fails(*_, **__):
         raise KeyError("boom")

@@ -26,6 +26,13 @@ _FULL = {"width": "auto"}
 _WRAP = {"width": "auto", "flex_flow": "row wrap", "align_items": "center"}
 
 
+#: What errors call an option of the command line, and the field here.
+_FIELDS = (
+    ("take a larger --nodes, or --wide drop or clip", "take a larger Machine, or drop or clip wider jobs"),
+    ("give --nodes", "say so under Machine"),
+)
+
+
 class Explorer(widgets.VBox):  # type: ignore[misc]
     """Compare policies on a workload in the simulator. Made by ``dask_hpc.explore()``.
 
@@ -283,7 +290,10 @@ def _button(label: str, tooltip: str, style: str = "") -> Any:
 def _reason(error: Exception) -> str:
     """An error in words; of one that was not made for users, its kind as well."""
     if isinstance(error, (DaskHPCError, ValueError, OSError)):
-        return str(error)
+        text = str(error)
+        for option, field in _FIELDS:
+            text = text.replace(option, field)
+        return text
     return f"{type(error).__name__}: {error}"
 
 

@@ -24,7 +24,7 @@ from dask_hpc_widgets.what_if import WhatIf, what_if
 _FULL = {"width": "auto"}
 _WRAP = {"width": "auto", "flex_flow": "row wrap"}
 #: For Simulate alone: how long a job takes of which nothing is known.
-_ASSUMED = Duration("unknown_jobs_s", 600.0, lo=0.001, hi=86_400.0 * 365, label="Unknown jobs take")
+_ASSUMED = Duration("Unknown jobs take", 600.0, lo=0.001, hi=86_400.0 * 365, label="Unknown jobs take")
 
 
 class Tuning:

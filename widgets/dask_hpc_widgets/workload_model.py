@@ -27,7 +27,7 @@ _BEGIN_WITH = "five-jobs"
 SETTINGS = Parameters(
     (
         Int(
-            "nodes", None, lo=1, hi=10_000_000, unit="nodes", none_ok=True, label="Machine",
+            "nodes", None, lo=1, hi=1_000_000, unit="nodes", none_ok=True, label="Machine",
             help="none: as many as the workload was made for",
         ),
         Choice(
