@@ -9,31 +9,31 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from dask_hpc._version import __version__
 
 if TYPE_CHECKING:
-    from dask_hpc.adaptive import PolicyAdaptive as PolicyAdaptive
-    from dask_hpc.client import Job as Job
-    from dask_hpc.client import Runtime as Runtime
-    from dask_hpc.client import install as install
-    from dask_hpc.client import runtime as runtime
-    from dask_hpc.cluster import LocalCluster as LocalCluster
-    from dask_hpc.explorer import explore as explore
-    from dask_hpc.rows import policies as policies
-    from dask_hpc.slurm.cluster import SLURMCluster as SLURMCluster
-    from dask_hpc.slurm.runner import SLURMRunner as SLURMRunner
+    from dask_hpc.client.runtime import Job as Job
+    from dask_hpc.client.runtime import Runtime as Runtime
+    from dask_hpc.client.runtime import install as install
+    from dask_hpc.client.runtime import runtime as runtime
+    from dask_hpc.deploy.adaptive import PolicyAdaptive as PolicyAdaptive
+    from dask_hpc.deploy.local import LocalCluster as LocalCluster
+    from dask_hpc.deploy.slurm.cluster import SLURMCluster as SLURMCluster
+    from dask_hpc.deploy.slurm.runner import SLURMRunner as SLURMRunner
+    from dask_hpc.show import explore as explore
+    from dask_hpc.show import policies as policies
 
 _PUBLIC = {
-    "LocalCluster": "dask_hpc.cluster",
-    "SLURMCluster": "dask_hpc.slurm.cluster",
-    "SLURMRunner": "dask_hpc.slurm.runner",
-    "PolicyAdaptive": "dask_hpc.adaptive",
-    "Job": "dask_hpc.client",
-    "Runtime": "dask_hpc.client",
-    "explore": "dask_hpc.explorer",
-    "install": "dask_hpc.client",
-    "policies": "dask_hpc.rows",
-    "runtime": "dask_hpc.client",
+    "LocalCluster": "dask_hpc.deploy.local",
+    "SLURMCluster": "dask_hpc.deploy.slurm.cluster",
+    "SLURMRunner": "dask_hpc.deploy.slurm.runner",
+    "PolicyAdaptive": "dask_hpc.deploy.adaptive",
+    "Job": "dask_hpc.client.runtime",
+    "Runtime": "dask_hpc.client.runtime",
+    "explore": "dask_hpc.show",
+    "install": "dask_hpc.client.runtime",
+    "policies": "dask_hpc.show",
+    "runtime": "dask_hpc.client.runtime",
 }
 __all__ = [
     "Job",

@@ -1,7 +1,7 @@
 """Checks of the environment: is what we rely on there, and what to do when it is not.
 
 Rules of the file: a check looks and tells; it changes nothing, connects to no cluster of Dask (the checks
-of a running one are in `dask_hpc.doctor_cluster`) and never raises. What a check looks at comes in as
+of a running one are in `dask_hpc.doctor`) and never raises. What a check looks at comes in as
 an argument with the real thing as default, so that every verdict can be produced on purpose.
 """
 
@@ -18,17 +18,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import dask.config
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from dask_hpc.dashboard import HUB_LINK, link_template
-from dask_hpc.errors import SlurmError
+from dask_hpc.deploy.dashboard_link import HUB_LINK, link_template
+from dask_hpc.errors import InstallError, SlurmError
 from dask_hpc.slurm.commands import SINFO, command_environment
 from dask_hpc.slurm.text import parse_sinfo
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 #: Releases that were tested, used when the package's own metadata is not installed.
 TESTED_DASK = SpecifierSet(">=2026.7.1,<2026.9")
@@ -104,7 +107,7 @@ def check_internals(check: Callable[[], list[str]] | None = None) -> Finding:
     )
     if check is None:
         try:
-            from dask_hpc.scheduler import selfcheck
+            from dask_hpc.scheduler.internals import selfcheck
 
             check = selfcheck.check
         except ImportError as error:
@@ -251,3 +254,74 @@ def examine(checks: Iterable[Callable[[], Finding]] = CHECKS) -> list[Finding]:
         version = "from a source tree"
     about = Finding("dask-hpc", "ok", f"{version}, {platform.system()} {platform.machine()}")
     return [about, *(check() for check in checks)]
+
+
+#: Packages of which client, scheduler and workers must have one version.
+PACKAGES = ("dask-hpc", "distributed", "python")
+
+
+def examine_cluster(client: Client) -> list[Finding]:
+    """Findings about the cluster of `client`."""
+    import dask_hpc
+
+    versions: Any = client.get_versions(packages=["dask-hpc"])
+    found = [Finding("scheduler", "ok", f"answers, {len(versions['workers'])} workers")]
+    found += [
+        compare(package, versions["client"], versions["scheduler"], versions["workers"])
+        for package in PACKAGES
+    ]
+    try:
+        status = dask_hpc.runtime(client).status()
+    except InstallError as error:
+        found.append(
+            Finding("runtime", "warn", f"not switched on there: {error}", "dask_hpc.install(client)")
+        )
+    else:
+        found.append(Finding("runtime", "ok", f"switched on, policy {status['policy']['policy']}"))
+        found.append(panels(status))
+    return found
+
+
+def panels(status: dict[str, Any]) -> Finding:
+    """Does the scheduler's dashboard show jobs and decisions?
+
+    Parameters
+    ----------
+    status
+        What `Runtime.status` gives.
+    """
+    if problem := status["panels_problem"]:
+        remedy = "install the tested releases of distributed and bokeh; the runtime works without the panels"
+        return Finding("dashboard panels", "warn", f"none: {problem}", remedy)
+    if not status["panels"]:
+        return Finding("dashboard panels", "ok", "none: the scheduler has no dashboard, or no bokeh")
+    return Finding("dashboard panels", "ok", ", ".join(status["panels"]))
+
+
+def compare(
+    package: str, client: dict[str, Any], scheduler: dict[str, Any], workers: dict[str, dict[str, Any]]
+) -> Finding:
+    """Do client, scheduler and all workers have one version of `package`?
+
+    Parameters
+    ----------
+    client, scheduler, workers
+        As `distributed.Client.get_versions` gives them; a version is None when the package is absent.
+    """
+    here = client["packages"].get(package)
+    elsewhere = {"the scheduler": scheduler, **{f"worker {address}": one for address, one in workers.items()}}
+    found = {where: one["packages"].get(package) for where, one in elsewhere.items()}
+    others = {where: version for where, version in found.items() if version != here}
+    name = f"{package} there"
+    if others:
+        where, version = next(iter(others.items()))
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        text = f"{version or 'absent'} on {where}{more}, {here or 'absent'} here"
+        return Finding(
+            name, "fail", text, f"install one version of {package} for client, scheduler and workers"
+        )
+    if here is None:
+        return Finding(
+            name, "warn", "runs from a source tree: versions cannot be compared", "pip install dask-hpc"
+        )
+    return Finding(name, "ok", f"{here} everywhere")

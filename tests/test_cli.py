@@ -21,8 +21,8 @@ from distributed import Client, Event
 
 import dask_hpc
 from dask_hpc.cli import hpc
-from dask_hpc.trace import Header, Pass
-from dask_hpc.trace_io import write_trace
+from dask_hpc.trace.files import write_trace
+from dask_hpc.trace.records import Header, Pass
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.decision import Decision

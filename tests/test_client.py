@@ -14,14 +14,15 @@ from distributed.security import Security
 from distributed.utils_test import gen_cluster, gen_test, inc, popen
 
 import dask_hpc
+from dask_hpc import wire
 from dask_hpc.errors import InstallError
-from dask_hpc.scheduler import selfcheck, service
+from dask_hpc.scheduler.internals import selfcheck
 
 FOUR = [("127.0.0.1", 1)] * 4
 
 
 def installed(scheduler):
-    return service.RPC in scheduler.handlers
+    return wire.RPC in scheduler.handlers
 
 
 @gen_cluster(client=True, nthreads=FOUR)
@@ -56,7 +57,7 @@ async def test_a_client_of_another_version_is_refused(c, s, *workers, monkeypatc
     async def old_client(version, dask_scheduler=None, **kwargs):
         return await original("0.0.1", dask_scheduler=dask_scheduler, **kwargs)
 
-    monkeypatch.setattr(dask_hpc.client.scheduler_install, "bootstrap", old_client)
+    monkeypatch.setattr(dask_hpc.client.runtime.scheduler_install, "bootstrap", old_client)
     with pytest.raises(InstallError, match=rf"0\.0\.1.*{re.escape(dask_hpc.__version__)}"):
         await dask_hpc.install(c)
     assert (s.handlers, s.plugins) == (handlers, plugins)
@@ -228,4 +229,4 @@ async def test_a_wrong_policy_installs_nothing(c, s, *workers, tmp_path):
     with pytest.raises(ValueError, match="no_such_parameter"):
         await dask_hpc.install(c, "pwma-fpsma", no_such_parameter=1)
     assert s.handlers == handlers
-    assert service.CLOSE not in s.stream_handlers
+    assert wire.CLOSE not in s.stream_handlers

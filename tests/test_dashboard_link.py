@@ -9,7 +9,7 @@ import dask
 import pytest
 
 import dask_hpc
-from dask_hpc.dashboard import STOCK_LINK, link_template
+from dask_hpc.deploy.dashboard_link import STOCK_LINK, link_template
 
 PREFIX = "JUPYTERHUB_SERVICE_PREFIX"
 

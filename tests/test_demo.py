@@ -20,8 +20,8 @@ from dask_hpc.demo.progress import JobProgress, Progress, Tally, bar, format_lin
 from dask_hpc.demo.scenario import Finished
 from dask_hpc.demo.simulation import HEAT, Look, Simulated
 from dask_hpc.demo.workloads import digest
-from dask_hpc.trace import Header, JobEvent
-from dask_hpc.trace_io import read_trace
+from dask_hpc.trace.files import read_trace
+from dask_hpc.trace.records import Header, JobEvent
 
 ROOT = Path(__file__).parent.parent
 #: The command as the entry point of dask's command line calls it, also from a bare checkout.

@@ -10,7 +10,7 @@ from distributed import Client
 from packaging.specifiers import SpecifierSet
 
 from dask_hpc import doctor
-from dask_hpc.doctor_cluster import compare, panels
+from dask_hpc.doctor import compare, panels
 
 
 def test_all_checks_of_this_machine_answer() -> None:

@@ -13,7 +13,7 @@ from distributed import Client
 from distributed.utils_test import gen_test
 
 import dask_hpc
-from dask_hpc.adaptive import PolicyAdaptive
+from dask_hpc.deploy.adaptive import PolicyAdaptive
 
 FACTORY = {
     "labextension.factory.module": "dask_hpc",

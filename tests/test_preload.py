@@ -10,7 +10,8 @@ from distributed import Client, Scheduler, Worker
 from distributed.utils_test import gen_test, inc, popen
 
 import dask_hpc
-from dask_hpc.scheduler import selfcheck, service
+from dask_hpc import wire
+from dask_hpc.scheduler.internals import selfcheck
 
 PRELOAD = {"distributed.scheduler.preload": ["dask_hpc.preload"]}
 
@@ -66,7 +67,7 @@ async def test_a_preload_that_cannot_install_leaves_the_scheduler_running(troubl
             Worker(s.address),
             Client(s.address, asynchronous=True) as c,
         ):
-            assert service.RPC not in s.handlers
+            assert wire.RPC not in s.handlers
             assert await c.submit(inc, 1) == 2
     (record,) = [r for r in caplog.records if r.name == "dask_hpc.preload"]
     assert words in record.getMessage()

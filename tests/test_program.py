@@ -14,8 +14,8 @@ import xarray as xr
 
 import dask_hpc
 from dask_hpc.demo.heat import mean_and_peak
-from dask_hpc.scheduler.dask_writes import notice_topic
-from dask_hpc_policies.jobspec import InvalidJob
+from dask_hpc.wire import notice_topic
+from dask_hpc_policies.jobs.jobspec import InvalidJob
 from dask_hpc_policies.layout import Layout, LayoutError, Part, Piece, even_layout
 
 sys.path.insert(0, str(Path(__file__).parent / "scheduler"))

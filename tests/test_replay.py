@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_hpc.errors import TraceError
-from dask_hpc.replay import replay
-from dask_hpc.trace import Header, Pass, encode_line
-from dask_hpc.trace_io import Trace, parse_trace, read_trace, write_trace
+from dask_hpc.trace.files import Trace, parse_trace, read_trace, write_trace
+from dask_hpc.trace.records import Header, Pass, encode_line
+from dask_hpc.trace.replay import replay
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.decision import Decision, Hold, Reason, ReasonCode

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dask_hpc.report import build_report, write_report
-from dask_hpc.report_figure import node_map_figure
-from dask_hpc.report_model import build_timeline
-from dask_hpc.report_svg import COLORS, PATTERNS, escape, looks, ticks
-from dask_hpc.trace import Header, JobEvent, NodeEvent, Pass, Record, Result
+from dask_hpc.report.figure import node_map_figure
+from dask_hpc.report.page import build_report, write_report
+from dask_hpc.report.svg import COLORS, PATTERNS, escape, looks, ticks
+from dask_hpc.report.timeline import build_timeline
+from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Pass, Record, Result
 from dask_hpc_policies.decision import (
     Decision,
     Expand,

@@ -18,10 +18,10 @@ from distributed.utils_test import gen_cluster, gen_test
 from IPython.core.formatters import DisplayFormatter
 
 import dask_hpc
-from dask_hpc import reprs
-from dask_hpc.rows import Decisions, Jobs, Rows
+from dask_hpc import show
+from dask_hpc.show import Decisions, Jobs, Rows
 from dask_hpc_policies import registry
-from dask_hpc_policies.compose import Chain, Cooldown
+from dask_hpc_policies.combine.merge import Chain, Cooldown
 from dask_hpc_policies.params import Int
 
 #: A name that does harm in every place where it is not escaped.
@@ -162,7 +162,7 @@ def test_the_runtime_of_a_client_that_no_longer_exists_is_shown(cluster):
     client = Client(cluster)
     rt = dask_hpc.runtime(client)
     client.close()
-    rt._client = lambda: None
+    rt.channel._client = lambda: None
     assert repr(rt) == "<Runtime scheduler=None client='closed'>"
     check(rt._repr_html_(), "a closed client", "does not answer")
 
@@ -180,8 +180,8 @@ def test_a_scheduler_that_never_answers_is_not_waited_for(client, monkeypatch):
             cancelled.set()
             raise
 
-    monkeypatch.setattr(reprs, "LIMIT_S", 0.05)
-    monkeypatch.setattr(rt, "_ask_at", silent)
+    monkeypatch.setattr(show, "LIMIT_S", 0.05)
+    monkeypatch.setattr(rt.channel, "ask_at", silent)
     for thing in (rt, job):
         begun.clear(), cancelled.clear()
         check(thing._repr_html_(), "nothing was heard for 0.05 s")
@@ -191,7 +191,7 @@ def test_a_scheduler_that_never_answers_is_not_waited_for(client, monkeypatch):
 
 
 def test_a_loop_that_is_stuck_is_not_waited_for(cluster, monkeypatch):
-    monkeypatch.setattr(reprs, "LIMIT_S", 0.05)
+    monkeypatch.setattr(show, "LIMIT_S", 0.05)
     stuck, goes_on = threading.Event(), threading.Event()
 
     def hold():
@@ -215,20 +215,20 @@ def test_a_loop_that_has_ended_is_not_asked():
     for end in (lambda: None, loop.close):
         end()
         with pytest.raises(ConnectionError, match="ended"):
-            reprs._within_limit(loop, question)
+            show._within_limit(loop, question)
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
 async def test_an_asynchronous_client_is_shown_without_asking(c, s, a):
     rt = await dask_hpc.install(c)
     asked = []
-    ask = rt._ask_at
+    ask = rt.channel.ask_at
 
     def counted(method, **arguments):
         asked.append(method)
         return ask(method, **arguments)
 
-    rt._ask_at = counted
+    rt.channel.ask_at = counted
     check(rt._repr_html_(), "asynchronous", "await runtime.status()")
     assert asked == []
     job = rt.job(EVIL, nodes=1)
@@ -291,7 +291,7 @@ def test_no_repr_raises_or_leaves_anything_unescaped():
     check(Decisions()._repr_html_(), "Nothing was decided yet")
 
     class Odd(Rows):
-        @reprs.never_raises
+        @show.never_raises
         def _repr_html_(self):
             raise ValueError(EVIL)
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.errors import TraceError
-from dask_hpc.trace import Header, JobEvent, NodeEvent, Pass, Record, Result, decode_line, encode_line
-from dask_hpc.trace_io import TraceWarning, parse_trace, read_trace, write_trace
-from dask_hpc.trace_runs import job_runs, pool_steps
+from dask_hpc.trace.files import TraceWarning, parse_trace, read_trace, write_trace
+from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Pass, Record, Result, decode_line, encode_line
+from dask_hpc.trace.runs import job_runs, pool_steps
 from dask_hpc_policies.decision import Decision, Expand, Hold, Outcome, Reason, ReasonCode, Shrink, Start
 from dask_hpc_policies.model import ClusterSnapshot, Demand, JobView, NodeView
 

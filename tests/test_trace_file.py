@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dask_hpc.errors import TraceError
-from dask_hpc.trace import Header, NodeEvent
-from dask_hpc.trace_io import TraceFile, parse_trace, read_trace, write_trace
+from dask_hpc.trace.files import TraceFile, parse_trace, read_trace, write_trace
+from dask_hpc.trace.records import Header, NodeEvent
 
 HEADER = Header(versions={"dask_hpc": "0.1.0"})
 EVENTS = tuple(NodeEvent(t_s=float(i), nodes=("w",)) for i in range(5))

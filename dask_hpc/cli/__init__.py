@@ -12,12 +12,12 @@ from dask_hpc.cli.config import config
 from dask_hpc.cli.convert import convert
 from dask_hpc.cli.demo import demo
 from dask_hpc.cli.doctor import doctor
-from dask_hpc.cli.output import OneLineGroup
 from dask_hpc.cli.parity import parity
 from dask_hpc.cli.policies import policies
 from dask_hpc.cli.replay import replay
 from dask_hpc.cli.simulate import compare, simulate
 from dask_hpc.cli.study import study
+from dask_hpc.terminal import OneLineGroup
 
 __all__ = ["hpc"]
 

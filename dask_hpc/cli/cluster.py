@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dask_hpc.cli.connection import connected, connection_options
-from dask_hpc.cli.output import cell, echo_json, echo_pairs, echo_table, json_option
+from dask_hpc.terminal import cell, echo_json, echo_pairs, echo_table, json_option
 
 _JOB_COLUMNS = {
     "id": "ID",

@@ -7,7 +7,7 @@ from importlib.resources import files
 import click
 import yaml
 
-from dask_hpc.cli.output import echo_json, json_option
+from dask_hpc.terminal import echo_json, json_option
 
 
 @click.command()

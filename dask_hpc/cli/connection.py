@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from dask_hpc.cli.output import cell, one_line
 from dask_hpc.errors import DaskHPCError
+from dask_hpc.terminal import cell, one_line
 from dask_hpc_policies.params import ParameterError, parse_duration
 
 if TYPE_CHECKING:

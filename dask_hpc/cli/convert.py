@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from dask_hpc.cli.output import echo_json, json_option, one_line
 from dask_hpc.cli.workload_options import Setup, source_options
+from dask_hpc.terminal import echo_json, json_option, one_line
 
 
 @click.command()
@@ -25,7 +25,7 @@ def convert(setup: Setup, out: Path, force: bool, as_json: bool) -> None:
     """
     from dataclasses import replace
 
-    from dask_hpc import __version__
+    from dask_hpc._version import __version__
     from dask_hpc.sim.formats.yaml_text import dump
 
     if out.suffix not in (".yaml", ".yml"):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from dask_hpc.cli.output import json_option
 from dask_hpc.cli.policy_options import policy_option
+from dask_hpc.terminal import json_option
 
 
 @click.command()

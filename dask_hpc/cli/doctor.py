@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from dask_hpc.cli.connection import connected, connection_options
-from dask_hpc.cli.output import cell, echo_json, json_option
+from dask_hpc.terminal import cell, echo_json, json_option
 
 
 @click.command()
@@ -24,8 +24,7 @@ def doctor(
     or --scheduler-file, the running cluster as well. Exit code 1 when a check fails; warnings concern
     parts that are optional.
     """
-    from dask_hpc.doctor import examine
-    from dask_hpc.doctor_cluster import examine_cluster
+    from dask_hpc.doctor import examine, examine_cluster
     from dask_hpc_policies import codec
 
     found = examine()

@@ -13,16 +13,16 @@ import click
 
 from dask_hpc.cli.connection import connected
 from dask_hpc.cli.numbers import FiniteRange
-from dask_hpc.cli.output import echo_json, echo_pairs, echo_table, json_option
 from dask_hpc.cli.policy_options import make_policy, param_option
 from dask_hpc.cli.workload_options import Setup
+from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option
 from dask_hpc_policies.params import ParameterError, parse_duration
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from dask_hpc.parity import Change
-    from dask_hpc.parity_run import Parity
+    from dask_hpc.parity.compare import Change
+    from dask_hpc.parity.run import Parity
 
 _LOCAL = "local"
 #: How long to wait for the workers of another cluster.
@@ -143,8 +143,8 @@ def parity(
     """
     if processes and cluster != _LOCAL:
         raise click.UsageError("--processes is about the local cluster; leave it or --cluster out")
-    from dask_hpc.parity_run import check
-    from dask_hpc.parity_tasks import plan, scaled
+    from dask_hpc.parity.run import check
+    from dask_hpc.parity.tasks import plan, scaled
 
     made = make_policy(policy, params)
     setup = Setup(

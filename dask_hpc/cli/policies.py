@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dask_hpc.cli.output import cell, echo_json, echo_table, json_option, one_line
+from dask_hpc.terminal import cell, echo_json, echo_table, json_option, one_line
 
 
 @click.command()

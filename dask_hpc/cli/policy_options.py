@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dask_hpc.cli.output import one_line
+from dask_hpc.terminal import one_line
 
 policy_option = click.option(
     "--policy", metavar="POLICY", help="Name of a policy (see dask hpc policies) or path to a YAML file."

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dask_hpc.cli.output import cell, echo_json, echo_pairs, json_option
 from dask_hpc.cli.policy_options import make_policy, param_option, policy_option
+from dask_hpc.terminal import cell, echo_json, echo_pairs, json_option
 
 if TYPE_CHECKING:
-    from dask_hpc.replay import Difference, ReplayReport
+    from dask_hpc.trace.replay import Difference, ReplayReport
 
 
 @click.command()
@@ -29,8 +29,8 @@ def replay(
     must be the same: exit code 1 says that they are not. With another policy the report says how often
     it would have decided otherwise.
     """
-    from dask_hpc.replay import replay as run
-    from dask_hpc.trace_io import read_trace
+    from dask_hpc.trace.files import read_trace
+    from dask_hpc.trace.replay import replay as run
     from dask_hpc_policies import codec
 
     if params and policy is None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dask_hpc.cli.output import echo_json, echo_pairs, echo_table, json_option
 from dask_hpc.cli.policy_options import make_policies, make_policy, param_option, parse_params
 from dask_hpc.cli.workload_options import Setup, workload_options
+from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option
 
 if TYPE_CHECKING:
     from dask_hpc.sim import Result, Workload
@@ -86,7 +86,7 @@ def simulate(
     if trace is not None:
         click.echo(f"trace written to {trace}", err=True)
     if output is not None:
-        from dask_hpc.sim.outputs import PLOTTED_JOBS, write
+        from dask_hpc.sim.results.outputs import PLOTTED_JOBS, write
 
         written = write(result, output)
         click.echo(f"written to {output}: {', '.join(written)}", err=True)
@@ -147,7 +147,7 @@ def compare(
         label: _run(run, label, policy=policy, options=setup.run_options()) for label, policy in made.items()
     }
     if plot is not None:
-        from dask_hpc.sim.plots import compare_figure
+        from dask_hpc.sim.results.plots import compare_figure
 
         compare_figure(list(results.items()), plot)
         click.echo(f"figure written to {plot}", err=True)

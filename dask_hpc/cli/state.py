@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from dask_hpc.cli.workload_options import Setup
     from dask_hpc_policies.model import ClusterSnapshot
 
 _TIMEOUT_S = 10.0
@@ -19,38 +19,45 @@ _ADDRESS = re.compile(r"[a-z]+://\S+")
 _LONGEST_BYTES = 100_000
 
 
-def state_of(setup: Setup) -> ClusterSnapshot | None:
-    """The state that `setup` names; None when it names a workload.
+def state_of(
+    source: str, at_s: float | None, default_s: float | None, others: Sequence[str]
+) -> ClusterSnapshot | None:
+    """The state that `source` names; None when it names a workload.
+
+    Parameters
+    ----------
+    source
+        Address or scheduler file of a running cluster, or a recorded trace.
+    at_s
+        Time in the trace; None: `source` is no trace to go on from.
+    default_s
+        How long a job takes when nobody knows.
+    others
+        Options that were given and are for workloads alone.
 
     Raises
     ------
     click.ClickException, DaskHPCError
         When no scheduler answers, the trace cannot be read, or options are given that mean nothing here.
     """
-    address = setup.source if _ADDRESS.fullmatch(setup.source) else None
-    file = None if address else _scheduler_file(setup.source)
-    if address is None and file is None and setup.at_s is None:
-        if setup.default_s is not None:
+    address = source if _ADDRESS.fullmatch(source) else None
+    file = None if address else _scheduler_file(source)
+    if address is None and file is None and at_s is None:
+        if default_s is not None:
             raise click.UsageError("--default-time is for the state of a running cluster, or of --at")
         return None
-    given = {
-        "--option": setup.options,
-        "--malleable-share": setup.malleable_share is not None,
-        "--wide": setup.wide != "refuse",
-        "--recorded": setup.recorded is not None,
-        "--at": setup.at_s is not None and (address or file),
-    }
-    if wrong := [name for name, is_given in given.items() if is_given]:
+    wrong = [*others, *(["--at"] if at_s is not None and (address or file) else ())]
+    if wrong:
         raise click.UsageError(f"{', '.join(wrong)} cannot be used with the state of a cluster")
-    if setup.default_s is not None and setup.default_s <= 0:
+    if default_s is not None and default_s <= 0:
         raise click.UsageError("--default-time must be above 0 s")
-    if setup.at_s is not None:
-        if not setup.source.lower().endswith((".jsonl", ".jsonl.gz")):
-            raise click.UsageError(f"--at is for a recorded trace (.jsonl, or .jsonl.gz), not {setup.source}")
-        from dask_hpc.sim.trace_state import snapshot_at
-        from dask_hpc.trace_io import read_trace
+    if at_s is not None:
+        if not source.lower().endswith((".jsonl", ".jsonl.gz")):
+            raise click.UsageError(f"--at is for a recorded trace (.jsonl, or .jsonl.gz), not {source}")
+        from dask_hpc.trace.files import read_trace
+        from dask_hpc.trace.state import snapshot_at
 
-        return snapshot_at(read_trace(setup.source), setup.at_s)
+        return snapshot_at(read_trace(source), at_s)
     return _present(address, file)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from dask_hpc.cli.output import echo_json, json_option, one_line
+from dask_hpc.terminal import echo_json, json_option, one_line
 
 
 def _overrides(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
-    from dask_hpc.sim.study_settings import parse_values
+    from dask_hpc.sim.study.settings import parse_values
 
     found = {}
     for value in values:
@@ -28,7 +28,7 @@ def _overrides(_ctx: click.Context, _option: click.Parameter, values: tuple[str,
 def _names(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    from dask_hpc.sim.study import builtin_studies, load_study
+    from dask_hpc.sim.study.study import builtin_studies, load_study
 
     for name in builtin_studies():
         click.echo(f"builtin:{name.ljust(16)} {load_study(f'builtin:{name}').description}")
@@ -89,16 +89,16 @@ def study(
     Many scenarios in parallel processes, one table, published figures beside ours. Exit code 1 says that a
     run failed or that a condition of the study does not hold; each has a line on stderr.
     """
-    from dask_hpc.sim.study import load_study, run_study
+    from dask_hpc.sim.study.study import load_study, run_study
 
     chosen = load_study(study, fast=fast, overrides=overrides)
     if plot is not None:
         # before the runs, not after them
-        from dask_hpc.sim.study_figure import study_figure
+        from dask_hpc.sim.study.figure import study_figure
     with _progress(chosen.name) as progress:
         found = run_study(chosen, jobs=jobs, progress=progress)
     if output is not None:
-        from dask_hpc.sim.study_table import write
+        from dask_hpc.sim.study.study import write
 
         click.echo(f"written to {output}: {', '.join(write(found, output))}", err=True)
     if plot is not None:

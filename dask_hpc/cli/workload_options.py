@@ -46,10 +46,17 @@ class Setup:
         Whatever is asked for is read once: all policies start from the same.
         """
         from dask_hpc.sim import simulate
-        from dask_hpc.sim.machine import FREE, PUBLISHED
+        from dask_hpc.sim.model.machine import FREE, PUBLISHED
         from dask_hpc.sim.what_if import simulate_from
 
-        view = state_of(self)
+        given = {
+            "--option": self.options,
+            "--malleable-share": self.malleable_share is not None,
+            "--wide": self.wide != "refuse",
+            "--recorded": self.recorded is not None,
+        }
+        others = [name for name, is_given in given.items() if is_given]
+        view = state_of(self.source, self.at_s, self.default_s, others)
         if view is None:
             workload, machine = self.load()
             return functools.partial(simulate, workload, machine=machine)
@@ -64,7 +71,7 @@ class Setup:
 
     def load(self) -> tuple[Workload, Machine]:
         """The workload, with the share of malleable jobs that was asked for, and its machine."""
-        from dask_hpc.sim.prepare import prepare
+        from dask_hpc.sim.workloads.prepare import prepare
 
         return prepare(
             self.source,
@@ -104,7 +111,7 @@ def _names(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
     from dask_hpc.sim.generators.generator import Generator
-    from dask_hpc.sim.sources import BUILTIN
+    from dask_hpc.sim.workloads.sources import BUILTIN
 
     for name, made in BUILTIN.items():
         if not isinstance(made, Generator):

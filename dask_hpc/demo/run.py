@@ -20,7 +20,6 @@ from typing import Any
 import distributed
 
 import dask_hpc
-from dask_hpc.cli.output import echo_json, echo_table
 from dask_hpc.demo import simulation
 from dask_hpc.demo.progress import JobProgress, Progress, Tally
 from dask_hpc.demo.scenario import (
@@ -36,11 +35,12 @@ from dask_hpc.demo.scenario import (
 from dask_hpc.demo.simulation import Simulated, Simulation
 from dask_hpc.demo.workloads import WORKLOADS, digest
 from dask_hpc.errors import ConfigError
-from dask_hpc.report import resizes_by_job, write_report
-from dask_hpc.report_model import PLAIN_WORK, Timeline, build_timeline
-from dask_hpc.trace import Record
-from dask_hpc.trace_io import parse_trace, write_trace
-from dask_hpc.trace_runs import job_runs, pool_steps
+from dask_hpc.report.page import resizes_by_job, write_report
+from dask_hpc.report.timeline import PLAIN_WORK, Timeline, build_timeline
+from dask_hpc.terminal import echo_json, echo_table
+from dask_hpc.trace.files import parse_trace, write_trace
+from dask_hpc.trace.records import Record
+from dask_hpc.trace.runs import job_runs, pool_steps
 from dask_hpc_policies import registry
 from dask_hpc_policies.metrics import summarize
 from dask_hpc_policies.model import DEFAULT_JOB
@@ -305,7 +305,7 @@ def _one_thread_each() -> Iterator[None]:
 
 
 def _check_slurm() -> None:
-    from dask_hpc.slurm.jobs import SLURMJob
+    from dask_hpc.deploy.slurm.jobs import SLURMJob
 
     try:
         SLURMJob("tcp://127.0.0.1:0", name="check")

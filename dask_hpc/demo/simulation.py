@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 from distributed import Client, Future, get_worker, wait
 
-from dask_hpc.blocks import advance, create, cut, put_together
 from dask_hpc.demo.heat import Heat, mean_and_peak
+from dask_hpc.program.blocks import advance, create, cut, put_together
 from dask_hpc_policies.layout import Part, even_layout
 
 if TYPE_CHECKING:
-    from dask_hpc.client import Runtime
-    from dask_hpc.job import Job
-    from dask_hpc.program import Program
+    from dask_hpc.client.job import Job
+    from dask_hpc.client.runtime import Runtime
+    from dask_hpc.program.program import Program
 
 NAME = "heat"
 TITLE = "Heat equation, as an elastic program"
@@ -55,7 +55,7 @@ class Simulated:
     field: xr.DataArray
     steps: int
     looks: tuple[Look, ...]
-    #: Windows of the program, as `dask_hpc.producer.Producer.windows` has them; none on stock Dask.
+    #: Windows of the program, as `dask_hpc.program.producer.Producer.windows` has them; none on stock Dask.
     windows: tuple[Mapping[str, Any], ...]
 
     @property

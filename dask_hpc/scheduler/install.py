@@ -6,12 +6,13 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import dask_hpc
-from dask_hpc import spill
+from dask_hpc._version import __version__
 from dask_hpc.config import Settings, settings
 from dask_hpc.errors import DaskHPCError, InstallError
-from dask_hpc.scheduler import selfcheck, workers
-from dask_hpc.scheduler.service import RPC, Service
+from dask_hpc.scheduler.internals import remote, selfcheck
+from dask_hpc.scheduler.rpc.service import Service
+from dask_hpc.wire import RPC
+from dask_hpc.worker import spill
 from dask_hpc_policies import registry
 
 if TYPE_CHECKING:
@@ -71,13 +72,13 @@ async def _bootstrap(
     parameters: Mapping[str, Any] | None,
     dask_scheduler: Any,
 ) -> None:
-    if version != dask_hpc.__version__:
+    if version != __version__:
         raise InstallError(
-            f"the client has dask_hpc {version}, the scheduler {dask_hpc.__version__}; install the same "
+            f"the client has dask_hpc {version}, the scheduler {__version__}; install the same "
             "version in both environments"
         )
     selfcheck.require(dask_scheduler)
-    await workers.require(dask_scheduler, sorted(dask_scheduler.workers))
+    await remote.require(dask_scheduler, sorted(dask_scheduler.workers))
     was_there = RPC in dask_scheduler.handlers
     service = attach(dask_scheduler)
     try:

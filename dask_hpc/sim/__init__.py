@@ -11,10 +11,9 @@ down: `run` over `engine` over `workload` over `job` and `machine`.
 
 from __future__ import annotations
 
-from dask_hpc.sim.machine import Machine
-from dask_hpc.sim.options import Options
+from dask_hpc.sim.model.machine import Machine, Options
+from dask_hpc.sim.model.workload import Workload
 from dask_hpc.sim.run import Result, simulate
-from dask_hpc.sim.sources import load
-from dask_hpc.sim.workload import Workload
+from dask_hpc.sim.workloads.sources import load
 
 __all__ = ["Machine", "Options", "Result", "Workload", "load", "simulate"]

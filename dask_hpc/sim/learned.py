@@ -31,7 +31,7 @@ from math import inf
 from typing import Any, Literal
 
 from dask_hpc_policies.model import ClusterSnapshot, JobState, JobView
-from dask_hpc_policies.reservation import expected_s
+from dask_hpc_policies.rules.reservation import expected_s
 
 #: Tasks below which an average says little.
 FEW_TASKS = 20

@@ -14,15 +14,14 @@ from typing import Any, Literal
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import WorkloadError
-from dask_hpc.sim.asking import Asker
-from dask_hpc.sim.engine import Engine
-from dask_hpc.sim.job import Stage, Transfer
-from dask_hpc.sim.machine import Machine
-from dask_hpc.sim.options import Options
-from dask_hpc.sim.recording import recorded
-from dask_hpc.sim.table import Counts, Refused, Row
-from dask_hpc.sim.workload import Workload, fitted
-from dask_hpc.trace_io import write_trace
+from dask_hpc.sim.engine.asking import Asker
+from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.engine.recording import recorded
+from dask_hpc.sim.engine.table import Counts, Refused, Row
+from dask_hpc.sim.model.job import Stage, Transfer
+from dask_hpc.sim.model.machine import Machine, Options
+from dask_hpc.sim.model.workload import Workload, fitted, machine_for
+from dask_hpc.trace.files import write_trace
 from dask_hpc_policies import codec, registry
 from dask_hpc_policies.decision import Action
 from dask_hpc_policies.metrics import JobRun, summarize
@@ -72,7 +71,7 @@ class Result:
 
     def to_json(self, jobs: bool = True) -> dict[str, Any]:
         """Everything that tells what was run and what came out, as plain JSON data."""
-        from dask_hpc import __version__
+        from dask_hpc._version import __version__
 
         return {
             "schema": SCHEMA,
@@ -124,8 +123,7 @@ def simulate(
     progress
         Called now and then with the number of jobs that have ended.
     trace
-        File for the run's trace (`dask_hpc.trace`), compressed when its name ends in ``.gz``; written whole
-        or not at all.
+        File for the run's trace, compressed when its name ends in ``.gz``; written whole or not at all.
 
     Raises
     ------
@@ -207,25 +205,6 @@ def _transfers(stages: Sequence[Stage]) -> bool:
 def _from(from_s: float | None, run: JobRun) -> JobRun:
     """The run as seen from `from_s` on: what was submitted before was there then."""
     return run if from_s is None or run.submit_s >= from_s else replace(run, submit_s=from_s)
-
-
-def machine_for(workload: Workload, nodes: int | None, machine: Machine | None = None) -> Machine:
-    """The machine to run on: `machine`, else the workload's own, with `nodes` nodes when that is given.
-
-    Raises
-    ------
-    WorkloadError
-        When nothing says how many nodes there are.
-    """
-    base = machine or workload.machine
-    if base is None:
-        if nodes is None:
-            raise WorkloadError(
-                f"{workload.source or workload.name}: the workload does not say how many nodes its machine "
-                "has; give --nodes"
-            )
-        return Machine(nodes=nodes)
-    return base if nodes is None else replace(base, nodes=nodes)
 
 
 class _Timed:

@@ -15,16 +15,15 @@ from dataclasses import replace
 from typing import Any
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.sim.active import ActiveJob
-from dask_hpc.sim.engine import Engine
-from dask_hpc.sim.job import LINEAR, Job, SpeedUp
-from dask_hpc.sim.machine import FREE, AdaptationCost, Machine
-from dask_hpc.sim.options import Options
+from dask_hpc.sim.engine.active import ActiveJob
+from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.model.job import LINEAR, Job, SpeedUp
+from dask_hpc.sim.model.machine import FREE, AdaptationCost, Machine, Options
+from dask_hpc.sim.model.workload import Workload
 from dask_hpc.sim.run import Result, finished
-from dask_hpc.sim.workload import Workload
 from dask_hpc_policies import registry
 from dask_hpc_policies.model import ClusterSnapshot, JobView
-from dask_hpc_policies.reservation import expected_s
+from dask_hpc_policies.rules.reservation import expected_s
 
 
 def engine_from(

@@ -62,6 +62,7 @@ class ReasonCode(enum.Enum):
     NODES_GONE = "nodes-gone"
     DEADLINE = "deadline"
     POOL_NOT_MANAGED = "pool-not-managed"
+    UNSUPPORTED = "unsupported"
     POLICY_FAILED = "policy-failed"
     #: outcomes and requests
     DONE = "done"
@@ -167,6 +168,8 @@ class ReleaseNodes:
     reason: Reason
 
 
+#: What changes how many nodes a job has; a job appears in one of these at most in a decision.
+RESIZES = (Start, Expand, Shrink, Steal)
 Action = Start | Expand | Shrink | Steal | Hold | RequestNodes | ReleaseNodes
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dask_hpc_policies.scheduling import builtin
+from dask_hpc_policies.builtin import builtin
 
 fcfs = partial(builtin, "fcfs")
 easy = partial(builtin, "easy")

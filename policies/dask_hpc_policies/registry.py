@@ -27,11 +27,11 @@ from typing import Any
 
 import yaml
 
-from dask_hpc_policies.compose import Combined, _combined
-from dask_hpc_policies.guards import GUARDS, Guarded, guarded
+from dask_hpc_policies.builtin import BUILTIN, builtin
+from dask_hpc_policies.combine.guards import GUARDS, Guarded, guarded
+from dask_hpc_policies.combine.merge import Combined, _combined
 from dask_hpc_policies.params import Parameters, suggestion
 from dask_hpc_policies.protocol import Policy
-from dask_hpc_policies.scheduling import BUILTIN, builtin
 
 #: Entry-point group: name -> callable that takes parameters by keyword and returns a policy.
 GROUP = "dask_hpc.policies"

@@ -20,7 +20,7 @@ from distributed import Client
 import dask_hpc
 from dask_hpc.demo import scenario
 from dask_hpc.demo.run import run_managed
-from dask_hpc_widgets import questions
+from dask_hpc_widgets.live import questions
 
 logging.getLogger("distributed").setLevel(logging.CRITICAL)
 

@@ -25,12 +25,12 @@ from distributed.protocol import Serialized, serialize, to_serialize
 from distributed.scheduler import ClientState
 
 from dask_hpc.config import Settings
-from dask_hpc.scheduler.engine import Engine
+from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.install import attach
-from dask_hpc.scheduler.jobs import JobRecord
-from dask_hpc.scheduler.ownership import ANNOTATION
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.wire import ANNOTATION
 from dask_hpc_policies import registry
-from dask_hpc_policies.jobspec import job_spec
+from dask_hpc_policies.jobs.jobspec import job_spec
 
 CLIENT = "Client-benchmark"
 SEED = 20240

@@ -10,7 +10,7 @@ from harness import Options, Row, main, percentile, row
 from machine import Graph, Machine, fresh_turns, run_async, turns, until, without_gc
 
 from dask_hpc_policies import registry
-from dask_hpc_policies.constraints import CONSTRAINTS, largest_at_most, smallest_at_least
+from dask_hpc_policies.jobs.constraints import CONSTRAINTS, largest_at_most, smallest_at_least
 from dask_hpc_policies.model import ClusterSnapshot, Demand, JobView, NodeView
 
 BAR_MS = 1.0

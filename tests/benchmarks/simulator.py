@@ -18,7 +18,7 @@ from harness import Row, main, row
 from machine import without_gc
 
 from dask_hpc.sim import Machine, Options, Workload, load
-from dask_hpc.sim.engine import Engine
+from dask_hpc.sim.engine.engine import Engine
 from dask_hpc_policies import registry
 
 SEED = 1

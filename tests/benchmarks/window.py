@@ -24,8 +24,8 @@ from distributed import Client, Future, wait
 from harness import Options, Row, local_cluster, main, row
 
 import dask_hpc
-from dask_hpc.blocks import advance, create, cut
 from dask_hpc.demo.heat import Heat
+from dask_hpc.program.blocks import advance, create, cut
 from dask_hpc_policies.layout import even_layout
 
 #: The grid: 4 MiB of float64, the same at every number of nodes.

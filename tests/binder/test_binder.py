@@ -17,7 +17,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from dask_hpc.dashboard import HUB_LINK
+from dask_hpc.deploy.dashboard_link import HUB_LINK
 
 ROOT = Path(__file__).resolve().parents[2]
 BINDER = ROOT / "binder"

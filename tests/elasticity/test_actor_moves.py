@@ -10,8 +10,8 @@ from distributed import Worker
 from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, Ledger, result_of, until, within
 
-from dask_hpc.actor_moves import Forwarding, immovable
-from dask_hpc.scheduler.service import of
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker.actors import Forwarding, immovable
 
 NOTHING: dict[str, list[str]] = {"executing": [], "lost": [], "actors": [], "spilled": []}
 

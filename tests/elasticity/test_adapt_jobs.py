@@ -11,8 +11,8 @@ from elastic_clusters import shrinkable
 from elastic_work import until, within
 
 import dask_hpc
-from dask_hpc.cluster import DEFAULT_POOL
-from dask_hpc_policies.jobspec import InvalidJob
+from dask_hpc.deploy.scaling import DEFAULT_POOL
+from dask_hpc_policies.jobs.jobspec import InvalidJob
 
 
 def adaptive() -> dask_hpc.LocalCluster:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from dask_hpc.agent import Agent, walltime_end_s
 from dask_hpc.config import Settings
+from dask_hpc.worker.agent import Agent, walltime_end_s
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 from elastic_clusters import shrinkable
 from elastic_work import result_of, shuffled, until, within
 
-from dask_hpc.scheduler.service import of
+from dask_hpc.scheduler.rpc.service import of
 
 
 def test_a_shuffle_that_takes_longer_than_there_is_time_runs_again_and_nothing_else() -> None:

@@ -11,7 +11,7 @@ import pytest
 from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, Ledger, MovingLedger, result_of, until, within
 
-from dask_hpc.scheduler import actors
+from dask_hpc.scheduler.leaving import actors
 
 
 def departures(made: Shrinkable, address: str) -> list[dict[str, Any]]:

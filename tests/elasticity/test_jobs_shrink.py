@@ -9,7 +9,7 @@ from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, make, result_of, through, until
 
 import dask_hpc
-from dask_hpc.scheduler.service import of
+from dask_hpc.scheduler.rpc.service import of
 
 
 def _held(made: Shrinkable, job: Any) -> int:

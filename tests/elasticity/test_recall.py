@@ -11,7 +11,7 @@ from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, until, within
 
 import dask_hpc
-from dask_hpc.scheduler.service import of
+from dask_hpc.scheduler.rpc.service import of
 
 
 def draining(made: Shrinkable) -> int:

@@ -13,8 +13,8 @@ from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import PATIENCE_S, Gate, Ledger, Tally, make, result_of, through, until, within, work
 
 import dask_hpc
-from dask_hpc import cluster
-from dask_hpc.scheduler.service import of
+from dask_hpc.deploy import scaling
+from dask_hpc.scheduler.rpc.service import of
 
 
 async def intact(made: Shrinkable, futures: list, count: int) -> None:
@@ -290,11 +290,11 @@ def test_who_scales_a_cluster_that_follows_the_load_is_told() -> None:
             await made.size(1)
             assert said == []
 
-    cluster.logger.addHandler(handler)
+    scaling.logger.addHandler(handler)
     try:
         asyncio.run(run())
     finally:
-        cluster.logger.removeHandler(handler)
+        scaling.logger.removeHandler(handler)
 
 
 @pytest.mark.parametrize("n", [-1, 1.5, "2", True, None])
@@ -355,7 +355,7 @@ class _Late(Worker):
 
 
 def test_a_worker_that_has_just_come_finishes_what_it_executes_before_it_goes(monkeypatch) -> None:
-    monkeypatch.setattr(cluster, "_AGAIN_S", 0.2)
+    monkeypatch.setattr(scaling, "_AGAIN_S", 0.2)
 
     async def run() -> None:
         async with shrinkable(2) as made:

@@ -22,13 +22,13 @@ from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import append, result_of, until, within, work
 
 import dask_hpc
-from dask_hpc import spill
 from dask_hpc.config import settings
 from dask_hpc.errors import ConfigError
-from dask_hpc.scheduler.dask_reads import spillable
-from dask_hpc.scheduler.dask_writes import fall_back, put_back, stand_in
-from dask_hpc.scheduler.service import of
-from dask_hpc.scheduler.spilled import Spilled
+from dask_hpc.scheduler.internals.lineage import fall_back, put_back, stand_in
+from dask_hpc.scheduler.internals.reads import spillable
+from dask_hpc.scheduler.leaving.spilled import Spilled
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker import spill
 
 # ----------------------------------------------------------------------- files
 
@@ -384,7 +384,7 @@ class Heard(logging.Handler):
 
 def test_what_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
     said = Heard()
-    log = logging.getLogger("dask_hpc.scheduler.spilled")
+    log = logging.getLogger("dask_hpc.scheduler.leaving.spilled")
     log.addHandler(said)
 
     async def run() -> None:

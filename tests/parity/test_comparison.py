@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc.parity import Change, close_events, compare, from_trace, makespan_s, shifted
-from dask_hpc.trace import JobEvent, NodeEvent
+from dask_hpc.parity.compare import Change, close_events, compare, from_trace, makespan_s, shifted
+from dask_hpc.trace.records import JobEvent, NodeEvent
 
 #: Two jobs on four nodes: b arrives and gets half of a's nodes, which a has back when b is done.
 RUN = [

@@ -15,16 +15,17 @@ from click.testing import CliRunner, Result
 from distributed import Client, LocalCluster
 
 import dask_hpc
-from dask_hpc import parity_live, parity_run
 from dask_hpc.cli import hpc
 from dask_hpc.errors import InstallError, WorkloadError
-from dask_hpc.parity import Change, compare
-from dask_hpc.parity_live import ParityError
-from dask_hpc.parity_run import Parity, check, simulate
-from dask_hpc.parity_tasks import scaled
-from dask_hpc.sim.job import Job, power_law
-from dask_hpc.sim.sources import load
-from dask_hpc.sim.workload import Workload
+from dask_hpc.parity import live as parity_live
+from dask_hpc.parity import run as parity_run
+from dask_hpc.parity.compare import Change, compare
+from dask_hpc.parity.live import ParityError
+from dask_hpc.parity.run import Parity, check, simulate
+from dask_hpc.parity.tasks import scaled
+from dask_hpc.sim.model.job import Job, power_law
+from dask_hpc.sim.model.workload import Workload
+from dask_hpc.sim.workloads.sources import load
 from dask_hpc_policies import registry
 
 #: One job gives half of its nodes to another one that comes while it runs, and has them back afterwards.

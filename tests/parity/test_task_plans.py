@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.parity_tasks import TaskPlan, plan, scaled
+from dask_hpc.parity.tasks import TaskPlan, plan, scaled
 from dask_hpc.sim.generators import esp
-from dask_hpc.sim.job import Delay, Job, Program, SpeedUp, amdahl, computing_s, power_law
-from dask_hpc.sim.machine import PUBLISHED, Failures, Machine, NodeFailure
-from dask_hpc.sim.workload import Workload, with_malleable_share
+from dask_hpc.sim.model.job import Delay, Job, Program, SpeedUp, amdahl, computing_s, power_law
+from dask_hpc.sim.model.machine import PUBLISHED, Failures, Machine, NodeFailure
+from dask_hpc.sim.model.workload import Workload, with_malleable_share
 
 
 def malleable(**fields: Any) -> Job:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dask_hpc_policies.compose import Arbiter, Chain
+from dask_hpc_policies.combine.guards import Clamp, Cooldown, Hysteresis, MtctFilter
+from dask_hpc_policies.combine.merge import Arbiter, Chain
 from dask_hpc_policies.decision import (
     Action,
     Decision,
@@ -19,7 +20,6 @@ from dask_hpc_policies.decision import (
     Shrink,
     Start,
 )
-from dask_hpc_policies.guards import Clamp, Cooldown, Hysteresis, MtctFilter
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import ParameterError
 from dask_hpc_policies.registry import create

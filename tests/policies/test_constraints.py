@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc_policies import constraints
+from dask_hpc_policies.jobs import constraints
 
 LIMIT = 2000
 LEGAL = {

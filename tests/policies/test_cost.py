@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from dask_hpc_policies import registry
-from dask_hpc_policies.constraints import CONSTRAINTS, largest_at_most
+from dask_hpc_policies.jobs.constraints import CONSTRAINTS, largest_at_most
 from dask_hpc_policies.model import ClusterSnapshot, Demand, JobView, NodeView
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc_policies.estimates import Estimate, RecordedRuns, remaining_s
+from dask_hpc_policies.jobs.estimates import Estimate, RecordedRuns, remaining_s
 
 RUNS = RecordedRuns().with_run("heat", 4, 100).with_run("heat", 4, 140).with_run("heat", 8, 70)
 

@@ -11,15 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_hpc_policies.constraints import (
+from dask_hpc_policies.decision import Decision, Expand, ReasonCode, Shrink, Start
+from dask_hpc_policies.jobs.constraints import (
     CONSTRAINTS,
     largest_at_most,
     legal_sizes,
     next_higher,
     smallest_at_least,
 )
-from dask_hpc_policies.decision import Decision, Expand, ReasonCode, Shrink, Start
-from dask_hpc_policies.intensity import (
+from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.registry import create
+from dask_hpc_policies.rules.io.balance import Balance
+from dask_hpc_policies.rules.io.candidates import SAME, _floor, _next
+from dask_hpc_policies.rules.io.intensity import (
     Mix,
     job_intensity,
     preferred_size,
@@ -27,11 +31,7 @@ from dask_hpc_policies.intensity import (
     running_mix,
     workload_mix,
 )
-from dask_hpc_policies.io_aware import IoAwareState
-from dask_hpc_policies.io_balance import Balance
-from dask_hpc_policies.io_candidates import SAME, _floor, _next
-from dask_hpc_policies.model import ClusterSnapshot, JobView
-from dask_hpc_policies.registry import create
+from dask_hpc_policies.rules.io.policy import IoAwareState
 
 
 def rigid(id: str, size: int, io: float, **fields: Any) -> JobView:

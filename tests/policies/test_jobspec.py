@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dask_hpc_policies.codec import decode, encode
-from dask_hpc_policies.jobspec import (
+from dask_hpc_policies.jobs.jobspec import (
     InvalidJob,
     JobSpec,
     ResolvedJob,

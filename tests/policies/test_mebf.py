@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dask_hpc_policies.decision import Decision, Expand, Hold, ReasonCode, Shrink, Start
-from dask_hpc_policies.mebf import runtime_at, stretch
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.registry import create
+from dask_hpc_policies.rules.mebf import runtime_at, stretch
 
 
 def running(id: str, nodes: int, remaining_s: float | None = 100.0, **fields: Any) -> JobView:

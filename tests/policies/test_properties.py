@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_hpc_policies.codec import decode, encode
-from dask_hpc_policies.compose import Arbiter, Chain
-from dask_hpc_policies.constraints import CONSTRAINTS, is_legal, smallest_at_least
+from dask_hpc_policies.combine.guards import Clamp, Cooldown, Hysteresis, MtctFilter
+from dask_hpc_policies.combine.merge import Arbiter, Chain
 from dask_hpc_policies.decision import Decision, Expand, Hold, ReasonCode, Shrink, Start, Steal
-from dask_hpc_policies.guards import Clamp, Cooldown, Hysteresis, MtctFilter
+from dask_hpc_policies.jobs.constraints import CONSTRAINTS, is_legal, smallest_at_least
 from dask_hpc_policies.model import ClusterSnapshot, Demand, JobView, NodeView
 from dask_hpc_policies.protocol import Policy, decode_state, encode_state
 from dask_hpc_policies.registry import BUILTIN, create, library_names, spec_of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.model import ClusterSnapshot, JobView
-from dask_hpc_policies.reservation import Profile, expected_s, releases, shadow
+from dask_hpc_policies.rules.reservation import Profile, expected_s, releases, shadow
 
 
 def running(id: str, nodes: int, remaining_s: float | None) -> JobView:

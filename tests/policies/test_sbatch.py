@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from dask_hpc_policies import constraints, sbatch
-from dask_hpc_policies.jobspec import InvalidJob, job_spec_from_mapping, resolve
-from dask_hpc_policies.sbatch import job_fields
+from dask_hpc_policies.jobs import constraints, sbatch
+from dask_hpc_policies.jobs.jobspec import InvalidJob, job_spec_from_mapping, resolve
+from dask_hpc_policies.jobs.sbatch import job_fields
 
 CHADHA_LISTING_4_2 = """\
 #SBATCH --job-name simple_elastic_application

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dask_hpc_policies.adaptive import DaskDefaultState, target_nodes
 from dask_hpc_policies.decision import (
     Decision,
     Expand,
@@ -19,6 +18,7 @@ from dask_hpc_policies.decision import (
 )
 from dask_hpc_policies.model import ClusterSnapshot, Demand, JobView, NodeView
 from dask_hpc_policies.registry import BUILTIN, create
+from dask_hpc_policies.rules.dask_default import DaskDefaultState, target_nodes
 
 
 def running(name: str, nodes: int, lo: int = 1, hi: int = 16, **more: Any) -> JobView:

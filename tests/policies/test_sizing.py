@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from dask_hpc_policies.decision import ReasonCode
-from dask_hpc_policies.equipartition import equal_sizes
 from dask_hpc_policies.model import JobView
-from dask_hpc_policies.sizing import (
+from dask_hpc_policies.rules.sizing import (
     Limits,
     Resizes,
+    equal_sizes,
     grow_equally,
     grow_in_order,
     reclaimable_nodes,

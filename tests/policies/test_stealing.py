@@ -11,7 +11,7 @@ import pytest
 from dask_hpc_policies.decision import Hold, ReasonCode, Shrink, Start, Steal
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.registry import create
-from dask_hpc_policies.stealing import StealingState
+from dask_hpc_policies.rules.stealing import StealingState
 
 
 @dataclass

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_hpc_policies.constraints import CONSTRAINTS, largest_at_most
+from dask_hpc_policies.combine.guards import Cooldown, Hysteresis
 from dask_hpc_policies.decision import Decision, Expand, Shrink, Start
-from dask_hpc_policies.guards import Cooldown, Hysteresis
-from dask_hpc_policies.jobspec import InvalidJob, job_spec, resolve
+from dask_hpc_policies.jobs.constraints import CONSTRAINTS, largest_at_most
+from dask_hpc_policies.jobs.jobspec import InvalidJob, job_spec, resolve
 from dask_hpc_policies.metrics import JobRun, summarize
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.protocol import Policy

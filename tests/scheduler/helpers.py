@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin
 from distributed.utils_test import gen_cluster
 
-from dask_hpc.scheduler.service import BIND, CLOSE, OPEN, RPC, of
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.wire import BIND, CLOSE, OPEN, RPC
 
 #: Stream handlers that are there from the moment the runtime is installed.
 ENTRIES = (OPEN, BIND, CLOSE)

@@ -6,7 +6,7 @@ import pytest
 from helpers import live, record, started
 
 import dask_hpc
-from dask_hpc_policies.jobspec import InvalidJob
+from dask_hpc_policies.jobs.jobspec import InvalidJob
 
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name=heat

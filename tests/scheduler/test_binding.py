@@ -36,7 +36,8 @@ from tasks import inc
 
 import dask_hpc
 from dask_hpc.errors import InstallError, JobCancelled, UnknownJob
-from dask_hpc.scheduler.service import BIND, CLOSE, OPEN, of
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.wire import BIND, CLOSE, OPEN
 
 
 def bound(s):

@@ -22,8 +22,9 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 from tornado.ioloop import IOLoop
 
 import dask_hpc
-from dask_hpc.scheduler import panels, service
-from dask_hpc.scheduler.panel_picture import MAX_ROWS, picture
+from dask_hpc.scheduler.dashboard import pages as panels
+from dask_hpc.scheduler.dashboard.chart import MAX_ROWS, picture
+from dask_hpc.scheduler.rpc import service
 
 pytest.importorskip("bokeh")
 
@@ -33,7 +34,7 @@ from bokeh.models.text import PlainText
 from distributed.dashboard import core
 from distributed.dashboard import scheduler as pages
 
-from dask_hpc.scheduler import panel_documents
+from dask_hpc.scheduler.dashboard import documents as panel_documents
 
 PATHS = ("/individual-hpc-jobs", "/individual-hpc-decisions")
 EVIL = "<script>alert('x')</script>"
@@ -301,7 +302,7 @@ async def test_decisions_are_plain_text_without_the_package_of_the_panel(c, s, a
         panel = panel_documents.DecisionsPanel(10.0, dark=False)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(panel_documents, "html", lambda *arguments: None)
-            panel.show(service.of(s))
+            panel.show(service.of(s).status)
     assert panel.root.text.startswith("<pre>&lt;script&gt;")
     assert "start" in panel.root.text
 

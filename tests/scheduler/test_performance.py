@@ -17,10 +17,10 @@ from tasks import inc, slow_inc
 
 import dask_hpc
 from dask_hpc.config import Settings
-from dask_hpc.replay import replay
-from dask_hpc.scheduler.dask_reads import spent
-from dask_hpc.scheduler.performance import LEAST_TASKS, ratio, share
-from dask_hpc.trace_io import parse_trace
+from dask_hpc.scheduler.internals.reads import spent
+from dask_hpc.scheduler.tables.meter import LEAST_TASKS, ratio, share
+from dask_hpc.trace.files import parse_trace
+from dask_hpc.trace.replay import replay
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.model import JobView
 

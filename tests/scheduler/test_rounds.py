@@ -10,8 +10,8 @@ from helpers import Gate, Starts, addresses_of, engine, live, record, started, s
 from tasks import inc, slow_inc
 
 import dask_hpc
-from dask_hpc.scheduler.drain import RECALL
-from dask_hpc.trace import NodeEvent, Result
+from dask_hpc.scheduler.resizing.drain import RECALL
+from dask_hpc.trace.records import NodeEvent, Result
 from dask_hpc_policies.decision import Shrink, Start
 
 

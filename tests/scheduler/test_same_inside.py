@@ -54,7 +54,7 @@ from helpers import (
 from tasks import Counter, add_to, fan_out, fan_out_seceding, inc, slow_inc
 
 import dask_hpc
-from dask_hpc.scheduler.dask_reads import BARRIER
+from dask_hpc.scheduler.internals.reads import BARRIER
 
 #: What the job asks for, by shape. ``waiting`` is submitted while another job holds every node.
 SHAPES = {

@@ -23,8 +23,8 @@ from helpers import (
 from tasks import Counter, inc
 
 import dask_hpc
-from dask_hpc.scheduler.service import CLOSE, OPEN
-from dask_hpc.trace import Pass
+from dask_hpc.trace.records import Pass
+from dask_hpc.wire import CLOSE, OPEN
 
 
 @live(workers=2, config={"distributed.scheduler.no-workers-timeout": "100 ms"})

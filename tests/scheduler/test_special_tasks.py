@@ -25,7 +25,7 @@ from helpers import (
 from tasks import Counter, fan_out, fan_out_seceding, inc
 
 import dask_hpc
-from dask_hpc.scheduler.dask_reads import is_barrier
+from dask_hpc.scheduler.internals.reads import is_barrier
 
 P2P = {"array.rechunk.method": "p2p", "dataframe.shuffle.method": "p2p"}
 

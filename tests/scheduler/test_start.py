@@ -7,7 +7,7 @@ from helpers import Gate, addresses_of, asleep, engine, live, record, started, s
 from tasks import inc
 
 import dask_hpc
-from dask_hpc_policies.jobspec import InvalidJob
+from dask_hpc_policies.jobs.jobspec import InvalidJob
 
 SIZES = [
     # on a pool of six nodes

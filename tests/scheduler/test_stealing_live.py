@@ -11,12 +11,12 @@ from helpers import addresses_of, asleep, engine, live, record, started, state_o
 from tasks import inc, slow_inc
 
 import dask_hpc
-from dask_hpc.sim.engine import Engine, Options
-from dask_hpc.sim.job import Job
-from dask_hpc.sim.machine import Failures, Machine, NodeFailure
-from dask_hpc.sim.recording import recorded
-from dask_hpc.sim.workload import Workload
-from dask_hpc.trace import Pass
+from dask_hpc.sim.engine.engine import Engine, Options
+from dask_hpc.sim.engine.recording import recorded
+from dask_hpc.sim.model.job import Job
+from dask_hpc.sim.model.machine import Failures, Machine, NodeFailure
+from dask_hpc.sim.model.workload import Workload
+from dask_hpc.trace.records import Pass
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import Reason, ReasonCode, Shrink, Steal
 

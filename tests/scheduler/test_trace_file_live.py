@@ -10,10 +10,10 @@ from helpers import asleep, live, until
 
 import dask_hpc
 from dask_hpc.errors import TraceError
-from dask_hpc.replay import replay
-from dask_hpc.scheduler.service import of
-from dask_hpc.trace import JobEvent
-from dask_hpc.trace_io import TraceWarning, read_trace
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.trace.files import TraceWarning, read_trace
+from dask_hpc.trace.records import JobEvent
+from dask_hpc.trace.replay import replay
 
 
 @live()

@@ -11,7 +11,7 @@ from helpers import addresses_of, asleep, engine, live, record, started, state_o
 
 import dask_hpc
 from dask_hpc.errors import JobError, WindowError
-from dask_hpc.producer import Change, Status
+from dask_hpc.program.producer import Change, Status
 
 BOUNDS = {"nodes": 2, "min_nodes": 1, "max_nodes": 4}
 
@@ -247,7 +247,7 @@ async def test_a_silent_peer_ends_in_abort_and_the_old_size_goes_on(c, s, *worke
             assert producer.nodes == old
         await until(lambda: producer.probe() is None, "the producer has heard")
         never.set()
-        await producer._job._runtime.update(window_timeout_s=30.0)
+        await producer._job.channel.ask("update", parameters={"window_timeout_s": 30.0})
         await until(lambda: engine(s).state.now_s() >= record(s, job).no_shrink_before_s, "may shrink again")
         resize = ask(job, nodes)
         change = await lay_out(producer)
@@ -268,7 +268,7 @@ async def test_a_late_joiner_of_an_old_window_does_not_open_a_new_one(c, s, *wor
 
     async with producing(c, join, settings={"window_timeout_s": 0.3}) as (job, producer):
         assert (await job.resize(4))["reason_code"] == "deadline"
-        await producer._job._runtime.update(window_timeout_s=30.0)
+        await producer._job.channel.ask("update", parameters={"window_timeout_s": 30.0})
         resize = ask(job, 4)
         await until(lambda: len(calls) == 2, "asked again")
         late.set()

@@ -11,7 +11,7 @@ from helpers import addresses_of, engine, live, started, until, within
 from tasks import inc
 
 import dask_hpc
-from dask_hpc.scheduler.worker_clients import TOPIC
+from dask_hpc.scheduler.internals.origins import TOPIC
 
 
 def places(s):

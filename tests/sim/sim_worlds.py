@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dask_hpc.sim import Machine, Options, Result, Workload, simulate
-from dask_hpc.sim.job import Job, Program, Stage, amdahl, power_law
-from dask_hpc.sim.workload import ordered
+from dask_hpc.sim.model.job import Job, Program, Stage, amdahl, power_law
+from dask_hpc.sim.model.workload import ordered
 from dask_hpc_policies.decision import Action, Decision, Expand, Reason, ReasonCode, Shrink, Start
 from dask_hpc_policies.model import ClusterSnapshot
 

@@ -12,7 +12,7 @@ from sim_worlds import Restless, Scripted, application, ends, malleable, rigid, 
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim import Workload
-from dask_hpc.sim.job import (
+from dask_hpc.sim.model.job import (
     CONSTANT,
     Compute,
     Delay,
@@ -25,7 +25,7 @@ from dask_hpc.sim.job import (
     power_law,
     speed_table,
 )
-from dask_hpc.sim.machine import Failures, NodeFailure
+from dask_hpc.sim.model.machine import Failures, NodeFailure
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import Decision
 from dask_hpc_policies.model import ClusterSnapshot

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.sim.asking import mtct
+from dask_hpc.sim.engine.asking import mtct
 from dask_hpc.sim.formats import elastisim
-from dask_hpc.sim.job import (
+from dask_hpc.sim.model.job import (
     Compute,
     Delay,
     Job,

@@ -23,8 +23,8 @@ from sim_worlds import (
 
 from dask_hpc.errors import SimulationError, WorkloadError
 from dask_hpc.sim import Machine, Options, Workload, load, simulate
-from dask_hpc.sim.engine import Engine
-from dask_hpc.sim.machine import PUBLISHED
+from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.model.machine import PUBLISHED
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import Decision, Expand, Shrink
 
@@ -289,7 +289,7 @@ def test_a_fork_goes_on_exactly_as_the_original(policy: str) -> None:
 
 
 def _often() -> Any:
-    from dask_hpc.sim.machine import Failures
+    from dask_hpc.sim.model.machine import Failures
 
     return Failures(node_mtbf_s=200_000.0, downtime_s=500.0)
 
@@ -337,7 +337,7 @@ def test_a_job_wider_than_the_machine_is_refused_dropped_or_clipped() -> None:
 def test_a_measured_decision_latency_is_what_the_policy_took(monkeypatch: pytest.MonkeyPatch) -> None:
     # a clock that goes on by 0.25 s at every reading
     readings = iter(range(1000))
-    monkeypatch.setattr("dask_hpc.sim.asking.stopwatch_s", lambda: next(readings) * 0.25)
+    monkeypatch.setattr("dask_hpc.sim.engine.asking.stopwatch_s", lambda: next(readings) * 0.25)
     work = workload(rigid("a", 16, 10.0), rigid("b", 16, 10.0), nodes=16)
     result = run(work, "fcfs", decision_s="measured")
     assert starts(result) == {"a": 0.25, "b": 10.5}

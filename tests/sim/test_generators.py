@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.sim import sources
 from dask_hpc.sim.generators import esp, io_aware
 from dask_hpc.sim.generators.generator import Generator
-from dask_hpc.sim.job import Compute, Delay, Job, Repeat, Stage, Transfer, amount, computing_s
-from dask_hpc.sim.sources import load
-from dask_hpc.sim.workload import Workload
-from dask_hpc_policies import constraints
+from dask_hpc.sim.model.job import Compute, Delay, Job, Repeat, Stage, Transfer, amount, computing_s
+from dask_hpc.sim.model.workload import Workload
+from dask_hpc.sim.workloads import sources
+from dask_hpc.sim.workloads.sources import load
+from dask_hpc_policies.jobs import constraints
 
 SMALL = {"io-aware": {"jobs": 200}, "poisson": {"jobs": 200}}
 

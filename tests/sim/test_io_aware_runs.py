@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from sim_worlds import application, run, workload
 
-from dask_hpc.sim import Options, Result, simulate, sources
-from dask_hpc.sim.engine import Engine
-from dask_hpc.sim.job import Compute, Repeat, Transfer
-from dask_hpc_policies.intensity import Mix, job_intensity, preferred_size
-from dask_hpc_policies.io_session import IoSession
+from dask_hpc.sim import Options, Result, simulate
+from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.model.job import Compute, Repeat, Transfer
+from dask_hpc.sim.workloads import sources
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.registry import create
+from dask_hpc_policies.rules.io.intensity import Mix, job_intensity, preferred_size
+from dask_hpc_policies.sessions.io import IoSession
 
 LINK, FILE_SYSTEM = 1e9, 4e9
 

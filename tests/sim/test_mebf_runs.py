@@ -6,7 +6,8 @@ from statistics import fmean
 
 import pytest
 
-from dask_hpc.sim import Result, simulate, sources
+from dask_hpc.sim import Result, simulate
+from dask_hpc.sim.workloads import sources
 
 #: Published largest reduction of the mean execution time, in per cent (ADMIRE 2023, D3.3, section 4.1.2).
 PUBLISHED = {"compute": 30.4, "read": 29.27, "write": 27.1, "mixed": 28.9}

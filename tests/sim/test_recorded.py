@@ -9,11 +9,11 @@ import pytest
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.formats import sacct, trace_file
-from dask_hpc.sim.job import computing_s
-from dask_hpc.sim.sources import load
+from dask_hpc.sim.model.job import computing_s
+from dask_hpc.sim.workloads.sources import load
 from dask_hpc.slurm.text import SACCT_FORMAT
-from dask_hpc.trace import Header, JobEvent, NodeEvent, Pass, Record
-from dask_hpc.trace_io import Trace
+from dask_hpc.trace.files import Trace
+from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Pass, Record
 from dask_hpc_policies.decision import Decision
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.sim import Machine, Options, simulate
-from dask_hpc.sim.active import ActiveJob
-from dask_hpc.sim.asking import running_view
-from dask_hpc.sim.job import Job, power_law
-from dask_hpc.sim.recorded import recorded_runs, with_recorded
-from dask_hpc.sim.workload import Workload, ordered, with_malleable_share
-from dask_hpc_policies import constraints
-from dask_hpc_policies.estimates import remaining_s
+from dask_hpc.sim.engine.active import ActiveJob
+from dask_hpc.sim.engine.asking import running_view
+from dask_hpc.sim.model.job import Job, power_law
+from dask_hpc.sim.model.workload import Workload, ordered, with_malleable_share
+from dask_hpc.sim.workloads.recorded import recorded_runs, with_recorded
+from dask_hpc_policies.jobs import constraints
+from dask_hpc_policies.jobs.estimates import remaining_s
 from dask_hpc_policies.metrics import JobRun
 
 

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from sim_worlds import Restless, application, malleable, malleable_workloads, rigid, workload
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.replay import replay
 from dask_hpc.sim import Options, Workload, load, simulate
-from dask_hpc.sim.engine import Engine
+from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.engine.recording import recorded
 from dask_hpc.sim.formats import trace_file
-from dask_hpc.sim.job import Compute, Request, SchedulingPoint
-from dask_hpc.sim.machine import PUBLISHED, Failures, NodeFailure
-from dask_hpc.sim.recording import recorded
-from dask_hpc.trace import Header, JobEvent, NodeEvent, Pass, Record
-from dask_hpc.trace import Result as Done
-from dask_hpc.trace_io import Trace, read_trace
-from dask_hpc.trace_runs import job_runs, pool_steps
+from dask_hpc.sim.model.job import Compute, Request, SchedulingPoint
+from dask_hpc.sim.model.machine import PUBLISHED, Failures, NodeFailure
+from dask_hpc.trace.files import Trace, read_trace
+from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Pass, Record
+from dask_hpc.trace.records import Result as Done
+from dask_hpc.trace.replay import replay
+from dask_hpc.trace.runs import job_runs, pool_steps
 from dask_hpc_policies.registry import create
 
 OPTIONS = Options(snapshots=True, node_ids=True)

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dask_hpc.cli import hpc
-from dask_hpc.sim.sources import BUILTIN
+from dask_hpc.sim.workloads.sources import BUILTIN
 
 
 def call(*arguments: str) -> Result:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sim_worlds import malleable, rigid, run, workload
 
-from dask_hpc.sim import sources
-from dask_hpc.sim.machine import Failures, NodeFailure
+from dask_hpc.sim.model.machine import Failures, NodeFailure
+from dask_hpc.sim.workloads import sources
 from dask_hpc_policies.metrics import weighted_mean_flow_s
 from dask_hpc_policies.registry import create
 

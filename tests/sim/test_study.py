@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim import Machine, Options, load, simulate
-from dask_hpc.sim.machine import PUBLISHED
-from dask_hpc.sim.study import StudyResult, load_study, run_study
-from dask_hpc.sim.study_figure import study_figure
-from dask_hpc.sim.study_metrics import jobs_per_node
-from dask_hpc.sim.study_results import Pair
-from dask_hpc.sim.study_runs import scenarios
-from dask_hpc.sim.study_table import write as write_results
-from dask_hpc.sim.study_turns import sign_changes
-from dask_hpc.sim.workload import with_malleable_share
+from dask_hpc.sim.model.machine import PUBLISHED
+from dask_hpc.sim.model.workload import with_malleable_share
+from dask_hpc.sim.study.figure import study_figure
+from dask_hpc.sim.study.metrics import jobs_per_node
+from dask_hpc.sim.study.results import Pair, sign_changes
+from dask_hpc.sim.study.runs import scenarios
+from dask_hpc.sim.study.study import StudyResult, load_study, run_study
+from dask_hpc.sim.study.study import write as write_results
 from dask_hpc_policies.metrics import JobRun
 from dask_hpc_policies.registry import create
 
@@ -301,7 +300,7 @@ def test_a_process_that_dies_is_said_to_have(tmp_path: Path, monkeypatch: pytest
     def fail(_: object) -> None:
         raise BrokenProcessPool("gone")
 
-    monkeypatch.setattr("dask_hpc.sim.study_runs.ProcessPoolExecutor", Broken)
+    monkeypatch.setattr("dask_hpc.sim.study.runs.ProcessPoolExecutor", Broken)
     found = run(tmp_path, jobs=2)
     assert [bool(one.error) for one in found.runs] == [False] * 3 + [True] * 9
     assert "was there enough memory" in found.failures[0]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dask_hpc.sim.study import StudyResult, builtin_studies, load_study, run_study
-from dask_hpc.sim.study_figure import study_figure
+from dask_hpc.sim.study.figure import study_figure
+from dask_hpc.sim.study.study import StudyResult, builtin_studies, load_study, run_study
 
 #: Short enough to be run each time; the others are run with the slow tests.
 QUICK = ("node-stealing", "figure-5-1", "five-jobs", "esp-10")

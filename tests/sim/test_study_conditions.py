@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc.sim.study_conditions import (
-    ConditionError,
-    Term,
-    parse_condition,
-    parse_number,
-    parse_term,
-)
+from dask_hpc.sim.study.conditions import ConditionError, Term, parse_condition, parse_number, parse_term
 
 
 def holds(text: str, **values: Any) -> bool:

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.sim import study_file
-from dask_hpc.sim.study import builtin_studies, load_study, run_study
+from dask_hpc.sim.study import file
+from dask_hpc.sim.study.study import builtin_studies, load_study, run_study
 
 SMALL = """
 name: small
@@ -40,7 +40,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_the_example_of_the_format_is_a_study(tmp_path: Path) -> None:
-    text = str(study_file.__doc__).partition(".. code-block:: yaml\n\n")[2]
+    text = str(file.__doc__).partition(".. code-block:: yaml\n\n")[2]
     example = load_study(write(tmp_path, textwrap.dedent(text)))
     assert example.name == "esp"
     assert example.sign_change == "malleable_share"

@@ -10,7 +10,7 @@ from sim_worlds import run, starts
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim import Workload, load, simulate
-from dask_hpc.sim.swf import parse
+from dask_hpc.sim.formats.swf import parse
 from dask_hpc_policies import registry
 
 HEADER = "; Computer: X\n; MaxProcs: 64\n; Note: anything\n"

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from dask_hpc.sim import Options, simulate, sources
-from dask_hpc.sim.engine import Engine
-from dask_hpc.sim.outputs import write
-from dask_hpc.sim.recording import recorded
-from dask_hpc.sim.tracking import intensity
-from dask_hpc.trace import Pass
-from dask_hpc_policies.intensity import running_mix, workload_mix
+from dask_hpc.sim import Options, simulate
+from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.engine.recording import recorded
+from dask_hpc.sim.results.outputs import write
+from dask_hpc.sim.results.tracking import intensity
+from dask_hpc.sim.workloads import sources
+from dask_hpc.trace.records import Pass
 from dask_hpc_policies.registry import create
+from dask_hpc_policies.rules.io.intensity import running_mix, workload_mix
 
 
 @pytest.mark.parametrize("policy", ["io-aware", "fcfs-malleable"])

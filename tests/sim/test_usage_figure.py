@@ -6,7 +6,7 @@ import pytest
 from sim_worlds import rigid, run, workload
 
 from dask_hpc.sim import load, simulate
-from dask_hpc.sim.plots import png, usage_figure
+from dask_hpc.sim.results.plots import png, usage_figure
 
 
 def drawn(figure, i=0):

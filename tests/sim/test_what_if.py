@@ -8,14 +8,14 @@ import pytest
 from sim_worlds import malleable, rigid, workload
 
 from dask_hpc.errors import TraceError, WorkloadError
-from dask_hpc.replay import replay
 from dask_hpc.sim import load, simulate
-from dask_hpc.sim.machine import Failures, NodeFailure
-from dask_hpc.sim.trace_state import snapshot_at
+from dask_hpc.sim.model.machine import Failures, NodeFailure
 from dask_hpc.sim.what_if import engine_from, simulate_from
-from dask_hpc.trace import Header
-from dask_hpc.trace_io import Trace, read_trace
-from dask_hpc.trace_runs import job_runs
+from dask_hpc.trace.files import Trace, read_trace
+from dask_hpc.trace.records import Header
+from dask_hpc.trace.replay import replay
+from dask_hpc.trace.runs import job_runs
+from dask_hpc.trace.state import snapshot_at
 from dask_hpc_policies import registry
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.formats import yaml_file
 from dask_hpc.sim.formats.yaml_file import parse
-from dask_hpc.sim.job import (
+from dask_hpc.sim.model.job import (
     Compute,
     Delay,
     Job,

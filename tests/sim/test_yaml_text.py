@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.sim import sources
 from dask_hpc.sim.formats.amounts import BySize
 from dask_hpc.sim.formats.yaml_file import parse
 from dask_hpc.sim.formats.yaml_text import dump
-from dask_hpc.sim.job import (
+from dask_hpc.sim.model.job import (
     CONSTANT,
     LINEAR,
     Compute,
@@ -31,8 +30,9 @@ from dask_hpc.sim.job import (
     power_law,
     speed_table,
 )
-from dask_hpc.sim.machine import PUBLISHED, Failures, Machine, NodeFailure
-from dask_hpc.sim.workload import Workload
+from dask_hpc.sim.model.machine import PUBLISHED, Failures, Machine, NodeFailure
+from dask_hpc.sim.model.workload import Workload
+from dask_hpc.sim.workloads import sources
 
 positive = st.floats(1e-3, 1e9)
 names = st.text("abcxyz-_ 0:#'é", min_size=1, max_size=8).filter(str.strip)

@@ -15,7 +15,7 @@ import pytest
 from outside import until
 
 import dask_hpc
-from dask_hpc.slurm import reconcile
+from dask_hpc.deploy.slurm import reconcile
 
 OPTIONS = {
     "cores": 1,

@@ -14,9 +14,9 @@ import pytest
 
 import dask_hpc
 from dask_hpc.config import Settings
-from dask_hpc.slurm.jobs import SLURMJob
-from dask_hpc.slurm.pools import read_pools
-from dask_hpc.slurm.reconcile import lead_s
+from dask_hpc.deploy.slurm.jobs import SLURMJob
+from dask_hpc.deploy.slurm.pools import read_pools
+from dask_hpc.deploy.slurm.reconcile import lead_s
 
 COMMON = {"cores": 4, "processes": 2, "memory": "8 GB", "queue": "compute", "interface": "lo"}
 
@@ -203,7 +203,7 @@ def test_a_size_that_the_configuration_has_wrong_is_named_with_its_key() -> None
 
 
 def test_a_script_that_is_interrupted_ends_with_an_error() -> None:
-    script = "import os, signal, dask_hpc.slurm.cluster; os.kill(os.getpid(), signal.SIGINT); print(1)"
+    script = "import os, signal, dask_hpc.deploy.slurm.cluster; os.kill(os.getpid(), signal.SIGINT); print(1)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode != 0
     assert "KeyboardInterrupt" in done.stderr

@@ -11,12 +11,12 @@ from typing import Any
 
 from distributed import Scheduler
 
-from dask_hpc.replay import replay
-from dask_hpc.scheduler.allotment import HOLD, AllotmentSet
-from dask_hpc.scheduler.dask_reads import IN_PLAY
-from dask_hpc.scheduler.engine import Engine
-from dask_hpc.trace import NodeEvent, Pass, Record, Result
-from dask_hpc.trace_io import parse_trace
+from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet
+from dask_hpc.scheduler.internals.reads import IN_PLAY
+from dask_hpc.trace.files import parse_trace
+from dask_hpc.trace.records import NodeEvent, Pass, Record, Result
+from dask_hpc.trace.replay import replay
 from dask_hpc_policies.decision import Expand, Shrink, Start
 
 

@@ -20,9 +20,9 @@ import stress_invariants as invariants
 from stress_cluster import Cluster
 from stress_graphs import GRAPHS, Goal, Maker
 
-from dask_hpc.scheduler import service
+from dask_hpc.scheduler.rpc import service
 from dask_hpc_policies import registry
-from dask_hpc_policies.constraints import CONSTRAINTS
+from dask_hpc_policies.jobs.constraints import CONSTRAINTS
 
 #: How long a job may be below its minimum while the pool has the nodes.
 BELOW_MINIMUM_S = 1.0

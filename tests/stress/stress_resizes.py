@@ -20,8 +20,8 @@ from stress_cluster import Cluster, cluster
 
 import dask_hpc
 from dask_hpc.demo.heat import Heat
-from dask_hpc.scheduler import service
-from dask_hpc.trace import NodeEvent, Result, encode_line
+from dask_hpc.scheduler.rpc import service
+from dask_hpc.trace.records import NodeEvent, Result, encode_line
 from dask_hpc_policies.decision import Expand, Reason, ReasonCode, Shrink
 from dask_hpc_policies.layout import Layout, even_layout
 

@@ -18,9 +18,9 @@ from stress_graphs import Goal, TaskFailedOnPurpose
 from stress_operations import OPERATIONS, Report, Run, Sequence, leave
 
 import dask_hpc
+from dask_hpc import wire
 from dask_hpc.errors import DaskHPCError
-from dask_hpc.scheduler import service
-from dask_hpc.trace import Pass, Result, encode_line
+from dask_hpc.trace.records import Pass, Result, encode_line
 
 #: How long everything may take to end once all workers are back and all jobs are closed.
 DRAIN_S = 40.0
@@ -153,7 +153,7 @@ async def _finish(run: Run, sequence: Sequence, originals: dict[str, Any]) -> No
     await _until(
         run, "the runtime sleeps", lambda: not run.engine.awake and not run.engine._lock.locked(), 5.0
     )
-    originals = {name: handler for name, handler in originals.items() if name != service.CLOSE}
+    originals = {name: handler for name, handler in originals.items() if name != wire.CLOSE}
     report.faults += invariants.asleep(made.scheduler, run.engine, originals)
     made.scheduler.validate_state()
     report.faults += invariants.feed(run.engine.controller.decisions)

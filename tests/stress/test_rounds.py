@@ -12,8 +12,8 @@ from stress_cluster import cluster
 from stress_graphs import nap
 
 import dask_hpc
-from dask_hpc.scheduler import service
-from dask_hpc.trace import Header, NodeEvent, Record, Result, encode_line
+from dask_hpc.scheduler.rpc import service
+from dask_hpc.trace.records import Header, NodeEvent, Record, Result, encode_line
 
 
 @pytest.mark.parametrize("lock", ["job", "system"])

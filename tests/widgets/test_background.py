@@ -8,8 +8,8 @@ import threading
 import weakref
 from types import SimpleNamespace
 
-from dask_hpc_widgets import background
-from dask_hpc_widgets.background import Cancelled, Work
+from dask_hpc_widgets.base import background
+from dask_hpc_widgets.base.background import Cancelled, Work
 
 #: A thread that takes longer to end than this hangs.
 PATIENCE_S = 60

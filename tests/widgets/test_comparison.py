@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dask_hpc.sim import Machine, Options, Result, Workload
-from dask_hpc.sim.table import Counts
+from dask_hpc.sim.engine.table import Counts
 from dask_hpc_policies.metrics import JobRun
 from dask_hpc_widgets import comparison
 from dask_hpc_widgets.comparison import _METRICS, _difference

@@ -9,7 +9,7 @@ import pytest
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import Decision, Reason, ReasonCode, Steal
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
-from dask_hpc_widgets.effect import Effect, Loss, effect
+from dask_hpc_widgets.live.effect import Effect, Loss, effect
 
 BUSY = ClusterSnapshot(
     now_s=100.0,

@@ -17,15 +17,15 @@ from ipywidgets.widgets.widget import _instances
 import dask_hpc
 from dask_hpc.errors import InstallError
 from dask_hpc.sim import Result, simulate
-from dask_hpc.sim.sources import READERS
+from dask_hpc.sim.workloads.sources import READERS
 from dask_hpc_policies import registry
-from dask_hpc_widgets import exploration
-from dask_hpc_widgets.exploration import titles
+from dask_hpc_widgets.base.markup import escape
+from dask_hpc_widgets.explore import exploration
 from dask_hpc_widgets.explorer import Explorer
-from dask_hpc_widgets.form import below
-from dask_hpc_widgets.markup import escape
-from dask_hpc_widgets.policies_form import FEWEST, MOST
-from dask_hpc_widgets.workload_model import FILE, GENERATORS, SETTINGS, WorkloadModel
+from dask_hpc_widgets.forms.fields import below
+from dask_hpc_widgets.forms.model import titles
+from dask_hpc_widgets.forms.policies import FEWEST, MOST
+from dask_hpc_widgets.forms.workload_model import FILE, GENERATORS, SETTINGS, WorkloadModel
 
 EVIL = "<script>alert('x')</script>"
 PATIENCE_S = 60
@@ -449,7 +449,7 @@ def test_progress_names_the_policy_that_runs(explorer, monkeypatch):
 
     real = exploration.run
     monkeypatch.setattr(exploration, "run", telling)
-    monkeypatch.setattr("dask_hpc_widgets.background._PERIOD_S", 0.0)
+    monkeypatch.setattr("dask_hpc_widgets.base.background._PERIOD_S", 0.0)
     explorer.run.click()
     assert said == [
         "Reading the workload.",
@@ -615,7 +615,7 @@ def test_the_figure_is_also_told_in_words(explorer, monkeypatch):
 
 def test_without_matplotlib_there_are_results_and_a_hint(explorer, monkeypatch):
     monkeypatch.setattr(exploration, "_figure", drawn)
-    monkeypatch.setitem(sys.modules, "dask_hpc.sim.plots", None)
+    monkeypatch.setitem(sys.modules, "dask_hpc.sim.results.plots", None)
     monkeypatch.delattr(dask_hpc.sim, "plots", raising=False)
     explorer.run.click()
     assert "There is no figure: it needs matplotlib, pip install 'dask-hpc[plot]'." in text(

@@ -7,9 +7,9 @@ import pytest
 
 from dask_hpc_policies import registry
 from dask_hpc_policies.params import Bool, Int, ParameterError, Parameters
-from dask_hpc_widgets.form import PolicyForm, _control
-from dask_hpc_widgets.markup import escape
-from dask_hpc_widgets.model import PolicyModel
+from dask_hpc_widgets.base.markup import escape
+from dask_hpc_widgets.forms.fields import PolicyForm, _control
+from dask_hpc_widgets.forms.model import PolicyModel
 
 NAMES = (*registry.names(), *registry.library_names())
 FIELDS = [

@@ -6,7 +6,7 @@ import pytest
 
 from dask_hpc_policies import registry
 from dask_hpc_policies.params import ParameterError, Parameters
-from dask_hpc_widgets.model import PolicyModel, changes, is_custom, title
+from dask_hpc_widgets.forms.model import PolicyModel, changes, is_custom, title
 
 FIELDS = [
     (name, one)

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from dask_hpc_policies import registry
-from dask_hpc_widgets import questions, views
-from dask_hpc_widgets.form import PolicyForm
-from dask_hpc_widgets.model import PolicyModel
+from dask_hpc_widgets import views
+from dask_hpc_widgets.forms.fields import PolicyForm
+from dask_hpc_widgets.forms.model import PolicyModel
+from dask_hpc_widgets.live import questions
 from dask_hpc_widgets.views import View
 
 PATIENCE_S = 30.0
@@ -65,7 +66,7 @@ def test_a_question_does_not_outlive_another_button(rt, panel, other):
 
 def test_a_change_that_takes_long_is_waited_for_and_one_of_unknown_end_is_called_so(rt, panel, monkeypatch):
     update, limits = questions.update, []
-    monkeypatch.setattr("dask_hpc_widgets.link.PATIENCE_S", 0.2)
+    monkeypatch.setattr("dask_hpc_widgets.base.link.PATIENCE_S", 0.2)
 
     async def slow(*arguments: Any) -> Any:
         import asyncio

@@ -14,7 +14,7 @@ from distributed import Client
 
 import dask_hpc
 from dask_hpc_policies import registry
-from dask_hpc_widgets import questions
+from dask_hpc_widgets.live import questions
 
 PATIENCE_S = 30.0
 

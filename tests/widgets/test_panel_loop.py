@@ -17,7 +17,7 @@ import pytest
 from distributed import Client
 
 import dask_hpc
-from dask_hpc_widgets import questions
+from dask_hpc_widgets.live import questions
 
 PATIENCE_S = 60.0
 
@@ -274,7 +274,7 @@ def test_closing_while_a_simulation_runs_ends_it(rt, monkeypatch):
             steps.append(progress(0.5))
             time.sleep(0.005)
 
-    monkeypatch.setattr("dask_hpc_widgets.tuning.what_if", what_if)
+    monkeypatch.setattr("dask_hpc_widgets.live.tuning.what_if", what_if)
 
     async def test():
         panel = rt.panel()
@@ -293,7 +293,7 @@ def test_a_simulation_that_is_stopped_says_so(rt, monkeypatch):
             progress(0.5)
             time.sleep(0.005)
 
-    monkeypatch.setattr("dask_hpc_widgets.tuning.what_if", what_if)
+    monkeypatch.setattr("dask_hpc_widgets.live.tuning.what_if", what_if)
 
     async def test():
         panel = rt.panel()

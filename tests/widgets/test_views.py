@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc_widgets import markup, views
+from dask_hpc_widgets import views
+from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.views import Picture, View
 
 EVIL = "<script>alert('x')</script>\"&"

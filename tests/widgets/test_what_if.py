@@ -12,7 +12,7 @@ from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.learned import FEW_TASKS, learn
 from dask_hpc_policies import registry
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
-from dask_hpc_widgets.what_if import what_if
+from dask_hpc_widgets.live.what_if import what_if
 
 ASSUMED_S = 77.0
 EASY, MALLEABLE = (registry.spec_of(registry.create(name)) for name in ("easy", "pwma-fpsma"))
@@ -201,9 +201,7 @@ def test_an_object_that_runs_is_not_simulated_and_that_is_said():
     custom = {"policy": f"mine:{EVIL}", "params": {}, "custom": True}
     found = what_if(STATE, KNOWN, custom, MALLEABLE, ASSUMED_S)
     assert list(found.runs) == ["pwma-fpsma, as chosen"]
-    assert found.notes == (
-        f"mine:{EVIL} is known to the cluster alone: it cannot be simulated here.",
-    )
+    assert found.notes == (f"mine:{EVIL} is known to the cluster alone: it cannot be simulated here.",)
     assert "cannot be simulated here" in found.html()
     assert "<script" not in found.html()
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from dask_hpc.sim.run import Result
 from dask_hpc_policies.metrics import JobRun
-from dask_hpc_widgets import markup
-from dask_hpc_widgets.markup import escape
+from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.base.markup import escape
 
 #: Changes below this share of the first run's value are none.
 _SAME = 0.005

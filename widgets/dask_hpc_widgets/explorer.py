@@ -13,14 +13,15 @@ from typing import Any
 import ipywidgets as widgets
 
 from dask_hpc.errors import DaskHPCError
-from dask_hpc_widgets import background, exploration, markup
-from dask_hpc_widgets.background import Progress
-from dask_hpc_widgets.exploration import Outcome, Plan
-from dask_hpc_widgets.form import LABELLED, below, row
-from dask_hpc_widgets.markup import escape
-from dask_hpc_widgets.policies_form import PoliciesForm
-from dask_hpc_widgets.workload_form import WorkloadForm
-from dask_hpc_widgets.workload_model import WorkloadModel
+from dask_hpc_widgets.base import background, markup
+from dask_hpc_widgets.base.background import Progress
+from dask_hpc_widgets.base.markup import escape
+from dask_hpc_widgets.explore import exploration
+from dask_hpc_widgets.explore.exploration import Outcome, Plan
+from dask_hpc_widgets.forms.fields import LABELLED, below, row
+from dask_hpc_widgets.forms.policies import PoliciesForm
+from dask_hpc_widgets.forms.workload import WorkloadForm
+from dask_hpc_widgets.forms.workload_model import WorkloadModel
 
 _FULL = {"width": "auto"}
 _WRAP = {"width": "auto", "flex_flow": "row wrap", "align_items": "center"}

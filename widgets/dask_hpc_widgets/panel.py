@@ -10,14 +10,16 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from dask_hpc.client import Runtime
+from dask_hpc.client.runtime import Runtime
 from dask_hpc_policies.wording import counted
-from dask_hpc_widgets import markup, questions, views
-from dask_hpc_widgets.form import below
-from dask_hpc_widgets.link import Link
-from dask_hpc_widgets.markup import escape
-from dask_hpc_widgets.model import PolicyModel, title
-from dask_hpc_widgets.tuning import Tuning
+from dask_hpc_widgets import views
+from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.base.link import Link
+from dask_hpc_widgets.base.markup import escape
+from dask_hpc_widgets.forms.fields import below
+from dask_hpc_widgets.forms.model import PolicyModel, title
+from dask_hpc_widgets.live import questions
+from dask_hpc_widgets.live.tuning import Tuning
 from dask_hpc_widgets.views import Picture, View
 
 #: Least time between two updates.
@@ -119,7 +121,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     # ------------------------------------------------------ in the kernel's loop
 
     def _gone(self) -> bool:
-        client = self._runtime._client()
+        client = self._runtime.channel.client_or_none
         return client is None or client.status == "closed"
 
     def _show(self, answer: Any) -> None:

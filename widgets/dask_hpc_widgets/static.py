@@ -1,7 +1,7 @@
 """Static twins of the panel: what runtime, jobs, decisions, policies and clusters look like in a notebook.
 
 Rules of the file: data in, a whole piece of HTML with its styles out; no widget, no cluster, no clock. Needs
-nothing but what the views need. `dask_hpc.reprs` reaches it by name.
+nothing but what the views need. `dask_hpc.show` reaches it by name.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dask_hpc_policies.wording import counted
-from dask_hpc_widgets import markup, views
-from dask_hpc_widgets.markup import escape
+from dask_hpc_widgets import views
+from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.base.markup import escape
 from dask_hpc_widgets.views import Picture, decisions, jobs
 
 Rows = Sequence[Mapping[str, Any]]

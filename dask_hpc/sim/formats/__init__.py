@@ -1,1 +1,1 @@
-"""Readers of workloads, one module a format; `dask_hpc.sim.workload` chooses among them."""
+"""Readers of workloads, one module a format; `dask_hpc.sim.model.workload` chooses among them."""

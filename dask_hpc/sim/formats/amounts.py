@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from dask_hpc.sim.formats.fields import Field
 from dask_hpc.sim.formats.formula import Formula, FormulaError, compile_formula
-from dask_hpc.sim.job import Amount, Repeat, Stage, amount
+from dask_hpc.sim.model.job import Amount, Repeat, Stage, amount
 
 #: Most sizes that a job with formulas may have.
 MOST_SIZES = 100_000

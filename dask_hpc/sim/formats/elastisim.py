@@ -29,8 +29,8 @@ from dask_hpc.sim.formats.elastisim_model import Speeds, read_program
 from dask_hpc.sim.formats.elastisim_platform import Platform, read_platform
 from dask_hpc.sim.formats.fields import Field, parse_json
 from dask_hpc.sim.formats.text_file import read_text
-from dask_hpc.sim.job import Job
-from dask_hpc.sim.workload import Workload, ordered
+from dask_hpc.sim.model.job import Job
+from dask_hpc.sim.model.workload import Workload, ordered
 from dask_hpc_policies.model import JobKind
 
 #: Operations per second of a node without a platform: that of the platform of ADMIRE

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 
 from dask_hpc.sim.formats.amounts import Sizes, by_size, read_amount
 from dask_hpc.sim.formats.fields import Field
-from dask_hpc.sim.job import Amount
+from dask_hpc.sim.model.job import Amount
 
 #: By pattern: how many of n nodes take part, and which part of the payload each of those has.
 _VECTOR: Mapping[str, Callable[[int], tuple[int, float]]] = {

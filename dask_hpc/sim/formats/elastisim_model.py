@@ -27,7 +27,7 @@ from dask_hpc.sim.formats.amounts import (
 )
 from dask_hpc.sim.formats.elastisim_load import communication_s, divided
 from dask_hpc.sim.formats.fields import Field
-from dask_hpc.sim.job import (
+from dask_hpc.sim.model.job import (
     CONSTANT,
     Amount,
     Compute,

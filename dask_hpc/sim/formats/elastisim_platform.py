@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.formats.text_file import read_text
-from dask_hpc.sim.machine import Machine
+from dask_hpc.sim.model.machine import Machine
 
 #: Most nodes that a platform may have.
 MOST_NODES = 1_000_000

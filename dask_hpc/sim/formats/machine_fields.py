@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from dask_hpc.sim.formats.fields import Field
-from dask_hpc.sim.machine import FREE, PUBLISHED, AdaptationCost, Failures, Machine, NodeFailure
+from dask_hpc.sim.model.job import LINEAR, SpeedUp, amdahl, power_law, speed_table
+from dask_hpc.sim.model.machine import FREE, PUBLISHED, AdaptationCost, Failures, Machine, NodeFailure
 
 MACHINE_KEYS = (
     "nodes", "link_bytes_s", "file_system_bytes_s", "failures", "node_mtbf", "downtime", "adaptation",
@@ -66,3 +67,39 @@ def _adaptation(place: Field | None) -> AdaptationCost:
         return COSTS[place.text(COSTS)]
     place.mapping(COST_KEYS)
     return AdaptationCost(**{key: value.duration_s() for key, value in place.items()})
+
+
+_SPEEDUPS = ("amdahl", "power-law", "runtimes")
+
+
+def read_speed(place: Field | None) -> SpeedUp:
+    """The speed-up at `place`; linear when there is none."""
+    if place is None or place.value == "linear":
+        return LINEAR
+    if not isinstance(place.value, dict) or len(place.value) != 1:
+        place.wrong("linear, {amdahl: serial fraction}, {power-law: exponent} or {runtimes: {nodes: time}}")
+    place.mapping(_SPEEDUPS)
+    if (fraction := place.get("amdahl")) is not None:
+        return amdahl(fraction.number(0.0, 1.0))
+    if (exponent := place.get("power-law")) is not None:
+        return power_law(exponent.number(0.0, 1.0))
+    return speed_table(
+        {nodes: time.duration_s(above_zero=True) for nodes, time in _by_nodes(place.need("runtimes"))}
+    )
+
+
+def read_io_by_nodes(place: Field) -> tuple[tuple[int, float], ...]:
+    """Shares of time in I/O by size, sizes ascending."""
+    return tuple(sorted((nodes, share.number(0.0, 1.0)) for nodes, share in _by_nodes(place)))
+
+
+def _by_nodes(place: Field) -> list[tuple[int, Field]]:
+    """Entries of a mapping whose keys are numbers of nodes."""
+    rows = []
+    for key, value in place.items():
+        if not (key.isascii() and key.isdigit() and int(key[:9]) > 0 and len(key) < 9):
+            value.fail(f"the key {key!r} is no number of nodes")
+        rows.append((int(key), value))
+    if not rows:
+        place.fail("is empty; give at least one size")
+    return rows

@@ -26,8 +26,8 @@ from typing import TypeVar
 
 from dask_hpc.errors import SlurmError, WorkloadError
 from dask_hpc.sim.formats.text_file import read_text
-from dask_hpc.sim.job import Job
-from dask_hpc.sim.workload import Workload, ordered
+from dask_hpc.sim.model.job import Job
+from dask_hpc.sim.model.workload import Workload, ordered
 from dask_hpc.slurm.notation import parse_duration_s, parse_job_id, parse_time_s
 from dask_hpc.slurm.rows import RecordedJob, is_over
 from dask_hpc.slurm.text import SACCT_FORMAT, parse_sacct

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 
 from dask_hpc.sim.formats.amounts import Sizes, most_steps, read_amount
 from dask_hpc.sim.formats.fields import Field
-from dask_hpc.sim.job import (
+from dask_hpc.sim.model.job import (
     Amount,
     Compute,
     Delay,

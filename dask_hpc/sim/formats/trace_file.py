@@ -1,6 +1,6 @@
 """Jobs of a recorded trace as a workload: what would another policy have done to them?
 
-Rules of the file: the trace is read by `dask_hpc.trace_io`. Jobs are those that the trace saw begin and end.
+Rules of the file: `dask_hpc.trace` reads the trace. Jobs are those that it saw begin and end.
 A job has the kind, bounds, constraint, priority and walltime that the policy saw; it starts at the size it
 asked for, or at the size it got. Its work is the node-seconds that it held, so its run time at that size is
 those node-seconds over the size, with linear speed-up: what its run time would have been at other sizes a
@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dask_hpc.errors import TraceError, WorkloadError
-from dask_hpc.sim.job import Job
-from dask_hpc.sim.machine import Machine
-from dask_hpc.sim.trace_check import check_events, check_view
-from dask_hpc.sim.workload import Workload, ordered
-from dask_hpc.trace import JobEvent, Pass
-from dask_hpc.trace_io import Trace, TraceWarning, read_trace
-from dask_hpc.trace_runs import job_runs, pool_steps
+from dask_hpc.sim.model.job import Job
+from dask_hpc.sim.model.machine import Machine
+from dask_hpc.sim.model.workload import Workload, ordered
+from dask_hpc.trace.check import check_events, check_view
+from dask_hpc.trace.files import Trace, TraceWarning, read_trace
+from dask_hpc.trace.records import JobEvent, Pass
+from dask_hpc.trace.runs import job_runs, pool_steps
 from dask_hpc_policies.metrics import JobRun, node_seconds
 from dask_hpc_policies.model import JobView
 

@@ -1,4 +1,4 @@
-"""Our own format of workloads: jobs in YAML, in the words of `dask_hpc_policies.jobspec`.
+"""Our own format of workloads: jobs in YAML, in the words of `dask_hpc_policies.jobs.jobspec`.
 
 Rules of the file: every value is checked when the file is read; an error names file, line and field.
 
@@ -43,10 +43,10 @@ Further keys of a job: `id` (unique), `user`, `preferred_nodes` (what a moldable
 `io_by_nodes` (share of time in I/O by size), `recorded` (run time of an earlier run on the preferred size),
 `checkpoint_interval`, `data_bytes`, `on_reconfiguration` and `on_expansion` (stages after each resize at a
 point, of all nodes and, before that, of those that joined, whose number `nodes` is there), `evolving` (true:
-only the application asks for other sizes). The machine
-may also have `node_mtbf` and `downtime` (random failures of each node) and `adaptation` (what a resize costs:
-none, published, or the fields of `dask_hpc.sim.machine.AdaptationCost`). Bounds that are not given are those
-of the machine. `dask_hpc.sim.formats.yaml_text.dump` writes any workload in this format.
+only the application asks for other sizes). The machine may
+also have `node_mtbf` and `downtime` (random failures of each node) and `adaptation` (what a resize costs:
+none, published, or the fields of `AdaptationCost`). Bounds that are not given are those of the machine.
+`yaml_text.dump` writes any workload in this format.
 """
 
 from __future__ import annotations
@@ -59,15 +59,14 @@ from typing import Any, Literal
 
 from dask_hpc.sim.formats.amounts import Sizes
 from dask_hpc.sim.formats.fields import Field, parse_yaml
-from dask_hpc.sim.formats.machine_fields import read_machine
-from dask_hpc.sim.formats.speed_fields import read_io_by_nodes, read_speed
+from dask_hpc.sim.formats.machine_fields import read_io_by_nodes, read_machine, read_speed
 from dask_hpc.sim.formats.stages import read_stages
 from dask_hpc.sim.formats.text_file import read_text
-from dask_hpc.sim.job import Job, Program, SpeedUp
-from dask_hpc.sim.machine import Machine
-from dask_hpc.sim.workload import Workload, ordered
-from dask_hpc_policies import constraints
-from dask_hpc_policies.jobspec import FIELDS, InvalidJob, JobSpec, job_spec_from_mapping, resolve
+from dask_hpc.sim.model.job import Job, Program, SpeedUp
+from dask_hpc.sim.model.machine import Machine
+from dask_hpc.sim.model.workload import Workload, ordered
+from dask_hpc_policies.jobs import constraints
+from dask_hpc_policies.jobs.jobspec import FIELDS, InvalidJob, JobSpec, job_spec_from_mapping, resolve
 from dask_hpc_policies.model import JobKind
 
 _SHARED = (

@@ -16,7 +16,7 @@ import yaml
 
 from dask_hpc.sim.formats.amounts import MOST_SIZES
 from dask_hpc.sim.formats.machine_fields import COST_KEYS
-from dask_hpc.sim.job import (
+from dask_hpc.sim.model.job import (
     Amount,
     Compute,
     Delay,
@@ -28,8 +28,8 @@ from dask_hpc.sim.job import (
     Stage,
     Transfer,
 )
-from dask_hpc.sim.machine import FREE, Failures, Machine
-from dask_hpc.sim.workload import Workload
+from dask_hpc.sim.model.machine import FREE, Failures, Machine
+from dask_hpc.sim.model.workload import Workload
 
 
 def dump(workload: Workload) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dask_hpc.sim.generators.generator import generator, speed_of, speed_options
-from dask_hpc.sim.job import Job, SpeedUp, amdahl
-from dask_hpc.sim.machine import Machine
-from dask_hpc.sim.workload import Workload, with_malleable_share
-from dask_hpc_policies import constraints
+from dask_hpc.sim.model.job import Job, SpeedUp, amdahl
+from dask_hpc.sim.model.machine import Machine
+from dask_hpc.sim.model.workload import Workload, with_malleable_share
+from dask_hpc_policies.jobs import constraints
 from dask_hpc_policies.params import Bool, Choice, Duration, Float, Int
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.sim.job import LINEAR, SpeedUp, amdahl, power_law
-from dask_hpc.sim.workload import Workload
+from dask_hpc.sim.model.job import LINEAR, SpeedUp, amdahl, power_law
+from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.params import Choice, Float, Parameter, Parameters
 
 

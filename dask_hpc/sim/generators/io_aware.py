@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 
 from dask_hpc.sim.generators.generator import generator
-from dask_hpc.sim.job import Compute, Job, Program, Repeat, SchedulingPoint, Transfer
-from dask_hpc.sim.machine import Machine
-from dask_hpc.sim.workload import Workload
+from dask_hpc.sim.model.job import Compute, Job, Program, Repeat, SchedulingPoint, Transfer
+from dask_hpc.sim.model.machine import Machine
+from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.params import Float, Int
 
 #: Operations per second of a node, bytes per second of its link and of the file system (section 4.2.5.1).

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from dask_hpc.sim.formats.amounts import BySize
 from dask_hpc.sim.generators.generator import Generator, generator
-from dask_hpc.sim.job import Compute, Delay, Job, Program, Repeat, SchedulingPoint, Transfer
-from dask_hpc.sim.machine import Machine
-from dask_hpc.sim.workload import Workload
+from dask_hpc.sim.model.job import Compute, Delay, Job, Program, Repeat, SchedulingPoint, Transfer
+from dask_hpc.sim.model.machine import Machine
+from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.params import Choice, Int, Parameter
 
 LINK_BYTES_S = 100e9 / 8

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from dask_hpc.sim.generators.generator import generator
-from dask_hpc.sim.job import Job
-from dask_hpc.sim.machine import Failures, Machine, NodeFailure
-from dask_hpc.sim.workload import Workload
+from dask_hpc.sim.model.job import Job
+from dask_hpc.sim.model.machine import Failures, Machine, NodeFailure
+from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.params import Duration, Float, Int
 
 #: Sizes of jobs, in nodes; each as likely as the next.

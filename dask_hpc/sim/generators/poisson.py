@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from dask_hpc.sim.generators.generator import generator, speed_of, speed_options
-from dask_hpc.sim.job import Job
-from dask_hpc.sim.machine import Machine
-from dask_hpc.sim.workload import Workload, with_malleable_share
+from dask_hpc.sim.model.job import Job
+from dask_hpc.sim.model.machine import Machine
+from dask_hpc.sim.model.workload import Workload, with_malleable_share
 from dask_hpc_policies.params import Duration, Float, Int
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dask_hpc.sim.generators.generator import generator, speed_of, speed_options
-from dask_hpc.sim.job import Job, computing_s
-from dask_hpc.sim.machine import Failures, Machine, NodeFailure
-from dask_hpc.sim.workload import Workload
+from dask_hpc.sim.model.job import Job, computing_s
+from dask_hpc.sim.model.machine import Failures, Machine, NodeFailure
+from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.params import Float
 
 

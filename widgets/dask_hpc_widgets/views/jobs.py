@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dask_hpc_widgets import markup
-from dask_hpc_widgets.markup import escape
+from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.base.markup import escape
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Ended jobs beyond these are counted and not shown.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dask_hpc.report_svg import COLORS, letters
-from dask_hpc_widgets import markup
-from dask_hpc_widgets.markup import escape
+from dask_hpc.report.svg import COLORS, letters
+from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.base.markup import escape
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Nodes beyond these are counted and not shown.

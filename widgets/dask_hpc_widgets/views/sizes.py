@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from dask_hpc.report_svg import COLORS, letters
-from dask_hpc_widgets import markup
-from dask_hpc_widgets.markup import escape
+from dask_hpc.report.svg import COLORS, letters
+from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.base.markup import escape
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Jobs beyond these, the oldest, are not shown.

@@ -26,5 +26,5 @@ class View:
     #: Stable and short: what users and tests choose it by.
     name: str
     title: str
-    #: Pure. Gives the markup below the title (`dask_hpc_widgets.markup`); must escape what it is given.
+    #: Pure. Gives the markup below the title (`dask_hpc_widgets.base.markup`); must escape what it is given.
     html: Callable[[Picture], str]

@@ -1,0 +1,5 @@
+"""The release. A module of its own, so that nothing imports the package for it."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"

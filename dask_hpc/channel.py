@@ -1,0 +1,134 @@
+"""A client's way to the runtime on its scheduler: a question, its answer, and the errors by name.
+
+Rules of the file: it knows neither jobs nor the runtime's handle; those hold a `Channel`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from distributed import Client
+
+from dask_hpc.errors import ConfigError, InstallError, TraceError, UnknownJob, WindowError
+from dask_hpc.show import Decisions, Jobs, Rows
+from dask_hpc_policies.jobs.jobspec import InvalidJob
+from dask_hpc_policies.params import ParameterError
+from dask_hpc_policies.registry import InvalidPolicy, UnknownPolicy
+
+#: What answers that are lists are made.
+_LISTS: dict[str, type[Rows]] = {"jobs": Jobs, "decisions": Decisions}
+#: Answers about the whole that are remembered.
+_REMEMBERED = ("status", "jobs")
+#: Errors that the scheduler side reports by name.
+_ERRORS: dict[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (
+        ConfigError,
+        InstallError,
+        InvalidJob,
+        ParameterError,
+        TraceError,
+        UnknownJob,
+        UnknownPolicy,
+        InvalidPolicy,
+        WindowError,
+        ValueError,
+    )
+}
+
+
+class OnChannel(Protocol):
+    """A handle of one job, for those that ask about it: its id and the way to its scheduler."""
+
+    id: str | None
+    channel: Channel
+
+    def require_id(self) -> str:
+        """Its id; raises `RuntimeError` when it has not been submitted."""
+        ...
+
+
+class Channel:
+    """Asks the runtime on the scheduler of one client.
+
+    Every question has the form of the client: with an ordinary client `sync` blocks and returns the
+    result, with an asynchronous one it returns an awaitable.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = weakref.ref(client)
+        #: The last answers about the whole: shown when the cluster does not answer, or must not be asked.
+        self.known: dict[str, Any] = {}
+
+    @property
+    def client(self) -> Client:
+        """The client.
+
+        Raises
+        ------
+        InstallError
+            When it is closed.
+        """
+        client = self._client()
+        if client is None or client.scheduler is None:
+            raise InstallError("the client of this runtime is closed; connect a new one")
+        return client
+
+    @property
+    def client_or_none(self) -> Client | None:
+        """The client, closed or not; None when it is gone."""
+        return self._client()
+
+    async def ask(self, method: str, **arguments: Any) -> Any:
+        """What the scheduler side answers.
+
+        Raises
+        ------
+        InstallError
+            When the runtime is not installed there.
+        Exception
+            What the method reports: see `dask_hpc.errors`.
+        """
+        result, now_s = await self.ask_at(method, **arguments)
+        if method in _LISTS:
+            result = _LISTS[method](result, now_s)
+        if method in _REMEMBERED:
+            self.known[method] = result
+        return result
+
+    async def ask_at(self, method: str, **arguments: Any) -> tuple[Any, float]:
+        """The answer, and the scheduler's clock when it was given."""
+        scheduler: Any = self.client.scheduler
+        answer = await scheduler.hpc(method=method, arguments=arguments)
+        if answer is None:
+            # how a scheduler answers an operation that it does not know
+            raise InstallError(
+                "dask_hpc is not installed on this cluster; call dask_hpc.install(client), start the "
+                "scheduler with --preload dask_hpc.preload, or use dask_hpc.LocalCluster"
+            )
+        raise_error(answer)
+        return _lists(answer["result"]), answer["now_s"]
+
+    def sync(self, method: str, **arguments: Any) -> Any:
+        """`ask` in the form of the client."""
+        return self.client.sync(self.ask, method, **arguments)
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a coroutine function of ours in the form of the client."""
+        return self.client.sync(function, *args)
+
+
+def raise_error(answer: Any) -> None:
+    """Raise what the scheduler side reports by name."""
+    if "error" in answer:
+        kind, text = answer["error"]
+        raise _ERRORS.get(kind, RuntimeError)(text)
+
+
+def _lists(value: Any) -> Any:
+    """`value` with lists where the network made tuples of them."""
+    if isinstance(value, dict):
+        return {key: _lists(item) for key, item in value.items()}
+    return [_lists(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,438 @@
+"""A job as its client sees it: entering and leaving it, activating it, waiting for it, placing data on it.
+
+Three messages go on the stream on which graphs go, so that none can overtake a graph: a job is opened,
+bound to its client (or unbound), closed. Everything else is a request that is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import uuid
+import warnings
+from dataclasses import fields
+from types import TracebackType
+from typing import Any, Self
+
+import dask
+from distributed import Client
+
+from dask_hpc.channel import Channel
+from dask_hpc.errors import DaskHPCError, JobCancelled, JobFailed
+from dask_hpc.program.driver import IN_PROGRAM
+from dask_hpc.program.producer import Producer, check_timeout
+from dask_hpc.program.program import Program
+from dask_hpc.show import job_html, line, never_raises
+from dask_hpc.wire import ANNOTATION, BIND, CLOSE, OPEN
+from dask_hpc_policies.codec import decode
+from dask_hpc_policies.jobs.jobspec import JobSpec, check_nodes
+
+logger = logging.getLogger("dask_hpc")
+
+#: One long poll of `Job.wait`: short enough for any connection time-out.
+_POLL_S = 20.0
+
+
+class Job:
+    """One job, as the client sees it. Made by `Runtime.job`; a context manager."""
+
+    def __init__(self, channel: Channel, spec: dict[str, Any]) -> None:
+        self.channel = channel
+        self._spec = spec
+        self._annotation: Any = None
+        #: Tells its messages from those about another job with the same id.
+        self._token = uuid.uuid4().hex
+        #: Thread that is inside the context, or has opened the job; None when none does.
+        self._entered_by: int | None = None
+        #: Whether this handle has opened the job (one that was found has not), and closed it.
+        self._opened = False
+        self._closed = False
+        self._opening = asyncio.Lock()
+        #: Id on the scheduler; None before the job is opened.
+        self.id: str | None = None
+
+    def __repr__(self) -> str:
+        return line("Job", id=self.id, **self._declared())
+
+    @never_raises
+    def _repr_html_(self) -> str | None:
+        return job_html(self)
+
+    def _declared(self) -> dict[str, Any]:
+        """What was asked for, without what is as it is when nothing is said."""
+        declared = decode(JobSpec, self._spec)
+        return {
+            field.name: value
+            for field in fields(JobSpec)
+            if (value := getattr(declared, field.name)) != field.default
+        }
+
+    # --------------------------------------------------------------- context
+
+    def __enter__(self) -> Self:
+        if self.channel.client.asynchronous:
+            raise TypeError("this client is asynchronous: use `async with runtime.job(...)`")
+        self.channel.run(self._enter)
+        self._annotate()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._annotation.__exit__(None, None, None)
+        if kind is not None:
+            self.channel.run(self._cancel_after, kind, error)
+        self._close()
+
+    async def __aenter__(self) -> Self:
+        await self._enter()
+        self._annotate()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._annotation.__exit__(None, None, None)
+        if kind is not None:
+            await self._cancel_after(kind, error)
+        self._close()
+
+    async def _enter(self) -> None:
+        if self._opened and not self._closed and self._annotation is None:
+            return  # `activate` has opened it
+        await self._open()
+
+    async def _open(self) -> None:
+        if self.id is not None:
+            raise RuntimeError(f"job {self.id} was submitted already; declare a new one")
+        client = self.channel.client
+        row = await self.channel.ask(
+            "announce", spec=self._spec, client=client.id, token=self._token, pool_hint=_pool_hint(client)
+        )
+        self.id = row["id"]
+        self._opened = True
+        # Older than what follows, younger than what was submitted before
+        self._send(OPEN)
+
+    def _annotate(self) -> None:
+        # Dask warns that dataframes forget annotations that are set while they are built; ours is
+        # merged when the graph is submitted
+        ours = r"Dask annotations \{'" + ANNOTATION + r"': '[^']*'\} detected"
+        warnings.filterwarnings("ignore", message=ours, category=UserWarning)
+        self._entered_by = threading.get_ident()
+        self._annotation = dask.annotate(**{ANNOTATION: self.id})
+        self._annotation.__enter__()
+
+    def _send(self, op: str, **fields: Any) -> None:
+        """Send a message on the stream of the graphs."""
+        client = self.channel.client_or_none
+        # closed: the scheduler has cancelled the job
+        if client is not None and client.status in ("running", "connecting"):
+            client._send_to_scheduler({"op": op, "job": self.id, "token": self._token, **fields})
+
+    def _done(self) -> Any:
+        """What a method of the client's form returns when all is done."""
+        client = self.channel.client_or_none
+        return _nothing() if client is not None and client.asynchronous else None
+
+    async def _cancel_after(self, kind: type[BaseException], error: BaseException | None) -> None:
+        reason = f"an exception left its context: {kind.__name__}: {error}"
+        try:
+            await self.channel.ask("cancel", job=self.id, reason=reason)
+        except (OSError, DaskHPCError) as second:
+            # the user must see the first error
+            logger.warning("Job %s could not be cancelled: %s", self.id, second)
+
+    def require_id(self) -> str:
+        """The id of the job on the scheduler.
+
+        Raises
+        ------
+        RuntimeError
+            When the job has not been submitted.
+        """
+        if self.id is None:
+            raise RuntimeError(
+                "the job has not been submitted; enter it with `with runtime.job(...) as job:` or call "
+                "`job.activate()`"
+            )
+        return self.id
+
+    # ------------------------------------------------------ the whole client
+
+    def activate(self) -> Any:
+        """Let everything that the client submits belong to the job, from any thread; returns the job.
+
+        A job that is not open is opened (``job = rt.job("heat", nodes=2).activate()``). It lasts until
+        `deactivate`, until the job is closed or ends, or until another job is activated; then what the
+        client submits is plain work. Order counts: what was submitted before the call is not the job's.
+        An ``hpc_job`` annotation (the context of another job) and the job of a task that submits come
+        first; ``dask.annotate(hpc_job=None)`` makes plain work.
+
+        Raises
+        ------
+        InvalidJob
+            For a job that can never start; see `Runtime.job`.
+        JobFailed, JobCancelled
+            When the job has ended so.
+        RuntimeError
+            When the job is closed, or was found and not declared here.
+        """
+        client = self.channel.client
+        if self.id is None and not client.asynchronous:
+            self._entered_by = threading.get_ident()
+        return self.channel.run(self._activate)
+
+    async def _activate(self) -> Self:
+        async with self._opening:
+            if self.id is None:
+                await self._open()
+        if not self._opened:
+            raise RuntimeError(
+                f"job {self.id} was not declared by this handle, so it cannot be activated by it; use the "
+                "handle that runtime.job(...) gave"
+            )
+        if not self._closed:
+            # a stream message is not answered: what makes it void must be known before
+            _raise_if_ended(await self.channel.ask("job", job=self.id, token=self._token))
+        if self._closed:
+            raise RuntimeError(f"job {self.id} is closed: it takes nothing in; declare a new one")
+        self._send(BIND, bound=True)
+        return self
+
+    def deactivate(self) -> Any:
+        """Undo `activate`: what the client submits from now on is plain work. Changes nothing otherwise."""
+        # after the closing message nobody may be there to hear another one
+        if self._opened and not self._closed:
+            self._send(BIND, bound=False)
+        return self._done()
+
+    def close(self) -> Any:
+        """Close the job, as leaving its context does: it ends when its tasks are done. Returns at once.
+
+        For a job without a ``with`` block. Inside one, leave the block: what it submits after `close`
+        is still annotated, and so the job's until the job ends. Closing again changes nothing.
+
+        Raises
+        ------
+        RuntimeError
+            When the job was not submitted, or was found and not declared here.
+        """
+        if not self._opened:
+            raise RuntimeError(
+                f"job {self.require_id()} was not declared by this handle, so it cannot be closed by it; use "
+                "`cancel`, or the handle that runtime.job(...) gave"
+            )
+        self._close()
+        return self._done()
+
+    def _close(self) -> None:
+        self._entered_by = None
+        if not self._closed:
+            self._closed = True
+            self._send(CLOSE)
+
+    # ------------------------------------------------------------------ data
+
+    def scatter(self, data: Any, workers: Any = None, *, timeout: float | None = None, **kwargs: Any) -> Any:
+        """Like `distributed.Client.scatter`, onto the nodes that the job holds; returns what that returns.
+
+        A job that waits for nodes is waited for. The data stays where it is when the job is resized.
+
+        Parameters
+        ----------
+        data
+            A list, dict, tuple or set of values, or one value.
+        workers
+            Some of the job's workers (addresses or names). None: all of them.
+        timeout
+            Seconds to wait for nodes, and Dask's own limit for the transfer. None: for ever, and Dask's
+            default.
+        **kwargs
+            ``broadcast`` (True: a copy on each of these workers), ``direct``, ``hash``.
+
+        Raises
+        ------
+        ValueError
+            When `workers` names workers that are not the job's.
+        TimeoutError
+            When the job has no node in time.
+        JobFailed, JobCancelled
+            When the job ends before it has one, or has ended.
+        """
+        self.require_id()
+        check_timeout(timeout)
+        return self.channel.run(self._scatter, data, workers, timeout, kwargs)
+
+    async def _scatter(self, data: Any, workers: Any, timeout: float | None, kwargs: dict[str, Any]) -> Any:
+        if workers is not None and not isinstance(workers, (list, tuple, set, frozenset)):
+            workers = [workers]
+        named = None if workers is None else list(workers)
+        job = self.require_id()
+        waited_s = 0.0
+        while True:
+            left_s = _POLL_S if timeout is None else min(_POLL_S, timeout - waited_s)
+            answer = await self.channel.ask("workers", job=job, workers=named, timeout_s=max(0.0, left_s))
+            if answer["workers"]:
+                break
+            row = answer["row"]
+            _raise_if_ended(row)
+            if row["state"] == "completed":
+                raise JobCancelled(f"job {job} has ended: it holds no nodes; scatter while it is open")
+            waited_s += left_s
+            if timeout is not None and waited_s >= timeout:
+                raise TimeoutError(f"job {job} holds no node after {timeout:g} s; {row['reason']}")
+        if timeout is not None:
+            kwargs = {**kwargs, "timeout": timeout}
+        return await self.channel.client.scatter(data, workers=answer["workers"], asynchronous=True, **kwargs)
+
+    # ------------------------------------------------------------- questions
+
+    def status(self) -> Any:
+        """The job as a dict: state, nodes, times, counts of tasks, and why it is in that state."""
+        return self.channel.sync("job", job=self.require_id())
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait until the job has ended; returns its row.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; None waits for ever (and is refused inside the job's own context, which would never
+            be left, and in the thread that has opened the job by `activate` and not closed it).
+
+        Raises
+        ------
+        JobFailed, JobCancelled
+            When that is how it ended.
+        TimeoutError
+            When it has not ended in time.
+        """
+        check_timeout(timeout)
+        inside = self._entered_by == threading.get_ident() and not self.channel.client.asynchronous
+        if timeout is None and inside:
+            raise RuntimeError(
+                f"job {self.require_id()} does not end before its context is left or it is closed: wait "
+                "after that, or give a timeout"
+            )
+        return self.channel.run(self._wait, timeout)
+
+    async def _wait(self, timeout: float | None) -> Any:
+        job = self.require_id()
+        waited_s = 0.0
+        while True:
+            left_s = _POLL_S if timeout is None else min(_POLL_S, timeout - waited_s)
+            row = await self.channel.ask("wait", job=job, timeout_s=max(0.0, left_s))
+            if row["state"] == "completed":
+                return row
+            _raise_if_ended(row)
+            waited_s += left_s
+            if timeout is not None and waited_s >= timeout:
+                context = "" if row["closed"] else "; its context is still open"
+                raise TimeoutError(
+                    f"job {job} is {row['state']} after {timeout:g} s with {row['unfinished_tasks']} "
+                    f"unfinished tasks{context}; {row['reason']}"
+                )
+
+    def cancel(self, reason: str = "") -> Any:
+        """Cancel the job; returns its row.
+
+        What it has not finished is cancelled for those who wait for it. What work outside of the job
+        needs of it all the same is computed as plain work.
+        """
+        return self.channel.sync("cancel", job=self.require_id(), reason=reason)
+
+    def resize(self, nodes: int, *, wait: bool | None = None) -> Any:
+        """Resize the running job to `nodes` nodes; returns the outcome with its reason.
+
+        Parameters
+        ----------
+        wait
+            Whether to wait until the outcome is known; else what has been begun is ``under way``. None:
+            yes, but not in a function that a program of this job calls, which only goes on after that.
+            A loop of your own around `producer` needs False for the same reason. True there is refused
+            with a `RuntimeError` (an asynchronous client may await it elsewhere).
+
+        Returns
+        -------
+        dict
+            ``result`` is ``done``, ``aborted`` (taken back), ``refused`` (cannot be done now) or ``under
+            way``; ``reason`` says why.
+
+        Raises
+        ------
+        InvalidJob
+            When `nodes` is no number of nodes.
+        """
+        check_nodes(self.require_id(), "nodes", nodes)
+        return self.channel.sync("resize", job=self.require_id(), nodes=nodes, wait=self._waits(wait))
+
+    def request(self, nodes: int, *, wait: bool | None = None) -> Any:
+        """Ask for `nodes` more (or, negative, fewer) from inside the running job.
+
+        Parameters
+        ----------
+        wait
+            As for `resize`.
+
+        Returns
+        -------
+        dict
+            ``result``, ``reason``, ``asked`` and ``granted``: all of it, a part (what is idle and legal),
+            or nothing.
+
+        Raises
+        ------
+        InvalidJob
+            When the job could never have as many: the message gives the range.
+        """
+        return self.channel.sync("request", job=self.require_id(), nodes=nodes, wait=self._waits(wait))
+
+    def _waits(self, wait: bool | None) -> bool:
+        inside = IN_PROGRAM.get() == self.id
+        if wait and inside and not self.channel.client.asynchronous:
+            raise RuntimeError(
+                f"wait=True inside a function that the program of {self.id} calls would wait for ever: the "
+                "program goes on when the function has returned; leave wait out, or ask from another thread"
+            )
+        return not inside if wait is None else wait
+
+    def producer(self, join: Any = None) -> Producer:
+        """Take part in the job's resizes as a producer that keeps state on its nodes.
+
+        `join` is a coroutine function that makes joining nodes ready; it is called with the coming change.
+        """
+        return Producer(self, join)
+
+    def program(self, size: int, dim: str, **options: Any) -> Program:
+        """A simulation in phases whose state of `size` indices along `dim` lives on the job's nodes.
+
+        Options are those of `dask_hpc.program.program.Program`.
+        """
+        return Program(self, size, dim, **options)
+
+    def why(self) -> Any:
+        """The decisions about this job, oldest first."""
+        return self.channel.sync("decisions", job=self.require_id())
+
+
+async def _nothing() -> None:
+    """What a method of an asynchronous client gives to await when all is done already."""
+
+
+def _raise_if_ended(row: dict[str, Any]) -> None:
+    """Raise what says how a job ended, unless it is active or has completed."""
+    if row["state"] == "failed":
+        raise JobFailed(f"job {row['id']} failed: {row['reason']}")
+    if row["state"] == "cancelled":
+        raise JobCancelled(f"job {row['id']} was cancelled: {row['reason']}")
+
+
+def _pool_hint(client: Client) -> int:
+    """Nodes that the client's cluster is going to have, when it knows."""
+    cluster = client.cluster
+    plan = getattr(cluster, "plan", None)
+    adaptive = getattr(cluster, "_adaptive", None)
+    maximum = getattr(adaptive, "maximum", 0)
+    return int(max(len(plan) if plan else 0, maximum if isinstance(maximum, int) else 0))

@@ -1,0 +1,276 @@
+"""The client side: installing the runtime, declaring jobs, asking what happens.
+
+Every method has the form of the client it belongs to: with an ordinary client it blocks and returns
+the result, with an asynchronous one it returns an awaitable.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+from distributed.protocol.pickle import dumps
+
+from dask_hpc._version import __version__
+from dask_hpc.channel import Channel, raise_error
+from dask_hpc.client.job import Job as Job
+from dask_hpc.errors import (
+    InstallError,
+)
+from dask_hpc.scheduler import install as scheduler_install
+from dask_hpc.show import above, line, never_raises, runtime_html
+from dask_hpc.wire import notice_topic
+from dask_hpc_policies import registry
+from dask_hpc_policies.codec import decode, encode
+from dask_hpc_policies.jobs.jobspec import job_spec_from_mapping
+from dask_hpc_policies.jobs.sbatch import job_fields
+from dask_hpc_policies.model import ClusterSnapshot
+
+logger = logging.getLogger("dask_hpc")
+
+_runtimes: weakref.WeakKeyDictionary[Client, Runtime] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def install(client: Client, policy: Any = None, **params: Any) -> Any:
+    """Switch the runtime on for the cluster of `client`.
+
+    Parameters
+    ----------
+    client
+        A connected client.
+    policy
+        Name of a policy or policy set, path of a YAML file, or a policy object. None: what is
+        configured (``hpc.policy``), or what runs already.
+    **params
+        Parameters of the policy, or settings (``tick_s=0.5``).
+
+    Returns
+    -------
+    Runtime
+
+    Raises
+    ------
+    InstallError
+        When scheduler or workers lack the package, differ in version, or Dask's internals are not as
+        expected. The cluster is left as it was.
+    ValueError
+        For an unknown policy or a parameter out of range.
+    """
+    return _checked(client).sync(_install, client, policy, params)
+
+
+def runtime(client: Client) -> Any:
+    """The `Runtime` of a cluster on which it is installed (by a client, a preload, a cluster class).
+
+    Raises
+    ------
+    InstallError
+        When it is not.
+    """
+    return _checked(client).sync(_runtime, client)
+
+
+def _checked(client: Any) -> Client:
+    if not isinstance(client, Client):
+        raise TypeError(f"client is {client!r}; needed: a connected distributed.Client")
+    return client
+
+
+async def _install(client: Client, policy: Any, params: dict[str, Any]) -> Runtime:
+    arguments = _policy_arguments(policy, params)
+    try:
+        answer = await client.run_on_scheduler(scheduler_install.bootstrap, __version__, **arguments)
+    except (ImportError, AttributeError) as error:
+        raise InstallError(
+            f"the scheduler cannot import dask_hpc {__version__} ({error}); install it in the "
+            "scheduler's environment. Dask goes on as usual without it."
+        ) from error
+    raise_error(answer)
+    return _made(client)
+
+
+async def _runtime(client: Client) -> Runtime:
+    found = _made(client)
+    await found.channel.ask("status")
+    return found
+
+
+def _made(client: Client) -> Runtime:
+    with _lock:
+        found = _runtimes.get(client)
+        if found is None:
+            found = _runtimes[client] = Runtime(client)
+        return found
+
+
+def _policy_arguments(policy: Any, params: dict[str, Any]) -> dict[str, Any]:
+    """What goes over the network: names and numbers, or the user's own object pickled."""
+    if policy is None:
+        return {"parameters": params}
+    if isinstance(policy, (str, dict)) and not str(policy).endswith((".yaml", ".yml")):
+        return {"policy": policy, "parameters": params}
+    made = registry.create(policy)
+    spec = registry.spec_of(made)
+    if spec.get("custom"):
+        return {"pickled": dumps(made), "parameters": params}
+    return {"policy": spec, "parameters": params}
+
+
+class Runtime:
+    """The runtime of one cluster, seen from one client. Made by `install` or `runtime`."""
+
+    def __init__(self, client: Client) -> None:
+        #: The way to the scheduler, for whatever belongs to this runtime.
+        self.channel = Channel(client)
+        client.subscribe_topic(notice_topic(client.id), _show_notice)
+
+    def __repr__(self) -> str:
+        client = self.channel.client_or_none
+        address = client.scheduler.address if client and client.scheduler else None
+        return line("Runtime", scheduler=address, client="closed" if client is None else client.status)
+
+    @never_raises
+    def _repr_html_(self) -> str | None:
+        return runtime_html(self)
+
+    @property
+    def client(self) -> Client:
+        """The client it belongs to."""
+        return self.channel.client
+
+    def job(self, name: str | dict[str, Any], **fields: Any) -> Job:
+        """Declare a job: a context; everything submitted in it belongs to the job.
+
+        Entering it (``with``, or ``async with`` for an asynchronous client) queues the job and never
+        waits for nodes. Leaving it closes the job: it completes when its tasks are done, frees its
+        nodes and keeps its results. An exception inside cancels it. Without a ``with`` block:
+        `Job.activate` and `Job.close`; these also reach what other threads submit.
+
+        Parameters
+        ----------
+        name
+            What the user calls it; or a mapping of all fields, as read from YAML.
+        **fields
+            ``nodes`` (start size), ``min_nodes``, ``max_nodes``, ``constraint`` (any, even, odd,
+            pof2, square, cube), ``walltime`` ("30 min" or seconds), ``priority`` (larger is served
+            first), ``min_power_w``, ``max_power_w`` (per node), ``io_intensity`` (0 to 1), ``rigid``.
+            `nodes` with bounds starts at exactly `nodes`; bounds alone start at the largest legal
+            size that fits; `nodes` alone is rigid; nothing is 1 to the pool's size.
+
+        Raises
+        ------
+        InvalidJob
+            For values that cannot be; nothing is queued then.
+        """
+        declared = {**name, **fields} if isinstance(name, dict) else {"name": name, **fields}
+        return Job(self.channel, encode(job_spec_from_mapping(declared)))
+
+    def batch_job(self, script: str | os.PathLike[str], **fields: Any) -> Job:
+        """Declare a job by the ``#SBATCH`` lines of a batch script.
+
+        Parameters
+        ----------
+        script
+            Path of the script; it is read here and not run.
+        **fields
+            Fields of `job` that are not in the script, or other than there.
+
+        Raises
+        ------
+        InvalidJob
+            For values that cannot be; the message has the line.
+        OSError, UnicodeDecodeError
+            When the file cannot be read as UTF-8 text.
+        """
+        path = Path(script)
+        return self.job({**job_fields(path.read_text(encoding="utf-8"), name=path.stem), **fields})
+
+    def find(self, job: str) -> Job:
+        """Handle of a job by id (of the row `jobs` gives)."""
+        handle = Job(self.channel, {"name": job})
+        handle.id = job
+        return handle
+
+    def jobs(self) -> Any:
+        """All jobs that are remembered, one dict each, in order of submission; a table in a notebook."""
+        return self.channel.sync("jobs")
+
+    def decisions(self, job: str | None = None, limit: int | None = None) -> Any:
+        """What was decided and why, one dict each, oldest first; of one job, or the last `limit`."""
+        return self.channel.sync("decisions", job=job, limit=limit)
+
+    def status(self) -> Any:
+        """State of the runtime: policy, settings, nodes, counts."""
+        return self.channel.sync("status")
+
+    def snapshot(self) -> Any:
+        """What a policy would see now, a `dask_hpc_policies.model.ClusterSnapshot`.
+
+        The simulator goes on from it: `dask_hpc.sim.what_if.simulate_from`. Without a job that waits or
+        runs it holds neither nodes nor jobs.
+        """
+        return self.channel.run(self.ask_snapshot)
+
+    async def ask_snapshot(self) -> ClusterSnapshot:
+        """`snapshot`, to be awaited in the client's loop."""
+        return decode(ClusterSnapshot, await self.channel.ask("snapshot"))
+
+    def trace(self) -> Any:
+        """The recorded trace, as JSON lines (`dask_hpc.trace.records`)."""
+        return self.channel.sync("trace")
+
+    def cancel(self, job: str, reason: str = "") -> Any:
+        """Cancel a job by id or name: what it has not finished is cancelled, its results stay."""
+        return self.channel.sync("cancel", job=job, reason=reason)
+
+    def update(self, policy: Any = None, **params: Any) -> Any:
+        """Change the policy, its parameters, or settings; all or nothing. Returns the new status."""
+        return self.channel.run(self.ask_update, policy, params)
+
+    async def ask_update(self, policy: Any, params: dict[str, Any]) -> Any:
+        """`update`, to be awaited in the client's loop."""
+        return await self.channel.ask("update", **_policy_arguments(policy, params))
+
+    def panel(self) -> Any:
+        """A Jupyter panel of the cluster: what runs and why, and a form to tune the policy.
+
+        Returns
+        -------
+        dask_hpc_widgets.panel.Panel
+            A widget; ``close()`` ends it.
+
+        Raises
+        ------
+        InstallError
+            When ipywidgets is not installed.
+        """
+        return above("panel", "the panel").opened(self)
+
+    def uninstall(self) -> Any:
+        """Hand everything back to stock Dask and leave nothing behind; running work goes on."""
+        return self.channel.run(self._uninstall)
+
+    async def _uninstall(self) -> Any:
+        client = self.client
+        # the scheduler ends the subscription: a message of ours might come after it has forgotten the topic
+        answer = await self.channel.ask("uninstall", client=client.id)
+        with _lock:
+            _runtimes.pop(client, None)
+        return answer
+
+
+def _show_notice(event: Any) -> None:
+    _, message = event
+    logger.warning(
+        "Job %s has been held for %.0f s: %s. Remedy: %s.",
+        message["job"],
+        message["held_s"],
+        message["reason"],
+        message["remedy"],
+    )

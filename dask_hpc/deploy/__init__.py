@@ -1,0 +1,1 @@
+"""Clusters that grow and shrink without losing what their workers hold."""

@@ -1,0 +1,459 @@
+"""Cluster classes: drop-in replacements of the stock ones that lose nothing when they shrink.
+
+Stock closes workers with what only they hold, and workers that Dask has refused to retire. Here every
+way to a smaller cluster goes through the scheduler side first: `dask_hpc.scheduler.leaving.releases`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from numbers import Integral
+from typing import Any, cast
+
+import dask
+from dask.utils import parse_bytes, parse_timedelta
+from distributed.core import Status
+from distributed.deploy.spec import NoOpAwaitable, SpecCluster
+
+from dask_hpc.config import Settings, settings
+from dask_hpc.deploy.adaptive import PolicyAdaptive
+from dask_hpc.deploy.dashboard_link import link_template
+from dask_hpc.errors import DaskHPCError
+from dask_hpc.scheduler.install import attach
+from dask_hpc.scheduler.leaving.releases import Releases
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.show import cluster_html, never_raises
+
+logger = logging.getLogger(__name__)
+
+#: Arguments of `adapt`; ``minimum_jobs`` and ``maximum_jobs`` are those of clusters of batch jobs.
+_ADAPT = frozenset(
+    "minimum maximum minimum_cores maximum_cores minimum_memory maximum_memory interval wait_count "
+    "target_duration worker_key memory_ratio".split()
+)
+#: The cluster does nothing any more.
+ENDED = (Status.closing, Status.closed, Status.failed)
+#: How long nodes that could not be released are left alone.
+_AGAIN_S = 5.0
+#: Ended jobs that a cluster shows: it is shown over and over.
+_ENDED_SHOWN = 5
+#: The pool of workers that are in none with a name.
+DEFAULT_POOL = ""
+
+
+class SafeScaling(SpecCluster):
+    """Scaling for clusters that are made of worker specifications: nothing is lost."""
+
+    _releases: Releases | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        #: Workers (batch jobs) asked for last, by pool; a pool that is absent has what was started with.
+        self._wanted: dict[str, int] = {}
+        #: Whether what was asked for last is to be had by force, by pool.
+        self._force: dict[str, bool] = {}
+        #: How many are on their way out by force, by pool: whatever is asked for now, they go.
+        self._going: dict[str, int] = {}
+        #: What makes each pool smaller.
+        self._shrinking: dict[str, asyncio.Task[None]] = {}
+        super().__init__(*args, **kwargs)
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why nodes that should have gone have stayed, by node."""
+        return {} if self._releases is None else dict(self._releases.refused)
+
+    @property
+    def dashboard_link(self) -> str:
+        """Link to the dashboard; behind JupyterHub through its proxy, unless another is configured."""
+        template = link_template(dask.config.get("distributed.dashboard.link"))
+        with dask.config.set({"distributed.dashboard.link": template}):
+            return super().dashboard_link
+
+    @never_raises
+    def _repr_html_(self, cluster_status: str | None = None) -> str | None:
+        # the widget of the stock class shows it too, over and over, in the loop
+        return super()._repr_html_(cluster_status) + (cluster_html(self, self._summary) or "")
+
+    def _summary(self) -> dict[str, Any]:
+        service = of(cast(Any, self.scheduler))
+        return {"status": service.status.summary(), "jobs": service.jobs.rows(ended=_ENDED_SHOWN)}
+
+    async def _start(self) -> Any:
+        result = await super()._start()
+        self._install()
+        return result
+
+    def _install(self) -> Releases:
+        """Have the scheduler side there, also when somebody has uninstalled it: nothing leaves without it."""
+        service = attach(cast(Any, self.scheduler), self._settings())
+        self._releases = service.releases
+        self._releases.wrap()
+        return self._releases
+
+    def _settings(self) -> Settings:
+        return settings()
+
+    def scale(
+        self,
+        n: int = 0,
+        memory: Any = None,
+        cores: int | None = None,
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> Any:
+        """Have `n` workers: grow at once, shrink as workers are emptied.
+
+        Those that leave get no new tasks, finish what they execute, take part in shuffles to the end, and
+        hand what only they hold to others. A worker that cannot be emptied (an actor lives there, nobody
+        has room for its data, its tasks take longer than ``hpc.shrink-deadline``) stays; `refused` says
+        why, and it is tried again.
+
+        Parameters
+        ----------
+        n, memory, cores
+            As in stock: a number of workers, or as many as have that memory or those cores together.
+        dry_run
+            Change nothing; return what would be done.
+        force
+            Let also those go that cannot be emptied, or where an actor lives, when ``hpc.shrink-deadline``
+            has passed. What is lost is named, in the log and in the events of the worker. Pinned workers
+            and nodes that jobs need stay.
+
+        Returns
+        -------
+        dict
+            With `dry_run`: ``add`` (workers), ``release`` (names of workers by node), ``bytes`` that would
+            be moved, ``refused`` (reasons by node).
+        """
+        if self.status in ENDED:
+            if self.status == Status.closed:
+                logger.warning("The cluster is closed: its size does not change any more")
+            return super().scale(n, memory, cores)
+        if n is None:
+            raise ValueError("n is None; allowed: a whole number, 0 or more")
+        check_counts(n=n, cores=cores)
+        check_flags(dry_run=dry_run, force=force)
+        if memory is not None:
+            n = max(n, math.ceil(parse_bytes(memory) / self._memory_per_worker()))
+        if cores is not None:
+            n = max(n, math.ceil(cores / self._threads_per_worker()))
+        return self._scale_pool(DEFAULT_POOL, n, dry_run, force)
+
+    def pin(self, *workers: Any) -> Any:
+        """Have workers (by name) stay, whatever asks for a smaller cluster; gives the names of all that do.
+
+        A node stays with each of its workers. The end of a walltime, of a lifetime or a signal is stronger.
+
+        Raises
+        ------
+        ValueError
+            When the cluster has no such worker.
+        """
+        known = {str(name) for spec in self.worker_spec for name in self._workers_of(spec)}
+        for name in workers:
+            if str(name) not in known:
+                raise ValueError(f"worker is {name!r}; allowed: {', '.join(sorted(known)) or 'none now'}")
+        return self.sync(self.ask, "pin", workers=list(workers), keep=True)
+
+    def unpin(self, *workers: Any) -> Any:
+        """Let workers (by name) go again; gives the names of those that are still pinned."""
+        return self.sync(self.ask, "pin", workers=list(workers), keep=False)
+
+    def _scale_pool(self, pool: str, n: int, dry_run: bool, force: bool) -> Any:
+        self.forget_ended()
+        if dry_run:
+            return self.sync(self._rehearse, pool, n)
+        if pool == DEFAULT_POOL:
+            self._warn_if_adaptive()
+        self._wanted[pool] = int(n)
+        self._force[pool] = force
+        if self._releases is not None and self._excess(pool) <= 0:
+            # nobody has to go any more
+            self._releases.refused.clear()
+        self._grow(pool)
+        cast(Any, self.loop).add_callback(self._adjust, pool)
+        return NoOpAwaitable() if self.asynchronous else None
+
+    async def scale_down(self, workers: Iterable[Any]) -> None:
+        """Let workers go by name, those that can; all workers of a batch job go together."""
+        specs = {self._spec_of(name) for name in workers}
+        pools = {self._pool_of(spec) for spec in specs}
+        if self._starting(specs):
+            await self._open()
+        self._install()
+        names = [name for spec in specs for name in self._workers_of(spec)]
+        await cast(Any, self.scheduler_comm).retire_workers(names=names, close_workers=False, remove=True)
+        stay = await self._there()
+        gone = [spec for spec in specs if not any(str(name) in stay for name in self._workers_of(spec))]
+        # before they are forgotten, which takes a while: whoever looks meanwhile would replace them
+        self._want_no_more(pools, gone)
+        await self._forget(gone)
+
+    def adapt(self, Adaptive: Any = PolicyAdaptive, *args: Any, **kwargs: Any) -> Any:
+        """Follow the load; as in stock, but by the pool policy, and shrinking loses nothing.
+
+        Workers come at once, and are kept for ``hpc.pool.hold`` after they were last needed; see
+        `dask_hpc.PolicyAdaptive`.
+        """
+        if isinstance(Adaptive, type) and issubclass(Adaptive, PolicyAdaptive):
+            _check_adapt(kwargs)
+        return super().adapt(Adaptive, *args, **kwargs)
+
+    def _warn_if_adaptive(self) -> None:
+        """Say so when `adapt` will change the size again that somebody else has asked for."""
+        adaptive = self._adaptive
+        if adaptive is None or adaptive.state != "running" or getattr(adaptive, "scaling", True):
+            return
+        logger.warning(
+            "This cluster follows the load (adapt), between %s and %s workers, and changes its size again; "
+            "cluster.adapt(minimum=n, maximum=n) fixes it at n",
+            adaptive.minimum,
+            adaptive.maximum,
+        )
+
+    def forget_ended(self) -> None:
+        """Do not count workers that have ended of themselves: retired by somebody, or by their lifetime."""
+        for spec, worker in list(self.workers.items()):
+            if worker.status in (Status.closed, Status.failed):
+                self.worker_spec.pop(spec, None)
+                self.workers.pop(spec, None)
+
+    async def ask(self, method: str, **arguments: Any) -> Any:
+        """What the scheduler side answers; raises `DaskHPCError` for what it refuses."""
+        self._install()
+        answer = await cast(Any, self.scheduler_comm).hpc(method=method, arguments=arguments)
+        if "error" in answer:
+            raise DaskHPCError(answer["error"][1])
+        return answer["result"]
+
+    @property
+    def expiring(self) -> set[Any]:
+        """Names of workers whose end is near and whose successors have been asked for."""
+        return set()
+
+    @property
+    def workers_per_node(self) -> int:
+        """Workers that come and go together."""
+        return max((len(self._workers_of(spec)) for spec in self.worker_spec), default=1)
+
+    def together(self, workers: Iterable[Any]) -> list[set[Any]]:
+        """Workers (by name) in groups that can only go together, with the rest of each group."""
+        return [set(self._workers_of(spec)) for spec in {self._spec_of(name) for name in workers}]
+
+    # ------------------------------------------------------------ internals
+
+    def _pool_of(self, spec: Any) -> str:
+        """The pool that a specification belongs to; there is one, unless a subclass has more."""
+        return str(self.worker_spec.get(spec, {}).get("pool", DEFAULT_POOL))
+
+    def _specs(self, pool: str) -> list[Any]:
+        return [spec for spec in self.worker_spec if self._pool_of(spec) == pool]
+
+    def _excess(self, pool: str) -> int:
+        """By how much a pool is larger than wanted."""
+        staying = len(self._specs(pool)) - self._going.get(pool, 0)
+        return staying - self._wanted[pool] if pool in self._wanted else 0
+
+    def _next_spec(self, pool: str) -> dict[Any, Any]:
+        """Name and specification of the next worker of a pool."""
+        return dict(self.new_worker_spec())
+
+    def _grow(self, pool: str) -> None:
+        while self._excess(pool) < 0:
+            self.worker_spec.update(self._next_spec(pool))
+
+    def _want_no_more(self, pools: Iterable[str], gone: Iterable[Any] = ()) -> None:
+        """What has gone, is about to (`gone`), or could not be started, is not asked for again."""
+        for pool in pools:
+            if pool in self._wanted:
+                left = set(self._specs(pool)) - set(gone)
+                self._wanted[pool] = min(self._wanted[pool], len(left))
+
+    async def _adjust(self, pool: str) -> None:
+        await self._open()
+        if self.status != Status.running:
+            return
+        task = self._shrinking.get(pool)
+        if task is None or task.done():
+            self._shrinking[pool] = asyncio.ensure_future(self._shrink(pool))
+        elif self._releases is not None:
+            # of those on their way out some may be wanted again
+            with suppress(DaskHPCError, OSError):
+                await self.ask("recall", going=max(0, self._excess(pool)), **self._limits(pool))
+
+    async def _shrink(self, pool: str) -> None:
+        """Release workers until there are as many as wanted; what cannot be released is tried again."""
+        while self.status == Status.running and (excess := self._excess(pool)):
+            if self._starting(self.worker_spec):
+                await self._open()
+            elif excess < 0:
+                # more were asked for while workers were leaving
+                self._grow(pool)
+                await self._open()
+            else:
+                await self._release(pool)
+        others = [task for other, task in self._shrinking.items() if other != pool]
+        if self.status == Status.running and all(task.done() for task in others):
+            self._install().refused.clear()
+
+    async def _release(self, pool: str) -> None:
+        """Let those go that are too many, as far as they can."""
+        gone = set()
+        try:
+            coming = await self._coming(pool)
+            excess = max(0, self._excess(pool))
+            if coming or not excess:
+                await self._forget(coming[:excess])
+                return
+            limits = self._limits(pool)
+            answer = await self.ask("release", count=excess, **limits)
+            excess = max(0, self._excess(pool))
+            if not answer["released"] and excess and self._force.get(pool):
+                self._going[pool] = excess
+                try:
+                    answer = await self.ask("release", count=excess, force=True, **limits)
+                finally:
+                    del self._going[pool]
+            gone = {self._spec_of(name) for names in answer["released"].values() for name in names}
+        except (DaskHPCError, OSError) as error:
+            logger.warning("The cluster could not be made smaller: %s", error)
+        await self._forget(gone)
+        if not gone and self._excess(pool) > 0:
+            await asyncio.sleep(_AGAIN_S)
+
+    def _limits(self, pool: str) -> dict[str, Any]:
+        """What a release is limited to: the workers of a pool when there are others."""
+        specs = self._specs(pool)
+        if len(specs) == len(self.worker_spec):
+            return {}
+        return {"among": [name for spec in specs for name in self._workers_of(spec)]}
+
+    async def _open(self) -> None:
+        """Start and close workers as specified; what cannot be started is said, and asked for no more.
+
+        It goes on when the caller is cancelled: others wait for the same task, and a worker whose closing is
+        cut off never ends.
+        """
+        try:
+            await asyncio.shield(self._correct_state())
+        except Exception as error:
+            failed = [spec for spec, worker in self.workers.items() if worker.status != Status.running]
+            logger.error("%d of the workers could not be started: %s", len(failed), _first_line(error))
+            pools = {self._pool_of(spec) for spec in failed}
+            for spec in failed:
+                self.worker_spec.pop(spec, None)
+                self.workers.pop(spec).status = Status.failed
+            self._want_no_more(pools)
+            self._not_started(pools)
+
+    def _not_started(self, pools: Iterable[str]) -> None:
+        """Some of these pools could not be started."""
+
+    def _starting(self, specs: Iterable[Any]) -> bool:
+        """Whether some are being started: they may execute tasks already, and cannot be stopped halfway."""
+        return any(spec in self.worker_spec and spec not in self.workers for spec in specs)
+
+    def _workers_of(self, spec: Any) -> list[Any]:
+        """Names of the workers that one specification stands for."""
+        group = self.worker_spec.get(spec, {}).get("group")
+        return [f"{spec}{suffix}" for suffix in group] if group else [spec]
+
+    def _spec_of(self, worker: Any) -> Any:
+        """The specification that a worker, by name, comes from; the name itself when there is none."""
+        for spec in self.worker_spec:
+            if str(worker) in map(str, self._workers_of(spec)):
+                return spec
+        return worker
+
+    async def _there(self) -> set[str]:
+        """Names of the workers that are connected to the scheduler."""
+        identity = await cast(Any, self.scheduler_comm).identity()
+        return {str(worker["name"]) for worker in identity["workers"].values()}
+
+    async def _coming(self, pool: str) -> list[Any]:
+        """Specifications of which no worker is connected: there is nothing to lose."""
+        there = await self._there()
+        return [s for s in self._specs(pool) if not any(str(name) in there for name in self._workers_of(s))]
+
+    async def _forget(self, specs: Iterable[Any]) -> None:
+        """Close what specifications stand for: their workers have left the scheduler, or never came."""
+        for spec in specs:
+            self.worker_spec.pop(spec, None)
+        await self._open()
+
+    async def _rehearse(self, pool: str, n: int) -> dict[str, Any]:
+        excess = len(self._specs(pool)) - n
+        plan = {"add": max(0, -excess), "release": {}, "bytes": 0, "refused": {}}
+        if excess > 0:
+            answer = await self.ask("release", count=excess, dry_run=True, **self._limits(pool))
+            plan["release"] = {node: list(names) for node, names in answer["nodes"].items()}
+            plan |= {"bytes": answer["bytes"], "refused": answer["refused"]}
+        return plan
+
+    async def _close(self) -> None:
+        if self._releases is not None:
+            self._releases.refused.clear()
+        self._wanted.clear()  # whatever was asked for, nothing is to be started any more
+        for task in self._shrinking.values():
+            task.cancel()
+        if self.status == Status.running:
+            with suppress(DaskHPCError, OSError, TimeoutError):
+                await asyncio.wait_for(self.ask("closing"), _AGAIN_S)
+        await super()._close()
+
+
+def _check_adapt(options: Mapping[str, Any]) -> None:
+    """Raise TypeError or ValueError for options of `adapt` that would keep it from working later."""
+    if unknown := set(options) - _ADAPT:
+        raise TypeError(f"adapt got {', '.join(sorted(unknown))}; allowed: {', '.join(sorted(_ADAPT))}")
+    bounds = {"minimum": 0, "maximum": math.inf}
+    for name in bounds:
+        if (value := options.get(name)) is None:
+            continue
+        if not _is_count(value) and value != math.inf:
+            raise ValueError(f"{name} is {value!r}; allowed: a whole number of workers, 0 or more")
+        bounds[name] = value
+    low, high = bounds.values()
+    if not 0 <= low <= high:
+        raise ValueError(f"minimum is {low!r}, maximum {high!r}; allowed: 0 <= minimum <= maximum")
+    patience = options.get("wait_count")
+    if patience is not None and not (_is_count(patience) and patience >= 1):
+        raise ValueError(f"wait_count is {patience!r}; allowed: a whole number of looks, 1 or more")
+    for name in ("interval", "target_duration"):
+        if (value := options.get(name)) is None:
+            continue
+        # stock would remember it, and fail with it again
+        try:
+            fits = parse_timedelta(value) > 0
+        except (TypeError, ValueError, KeyError):
+            fits = False
+        if not fits:
+            raise ValueError(f"{name} is {value!r}; allowed: a duration above 0 s, such as '500 ms'")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
+
+
+def check_counts(**counts: Any) -> None:
+    """Raise ValueError for an argument that is neither None nor a whole number, 0 or more."""
+    for name, value in counts.items():
+        if value is not None and not _is_count(value):
+            raise ValueError(f"{name} is {value!r}; allowed: a whole number, 0 or more")
+
+
+def check_flags(**flags: Any) -> None:
+    """Raise ValueError for an argument that is neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}; allowed: True or False")
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong, without the pages that commands may print."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines)[:500]}"

@@ -1,0 +1,1 @@
+"""Clusters on Slurm, through dask-jobqueue."""

@@ -1,0 +1,179 @@
+"""Keeping the jobs of a cluster in line with what Slurm says has become of them.
+
+Jobs that have ended are replaced, and the successor of one whose walltime runs out is asked for as long
+before as jobs have taken to come. After several in a row that never had a worker, no more are asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from distributed.core import Status
+
+from dask_hpc.config import Settings, settings
+from dask_hpc.deploy.scaling import DEFAULT_POOL, SafeScaling, logger
+from dask_hpc.deploy.slurm.jobs import SLURMJob
+from dask_hpc.deploy.slurm.pools import Pool
+from dask_hpc.errors import SlurmError
+from dask_hpc.slurm import commands
+from dask_hpc.slurm.rows import QueuedJob, is_over
+
+#: After so many jobs in a row without a worker, no more are asked for.
+FAILURES = 3
+#: How long an adaptive cluster then asks for no more, before it tries one.
+RETRY_S = 300.0
+#: How long `squeue` may take.
+SQUEUE_S = 30.0
+
+
+class Reconciled(SafeScaling):
+    """A cluster whose specifications are Slurm jobs, in pools."""
+
+    #: Pools by name; the default pool has none.
+    pools: Mapping[str, Pool]
+    #: Gives a job like those of a pool.
+    _job: Callable[[str], SLURMJob]
+    _reconciling: asyncio.Task[None] | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        #: Jobs (by specification) whose successor has been asked for.
+        self._expiring: set[Any] = set()
+        #: Seconds from the submission of a job to its first worker, by pool, the latest last.
+        self.waits_s: dict[str, deque[float]] = {pool: deque(maxlen=20) for pool in self.pools}
+        #: How often Slurm was asked what has become of the jobs.
+        self.asked = 0
+        self._come: set[Any] = set()
+        self._trouble = ""
+        #: Jobs of each pool that have ended without a worker since one has come, and when the last one did.
+        self._failures: Counter[str] = Counter()
+        self._failed_s = 0.0
+        super().__init__(*args, **kwargs)
+
+    async def _start(self) -> Any:
+        result = await super()._start()
+        self._reconciling = asyncio.ensure_future(self._reconcile())
+        return result
+
+    async def _close(self) -> None:
+        if self._reconciling is not None:
+            self._reconciling.cancel()
+        await super()._close()
+
+    @property
+    def expiring(self) -> set[Any]:
+        """Names of workers of jobs whose successor has been asked for."""
+        return {name for spec in self._expiring for name in self._workers_of(spec)}
+
+    def _excess(self, pool: str) -> int:
+        # a job and its successor count once
+        expiring = sum(self._pool_of(spec) == pool for spec in self._expiring & set(self.worker_spec))
+        return super()._excess(pool) - (expiring if pool in self._wanted else 0)
+
+    def _sensible(self, pool: str, jobs: int) -> int:
+        """How many jobs to ask for: an adaptive cluster asks for as many again, whatever becomes of them."""
+        if self._adaptive is None or self._adaptive.state != "running" or pool != DEFAULT_POOL:
+            del self._failures[pool]
+        elif self._failures[pool] >= FAILURES:
+            there = len(self._specs(pool))
+            return min(jobs, there + (time.monotonic() > self._failed_s + RETRY_S))
+        return jobs
+
+    def _not_started(self, pools: Iterable[str]) -> None:
+        self._failures.update(pools)
+        self._failed_s = time.monotonic()
+
+    async def _reconcile(self) -> None:
+        """Ask Slurm what has become of the jobs, for as long as the cluster lives."""
+        poll_s = settings().slurm_poll_s
+        while self.status in (Status.created, Status.starting, Status.running):
+            await asyncio.sleep(poll_s)
+            jobs = {job.job_id: spec for spec, job in self.workers.items() if job.job_id}
+            self.asked += 1
+            try:
+                rows = {str(row.number): row for row in await commands.squeue(jobs, timeout_s=SQUEUE_S)}
+                await self._compare(jobs, rows)
+            except Exception as error:
+                # whatever it is, it is said once and asked again: else jobs would silently stay unreplaced
+                if repr(error) != self._trouble:
+                    expected = isinstance(error, (SlurmError, OSError))
+                    text = "What has become of the jobs is not known: %s"
+                    logger.warning(text, error, exc_info=None if expected else error)
+                self._trouble = repr(error)
+            else:
+                self._trouble = ""
+
+    async def _compare(self, jobs: Mapping[str, Any], rows: Mapping[str, QueuedJob]) -> None:
+        """Replace jobs (specifications by id) that Slurm has ended, or will end soon."""
+        now_s, known = time.time(), settings()
+        there = await self._there()
+        for id, spec in jobs.items():
+            row = rows.get(id)
+            if spec not in self.worker_spec:
+                continue
+            if row is None or is_over(row.state):
+                self._ended(id, spec, row)
+                del self.worker_spec[spec]
+                if spec in self.workers:
+                    self.workers.pop(spec).status = Status.closed
+                continue
+            connected = any(str(name) in there for name in self._workers_of(spec))
+            if connected and spec not in self._come and row.submit_s is not None:
+                self._come.add(spec)
+                pool = self._pool_of(spec)
+                del self._failures[pool]
+                self.waits_s[pool].append(max(0.0, now_s - row.submit_s))
+            if row.state == "RUNNING" and row.end_s is not None:
+                waits_s = self.waits_s[self._pool_of(spec)]
+                if row.end_s - now_s < lead_s(row.time_limit_s, waits_s, known):
+                    self._expiring.add(spec)
+        self._expiring &= set(self.worker_spec)
+        self._come &= set(self.worker_spec)
+        for pool in self.pools:
+            self._grow(pool)
+        await self._open()
+
+    def _ended(self, id: str, spec: Any, row: QueuedJob | None) -> None:
+        """Say that a job has ended; after several that never had a worker, ask for no more."""
+        how = "unknown to Slurm" if row is None else ", ".join(filter(None, (row.state, row.reason)))
+        pool = self._pool_of(spec)
+        if spec not in self._come:
+            self._not_started([pool])
+        if self._failures[pool] < FAILURES or pool not in self._wanted:
+            logger.warning("Slurm job %s has ended (%s); it is replaced", id, how)
+            return
+        self._wanted[pool] = min(self._wanted[pool], len(self._specs(pool)) - 1)
+        logger.error(
+            "Slurm job %s has ended (%s): %d in a row without a worker; it is not replaced. What the jobs "
+            "have printed is in %s; scale or adapt again when the cause is mended",
+            id,
+            how,
+            self._failures[pool],
+            self._job(pool).log_directory or "Slurm's output files",
+        )
+
+
+def lead_s(limit_s: float | None, waits_s: Iterable[float], known: Settings) -> float:
+    """How long before the end of a job, in seconds, its successor is asked for.
+
+    Parameters
+    ----------
+    limit_s
+        Time limit of the job; None: not known.
+    waits_s
+        How long the latest jobs have taken to come. The slowest counts, not their median: a successor
+        that comes late finds what it was to take over gone.
+    known
+        When workers are emptied, and how often Slurm is asked.
+    """
+    wait_s = max(waits_s, default=0.0) + 2 * known.slurm_poll_s
+    emptied_s = known.walltime_notice_s + known.walltime_margin_s
+    if limit_s is None:
+        return emptied_s + wait_s
+    # as the agent does when there is less time than that
+    emptied_s = min(emptied_s, (limit_s + known.walltime_margin_s) / 2)
+    # else the successor would have one at once, and that one, too
+    return emptied_s + min(wait_s, max(0.0, limit_s - emptied_s) / 2)

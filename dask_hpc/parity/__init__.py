@@ -1,0 +1,1 @@
+"""One workload live and simulated, side by side."""

@@ -1,0 +1,392 @@
+"""Driving a program: its phases one after the other, resizes at step boundaries, copies of its blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Self
+
+import dask
+
+from dask_hpc.channel import OnChannel
+from dask_hpc.errors import JobCancelled, JobError, JobFailed, WindowError
+from dask_hpc.program import block_tasks, blocks
+from dask_hpc.program.block_tasks import Graph, all_right
+from dask_hpc.program.phase import Phase
+from dask_hpc.program.producer import Change, Producer, Status
+from dask_hpc.wire import ANNOTATION
+from dask_hpc_policies.layout import (
+    Layout,
+    LayoutError,
+    Planner,
+    check_plan,
+    even_layout,
+    indices_moved,
+    overlap_plan,
+)
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+
+#: Id of the job whose program is calling a function of the user's.
+IN_PROGRAM: ContextVar[str | None] = ContextVar("hpc_in_program", default=None)
+
+class Driver:
+    """Runs phases over one state, which lies in blocks on the nodes of a job.
+
+    Parameters
+    ----------
+    job
+        The job whose nodes hold the state.
+    size, dim
+        Number of indices and name of the dimension that the state is split along.
+    layout
+        Function from `size` and node names to a `Layout`; default: even contiguous parts.
+    plan
+        Function from the old and the new layout to the pieces that each new block is made of.
+    """
+
+    def __init__(
+        self,
+        job: OnChannel,
+        size: int,
+        dim: str,
+        *,
+        layout: Callable[[int, Sequence[str]], Layout] = even_layout,
+        plan: Planner = overlap_plan,
+    ) -> None:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"size is {size!r}; allowed: a number of indices, 1 or more")
+        self.job = job
+        self.size = size
+        self.dim = dim
+        self.phases: list[Phase] = []
+        #: Asks and is asked: see `dask_hpc.program.producer`.
+        self.producer = Producer(job, self._join)
+        self.layout: Layout | None = None
+        #: One future a part of the layout, each an xarray object on its node.
+        self.blocks: list[Future] = []
+        #: Steps done, of all elastic phases together and of the present one.
+        self.step = 0
+        self.phase_step = 0
+        #: Whatever phases want to tell one another; the driver does not look into it.
+        self.data: dict[str, Any] = {}
+        #: One row a phase that was run: name, kind, steps, seconds.
+        self.timings: list[dict[str, Any]] = []
+        self._make_layout = layout
+        self._plan = plan
+        self._at = 0
+        self._name = uuid.uuid4().hex[:8]
+        #: The blocks of an earlier step, each on its own node and on the next one, and that step.
+        self._copies: list[Future] = []
+        self._kept_at = 0
+        self._copied = 0
+        self._mapped = 0
+        self._running = False
+
+    def __repr__(self) -> str:
+        return f"<Program {self.job.id} {self.dim}={self.size} step={self.step} blocks={len(self.blocks)}>"
+
+    def _add(self, phase: Phase) -> Self:
+        if (phase.kind == "init") != (not self.phases):
+            raise ValueError(
+                f"phase {len(self.phases)} is {phase.kind}; a program has one init phase, and it is the first"
+            )
+        if phase.name in (other.name for other in self.phases):
+            raise ValueError(f"phase name {phase.name!r} is taken; allowed: a name no other phase has")
+        self.phases.append(phase)
+        return self
+
+    # -------------------------------------------------------------------- run
+
+    async def _run(self, timeout: float | None) -> Self:
+        if not self.phases:
+            raise ValueError("the program has no phases; begin with init")
+        if self._running:
+            raise RuntimeError("the program runs already")
+        self._running = True
+        # what failed in an earlier run must not be found again under the same key
+        self._name = uuid.uuid4().hex[:8]
+        try:
+            if not self.producer.nodes:
+                await self.producer._start(timeout)
+            while self._at < len(self.phases):
+                await self._run_phase(self.phases[self._at])
+            await self.producer._stop()
+        except CancelledError as error:
+            await self._check_job()
+            raise JobError(
+                f"blocks of {self.job.id} were lost with the nodes they and their copies were on; copies are "
+                "made every `keep` steps and on the next node only (keep=None: all can be computed again)"
+            ) from error
+        except WindowError:
+            await self._check_job()
+            raise
+        finally:
+            self._running = False
+        return self
+
+    async def _check_job(self) -> None:
+        """Raise what says how the job has ended, if it has: the program ends with it."""
+        row = await self.job.channel.ask("job", job=self.job.id)
+        if row["state"] == "failed":
+            raise JobFailed(f"job {row['id']} failed: {row['reason']}")
+        if row["state"] in ("cancelled", "completed"):
+            raise JobCancelled(f"job {row['id']} is {row['state']}: {row['reason']}")
+
+    async def _run_phase(self, phase: Phase) -> None:
+        began_s, before = time.monotonic(), self.step
+        await self.producer._phase(phase.name, phase.kind == "elastic")
+        following = self._at + 1
+        if phase.kind == "init":
+            await self._init(phase)
+        elif phase.kind == "elastic":
+            await self._elastic(phase)
+        else:
+            await self._settled()
+            answer = await self._call(phase.function, self)
+            if phase.kind == "branch" and answer is not None:
+                following = self._number(phase, answer)
+        self.timings.append(
+            {
+                "phase": phase.name,
+                "kind": phase.kind,
+                "steps": self.step - before,
+                "duration_s": time.monotonic() - began_s,
+            }
+        )
+        self.phase_step = 0
+        self._at = following
+
+    def _number(self, phase: Phase, answer: int | str) -> int:
+        names = [other.name for other in self.phases]
+        if isinstance(answer, str) and answer in names[1:]:
+            return names.index(answer)
+        if isinstance(answer, int) and not isinstance(answer, bool) and 0 < answer < len(names):
+            return answer
+        raise ValueError(
+            f"branch {phase.name!r} goes to {answer!r}; allowed: 1 to {len(names) - 1}, "
+            f"{', '.join(map(repr, names[1:]))}, or None"
+        )
+
+    async def _init(self, phase: Phase) -> None:
+        layout = self._made_layout(self.producer.nodes)
+        graph = self._graph()
+        made = graph.submit(
+            [
+                graph.add(
+                    part.node, "init", 0, i, blocks.create, phase.function, self.dim, part, Status.NEW.value
+                )
+                for i, part in enumerate(layout.parts)
+            ]
+        )
+        await self._made(made)
+        self.layout, self.blocks = layout, made
+
+    async def _elastic(self, phase: Phase) -> None:
+        # the two newest step boundaries: a step that fails may be noticed one step later
+        boundaries: list[tuple[int, int, list[Future]]] = []
+        try:
+            while await self._another(phase):
+                self.producer.busy = 0
+                due = self._keep_is_due(phase)
+                if due or self.producer.probe() is not None:
+                    await self._settled()
+                    boundaries.clear()
+                if self.producer.probe() is not None:
+                    due = self._keep_is_due(phase, changed=await self._adapt(phase))
+                if due:
+                    await self._keep()
+                # one step is computed while the next one is being submitted
+                last = self.blocks
+                boundaries = [*boundaries[-1:], (self.step, self.phase_step, last)]
+                graph = self._graph()
+                self.blocks = graph.submit(
+                    block_tasks.advanced(
+                        graph, self._layout(), last, self.dim, phase.function, phase.halo, self.step
+                    )
+                )
+                self.step += 1
+                self.phase_step += 1
+                self.producer.busy = 1
+                if phase.after is not None:
+                    await self._call(phase.after, self)
+                await all_right(last)
+            await self._settled()
+        except Exception:
+            await self._go_back(boundaries)
+            raise
+        finally:
+            self.producer.busy = 0
+
+    async def _go_back(self, boundaries: list[tuple[int, int, list[Future]]]) -> None:
+        """Go back to the newest step that could be computed; later ones are dropped.
+
+        What has failed is released, so that the job has not failed when it goes on well from there.
+        """
+        for there in reversed([*boundaries, (self.step, self.phase_step, self.blocks)]):
+            try:
+                await all_right(there[2])
+            except Exception:
+                for future in there[2]:
+                    future.release()
+            else:
+                self.step, self.phase_step, self.blocks = there
+                return
+
+    async def _another(self, phase: Phase) -> bool:
+        if callable(phase.steps):
+            return bool(await self._call(phase.steps, self))
+        return self.phase_step < phase.steps
+
+    async def _made(self, new: list[Future]) -> None:
+        """Wait until these are computed; when they cannot be, release those that are not the state itself.
+
+        A failure that nobody holds on to does not make the job a failed one.
+        """
+        try:
+            await all_right(new)
+        except BaseException:
+            for future in new:
+                if not any(future is block for block in self.blocks):
+                    future.release()
+            raise
+
+    async def _settled(self) -> None:
+        """Wait until the state of the last step is there."""
+        await all_right(self.blocks)
+
+    def _layout(self) -> Layout:
+        if self.layout is None:
+            raise RuntimeError("the program has no state before its init phase has run")
+        return self.layout
+
+    def _least(self) -> int:
+        return max([1, *(phase.halo for phase in self.phases)])
+
+    # ----------------------------------------------------------------- resize
+
+    async def _join(self, change: Change) -> None:
+        """Run init on the nodes that join (the producer is told when this has returned)."""
+        if self.phases[self._at].adapt is None:
+            layout = self._made_layout(change.nodes)
+        else:
+            layout = self._make_layout(self.size, change.nodes)
+        graph, init = self._graph(), self.phases[0].function
+        number, status = change.reconfig_id, Status.JOINING.value
+        made = graph.submit(
+            [
+                graph.add(part.node, "join", number, part.node, blocks.prepare, init, self.dim, part, status)
+                for part in layout.parts
+                if part.node in change.joining
+            ]
+        )
+        failures = [text for text in await self.job.channel.client.gather(made) if text]
+        if failures:
+            raise WindowError(failures[0])
+
+    async def _adapt(self, phase: Phase) -> bool:
+        """Open the window, lay the state out over the new nodes, and commit; or leave all as it was.
+
+        Returns whether the layout has changed.
+        """
+        try:
+            change = await self.producer._begin()
+        except WindowError:
+            await self._check_job()
+            return False  # it was aborted a moment ago: the old size goes on
+        try:
+            layout = await self._new_layout(phase, change)
+            old = self._layout()
+            plan = self._plan(old, layout)
+            check_plan(old, layout, plan)
+            graph = self._graph()
+            made = graph.submit(
+                block_tasks.laid_out(graph, old, layout, plan, self.blocks, self.dim, change.reconfig_id)
+            )
+            await self._made(made)
+        except BaseException as error:
+            await self.producer._abort(f"{type(error).__name__}: {error}")
+            raise
+        try:
+            await self.producer._commit()
+        except WindowError:
+            await self._check_job()
+            return False
+        self.producer.windows[-1]["indices_moved"] = indices_moved(old, layout, plan)
+        self.layout, self.blocks = layout, made
+        return True
+
+    def _keep_is_due(self, phase: Phase, changed: bool = False) -> bool:
+        """Whether the blocks are to be copied: it is time, they lie elsewhere, or a copy has gone.
+
+        A copy may go without a change of the layout, when a node is lost and back at once. One node has
+        no other that could hold its copy.
+        """
+        if phase.keep is None or len(self._layout().parts) < 2:
+            return False
+        late = self.step - self._kept_at >= phase.keep
+        return changed or late or any(copy.cancelled() for copy in self._copies)
+
+    async def _keep(self) -> None:
+        """Copy every block to the next node, and let the scheduler forget how the copies were made.
+
+        The program goes on from blocks that are made from the copies: what was lost with a node comes
+        from there. When a copy has gone already, the ones before are kept, and the next step tries again.
+        """
+        await self._settled()
+        graph = self._graph()
+        made = block_tasks.copied(graph, self._layout(), self.blocks, self._copied)
+        self._copied += 1
+        futures = graph.submit([*made[0], *made[1]])
+        copies, kept = futures[: len(made[0])], futures[len(made[0]) :]
+        await self._made(futures)
+        nodes = self._layout().nodes
+        places = [(copy.key, nodes[(i + 1) % len(nodes)]) for i, copy in enumerate(copies)]
+        if await self.producer._ask("keep_copies", copies=places):
+            # both are held on to: neighbours go back together, and one of them has lost its copy
+            self.blocks, self._copies, self._kept_at = kept, futures, self.step
+
+    async def _new_layout(self, phase: Phase, change: Change) -> Layout:
+        if phase.adapt is None:
+            return self._made_layout(change.nodes)
+        layout = await self._call(phase.adapt, change, self._layout())
+        return self._checked(layout, change.nodes, f"adapt of phase {phase.name!r}")
+
+    def _made_layout(self, nodes: Sequence[str]) -> Layout:
+        return self._checked(self._make_layout(self.size, nodes), nodes, "the layout function")
+
+    def _checked(self, layout: Any, nodes: Sequence[str], who: str) -> Layout:
+        if not isinstance(layout, Layout):
+            raise LayoutError(f"{who} gave {layout!r}; needed: a Layout")
+        if layout.size != self.size:
+            raise LayoutError(f"{who} gave a layout of {layout.size} indices; the domain has {self.size}")
+        layout.check(nodes, self._least())
+        return layout
+
+    # ----------------------------------------------------------------- helpers
+
+    def _graph(self) -> Graph:
+        return Graph(self.job.channel.client, self.job.id, self._name)
+
+    async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call the user's function: in a thread of its own when the client is an ordinary one."""
+        client = self.job.channel.client
+        inside = IN_PROGRAM.set(self.job.id)
+        try:
+            with dask.annotate(**{ANNOTATION: self.job.id}):
+                if client._asynchronous:
+                    answer = function(*args)
+                    return await answer if inspect.isawaitable(answer) else answer
+                context = contextvars.copy_context()
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(None, lambda: context.run(function, *args))
+        finally:
+            IN_PROGRAM.reset(inside)

@@ -1,0 +1,378 @@
+"""The engine: puts the parts together, and decides only when the whole is awake.
+
+Asleep, nothing of this package is in the scheduler but one RPC handler and three stream handlers of
+its own, and the one that adaptive clusters ask (`pool_target`). The first job wakes it: the plugin joins, a
+few handlers are wrapped, and all plain work becomes the default job. When the last named job has ended,
+everything is handed back to stock scheduling and the engine sleeps again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from tornado.ioloop import PeriodicCallback
+
+from dask_hpc.clock import Clock
+from dask_hpc.config import Settings
+from dask_hpc.errors import DaskHPCError, TraceError
+from dask_hpc.scheduler.core.controller import Controller
+from dask_hpc.scheduler.core.handlers import Handlers
+from dask_hpc.scheduler.core.lifecycle import Lifecycle
+from dask_hpc.scheduler.core.notices import notice
+from dask_hpc.scheduler.core.plugin import PLUGIN_NAME, HPCSchedulerPlugin
+from dask_hpc.scheduler.core.tracing import Tracing
+from dask_hpc.scheduler.internals import overrides, selfcheck, writes
+from dask_hpc.scheduler.placing.admission import Admission
+from dask_hpc.scheduler.placing.ownership import Ownership
+from dask_hpc.scheduler.resizing.rounds import Rounds
+from dask_hpc.scheduler.tables.events import (
+    ActionEnded,
+    AdmissionPassed,
+    AllotmentsChanged,
+    ClientClosed,
+    ClientJoined,
+    ClientLeft,
+    Event,
+    GraphArrived,
+    GraphTaken,
+    LastJobEnded,
+    Restarted,
+    RoundEnded,
+    SchedulerCloses,
+    SlotsOpened,
+    TaskAnswered,
+    WindowMoved,
+    WorkerJoined,
+    WorkerLeft,
+)
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc_policies.decision import ReasonCode
+from dask_hpc_policies.jobs.constraints import is_legal
+from dask_hpc_policies.protocol import Policy
+from dask_hpc_policies.wording import counted
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Everything that runs on one scheduler."""
+
+    def __init__(self, scheduler: Scheduler, settings: Settings, policy: Policy) -> None:
+        self.scheduler = scheduler
+        self.state = State(scheduler, settings, Clock())
+        self._overrides = overrides.Overrides(scheduler)
+        self.tracing = Tracing(self.state)
+        self.ownership = Ownership(self.state, self._overrides.let_actors_wait)
+        self.rounds = Rounds(self.state, self.handle)
+        self.admission = Admission(self.state, self.handle, lambda: self.rounds.watching)
+        self.controller = Controller(self.state, self.rounds, policy)
+        self.lifecycle = Lifecycle(
+            self.state, self.ownership, self.admission, self.controller, self.rounds, self.handle
+        )
+        self._handlers = Handlers(self.ownership, self.handle)
+        self._hears = self._table()
+        self.awake = False
+        self.leaving = False
+        self._lock = asyncio.Lock()
+        #: How many need it awake although no job is active.
+        self._needed = 0
+        self._callbacks: dict[str, PeriodicCallback] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._adoption: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------- sleep, wake
+
+    async def wake(self) -> None:
+        """Take the scheduler's work over, unless that has happened."""
+        async with self._lock:
+            if self.awake:
+                return
+            selfcheck.require(self.scheduler)
+            self.awake = True
+            self._join()
+            self._start_plain()
+            self._adoption = self._spawn(self._adopt())
+
+    async def open_job(self, id: str) -> None:
+        """Queue an announced job and wake up."""
+        job = None if self.leaving else self.state.jobs.queue(id, self.state.now_s())
+        if job is None:
+            return
+        try:
+            await self.wake()
+        except DaskHPCError as error:
+            # this runs on the client's stream, which must not break
+            logger.error("Job %s cannot be queued: %s", id, error)
+            job.reason = str(error)
+            job.step("fail")
+            self.state.jobs.end(job)
+            return
+        self.state.note_job(job)
+        self.controller.request("submit")
+
+    async def sleep(self) -> None:
+        """Hand everything back to stock scheduling, unless a job needs us."""
+        async with self._lock:
+            if not self.awake or self.state.jobs.named or (self._needed and not self.leaving):
+                return
+            self.controller.enabled = False
+            self.awake = False
+            self.rounds.abandon("dask_hpc goes to sleep")
+            if self._adoption is not None:
+                self._adoption.cancel()
+            # a task that a worker gives back after we have gone would be lost
+            while self.rounds.drain.waiting:
+                await asyncio.sleep(self.state.settings.sweep_s)
+            await self.ownership.hand_back()
+            # a job that has come meanwhile waits in `wake`
+            self._part()
+            await self.tracing.flush()
+
+    @asynccontextmanager
+    async def kept_awake(self) -> AsyncIterator[None]:
+        """Be awake, all tasks taken over, until the end of the block."""
+        self._needed += 1
+        try:
+            await self.wake()
+            if self._adoption is not None:
+                await asyncio.wait([self._adoption])
+            yield
+        finally:
+            self._needed -= 1
+            if not self._needed and not self.state.jobs.named:
+                self._go_to_sleep()
+
+    def _go_to_sleep(self) -> None:
+        self._spawn(self.sleep())
+
+    async def stop(self) -> None:
+        """Hand everything back although jobs may be active: their tasks go on as plain work."""
+        self.leaving = True
+        self.rounds.abandon("dask_hpc was uninstalled")
+        for job in (*self.state.jobs.named, *self.state.jobs.announced.values()):
+            job.end_s = self.state.now_s()
+            job.reason = "dask_hpc was uninstalled; its tasks go on as plain Dask work"
+            self.state.give(self.state.nodes_of(job), None)
+            job.step("cancel")
+            self.state.jobs.end(job)
+        await self.sleep()
+        self.tracing.close()
+
+    def _join(self) -> None:
+        scheduler = self.scheduler
+        plugin = HPCSchedulerPlugin(self.state, self.ownership, self.admission, self.lifecycle, self.handle)
+        scheduler.add_plugin(plugin, name=PLUGIN_NAME)
+        self._overrides.cache_valid_workers()
+        self._overrides.hold_without_limit()
+        self._overrides.keep_shuffles_somewhere()
+        self._handlers.install(self._overrides)
+        self.ownership.worker_clients.wake()
+        for address in scheduler.workers:
+            self.state.add_worker(address)
+        settings = self.state.settings
+        self._every("hpc-tick", settings.tick_s, self._tick)
+        self._every("hpc-sweep", settings.sweep_s, self._sweep)
+        try:
+            self.tracing.to(settings.trace_path)
+        except TraceError as error:
+            # jobs matter more than their trace, which is kept in memory all the same
+            logger.error("Going on without a trace file: %s", error)
+
+    def _part(self) -> None:
+        state = self.state
+        for name, callback in self._callbacks.items():
+            callback.stop()
+            self.scheduler.periodic_callbacks.pop(name, None)
+        self._callbacks.clear()
+        self._overrides.undo()
+        if self.scheduler.plugins.get(PLUGIN_NAME) is not None:
+            self.scheduler.remove_plugin(PLUGIN_NAME)
+        writes.forget_topics(self.scheduler)
+        for address in list(state.nodes.at):
+            state.drop_worker(address)
+        state.nodes.nodes.clear()
+        for job in list(state.jobs.active.values()):
+            if job.is_default:
+                state.jobs.end(job)
+        state.plain.clear()
+        state.intake = None
+        state.owner.clear()
+
+    def _start_plain(self) -> None:
+        state = self.state
+        job = state.jobs.add_default(submit_s=state.now_s(), min_nodes=state.settings.default_job_min_nodes)
+        job.step("start")
+        job.start_s = state.now_s()
+        job.reason = "plain work uses the nodes that no job holds"
+        state.start_plain(job)
+        state.intake = job
+
+    async def _adopt(self) -> None:
+        await self.ownership.adopt(self.state.plain[0])
+        if self.awake:
+            self.admission.scan(*self.state.plain)
+            self.controller.enabled = True
+            self.controller.request("submit")
+
+    def close(self) -> None:
+        """Stop everything at once: the scheduler is going away."""
+        self.controller.enabled = False
+        for callback in self._callbacks.values():
+            callback.stop()
+        for task in self._background:
+            task.cancel()
+        self.tracing.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("A background task of dask_hpc failed", exc_info=error)
+
+    def _every(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+        callback = PeriodicCallback(call, seconds * 1000)
+        self._callbacks[name] = callback
+        self.scheduler.periodic_callbacks[name] = callback
+        callback.start()
+
+    def use_settings(self, settings: Settings) -> None:
+        """Work by other settings from now on."""
+        state = self.state
+        state.settings = settings
+        state.records = deque(state.records, maxlen=settings.trace_keep)
+        self.controller.decisions = deque(self.controller.decisions, maxlen=settings.decisions_keep)
+        for name, seconds in (("hpc-tick", settings.tick_s), ("hpc-sweep", settings.sweep_s)):
+            callback = self._callbacks.get(name)
+            if callback is not None:
+                callback.stop()
+                callback.callback_time = seconds * 1000
+                callback.start()
+
+    # ----------------------------------------------------------------- events
+
+    def handle(self, event: Event) -> None:
+        """Something has happened: whoever has to know is told, at once and in order."""
+        for hear in self._hears[type(event)]:
+            hear(event)
+
+    def _table(self) -> Mapping[type[Event], tuple[Callable[[Any], None], ...]]:
+        """Who hears what."""
+        rounds, admission, ownership = self.rounds, self.admission, self.ownership
+        lifecycle, controller = self.lifecycle, self.controller
+        return {
+            GraphArrived: (self._claim,),
+            GraphTaken: (lambda event: lifecycle.submitted(event.graph),),
+            WorkerJoined: (self._worker_joined,),
+            WorkerLeft: (self._worker_left,),
+            SlotsOpened: (lambda event: admission.freed(event.address, None),),
+            TaskAnswered: (
+                lambda event: rounds.drain.answered(event.state, event.stimulus_id),
+                lambda event: admission.wake(),
+            ),
+            ClientJoined: (lambda event: lifecycle.client_joined(event.client),),
+            ClientLeft: (
+                lambda event: lifecycle.client_left(event.client),
+                lambda event: ownership.worker_clients.forget(event.client),
+            ),
+            ClientClosed: (lambda event: lifecycle.client_closed(event.client),),
+            Restarted: (lambda event: lifecycle.restarted(),),
+            SchedulerCloses: (lambda event: self.close(),),
+            AllotmentsChanged: (lambda event: admission.scan(*event.jobs),),
+            AdmissionPassed: (lambda event: self._poll(),),
+            ActionEnded: (lambda event: controller.report(event.outcome, event.trigger),),
+            RoundEnded: (lambda event: controller.request("finish"),),
+            WindowMoved: (lambda event: writes.tell(self.scheduler, event.topic, event.message),),
+            LastJobEnded: (lambda event: self._go_to_sleep(),),
+        }
+
+    def _claim(self, event: GraphArrived) -> None:
+        """New tasks belong to jobs from here on."""
+        if not self.awake:
+            return
+        intake = self.state.intake
+        jobs = self.ownership.claim(event.keys, event.declared, event.client, event.nodes)
+        if self.state.intake is not intake:
+            self.controller.request("submit")
+        if jobs:
+            self.admission.offer(*jobs)
+
+    def _worker_joined(self, event: WorkerJoined) -> None:
+        """A node serves whom it served before, else plain work."""
+        state = self.state
+        node = state.add_worker(event.address)
+        self.lifecycle.pool_grew()
+        job = state.jobs.active.get(node.job) if node.job is not None else None
+        if job is not None and not self._fits(job, state.nodes_up(job)):
+            state.give([node], None)
+        elif job is not None:
+            self.controller.note(job.id, ReasonCode.NODE_RETURNED, f"node {node.id} is back")
+            state.note_job(job)
+        self.admission.scan(*state.served_by(event.address))
+        self.controller.request("node-added")
+
+    def _fits(self, job: JobRecord, nodes: int) -> bool:
+        """Whether a job whose lost node is back may go on with that many nodes."""
+        resolved, constraint = job.resolved, job.spec.constraint
+        if nodes > resolved.max_nodes:
+            return False
+        return (
+            nodes < resolved.min_nodes or is_legal(constraint, nodes) or not is_legal(constraint, nodes - 1)
+        )
+
+    def _worker_left(self, event: WorkerLeft) -> None:
+        """A job goes on with what is left."""
+        state, address = self.state, event.address
+        node = state.drop_worker(address)
+        self.admission.worker_left(address)
+        self.rounds.lost(address)
+        # what was pinned to the node may run elsewhere now
+        self.admission.scan(*state.pins)
+        job = state.jobs.active.get(node.job) if node is not None and node.job is not None else None
+        if node is not None and job is not None and not node.up:
+            left, low = state.nodes_up(job), job.resolved.min_nodes
+            text = f"node {node.id} was lost; left: {counted(left)}"
+            if left < low:
+                text += f", below the minimum of {low}: it is served first"
+            job.reason = text
+            self.controller.note(job.id, ReasonCode.WORKER_LOST, text)
+            state.note_job(job)
+        self.controller.request("node-lost")
+
+    # ------------------------------------------------------------------ periodic
+
+    def _sweep(self) -> None:
+        self.admission.sweep()
+        self._poll()
+
+    def _poll(self) -> None:
+        if self.rounds.watching:
+            self.rounds.poll()
+
+    def _tick(self) -> None:
+        state = self.state
+        now_s = state.now_s()
+        for job in state.jobs.named:
+            gone_s = job.client_gone_s
+            if gone_s is not None and not job.closed and now_s - gone_s >= state.settings.client_timeout_s:
+                text = f"its client has been gone for {now_s - gone_s:.0f} s (hpc.client-timeout)"
+                self.lifecycle.cancel(job, ReasonCode.CLIENT_GONE, text)
+        for job in list(state.jobs.active.values()):
+            notice(state, job, now_s)
+            job.meter.sample(now_s, state.settings.performance_interval_s)
+        if self.tracing.writes:
+            self._spawn(self.tracing.flush())
+        self.controller.request("tick")

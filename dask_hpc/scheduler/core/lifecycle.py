@@ -1,0 +1,199 @@
+"""Life of jobs: opened, closed, done, cancelled; and of plain work, which is a job too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.scheduler.core.controller import Controller
+from dask_hpc.scheduler.internals import reads, writes
+from dask_hpc.scheduler.placing.admission import Admission
+from dask_hpc.scheduler.placing.ownership import Ownership
+from dask_hpc.scheduler.resizing.rounds import Rounds
+from dask_hpc.scheduler.tables.events import Event, LastJobEnded
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc_policies.decision import ReasonCode
+from dask_hpc_policies.jobs.jobspec import JobSpec, resolve
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+
+class Lifecycle:
+    """Opens and ends jobs."""
+
+    def __init__(
+        self,
+        state: State,
+        ownership: Ownership,
+        admission: Admission,
+        controller: Controller,
+        rounds: Rounds,
+        handle: Callable[[Event], None],
+    ) -> None:
+        self.state = state
+        self.scheduler: Scheduler = state.scheduler
+        self.ownership = ownership
+        self.admission = admission
+        self.controller = controller
+        self.rounds = rounds
+        self._handle = handle
+        self._maybe_done: set[JobRecord] = set()
+
+    def client_joined(self, client: str) -> None:
+        """A client has connected."""
+        for job in self.state.jobs.named:
+            if job.client == client:
+                job.client_gone_s = None
+
+    def client_left(self, client: str) -> None:
+        """A client has gone; its jobs are given some time."""
+        for job in self.state.jobs.named:
+            if job.client == client:
+                job.client_gone_s = self.state.now_s()
+                # what only this client wanted has just been dropped; what others want goes on
+                job.dropped = job.closed and not job.unfinished
+        for job in list(self.state.jobs.announced.values()):
+            if job.client == client:
+                self.cancel(job, ReasonCode.CLIENT_GONE, "its client has gone")
+
+    def submitted(self, graph: Mapping[str, Any]) -> None:
+        """Stock has taken a graph, or reported to the client that it cannot: then its job has failed."""
+        keys = graph.get("keys") or ()
+        job = self.ownership.declared_job(graph)
+        if job is not None and keys and not any(key in self.scheduler.tasks for key in keys):
+            job.erred += 1
+            job.failure = f"the scheduler could not take the graph of {next(iter(keys))!r} (its log says why)"
+
+    def client_closed(self, client: str) -> None:
+        """A client has been closed: nothing more comes into its open jobs."""
+        for job in self.state.jobs.named:
+            if job.client == client and not job.closed:
+                self.cancel(job, ReasonCode.CLIENT_GONE, "its client was closed inside its context")
+
+    def restarted(self) -> None:
+        """Every task has been forgotten: jobs stay, but what was closed has lost its work."""
+        state = self.state
+        state.owner.clear()
+        for job in list(state.jobs.active.values()):
+            job.unfinished = job.processing = job.held = job.erred = 0
+            job.queue.clear()
+            job.stranded.clear()
+            if job.closed:
+                self.end(job, "cancel", ReasonCode.RESTARTED, "the cluster was restarted")
+        self.rounds.poll()
+
+    def maybe_done(self, job: JobRecord) -> None:
+        """The job has no unfinished task at this moment: look again after the transitions under way."""
+        if not self._maybe_done:
+            self.scheduler.loop.asyncio_loop.call_soon(self._check_done)  # type: ignore[attr-defined]
+        self._maybe_done.add(job)
+
+    def _check_done(self) -> None:
+        jobs, self._maybe_done = self._maybe_done, set()
+        for job in jobs:
+            if not job.active or job.unfinished:
+                continue
+            if job.is_default and self.state.plain:
+                self._plain_done(job)
+            elif job.closed:
+                self._finish(job)
+
+    def _finish(self, job: JobRecord) -> None:
+        if job.dropped:
+            self.end(job, "cancel", ReasonCode.CLIENT_GONE, "its client has gone, and its tasks with it")
+        elif job.erred > 0:
+            self.end(job, "fail", ReasonCode.TASK_FAILED, job.failure)
+        else:
+            self.end(job, "complete", ReasonCode.DONE, "all its tasks are done")
+
+    def _plain_done(self, job: JobRecord) -> None:
+        """Plain work has run dry: merge what is left into the job that takes new plain work in."""
+        state = self.state
+        if job in state.plain and (job is not state.intake or len(state.plain) > 1):
+            heir = next((other for other in state.plain if other is not job), None)
+            if heir is not None:
+                state.plain.remove(job)
+                self._hand_over(job, heir)
+        elif job not in state.plain and not job.reconfig_id:
+            self._hand_over(job, state.plain[0])
+        self.controller.request("finish")
+
+    def _hand_over(self, job: JobRecord, heir: JobRecord) -> None:
+        state = self.state
+        if state.intake is job:
+            state.intake = heir
+        self.ownership.rebind(self.ownership.inherit(job, heir))
+        state.jobs.end(job)
+
+    def announce(self, spec: JobSpec, client: str, pool_hint: int) -> JobRecord:
+        """Check a new job; it is queued when the client's stream says so.
+
+        Raises
+        ------
+        InvalidJob
+            When the pool can never hold it.
+        """
+        state = self.state
+        state.pool_hint = max(state.pool_hint, pool_hint)
+        pool = state.pool_nodes()
+        if not pool:
+            # no worker has come yet: take the user's word for the size of the pool
+            pool = spec.max_nodes or spec.nodes or spec.min_nodes or 1
+        return state.jobs.add(spec, resolve(spec, pool), submit_s=state.now_s(), client=client)
+
+    def pool_grew(self) -> None:
+        """Jobs that may use the whole pool may use what has joined."""
+        pool = self.state.pool_nodes()
+        for job in self.state.jobs.named:
+            if job.spec.max_nodes is None and job.spec.nodes is None and pool > job.resolved.max_nodes:
+                job.resolved = resolve(job.spec, pool)
+
+    def close(self, id: str) -> None:
+        """No further tasks come: the job ends when those it has are finished."""
+        job = self.state.jobs.active.get(id)
+        if job is not None and not job.closed:
+            job.closed = True
+            self.maybe_done(job)
+
+    def cancel(self, job: JobRecord, code: ReasonCode, text: str) -> None:
+        """End a job now: what it has not finished is cancelled, what it has computed stays."""
+        if job.is_default:
+            raise ValueError(f"{job.id} is plain work, not a job: cancel its futures instead")
+        if job.id in self.state.jobs.announced:
+            job.reason = text
+            job.step("cancel")
+            self.state.jobs.end(job)
+        if not job.active:
+            return
+        wanted = reads.wanted_by(self.scheduler, self.ownership.unfinished_keys(job))
+        writes.cancel(self.scheduler, wanted, f"job {job.id}: {text}", f"hpc-cancel-{job.id}")
+        self.end(job, "cancel", code, text)
+
+    def end(self, job: JobRecord, event: str, code: ReasonCode, text: str) -> None:
+        """A job has ended: free its nodes, keep its results, let the policy look again."""
+        state = self.state
+        if event == "complete":
+            state.jobs.completed(job, state.nodes_up(job), state.now_s())
+            job.step("close")
+        job.end_s = state.now_s()
+        job.reason = text
+        nodes = state.nodes_of(job)
+        for reserved in {node.reserved for node in nodes}:
+            state.give([node for node in nodes if node.reserved == reserved], None, reserved)
+        job.step(event)
+        state.note_job(job)
+        state.jobs.end(job)
+        self.controller.note(job.id, code, text)
+        left_over = job.unfinished
+        heir = state.intake or state.plain[0]
+        bound = self.ownership.inherit(job, heir)
+        if left_over:
+            moved = self.ownership.rebind(bound)
+            writes.retry_unplaced(self.scheduler, [ts.key for ts in moved], f"hpc-end-{job.id}")
+        self.rounds.leave(job)
+        self.admission.scan(*state.plain)
+        self.controller.request("finish")
+        if not state.jobs.named:
+            self._handle(LastJobEnded())

@@ -1,0 +1,158 @@
+"""The one scheduler plugin: counts what tasks do and passes events on.
+
+Every line here runs on the scheduler's event loop for every task, so it holds no logic beyond
+counting. It is in the scheduler only while a job is active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from dask_hpc.scheduler.core.lifecycle import Lifecycle
+from dask_hpc.scheduler.internals import writes
+from dask_hpc.scheduler.internals.origins import TOPIC
+from dask_hpc.scheduler.internals.reads import IN_PLAY
+from dask_hpc.scheduler.placing.admission import Admission
+from dask_hpc.scheduler.placing.ownership import Ownership
+from dask_hpc.scheduler.tables.events import (
+    ClientJoined,
+    ClientLeft,
+    Event,
+    GraphArrived,
+    Restarted,
+    SchedulerCloses,
+    WorkerJoined,
+    WorkerLeft,
+)
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc.wire import ANNOTATION, NODE_ANNOTATION
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+
+#: Name under which the plugin is registered.
+PLUGIN_NAME = "dask-hpc"
+
+
+class HPCSchedulerPlugin(SchedulerPlugin):
+    """Counts tasks; passes everything else on as an event."""
+
+    name = PLUGIN_NAME
+
+    def __init__(
+        self,
+        state: State,
+        ownership: Ownership,
+        admission: Admission,
+        lifecycle: Lifecycle,
+        handle: Callable[[Event], None],
+    ) -> None:
+        self._ownership = ownership
+        self._admission = admission
+        self._lifecycle = lifecycle
+        self._handle = handle
+        self._owner = state.owner
+        self._tasks = state.scheduler.tasks
+
+    def update_graph(
+        self,
+        scheduler: Scheduler,
+        *,
+        client: str,
+        tasks: list[Any],
+        annotations: dict[str, dict[Any, Any]],
+        **kwargs: Any,
+    ) -> None:
+        """Claim the new tasks for their jobs, before any of them is placed."""
+        declared, nodes = annotations.get(ANNOTATION) or {}, annotations.get(NODE_ANNOTATION) or {}
+        self._handle(GraphArrived(tasks, declared, client, nodes))
+
+    def transition(
+        self,
+        key: Any,
+        start: str,
+        finish: str,
+        *args: Any,
+        stimulus_id: str,
+        worker: str | None = None,
+        startstops: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Keep the counts of the task's job; note slots that may have opened."""
+        lane = self._owner.get(key)
+        if start == "processing":
+            self._admission.freed(worker, lane)
+        if lane is None:
+            return
+        job = lane.job
+        if finish in IN_PLAY:
+            if start not in IN_PLAY:
+                if job.is_default or lane.inherited:
+                    lane = self._ownership.recomputed(self._tasks[key], lane)
+                    job = lane.job
+                job.unfinished += 1
+            elif start == "processing":
+                job.processing -= 1
+            elif start == "no-worker":
+                job.held -= 1
+            if finish == "processing":
+                job.processing += 1
+            elif finish == "no-worker":
+                job.held += 1
+                if lane.kind == "root":
+                    job.park(self._tasks[key])
+                else:
+                    job.stranded[key] = None
+            return
+        if start in IN_PLAY:
+            job.unfinished -= 1
+            if start == "processing":
+                job.processing -= 1
+                if startstops:
+                    job.meter.observe(startstops)
+            elif start == "no-worker":
+                job.held -= 1
+            if job.unfinished == 0:
+                self._lifecycle.maybe_done(job)
+        if finish == "released":
+            writes.restrict(self._tasks[key], lane)
+            if start == "erred":
+                job.erred -= 1
+        elif finish == "erred":
+            job.erred += 1
+            job.failure = f"task {key!r} failed"
+        elif finish == "forgotten":
+            del self._owner[key]
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """A worker has connected."""
+        self._handle(WorkerJoined(worker))
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
+        """A worker has gone."""
+        self._handle(WorkerLeft(worker))
+
+    def add_client(self, scheduler: Scheduler, client: str) -> None:
+        """A client has connected, perhaps again."""
+        self._handle(ClientJoined(client))
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """A client has gone; the scheduler has dropped what only it wanted."""
+        self._handle(ClientLeft(client))
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """An event was logged."""
+        if topic == TOPIC:
+            self._ownership.worker_clients.heard(msg)
+
+    def restart(self, scheduler: Scheduler) -> None:
+        """`Client.restart`: every task has been forgotten."""
+        self._handle(Restarted())
+
+    async def before_close(self) -> None:
+        """The scheduler is closing."""
+        self._handle(SchedulerCloses())

@@ -1,0 +1,104 @@
+"""Data and workers: moved, copied, retired.
+
+Rules of the file: with its siblings `writes`, `lineage` and `overrides` the only code that changes the
+internals of Dask's scheduler; no decisions are taken here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.clock import stopwatch_s
+from dask_hpc.scheduler.internals import reads
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+
+async def retire(scheduler: Scheduler, addresses: Sequence[str], stimulus_id: str) -> Collection[str]:
+    """Have Dask move what only these workers hold and take them out; gives those that it could."""
+    retired: Mapping[str, Any] = await scheduler.retire_workers(
+        workers=list(addresses), close_workers=False, remove=True, stimulus_id=stimulus_id
+    )
+    return retired.keys()
+
+
+def stop_intake(scheduler: Scheduler, addresses: Iterable[str], stimulus_id: str) -> None:
+    """Have workers take neither tasks nor data any more.
+
+    A worker that stock could not retire has been told to go on, and says so a moment later: unless it is
+    told as well, it is used again.
+    """
+    status = "closing_gracefully"
+    for address in addresses:
+        if address in scheduler.workers:
+            scheduler.handle_worker_status_change(status, address, stimulus_id)
+            message = {"op": "worker-status-change", "status": status, "stimulus_id": stimulus_id}
+            scheduler.worker_send(address, message)
+
+
+async def move_off(
+    scheduler: Scheduler, addresses: Sequence[str], staying: Collection[str], within_s: float
+) -> Collection[str]:
+    """Move what only these workers hold and take them out, as far as that can be done in time.
+
+    Stock moves nothing off a worker with actors, and nothing when it cannot move all: then at least what
+    fits elsewhere is copied, to workers that stay if there are any. Returns those that are out of the
+    scheduler.
+    """
+    began_s = stopwatch_s()
+    gone: Collection[str] = ()
+    with suppress(TimeoutError):
+        gone = await asyncio.wait_for(retire(scheduler, addresses, "hpc-departure"), within_s)
+    left = [address for address in addresses if address not in gone and address in scheduler.workers]
+    # of two copies stock's memory manager keeps the one that is not on a closing worker
+    stop_intake(scheduler, left, "hpc-departure")
+    others = [ws.address for ws in scheduler.running if ws.address not in left]
+    others = [address for address in others if address in staying] or others
+    keys = reads.sole_keys(scheduler, left)
+    if keys and others:
+        left_s = max(1.0, within_s - (stopwatch_s() - began_s))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(_copy(scheduler, keys, others), left_s)
+    return [address for address in addresses if address not in scheduler.workers]
+
+
+async def _copy(scheduler: Scheduler, keys: Iterable[Any], addresses: Sequence[str]) -> None:
+    """Copy results to these workers in turn.
+
+    Not by `Scheduler.replicate`: it logs an event that cannot be sent, and a client that then asks for
+    events, or is subscribed to them, loses its connection.
+    """
+    wanted: dict[str, dict[Any, list[str]]] = {}
+    for key, address in zip(keys, cycle(addresses)):
+        wanted.setdefault(address, {})[key] = [ws.address for ws in scheduler.tasks[key].who_has or ()]
+    await asyncio.gather(*(scheduler.gather_on_worker(address, held) for address, held in wanted.items()))
+
+
+async def remove(scheduler: Scheduler, address: str) -> None:
+    """Take a worker out whose end was expected: what it executes does not count as suspicious."""
+    if address in scheduler.workers:
+        await scheduler.remove_worker(address=address, stimulus_id="hpc-departure", expected=True, close=True)
+
+
+def rehome(scheduler: Scheduler, key: Any, source: str, target: str) -> bool:
+    """Note that an actor lives on another worker now; whether it is still wanted and both are there."""
+    ts = scheduler.tasks.get(key)
+    old, new = scheduler.workers.get(source), scheduler.workers.get(target)
+    if ts is None or old is None or new is None or ts not in old.actors or ts.state != "memory":
+        return False
+    scheduler.add_replica(ts, new)
+    old.actors.discard(ts)
+    new.actors.add(ts)
+    scheduler.remove_replica(ts, old)
+    return True
+
+
+def release(scheduler: Scheduler, keys: Iterable[Any], stimulus_id: str) -> None:
+    """Let go of results in memory; those that are needed are made again."""
+    there = [key for key in keys if key in scheduler.tasks and scheduler.tasks[key].state == "memory"]
+    scheduler.transitions(dict.fromkeys(there, "released"), stimulus_id)

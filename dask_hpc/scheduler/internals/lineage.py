@@ -1,0 +1,97 @@
+"""Lineage: how a result is made, exchanged for something else and put back.
+
+Rules of the file: with its siblings `writes`, `data` and `overrides` the only code that changes the
+internals of Dask's scheduler; no decisions are taken here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.scheduler.internals.allotment import AllotmentSet
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """How a result was made, while something else stands in for that."""
+
+    run_spec: Any
+    dependencies: tuple[TaskState, ...]
+    has_lost_dependencies: bool
+    #: Workers, hosts, resources and looseness that the user wants for the task.
+    restrictions: tuple[Any, Any, Any, bool]
+
+
+def stand_in(scheduler: Scheduler, key: Any, task: Any, type_name: str) -> Lineage:
+    """Have a result in memory be made by `task`, which depends on nothing, if it is ever made again.
+
+    Where a user wanted it made no longer counts: that worker may be gone. What it was made from is kept
+    by nothing but the returned lineage; hand that to `put_back`, `fall_back` or `sweep`.
+    """
+    ts = scheduler.tasks[key]
+    ours = isinstance(ts.worker_restrictions, AllotmentSet)
+    workers = None if ours else ts.worker_restrictions
+    wanted = (workers, ts.host_restrictions, ts.resource_restrictions, ts.loose_restrictions)
+    lineage = Lineage(ts.run_spec, tuple(ts.dependencies), ts.has_lost_dependencies, wanted)
+    for dts in lineage.dependencies:
+        dts.dependents.discard(ts)
+        if dts.waiters:
+            dts.waiters.discard(ts)
+    ts.dependencies.clear()
+    ts.run_spec, ts.has_lost_dependencies = task, False
+    # scattered data has none of these, and tasks need them all
+    ts.type, ts.priority = ts.type or type_name, ts.priority or (0, 0, 0)
+    if ts.group.span_id is None and (spans := scheduler.extensions.get("spans")) is not None:
+        spans.observe_tasks([ts], code=(), span_metadata={})
+    if not ours:
+        ts.worker_restrictions = None
+    ts.host_restrictions = ts.resource_restrictions = None
+    return lineage
+
+
+def put_back(scheduler: Scheduler, key: Any, lineage: Lineage) -> None:
+    """Have a task be made again as it was before `stand_in`, as far as what that needs is still there."""
+    ts = scheduler.tasks[key]
+    ts.run_spec = lineage.run_spec
+    workers, ts.host_restrictions, ts.resource_restrictions, ts.loose_restrictions = lineage.restrictions
+    if not isinstance(ts.worker_restrictions, AllotmentSet):
+        ts.worker_restrictions = workers
+    there = [dts for dts in lineage.dependencies if scheduler.tasks.get(dts.key) is dts]
+    for dts in there:
+        ts.dependencies.add(dts)
+        dts.dependents.add(ts)
+    ts.has_lost_dependencies = lineage.has_lost_dependencies or len(there) < len(lineage.dependencies)
+
+
+def fall_back(scheduler: Scheduler, key: Any, lineage: Lineage) -> bool:
+    """Have a task that is about to be placed anew be made as before `stand_in`; whether that can be done.
+
+    If not, it is about to be forgotten, as all that needs it.
+    """
+    ts = scheduler.tasks[key]
+    gone = any(
+        scheduler.tasks.get(dts.key) is not dts or dts.state == "erred" for dts in lineage.dependencies
+    )
+    if lineage.run_spec is None or lineage.has_lost_dependencies or gone:
+        ts.has_lost_dependencies = True
+        return False
+    put_back(scheduler, key, lineage)
+    return True
+
+
+def sweep(scheduler: Scheduler, lineage: Lineage, stimulus_id: str) -> None:
+    """Forget what only a result needed that has been forgotten while something stood in for its lineage.
+
+    A task that gave itself back and was not placed anew has left a slot, which stock does not expect.
+    """
+    orphans = [
+        dts.key
+        for dts in lineage.dependencies
+        if scheduler.tasks.get(dts.key) is dts and not dts.dependents and not dts.who_wants
+    ]
+    scheduler.transitions(dict.fromkeys(orphans, "forgotten"), stimulus_id)
+    scheduler.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)

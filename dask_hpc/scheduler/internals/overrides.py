@@ -1,0 +1,153 @@
+"""Handlers and methods of one scheduler that are replaced while jobs are active, and put back.
+
+Rules of the file: everything that is replaced here is restored by `Overrides.undo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from dask_hpc.scheduler.internals.allotment import AllotmentSet
+from dask_hpc.scheduler.internals.reads import BARRIER
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+
+#: RPC by which a worker that executes the first input of a shuffle has the shuffle begun.
+SHUFFLE = "shuffle_get_or_create"
+
+
+class Overrides:
+    """Handlers and methods of one scheduler that are replaced while jobs are active.
+
+    `undo` restores exactly what was there.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._no_workers_timeout: float | None = None
+        self._streams: dict[str, tuple[Callable[..., Any] | None, Callable[..., Any]]] = {}
+        self._shuffle: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+        self._waiting_actors: WeakSet[TaskState] = WeakSet()
+
+    def stream(self, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Replace the stream handler `name` by ``make(original)``.
+
+        Where stock has none (without work stealing nobody handles its answers), ours is added.
+        """
+        handlers = self._scheduler.stream_handlers
+        original = handlers.get(name)
+        ours = make(original if original is not None else _nothing)
+        handlers[name] = ours
+        self._streams[name] = (original, ours)
+
+    def hold_without_limit(self) -> None:
+        """Let tasks be held for longer than ``distributed.scheduler.no-workers-timeout``.
+
+        That limit is for tasks that no worker can run; a held task waits its turn.
+        """
+        self._no_workers_timeout = self._scheduler.no_workers_timeout
+        self._scheduler.no_workers_timeout = None
+
+    def keep_shuffles_somewhere(self) -> None:
+        """Let a shuffle whose tasks may run nowhere begin where its first task executes.
+
+        Stock chooses the workers of the outputs from the restriction of the barrier when the first input
+        arrives. A node that is being drained may still execute that input when no other node is left.
+        """
+        scheduler = self._scheduler
+        stock = scheduler.handlers.get(SHUFFLE)
+        if stock is None:
+            return
+
+        def get_or_create(shuffle_id: Any, key: Any, worker: str) -> Any:
+            barrier = scheduler.tasks.get(f"{BARRIER}{shuffle_id}")
+            allotment = barrier.worker_restrictions if barrier is not None else None
+            if barrier is None or type(allotment) is not AllotmentSet or len(allotment):
+                return stock(shuffle_id=shuffle_id, key=key, worker=worker)
+            barrier.worker_restrictions = {worker}
+            try:
+                return stock(shuffle_id=shuffle_id, key=key, worker=worker)
+            finally:
+                barrier.worker_restrictions = allotment
+
+        scheduler.handlers[SHUFFLE] = get_or_create
+        self._shuffle = (stock, get_or_create)
+
+    def cache_valid_workers(self) -> None:
+        """Answer `valid_workers` for allotments from a cache.
+
+        Stock builds two sets of the whole allotment for every task; with a thousand workers that is
+        most of the time a task takes.
+        """
+        scheduler: Any = self._scheduler
+        stock = type(scheduler).valid_workers
+
+        def valid_workers(ts: TaskState) -> set[WorkerState] | None:
+            allotment = ts.worker_restrictions
+            if type(allotment) is not AllotmentSet or ts.host_restrictions or ts.resource_restrictions:
+                answer: set[WorkerState] | None = stock(scheduler, ts)
+                return answer
+            # each of these only grows, so that their sum tells when one has changed
+            now = allotment.version + scheduler._workers_added_total + scheduler._workers_removed_total
+            if allotment.cached_for != now:
+                workers = scheduler.workers
+                allotment.cached = {workers[a] for a in allotment if a in workers}
+                allotment.cached_for = now
+            if len(scheduler.running) < len(scheduler.workers):
+                return allotment.cached & scheduler.running
+            return allotment.cached
+
+        scheduler.valid_workers = valid_workers
+
+    def let_actors_wait(self) -> None:
+        """Let an actor that no worker may have yet wait like any other task.
+
+        Stock has a state for such tasks, and takes it for granted that no actor is ever in it. Until there
+        is a worker for it, it is therefore no actor.
+        """
+        scheduler: Any = self._scheduler
+        if "decide_worker_non_rootish" in vars(scheduler):
+            return
+        stock, waiting = type(scheduler).decide_worker_non_rootish, self._waiting_actors
+
+        def decide_worker_non_rootish(ts: TaskState) -> WorkerState | None:
+            if waiting and ts in waiting:
+                waiting.discard(ts)
+                ts.actor = True
+            ws: WorkerState | None = stock(scheduler, ts)
+            if ws is None and ts.actor:
+                waiting.add(ts)
+                ts.actor = False
+            return ws
+
+        scheduler.decide_worker_non_rootish = decide_worker_non_rootish
+
+    def undo(self) -> None:
+        """Put every original back."""
+        handlers = self._scheduler.stream_handlers
+        for name, (original, ours) in self._streams.items():
+            if handlers.get(name) is not ours:
+                continue
+            if original is None:
+                del handlers[name]
+            else:
+                handlers[name] = original
+        self._streams.clear()
+        if self._shuffle is not None and self._scheduler.handlers.get(SHUFFLE) is self._shuffle[1]:
+            self._scheduler.handlers[SHUFFLE] = self._shuffle[0]
+        self._shuffle = None
+        if self._scheduler.no_workers_timeout is None:
+            self._scheduler.no_workers_timeout = self._no_workers_timeout
+        vars(self._scheduler).pop("valid_workers", None)
+        vars(self._scheduler).pop("decide_worker_non_rootish", None)
+        for ts in self._waiting_actors:
+            ts.actor = True
+        self._waiting_actors.clear()
+
+
+def _nothing(**message: Any) -> None:
+    """Stand-in for a handler that stock does not have."""

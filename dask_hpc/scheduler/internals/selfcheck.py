@@ -1,0 +1,142 @@
+"""Start-up check of the Dask internals that `dask_reads` and `dask_writes` rely on.
+
+Each row of the table names something of `distributed` that its documentation does not promise. A
+release that changes one is refused with a clear message instead of failing in the middle of a run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import distributed
+from distributed import scheduler as module
+from distributed import stealing, worker_state_machine
+from distributed.shuffle import ShuffleSchedulerPlugin
+
+from dask_hpc._version import __version__
+from dask_hpc.errors import InstallError
+from dask_hpc.scheduler.internals.overrides import SHUFFLE
+from dask_hpc.scheduler.internals.writes import GIVEN_UP, NOT_THERE
+from dask_hpc.trace.records import Header
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+#: Functions by owner and name, with the parameters we pass or replace.
+_FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
+    (module, "_task_slots_available"): ("ws", "saturation_factor"),
+    (module.Scheduler, "valid_workers"): ("self", "ts"),
+    (module.Scheduler, "is_rootish"): ("self", "ts"),
+    (module.Scheduler, "decide_worker_non_rootish"): ("self", "ts"),
+    (module.Scheduler, "transitions"): ("self", "recommendations", "stimulus_id"),
+    (module.Scheduler, "_transition_processing_memory"): ("self", "key", "worker", "startstops"),
+    (module.Scheduler, "_reschedule"): ("self", "key", "worker", "stimulus_id"),
+    (module.Scheduler, "stimulus_queue_slots_maybe_opened"): ("self", "stimulus_id"),
+    (module.Scheduler, "client_releases_keys"): ("self", "keys", "client", "stimulus_id"),
+    (module.Scheduler, "report"): ("self", "msg", "ts", "client"),
+    (module.Scheduler, "request_remove_replicas"): ("self", "addr", "keys", "stimulus_id"),
+    (module.Scheduler, "worker_send"): ("self", "worker", "msg"),
+    (module.Scheduler, "handle_worker_status_change"): ("self", "status", "worker", "stimulus_id"),
+    (module.Scheduler, "add_replica"): ("self", "ts", "ws"),
+    (module.Scheduler, "remove_replica"): ("self", "ts", "ws"),
+    (module.Scheduler, "proxy"): ("self", "msg", "worker", "serializers"),
+    (module.Scheduler, "_get_prefix_duration"): ("self", "prefix"),
+    (distributed.Worker, "actor_execute"): ("self", "actor", "function", "args", "kwargs"),
+    (distributed.Worker, "actor_attribute"): ("self", "actor", "attribute"),
+    (distributed.Worker, "update_data"): ("self", "data"),
+    (ShuffleSchedulerPlugin, "get_or_create"): ("self", "shuffle_id", "key", "worker"),
+    (stealing.WorkStealing, "move_task_confirm"): ("self", "key", "state", "stimulus_id", "worker"),
+}
+#: Attributes of a task and of a worker on the scheduler.
+_FIELDS: Mapping[Any, list[str]] = {
+    module.TaskState: (
+        "worker_restrictions host_restrictions resource_restrictions annotations priority run_id run_spec "
+        "group actor who_wants who_has dependencies dependents processing_on key state waiters type "
+        "has_lost_dependencies loose_restrictions prefix"
+    ).split(),
+    module.TaskPrefix: ["duration_average"],
+    module.WorkerState: (
+        "processing long_running nthreads address name host memory_limit actors nbytes"
+    ).split(),
+    worker_state_machine.TaskFinishedMsg: ["startstops"],
+    worker_state_machine.TaskErredMsg: ["startstops"],
+}
+#: Attributes of a running scheduler, and handlers that are wrapped.
+_ATTRIBUTES = (
+    "tasks workers running plugins extensions unrunnable queued clients handlers stream_handlers "
+    "stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy _workers_added_total "
+    "_workers_removed_total no_workers_timeout"
+).split()
+_STREAMS = ("update-graph", "steal-response", "long-running", "worker-status-change", "close-client")
+
+
+def check() -> list[str]:
+    """What is not as expected in the installed `distributed`, one sentence each; empty when all is well."""
+    problems = []
+    for (owner, name), parameters in _FUNCTIONS.items():
+        function = getattr(owner, name, None)
+        if function is None:
+            problems.append(f"{owner.__name__}.{name} is missing")
+            continue
+        present = tuple(inspect.signature(function).parameters)
+        missing = [p for p in parameters if p not in present]
+        if missing:
+            problems.append(f"{owner.__name__}.{name} has no parameter {', '.join(missing)}")
+    for owner, names in _FIELDS.items():
+        problems += [f"{owner.__name__}.{name} is missing" for name in names if not hasattr(owner, name)]
+    for name in ("_WORKER_STATE_CONFIRM", "_WORKER_STATE_UNDEFINED"):
+        if not hasattr(stealing, name):
+            problems.append(f"stealing.{name} is missing")
+    if getattr(stealing, "_WORKER_STATE_CONFIRM", GIVEN_UP) != GIVEN_UP:
+        problems.append("workers answer a steal-request in other states than expected")
+    if getattr(stealing, "_WORKER_STATE_UNDEFINED", NOT_THERE) != NOT_THERE:
+        problems.append("workers answer a steal-request for unknown tasks otherwise than expected")
+    return problems
+
+
+def check_scheduler(scheduler: Scheduler) -> list[str]:
+    """Like `check`, for a running scheduler."""
+    problems = [f"Scheduler.{name} is missing" for name in _ATTRIBUTES if not hasattr(scheduler, name)]
+    handlers = getattr(scheduler, "stream_handlers", {})
+    stealing_off = "stealing" not in scheduler.extensions
+    problems += [
+        f"the scheduler has no stream handler {name!r}"
+        for name in _STREAMS
+        if name not in handlers and not (stealing_off and name == "steal-response")
+    ]
+    if not stealing_off and not hasattr(scheduler.extensions["stealing"], "in_flight"):
+        problems.append("WorkStealing.in_flight is missing")
+    if "shuffle" in scheduler.plugins and SHUFFLE not in scheduler.handlers:
+        problems.append(f"the scheduler has no handler {SHUFFLE!r}")
+    return problems
+
+
+def require(scheduler: Scheduler) -> None:
+    """Raise `InstallError` unless the installed `distributed` is as expected."""
+    problems = check() + check_scheduler(scheduler)
+    if problems:
+        raise InstallError(
+            f"dask_hpc {__version__} does not know distributed {distributed.__version__}: "
+            + "; ".join(problems)
+            + ". Install a supported release of distributed; Dask goes on as usual without dask_hpc."
+        )
+
+
+def versions() -> dict[str, str]:
+    """Versions of what takes part."""
+    import dask
+
+    return {
+        "dask_hpc": __version__,
+        "dask": dask.__version__,
+        "distributed": distributed.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def trace_header(started: str) -> Header:
+    """Header of a live trace that began at `started`."""
+    return Header(source="live", started=started, versions=versions())

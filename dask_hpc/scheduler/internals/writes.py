@@ -1,0 +1,179 @@
+"""The one module that changes the internals of Dask's scheduler.
+
+Rules of the file: no decisions are taken here, only carried out, and everything that is put into the
+scheduler can be taken out again. Every attribute of `distributed` that is not documented is listed in
+`selfcheck`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from distributed.comm import CommClosedError
+
+from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet, Lane
+from dask_hpc.wire import notice_topic
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+#: States in which a worker gives up a task it was asked back, and states in which it never had it.
+GIVEN_UP = frozenset({"ready", "constrained", "waiting"})
+NOT_THERE = frozenset({"released", None})
+
+
+def restrict(ts: TaskState, lane: Lane) -> None:
+    """Apply a lane's restriction to a task that is not on a worker.
+
+    A shuffle that ends gives its outputs a plain copy of what they had: those are bound to the
+    shared set again, those it still pins are left alone.
+    """
+    if lane.kind == "free":
+        return
+    if lane.kind == "p2p" and reads.pinned_by_shuffle(ts):
+        return
+    ts.worker_restrictions = lane.restriction
+
+
+def admit(
+    scheduler: Scheduler,
+    batch: list[tuple[TaskState, WorkerState, Lane]],
+    only: dict[str, AllotmentSet],
+    stimulus_id: str,
+) -> list[tuple[TaskState, Lane]]:
+    """Send held tasks to the chosen workers; returns those that could not be sent.
+
+    A task that has been sent may be stolen by any worker of its job, so it is restricted to the
+    job's allotment from then on. Until then it is restricted to one worker, by a set from `only`, which
+    holds one for each address; those that are missing are added.
+    """
+    recommendations = {}
+    for ts, ws, _ in reversed(batch):
+        address = ws.address
+        target = only.get(address)
+        if target is None:
+            target = only[address] = AllotmentSet((address,))
+        ts.worker_restrictions = target
+        recommendations[ts.key] = "processing"
+    scheduler.transitions(recommendations, stimulus_id)  # type: ignore[arg-type]
+    refused = []
+    for ts, _, lane in batch:
+        if ts.state == "no-worker":
+            ts.worker_restrictions = HOLD
+            refused.append((ts, lane))
+        elif ts.state == "processing":
+            ts.worker_restrictions = lane.job.allotment
+        else:
+            restrict(ts, lane)
+    return refused
+
+
+def retry_unplaced(scheduler: Scheduler, keys: Iterable[Any], stimulus_id: str) -> None:
+    """Look for a worker again for tasks that had found none."""
+    tasks = [scheduler.tasks[key] for key in keys if key in scheduler.tasks]
+    ready = [ts for ts in tasks if ts.state == "no-worker"]
+    if ready:
+        # recommendations are taken from the end
+        ready.sort(key=lambda ts: ts.priority or (), reverse=True)
+        scheduler.transitions({ts.key: "processing" for ts in ready}, stimulus_id)
+
+
+def requeue(scheduler: Scheduler, tasks: Iterable[TaskState], stimulus_id: str) -> None:
+    """Have tasks that no worker has placed by the rules of now.
+
+    They go back to the start for that, but for the barrier of a shuffle: stock ends the shuffle when its
+    barrier is released, and what has been sent is lost. A barrier is placed from where it is.
+    """
+    recommendations: dict[Any, Any] = {}
+    barriers = []
+    for ts in tasks:
+        if ts.state == "no-worker" and reads.is_barrier(ts.key):
+            barriers.append(ts.key)
+        elif ts.state in ("queued", "no-worker"):
+            recommendations[ts.key] = "released"
+    if recommendations:
+        scheduler.transitions(recommendations, stimulus_id)
+        scheduler.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
+    retry_unplaced(scheduler, barriers, stimulus_id)
+
+
+def ask_back(scheduler: Scheduler, address: str, key: Any, stimulus_id: str) -> bool:
+    """Ask a worker to give up a task unless it is executing; its answer is a ``steal-response``."""
+    comm = scheduler.stream_comms.get(address)
+    if comm is None:
+        return False
+    try:
+        comm.send({"op": "steal-request", "key": key, "stimulus_id": stimulus_id})
+    except CommClosedError:
+        return False
+    return True
+
+
+def take_back(scheduler: Scheduler, key: Any, address: str, stimulus_id: str) -> None:
+    """Place a task anew that its worker has given up.
+
+    Only for tasks the worker has let go: anything else would run them twice.
+    """
+    scheduler._reschedule(key, address, stimulus_id=stimulus_id)
+
+
+def cancel(scheduler: Scheduler, wanted: dict[str, list[Any]], reason: str, stimulus_id: str) -> None:
+    """Release keys for the clients that want them and tell those clients why."""
+    for client, keys in wanted.items():
+        if client in scheduler.clients:
+            scheduler.client_releases_keys(keys=keys, client=client, stimulus_id=stimulus_id)
+            scheduler.report(
+                {"op": "cancelled-keys", "keys": keys, "reason": "cancelled", "msg": reason}, client=client
+            )
+
+
+def keep_copies(scheduler: Scheduler, places: Mapping[Any, Collection[str]], stimulus_id: str) -> bool:
+    """Make plain data of tasks in memory, and forget what only they were made from.
+
+    Like scattered data they cannot be computed again from then on. `places` gives the workers that keep
+    each of them; other replicas are dropped, because stock would choose by itself which one goes. Returns
+    whether all of them are there; if not, nothing is changed.
+    """
+    tasks = [scheduler.tasks.get(key) for key in places]
+    for ts, addresses in zip(tasks, places.values(), strict=True):
+        if ts is None or not any(ws.address in addresses for ws in ts.who_has or ()):
+            return False
+    recommendations: dict[Any, Any] = {}
+    for ts, addresses in zip(tasks, places.values(), strict=True):
+        assert ts is not None
+        for ws in list(ts.who_has or ()):
+            if ws.address not in addresses:
+                scheduler.request_remove_replicas(ws.address, [ts.key], stimulus_id=stimulus_id)
+        ts.run_spec = None
+        for dts in list(ts.dependencies):
+            ts.dependencies.discard(dts)
+            dts.dependents.discard(ts)
+            if not dts.dependents and not dts.who_wants:
+                recommendations[dts.key] = "forgotten"
+    scheduler.transitions(recommendations, stimulus_id)
+    return True
+
+
+def unrestrict(ts: TaskState) -> None:
+    """Take our restriction off a task; what a user or a shuffle put there stays."""
+    if isinstance(ts.worker_restrictions, AllotmentSet):
+        ts.worker_restrictions = None
+    annotations = ts.annotations
+    if annotations and isinstance(annotations.get("shuffle_original_restrictions"), (set, frozenset)):
+        annotations["shuffle_original_restrictions"] = None
+
+
+def tell(scheduler: Scheduler, topic: str, message: dict[str, Any]) -> None:
+    """Send a message to the client that listens on `topic`."""
+    scheduler.log_event(topic, message)
+
+
+def forget_topics(scheduler: Scheduler) -> None:
+    """Drop the topics of notices that nobody listens to any more."""
+    topics = scheduler._broker._topics
+    ours = [name for name in topics if name.startswith(notice_topic(""))]
+    for name in ours:
+        if not topics[name].subscribers:
+            del topics[name]

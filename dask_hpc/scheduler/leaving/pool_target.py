@@ -1,0 +1,148 @@
+"""How many workers a cluster should have: the pool policy on what tasks, jobs and the job policy ask for.
+
+Stock looks at tasks alone. A job that waits for eight nodes has none that run, and a job between two
+steps has none at all: without this, an adaptive cluster would never grow for the one, and take the
+nodes of the other away. A job policy that requests and releases nodes takes the place of stock's answer.
+
+Whoever asks, stock's `Adaptive` or ours, the pool policy answers (`dask_hpc_policies.pool`), with one
+memory for both. Only ours tells which nodes are on their way and within which bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import dask
+from dask.utils import parse_timedelta
+
+from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc_policies import pool
+from dask_hpc_policies.decision import Outcome, Reason, ReasonCode, ReleaseNodes, RequestNodes
+from dask_hpc_policies.protocol import Policy
+from dask_hpc_policies.rules.dask_default import target_nodes
+
+#: RPC by which adaptive clusters ask how many workers there should be.
+TARGET = "adaptive_target"
+#: Nobody who has asked longer ago than this still follows the answers.
+_FOLLOWED_S = 300.0
+
+
+class PoolTarget:
+    """Answers adaptive clusters."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._stock: Any = None
+        self._memory = pool.PoolState()
+        self._asked_s: float | None = None
+        #: What a job policy has asked for last, in nodes, with the policy.
+        self._wish: tuple[Policy, int] | None = None
+        for kind in (RequestNodes, ReleaseNodes):
+            engine.controller.enactors[kind] = self.take
+
+    def wrap(self) -> None:
+        """Answer whoever asks for the target."""
+        handlers = self.engine.scheduler.handlers
+        if self._stock is None:
+            self._stock = handlers[TARGET]
+            handlers[TARGET] = self.target
+
+    def unwrap(self) -> None:
+        """Let stock answer again."""
+        if self._stock is not None and self.engine.scheduler.handlers.get(TARGET) == self.target:
+            self.engine.scheduler.handlers[TARGET] = self._stock
+        self._stock = None
+
+    def target(self, **options: Any) -> int:
+        """Workers that there should be, for stock's `Adaptive`, which tells nothing about them."""
+        if not (self.engine.awake or self.engine.state.settings.pool_stock == "always"):
+            # it has asked for what a cluster without the package does
+            stock: int = self._stock(**options)
+            return stock
+        return self.decide(there=[ws.name for ws in self.engine.scheduler.workers.values()], **options).nodes
+
+    def decide(
+        self,
+        there: Iterable[Any],
+        pending: Iterable[Any] = (),
+        leaving: Iterable[Any] = (),
+        minimum: int = 0,
+        maximum: int | None = None,
+        elsewhere: Collection[str] = (),
+        resources: Collection[str] = (),
+        unit: str = "node",
+        **options: Any,
+    ) -> pool.PoolDecision:
+        """Workers that there should be, and why.
+
+        Parameters
+        ----------
+        there, pending, leaving
+            Names of workers that are connected and stay, were asked for and have not come, go.
+        minimum, maximum
+            Bounds, in workers; None: no limit.
+        elsewhere, resources
+            Names of workers that are none of these, and of the resources that only they have: they do a part
+            of the work, and what only they may run is not counted.
+        unit
+            What a worker is called in the reason.
+        **options
+            Those of stock's `adaptive_target`.
+        """
+        now_s = self._asked_s = self.engine.state.now_s()
+        view = pool.PoolView(
+            now_s=now_s,
+            demand_nodes=self._demand(frozenset(elsewhere), frozenset(resources), **options),
+            there=frozenset(map(str, there)),
+            pending=frozenset(map(str, pending)),
+            leaving=frozenset(map(str, leaving)),
+            minimum_nodes=minimum,
+            maximum_nodes=maximum,
+            unit=unit,
+        )
+        params = {"hold_s": self.engine.state.settings.pool_hold_s}
+        decision, self._memory = pool.decide(view, self._memory, params)
+        return decision
+
+    def take(self, action: RequestNodes | ReleaseNodes) -> Outcome:
+        """Have the pool follow a job policy's action; refused when nobody asks for the target."""
+        if self._asked_s is None or self.engine.state.now_s() - self._asked_s > _FOLLOWED_S:
+            text = "the cluster does not follow the load: switch that on with cluster.adapt()"
+            why = Reason(ReasonCode.POOL_NOT_MANAGED, text)
+            return Outcome(action=action, result="refused", reason=why)
+        self._wish = (self.engine.controller.policy, action.nodes)
+        return Outcome(action=action, result="done", reason=action.reason)
+
+    def _demand(self, elsewhere: Collection[str], resources: Collection[str], **options: Any) -> int:
+        """Workers that are asked for now, by whomever, besides those `elsewhere`."""
+        state = self.engine.state
+        up = [len(node.workers) for node in state.nodes.nodes.values() if node.up]
+        workers_per_node = sum(up) / len(up) if up else 1.0
+        there = sum(str(ws.name) in elsewhere for ws in state.scheduler.workers.values())
+        needed = math.ceil(needed_nodes(state) * workers_per_node) - there
+        if self._wish is not None and self.engine.awake and self._wish[0] is self.engine.controller.policy:
+            return max(0, needed, math.ceil(self._wish[1] * workers_per_node) - there)
+        # a policy that is asked no more, or is not there any more, asks for nothing
+        self._wish = None
+        if not elsewhere and not resources:
+            stock: int = self._stock(**options)
+            return max(needed, stock)
+        rest, workers = reads.demand_without(state.scheduler, elsewhere, resources)
+        duration = options.get("target_duration") or dask.config.get("distributed.adaptive.target-duration")
+        nthreads = sum(ws.nthreads for ws in workers)
+        target = target_nodes(rest, len(workers), nthreads, parse_timedelta(duration))
+        return max(0, needed, target - sum(str(ws.name) in elsewhere for ws in workers))
+
+
+def needed_nodes(state: State) -> int:
+    """Nodes that jobs hold or wait for, plain work that has something to do included; 0 without a job."""
+    named = state.jobs.named
+    if not named:
+        return 0
+    held = sum(max(state.nodes_up(job), job.resolved.min_nodes) for job in named if job.state != "pending")
+    awaited = sum(job.smallest_start for job in named if job.state == "pending")
+    return held + awaited + state.reserve_for_plain()

@@ -1,0 +1,1 @@
+"""Which task belongs to which job, and when it may start."""

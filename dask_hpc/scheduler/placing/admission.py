@@ -1,0 +1,164 @@
+"""Admission: sends held tasks to workers as slots open, never more than stock queuing would.
+
+Every source of free slots ends in `wake` (one pass per turn of the event loop) or is found by the
+sweep, which looks at everything while any task is held.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.scheduler.internals import reads, writes
+from dask_hpc.scheduler.internals.allotment import AllotmentSet
+from dask_hpc.scheduler.tables.events import AdmissionPassed, Event
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.state import State
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskState, WorkerState
+
+    from dask_hpc.scheduler.internals.allotment import Lane
+
+    Batch = list[tuple[TaskState, WorkerState, Lane]]
+
+_PASSED = AdmissionPassed()
+
+
+class Admission:
+    """Matches free slots with held tasks.
+
+    Parameters
+    ----------
+    watched
+        Whether somebody waits for the end of passes: a drain may have come to its end.
+    """
+
+    def __init__(self, state: State, handle: Callable[[Event], None], watched: Callable[[], bool]) -> None:
+        self.state = state
+        #: Addresses of workers whose slots may have changed since the last pass.
+        self.dirty: set[str] = set()
+        #: Jobs whose whole allotment is looked at in the next pass, and those where it has changed.
+        self.offered: set[JobRecord] = set()
+        self.grown: set[JobRecord] = set()
+        self._handle = handle
+        self._watched = watched
+        self._scheduled = False
+        self._call_soon = state.scheduler.loop.asyncio_loop.call_soon  # type: ignore[attr-defined]
+        self._counter = 0
+        #: A set of one address for each worker that tasks were sent to.
+        self._only: dict[str, AllotmentSet] = {}
+
+    def wake(self) -> None:
+        """Have a pass run in this turn of the loop, after the transitions under way."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self._pass)
+
+    def freed(self, address: str | None, lane: Lane | None) -> None:
+        """A task has left a worker (None: one that is not known any more)."""
+        if address is not None:
+            for job in self.state.served_by(address):
+                if job.queue:
+                    self.dirty.add(address)
+                    break
+            else:  # nobody waits for its slots: a pass would be for those who wait for its end alone
+                if not self._watched():
+                    return
+        elif lane is not None:
+            self.offered.add(lane.job)
+        if not self._scheduled:
+            self.wake()
+
+    def scan(self, *jobs: JobRecord) -> None:
+        """The allotment of `jobs` has changed: tasks that found no worker may find one now."""
+        self.grown.update(jobs)
+        self.wake()
+
+    def offer(self, *jobs: JobRecord) -> None:
+        """Look for free slots in the whole allotment of `jobs`."""
+        self.offered.update(jobs)
+        self.wake()
+
+    def worker_left(self, address: str) -> None:
+        """A worker has gone."""
+        self._only.pop(address, None)
+
+    def sweep(self) -> None:
+        """Look at every job that has held tasks."""
+        waiting = [job for job in self.state.jobs.active.values() if job.queue]
+        if waiting:
+            self.offer(*waiting)
+
+    def _pass(self) -> None:
+        self._scheduled = False
+        scheduler = self.state.scheduler
+        self._counter += 1
+        stimulus_id = f"hpc-admit-{self._counter}"
+        batch: Batch = []
+        if self.grown or self.offered:
+            self._look_everywhere(batch, stimulus_id)
+        promised = Counter([ws.address for _, ws, _ in batch]) if batch else None
+        dirty, self.dirty = self.dirty, set()
+        owner = self.state.owner
+        for address in dirty:
+            worker = scheduler.workers.get(address)
+            if worker is None:
+                continue
+            slots = None
+            for job in self.state.served_by(address):
+                if not job.queue:
+                    continue
+                if slots is None:
+                    slots = reads.free_slots(scheduler, worker)
+                    if promised:
+                        slots -= promised[address]
+                while slots > 0 and (ts := job.next_held()) is not None:
+                    batch.append((ts, worker, owner[ts.key]))
+                    slots -= 1
+        if batch:
+            for ts, lane in writes.admit(scheduler, batch, self._only, stimulus_id):
+                lane.job.park(ts)
+        if self._watched():
+            self._handle(_PASSED)
+
+    def _look_everywhere(self, batch: Batch, stimulus_id: str) -> None:
+        """Serve the jobs whose whole allotment is to be looked at, first come first."""
+        grown, self.grown = self.grown, set()
+        offered, self.offered = self.offered, set()
+        for job in grown:
+            if job.stranded and len(job.allotment):
+                stranded, job.stranded = job.stranded, {}
+                writes.retry_unplaced(self.state.scheduler, stranded, stimulus_id)
+        for job in sorted(grown | offered, key=lambda job: job.submit_s):
+            if job.queue:
+                self._fill(job, batch)
+
+    def _fill(self, job: JobRecord, batch: Batch) -> None:
+        """Fill the free slots of a job's workers, the least busy first."""
+        scheduler = self.state.scheduler
+        taken = Counter([ws.address for _, ws, _ in batch])
+        open_workers: list[tuple[float, str, int, Any]] = []
+        for address in job.allotment:
+            worker = scheduler.workers.get(address)
+            if worker is None:
+                continue
+            used = taken[address]
+            slots = reads.free_slots(scheduler, worker) - used
+            if slots > 0:
+                load = reads.load(worker) + used / worker.nthreads
+                open_workers.append((load, address, slots, worker))
+        heapq.heapify(open_workers)
+        owner = self.state.owner
+        while open_workers:
+            ts = job.next_held()
+            if ts is None:
+                return
+            load, address, slots, ws = open_workers[0]
+            batch.append((ts, ws, owner[ts.key]))
+            if slots > 1:
+                heapq.heapreplace(open_workers, (load + 1 / ws.nthreads, address, slots - 1, ws))
+            else:
+                heapq.heappop(open_workers)

@@ -1,0 +1,330 @@
+"""Which job a task belongs to, and how it is treated there.
+
+A task belongs to the job its ``hpc_job`` annotation names (when that job has ended, it is plain work);
+without one to the job of the task or actor that submitted it; without either to the job that its client
+is bound to; else it is plain work. What a task of the user's own restricted stays where the user said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from dask.utils import key_split
+
+from dask_hpc.scheduler.internals import reads, writes
+from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane, LaneKind
+from dask_hpc.scheduler.internals.origins import WorkerClients
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc.wire import ANNOTATION
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskState
+
+#: The job that the graph being taken in names as a whole. Stock passes annotations of new tasks only.
+GRAPH_JOB: ContextVar[str | None] = ContextVar("hpc_graph_job", default=None)
+#: States of a task that nobody computes: whoever asks for it anew may make it its own.
+_NOT_SENT = ("released", "waiting", "no-worker")
+#: Tasks converted in one turn of the event loop: a few tens of milliseconds.
+_CHUNK = 500
+
+
+class Ownership:
+    """Puts tasks into lanes, and takes them out again."""
+
+    def __init__(self, state: State, let_actors_wait: Callable[[], None]) -> None:
+        self.state = state
+        #: Called before the first actor is placed, and later ones.
+        self._let_actors_wait = let_actors_wait
+        #: Id of the active job that a client is bound to, by client.
+        self._bound: dict[str, str] = {}
+        self.worker_clients = WorkerClients(state.scheduler)
+
+    # -------------------------------------------------------------- bindings
+
+    def bind(self, job: str, client: str) -> None:
+        """Let what `client` submits belong to a job, in place of the one it is bound to.
+
+        Does nothing when the job is not active.
+        """
+        if job in self.state.jobs.active:
+            self._bound[client] = job
+
+    def unbind(self, job: str, client: str | None = None) -> None:
+        """Undo `bind` for that client, or for all; clients that are bound to another job stay so."""
+        for bound, id in list(self._bound.items()):
+            if id == job and client in (None, bound):
+                del self._bound[bound]
+
+    def implied(self, submitter: Any, client: str) -> str | None:
+        """The job of a graph that names none: of what submits it, else of its client; None: plain."""
+        # without the submitter's, a job that holds every node would wait for itself
+        lane = self.state.owner.get(submitter) if submitter is not None else None
+        if lane is not None:
+            return lane.job.id
+        job = self._job_on(self.worker_clients.worker(client), submitter)
+        if job is None and submitter is None:
+            job = self._bound.get(client)
+        return job if job in self.state.jobs.active else None
+
+    def _job_on(self, worker: str | None, submitter: Any) -> str | None:
+        """The job of a coroutine, or of an actor's method, that submits through its worker's client.
+
+        A method that runs in a thread gives the name of its actor and its own, ``Name.method``. For others
+        it is the job that has the node, or that of the only actors there.
+        """
+        node = self.state.nodes.at.get(worker) if worker is not None else None
+        if worker is None or node is None:
+            return None
+        actors = reads.actors_on(self.state.scheduler, worker)
+        jobs = {key: self.state.owner[key].job.id for key in actors if key in self.state.owner}
+        name = submitter.rpartition(".")[0] if isinstance(submitter, str) else None
+        named = {job for key, job in jobs.items() if key_split(key) == name}
+        if len(named) == 1:
+            return named.pop()
+        if node.job is not None:
+            return node.job
+        return next(iter(jobs.values())) if len(set(jobs.values())) == 1 else None
+
+    # ------------------------------------------------------------ new tasks
+
+    def claim(
+        self, keys: Iterable[Any], declared: Mapping[Any, Any], client: str, nodes: Mapping[Any, Any]
+    ) -> set[JobRecord]:
+        """Put the new tasks of a graph into lanes; returns the jobs that got some.
+
+        `declared` and `nodes` give the annotated job and node of the keys that have one.
+
+        Runs after the tasks were made and before any of them is placed, which is the only moment at
+        which this is free of races.
+        """
+        state = self.state
+        owner = state.owner
+        tasks = state.scheduler.tasks
+        shuffles = reads.shuffle_tasks(state.scheduler, keys)
+        groups: dict[Any, bool] = {}
+        jobs: dict[Any, JobRecord] = {}
+        active = state.jobs.active
+        starving = any(state.starving(job) for job in state.plain)
+        for key in keys:
+            ts = tasks[key]
+            known = owner.get(key)
+            name = declared.get(key) if declared else None
+            if known is not None:
+                name = GRAPH_JOB.get()
+                if name not in active or not known.job.is_default or ts.state not in _NOT_SENT:
+                    continue
+            elif ts.state != "released":
+                continue
+            job = jobs.get(name)
+            if job is None:
+                job = jobs[name] = self._job(name, client)
+            if known is not None and ts.state != "released":
+                if not job.is_default and (starving or known.job not in state.plain):
+                    self._borrow([ts], job)
+                continue
+            if known is not None and known.kind != "free":
+                writes.unrestrict(ts)
+            lane = job.lanes[self._kind(ts, ts in shuffles, groups)]
+            if nodes and lane.kind in ("root", "rest") and isinstance(nodes.get(key), str):
+                lane = lane if job.is_default else state.pinned(job, nodes[key])
+            owner[key] = lane
+            if lane.restriction is not None:
+                ts.worker_restrictions = lane.restriction
+            if starving and not job.is_default:
+                self._borrow(list(ts.dependencies), job)
+        return set(jobs.values())
+
+    def _borrow(self, needed: list[TaskState], job: JobRecord) -> None:
+        """Make what a job needs of plain work that has no node the job's own work."""
+        owner = self.state.owner
+        while needed:
+            dts = needed.pop()
+            lane = owner.get(dts.key)
+            if lane is None or lane.kind == "free" or dts.state not in ("waiting", "no-worker"):
+                continue
+            plain = lane.job
+            if not plain.is_default:
+                continue
+            borrowed = owner[dts.key] = job.borrowed(lane.kind)
+            held = dts.state == "no-worker"
+            plain.unfinished -= 1
+            job.unfinished += 1
+            plain.held -= held
+            job.held += held
+            writes.restrict(dts, borrowed)
+            if held and borrowed.kind == "root":
+                job.park(dts)
+            elif held:
+                job.stranded[dts.key] = None
+            needed.extend(dts.dependencies)
+
+    def _job(self, name: Any, client: str) -> JobRecord:
+        job = self.state.jobs.active.get(name) if isinstance(name, str) else None
+        if job is None:
+            job = self.plain_intake()
+            job.client = client
+        return job
+
+    def declared_job(self, graph: Mapping[str, Any]) -> JobRecord | None:
+        """The active job that the ambient annotations of an ``update-graph`` message name."""
+        name = (graph.get("annotations") or {}).get(ANNOTATION)
+        return self.state.jobs.active.get(name) if isinstance(name, str) else None
+
+    def plain_intake(self) -> JobRecord:
+        """The job that new plain tasks belong to.
+
+        Plain work that is running goes on taking tasks in, with two exceptions: a job waits for so
+        much of the pool that it can only start once plain work has ended, or no node is left for
+        plain work. Then new plain tasks form a job of their own that waits its turn.
+        """
+        state = self.state
+        intake = state.intake
+        assert intake is not None
+        if intake not in state.plain:
+            return intake
+        keep = state.settings.default_job_min_nodes
+        room = state.nodes.up() - keep
+        blocked = any(job.state == "pending" and job.smallest_start > room for job in state.jobs.named)
+        without_nodes = not intake.unfinished and len(state.nodes.free()) < keep
+        if not blocked and not without_nodes:
+            return intake
+        intake = state.jobs.add_default(submit_s=state.now_s(), min_nodes=keep)
+        state.intake = intake
+        return intake
+
+    def _kind(self, ts: TaskState, in_shuffle: bool, groups: dict[Any, bool]) -> LaneKind:
+        if reads.user_restricted(ts):
+            return "free"
+        if in_shuffle:
+            return "p2p"
+        scheduler = self.state.scheduler
+        if ts.actor:
+            self._let_actors_wait()
+            return "rest"
+        if not reads.queuing(scheduler):
+            return "rest"
+        return "root" if reads.is_root(scheduler, ts, groups) else "rest"
+
+    # ------------------------------------------------------- existing tasks
+
+    async def adopt(self, job: JobRecord) -> None:
+        """Make every task that belongs to no job a task of plain work, a chunk a turn of the loop."""
+        state = self.state
+        scheduler = state.scheduler
+        tasks = reads.all_tasks(scheduler)
+        groups: dict[Any, bool] = {}
+        while chunk := list(islice(tasks, _CHUNK)):
+            shuffles = reads.shuffle_tasks(scheduler, [ts.key for ts in chunk])
+            unplaced = []
+            for ts in chunk:
+                if scheduler.tasks.get(ts.key) is not ts or ts.key in state.owner:
+                    continue
+                in_shuffle = ts in shuffles or any(reads.is_barrier(dts.key) for dts in ts.dependencies)
+                self._adopt_one(ts, job, in_shuffle or reads.pinned_by_shuffle(ts), groups)
+                if ts.state in ("queued", "no-worker") and state.owner[ts.key].kind != "free":
+                    unplaced.append(ts)
+            writes.requeue(scheduler, unplaced, f"hpc-adopt-{state.now_s()}")
+            await asyncio.sleep(0)
+
+    def _adopt_one(self, ts: TaskState, job: JobRecord, in_shuffle: bool, groups: dict[Any, bool]) -> None:
+        kind: LaneKind = "p2p" if in_shuffle else self._kind(ts, False, groups)
+        lane = self.state.owner[ts.key] = job.lanes[kind]
+        now = ts.state
+        if now in reads.IN_PLAY:
+            job.unfinished += 1
+            job.processing += now == "processing"
+            job.held += now == "no-worker"
+        if now == "processing":
+            if kind in ("root", "rest"):
+                ts.worker_restrictions = job.allotment
+        elif now not in ("queued", "no-worker"):
+            writes.restrict(ts, lane)
+
+    def inherit(self, job: JobRecord, heir: JobRecord) -> list[AllotmentSet]:
+        """Give what an ended job leaves behind to another one; costs nothing per task.
+
+        Returns the sets that unfinished tasks of the job are bound to (see `rebind`).
+        """
+        self.unbind(job.id)
+        pins = self.state.pins.pop(job, {}).values()
+        bound = [job.allotment, *(lane.restriction for lane in pins if lane.restriction is not None)]
+        for lane in (*job.lanes.values(), *job.inherited):
+            lane.job = heir
+            lane.restriction = heir.lanes[lane.kind].restriction
+            lane.inherited = True
+            lane.borrowed = lane.borrowed and not heir.is_default
+            heir.inherited.append(lane)
+        job.inherited = []
+        heir.unfinished += job.unfinished
+        heir.processing += job.processing
+        heir.held += job.held
+        job.unfinished = job.processing = job.held = 0
+        while (ts := job.next_held()) is not None:
+            heir.park(ts)
+        return bound
+
+    def rebind(self, bound: list[AllotmentSet]) -> list[TaskState]:
+        """Let the unfinished tasks of an ended job, now its heir's, run where the heir's do."""
+        moved = []
+        for key, lane in self.state.owner.items():
+            ts = self.state.scheduler.tasks.get(key)
+            if ts is not None and any(ts.worker_restrictions is one for one in bound):
+                ts.worker_restrictions = lane.job.allotment
+                if ts.state == "no-worker":
+                    moved.append(ts)
+        return moved
+
+    def recomputed(self, ts: TaskState, lane: Lane) -> Lane:
+        """The lane of a plain task that comes (back) into play.
+
+        What a named job needs again, after a worker was lost, is that job's work from now on: plain
+        work may have no node, and the job would wait for ever.
+        """
+        if lane.job.is_default and lane.kind != "free":
+            owner = self.state.owner
+            for dependent in ts.dependents:
+                other = owner.get(dependent.key)
+                if (
+                    other is not None
+                    and not other.job.is_default
+                    and dependent.state in reads.IN_PLAY
+                    and other.job.active
+                ):
+                    lane = owner[ts.key] = other.job.borrowed(lane.kind)
+                    break
+        writes.restrict(ts, lane)
+        return lane
+
+    def unfinished_keys(self, job: JobRecord) -> list[Any]:
+        """Keys of the job's tasks that are not finished."""
+        tasks = self.state.scheduler.tasks
+        return [
+            key
+            for key, lane in self.state.owner.items()
+            if lane.job is job and not lane.borrowed and key in tasks and tasks[key].state in reads.IN_PLAY
+        ]
+
+    # ------------------------------------------------------------ hand back
+
+    async def hand_back(self) -> None:
+        """Give every task back to stock scheduling, a chunk a turn of the loop."""
+        state = self.state
+        scheduler = state.scheduler
+        self._bound.clear()
+        while state.owner:
+            unplaced = []
+            for key in list(islice(state.owner, _CHUNK)):
+                del state.owner[key]
+                ts = scheduler.tasks.get(key)
+                if ts is None:
+                    continue
+                writes.unrestrict(ts)
+                if ts.state == "no-worker" and not reads.user_restricted(ts):
+                    unplaced.append(ts)
+            writes.requeue(scheduler, unplaced, f"hpc-hand-back-{state.now_s()}")
+            await asyncio.sleep(0)

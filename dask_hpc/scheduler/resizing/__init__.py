@@ -1,0 +1,1 @@
+"""Reconfiguration: decisions carried out, reductions before growth."""

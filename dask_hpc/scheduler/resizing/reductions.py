@@ -1,0 +1,166 @@
+"""Reductions: nodes are taken out of an allotment, drained until a deadline, and freed or taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dask_hpc.scheduler.resizing.drain import Drain
+from dask_hpc.scheduler.resizing.outcomes import Outcomes
+from dask_hpc.scheduler.resizing.round import Reduction, Round
+from dask_hpc.scheduler.resizing.rules import easiest
+from dask_hpc.scheduler.resizing.windows import Windows
+from dask_hpc.scheduler.tables.events import AllotmentsChanged, Event
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc_policies.decision import Reason, ReasonCode, Shrink, Steal
+from dask_hpc_policies.wording import counted
+
+
+class Reductions:
+    """Begins, watches and ends the reductions of rounds.
+
+    Parameters
+    ----------
+    poll
+        Looks at all rounds again.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        drain: Drain,
+        windows: Windows,
+        outcomes: Outcomes,
+        handle: Callable[[Event], None],
+        poll: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._drain = drain
+        self._windows = windows
+        self._outcomes = outcomes
+        self._handle = handle
+        self._poll = poll
+
+    def choose(self, nodes: list[Node], count: int) -> list[Node]:
+        """The nodes that are given up most easily: no state, no shuffle, no actor, little work and data."""
+        return easiest(self._state.scheduler, nodes, count, self._windows.is_member)
+
+    def begin(
+        self, round: Round, job: JobRecord | None, action: Shrink | Steal, leaving: list[Node]
+    ) -> Reduction:
+        """Take nodes out of a job's allotment (None: plain work's), after its window if it has one."""
+        reduction = Reduction(self._outcomes.new_id(), job, action, leaving, round.began_s)
+        round.reductions.append(reduction)
+        if job is not None:
+            job.reconfig_id = reduction.id
+            job.step("adapt")
+        if job is not None and self._windows.cooperates(job):
+
+            def done(committed: bool, why: Reason) -> None:
+                self._window_ended(round, reduction, committed, why)
+
+            names = [node.id for node in leaving]
+            reduction.window = self._windows.open(job, reduction.id, leaving=names, done=done)
+            return reduction
+        self._state.reserve(leaving, reduction.id)
+        return reduction
+
+    def _window_ended(self, round: Round, reduction: Reduction, committed: bool, why: Reason) -> None:
+        """The job has laid its state out without the leaving nodes, or has not: go on, or back."""
+        if not reduction.active:
+            return
+        reduction.window = None
+        if not committed:
+            self.abort(round, reduction, why)
+        else:
+            reduction.began_s = self._state.now_s()
+            self._state.reserve(reduction.leaving, reduction.id)
+        self._poll()
+
+    def from_plain(self, round: Round, need: int) -> None:
+        """Set aside what the round needs beyond its reductions: nodes that serve plain work.
+
+        `need` is the number of nodes that its growths take.
+        """
+        state = self._state
+        need -= sum(len(reduction.leaving) for reduction in round.reductions)
+        if need <= 0:
+            return
+        free = state.nodes.free()
+        leaving = self.choose(free, need)
+        silent = not state.plain_busy()
+        if silent and not round.reductions:
+            # nobody uses them and nothing is waited for: they change hands in this very call
+            round.ready.extend(leaving)
+            return
+        takers = ", ".join(action.job for action, _ in round.grows)
+        text = f"{len(leaving)} of the {counted(len(free))} of plain work for {takers}"
+        action = Shrink(
+            job=state.plain[0].id,
+            nodes=len(free) - len(leaving),
+            reason=Reason(ReasonCode.POOL_SHARED, text, {"nodes": len(leaving)}),
+        )
+        self.begin(round, None, action, leaving).silent = silent
+
+    def _commit(self, round: Round, reduction: Reduction) -> None:
+        reduction.step("drained", "moved", "commit")
+        state = self._state
+        state.give([node for node in reduction.leaving if node.up], None, reduction.id)
+        state.give([node for node in reduction.leaving if not node.up], None)
+        round.ready += reduction.leaving
+        job = reduction.job
+        if job is not None and job.active:
+            job.reconfig_id = 0
+            if isinstance(reduction.action, Steal):
+                # those that were lost are not its own any more either
+                state.give(state.nodes_of(job), None)
+                job.interrupted(state.now_s())
+            else:
+                job.step("adapted")
+                job.shrinks += 1
+            job.meter.resized(state.now_s())
+            job.reason = reduction.action.reason.text
+            state.note_job(job)
+        if not reduction.silent:
+            self._outcomes.end(
+                round, reduction.action, reduction.id, "done", Reason(ReasonCode.DONE, "carried out")
+            )
+
+    def look(self, round: Round) -> None:
+        """Commit the reductions whose nodes are quiet, take back those whose time is up."""
+        now_s = self._state.now_s()
+        deadline_s = self._state.settings.shrink_deadline_s if round.limit_s is None else round.limit_s
+        for reduction in round.reductions:
+            if not reduction.active or reduction.window is not None:
+                continue
+            busy = [what for node in reduction.leaving for what in self._drain.busy(reduction, node)]
+            if not busy:
+                self._commit(round, reduction)
+            elif now_s - reduction.began_s >= deadline_s:
+                text = (
+                    f"{len(busy)} tasks or shuffles (first: {busy[0]!r}) had not ended after "
+                    f"{deadline_s:g} s (hpc.shrink-deadline); intake has resumed"
+                )
+                self.abort(round, reduction, Reason(ReasonCode.DEADLINE, text, {"busy": len(busy)}))
+
+    def abort(self, round: Round, reduction: Reduction, why: Reason) -> None:
+        """Take a reduction back: intake of its nodes resumes."""
+        reduction.step("timeout", "restored")
+        round.why = why
+        state = self._state
+        # what was taken back because the nodes are wanted may be tried again as soon as they are not
+        wanted = why.code is ReasonCode.USER_REQUEST
+        again_s = state.now_s() + (0.0 if wanted else state.settings.shrink_deadline_s)
+        job = reduction.job if reduction.job is None or reduction.job.active else None
+        state.give(reduction.leaving, job)
+        if job is not None:
+            job.reconfig_id = 0
+            job.step("adapted")
+            job.no_shrink_before_s = again_s
+            state.note_job(job)
+            self._handle(AllotmentsChanged((job,)))
+        else:
+            state.no_plain_shrink_before_s = again_s
+            self._handle(AllotmentsChanged(tuple(state.plain)))
+        self._outcomes.end(round, reduction.action, reduction.id, "aborted", why)

@@ -1,0 +1,1 @@
+"""What clients can ask of the runtime, method by method."""

@@ -1,0 +1,137 @@
+"""What clients can ask about jobs, and have done with them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.parts import Method
+from dask_hpc_policies.decision import Action, Expand, Reason, ReasonCode, Shrink
+from dask_hpc_policies.jobs.jobspec import check_nodes
+from dask_hpc_policies.wording import counted
+
+#: Held tasks of a job that are looked at to tell how long they take.
+_LOOKED_AT = 20
+
+
+class JobMethods:
+    """Jobs: their rows, their workers, waiting for them, resizing and cancelling them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._state = engine.state
+
+    def methods(self) -> Mapping[str, Method]:
+        """What clients may call."""
+        return {
+            "workers": self.workers,
+            "jobs": self.jobs,
+            "wait": self.wait,
+            "cancel": self.cancel,
+            "resize": self.resize,
+        }
+
+    async def workers(
+        self, job: str, timeout_s: float, workers: Sequence[Any] | None = None
+    ) -> dict[str, Any]:
+        """Addresses on which a job may run now, and its row; waits up to `timeout_s` seconds for one.
+
+        Returns
+        -------
+        dict
+            ``workers`` (those that are named, if any are) and ``row``. No workers: the job has ended, or
+            has no node yet.
+        """
+        record = self._state.jobs.find(job)
+        pause_s = self._state.settings.sweep_s / 10
+        deadline_s = self._state.now_s() + timeout_s
+        while not (held := self._held(record)) and self._state.now_s() < deadline_s:
+            if record.ended.is_set():
+                break
+            await asyncio.sleep(pause_s)
+        chosen = held if workers is None or not held else self._some_of(record.id, held, workers)
+        return {"workers": chosen, "row": self.row(record)}
+
+    def _held(self, record: JobRecord) -> list[str]:
+        # not those that are being drained: what is put there stays there
+        return [] if record.ended.is_set() else sorted(record.allotment)
+
+    def _some_of(self, job: str, held: list[str], workers: Sequence[Any]) -> list[str]:
+        """Addresses of the workers that the user names; raises `ValueError` unless all are the job's."""
+        chosen, wrong = [], []
+        for worker in workers:
+            try:
+                address = self._state.scheduler.coerce_address(worker)
+            except (TypeError, ValueError, OSError):
+                address = ""
+            if address in held:
+                chosen.append(address)
+            else:
+                wrong.append(worker)
+        if wrong or not chosen:
+            raise ValueError(
+                f"workers is {list(workers)!r}; {wrong!r} are not workers of job {job}, which holds "
+                f"{', '.join(held)}: name some of these, or leave workers out"
+            )
+        return chosen
+
+    async def jobs(self, ended: int | None = None) -> list[dict[str, Any]]:
+        """Rows of all jobs that are remembered (of the last `ended` that ended), in order of submission."""
+        return self.rows(ended)
+
+    def rows(self, ended: int | None = None) -> list[dict[str, Any]]:
+        """See `jobs`."""
+        table = self._state.jobs
+        begin = 0 if ended is None else max(0, len(table.ended) - ended)
+        records = [
+            *itertools.islice(table.ended, begin, None),
+            *(job for job in table.active.values() if not job.is_default or job.unfinished),
+            *table.announced.values(),
+        ]
+        return [self.row(job) for job in sorted(records, key=lambda job: job.submit_s)]
+
+    async def wait(self, job: str, timeout_s: float) -> dict[str, Any]:
+        """Row of the job when it has ended, or after `timeout_s` seconds."""
+        record = self._state.jobs.find(job)
+        try:
+            await asyncio.wait_for(record.ended.wait(), timeout_s)
+        except TimeoutError:
+            return self.row(record)
+        return self.row(record)
+
+    async def cancel(self, job: str, reason: str = "") -> dict[str, Any]:
+        """Cancel a job; returns its row."""
+        record = self._state.jobs.find(job, one=True)
+        self._engine.lifecycle.cancel(record, ReasonCode.USER_REQUEST, reason or "cancelled by the user")
+        return self.row(record)
+
+    async def resize(self, job: str, nodes: int, wait: bool = True) -> dict[str, Any]:
+        """Resize a running job on the user's request; see `enact`."""
+        record = self._state.jobs.find(job, one=True)
+        check_nodes(record.id, "nodes", nodes)
+        while record.id in self._state.jobs.announced:
+            # the message that opens it is on its way
+            await asyncio.sleep(self._state.settings.sweep_s / 10)
+        # a job that was submitted a moment ago may be starting
+        await asyncio.sleep(0)
+        if record.state == "pending" and record.reconfig_id:
+            await self._engine.rounds.outcomes.wait(record.reconfig_id)
+        now = self._state.nodes_up(record)
+        reason = Reason(ReasonCode.USER_REQUEST, f"the user asked for {counted(nodes)}", {"nodes": nodes})
+        kind = Shrink if nodes < now else Expand
+        action: Action = kind(job=record.id, nodes=nodes, reason=reason)
+        return await self._engine.controller.enact(action, wait)
+
+    def row(self, job: JobRecord) -> dict[str, Any]:
+        """A job as plain data."""
+        state = self._state
+        nodes = len(state.nodes.free()) if job in state.plain else state.nodes_up(job)
+        row: dict[str, Any] = job.row(nodes)
+        row["target_nodes"] = self._engine.rounds.target(job) if job.reconfig_id else None
+        row["held_task_s"] = reads.learned_task_s(job.first_held(_LOOKED_AT))
+        return row

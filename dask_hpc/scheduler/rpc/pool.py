@@ -1,0 +1,63 @@
+"""What cluster classes and agents can ask: nodes that leave, stay, are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dask_hpc.scheduler.leaving.departures import Departures
+from dask_hpc.scheduler.leaving.pool_target import PoolTarget
+from dask_hpc.scheduler.leaving.releases import Releases
+from dask_hpc.scheduler.tables.parts import Method
+from dask_hpc_policies.jobs.jobspec import check_nodes
+
+
+class PoolMethods:
+    """The size of the pool, and the nodes that leave it."""
+
+    def __init__(self, releases: Releases, target: PoolTarget, departures: Departures) -> None:
+        self._releases = releases
+        self._target = target
+        self._departures = departures
+
+    def methods(self) -> Mapping[str, Method]:
+        """What clients may call."""
+        return {
+            "release": self.release,
+            "recall": self.recall,
+            "pin": self.pin,
+            "pool": self.pool,
+            "depart": self.depart,
+            "closing": self.closing,
+        }
+
+    async def release(
+        self, count: int, dry_run: bool = False, among: Sequence[Any] | None = None, force: bool = False
+    ) -> dict[str, Any]:
+        """Let `count` nodes go without losing anything; see `Releases.release` and `Releases.plan`."""
+        check_nodes("release", "count", count)
+        if dry_run:
+            return await self._releases.plan(count, among)
+        return await self._releases.release(count, among, force)
+
+    async def recall(self, going: int, among: Sequence[Any] | None = None) -> list[Any]:
+        """Have no more than `going` nodes leave; gives the names of workers kept; see `Releases.recall`."""
+        return self._releases.recall(going, among)
+
+    async def pin(self, workers: Sequence[Any], keep: bool) -> list[str]:
+        """Have nodes with these workers (by name) stay, or no longer; gives the names of all that stay."""
+        self._releases.pin(map(str, workers), keep)
+        return sorted(self._releases.pinned)
+
+    async def pool(self, **view: Any) -> dict[str, Any]:
+        """Workers that there should be, which of them stay, and why; see `PoolTarget.decide`."""
+        decision = self._target.decide(**view)
+        return {"nodes": decision.nodes, "stay": sorted(decision.stay), "reason": decision.reason.text}
+
+    async def depart(self, worker: str, within_s: float, reason: str) -> dict[str, Any]:
+        """A worker (by address) will be gone soon, whatever is left on it; see `Departures`."""
+        return await self._departures.depart(worker, within_s, reason)
+
+    async def closing(self) -> None:
+        """The whole cluster is going away: workers that leave now have nothing to move."""
+        self._departures.closing = True

@@ -1,0 +1,260 @@
+"""What clients can ask the scheduler side: one RPC handler, one method a name.
+
+The handler is there from the moment the runtime is installed, also while the engine sleeps. Every
+method takes and returns plain data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from distributed.protocol.pickle import loads
+
+from dask_hpc import wire
+from dask_hpc.config import Settings, is_setting
+from dask_hpc.errors import ConfigError, DaskHPCError, InstallError, UnknownJob
+from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.dashboard.pages import Panels
+from dask_hpc.scheduler.internals import remote, selfcheck, writes
+from dask_hpc.scheduler.leaving.departures import Departures
+from dask_hpc.scheduler.leaving.pool_target import PoolTarget
+from dask_hpc.scheduler.leaving.releases import Releases
+from dask_hpc.scheduler.rpc.jobs import JobMethods
+from dask_hpc.scheduler.rpc.pool import PoolMethods
+from dask_hpc.scheduler.rpc.producers import ProducerMethods
+from dask_hpc.scheduler.rpc.status import StatusMethods
+from dask_hpc.scheduler.tables.parts import Method
+from dask_hpc.wire import BIND, CLOSE, OPEN, RPC
+from dask_hpc_policies import registry
+from dask_hpc_policies.codec import decode
+from dask_hpc_policies.jobs.jobspec import JobSpec
+from dask_hpc_policies.protocol import Policy
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+#: Held tasks of a job that are looked at to tell how long they take.
+_LOOKED_AT = 20
+
+
+class Service:
+    """The runtime of one scheduler, as clients see it."""
+
+    def __init__(self, scheduler: Scheduler, settings: Settings, policy: Policy) -> None:
+        self.scheduler = scheduler
+        self.engine = Engine(scheduler, settings, policy)
+        self.pool_target = PoolTarget(self.engine)
+        self.departures = Departures(self.engine)
+        self.releases = Releases(self.engine, self.departures.depart)
+        self.pool_target.wrap()
+        self.panels = Panels(scheduler, lambda: of(scheduler).status)
+        self.jobs = JobMethods(self.engine)
+        self.status = StatusMethods(self.engine, self.jobs, self.panels)
+        own: dict[str, Method] = {
+            "announce": self.announce,
+            "job": self.job,
+            "update": self.update,
+            "uninstall": self.uninstall,
+        }
+        parts = (
+            self.jobs,
+            self.status,
+            PoolMethods(self.releases, self.pool_target, self.departures),
+            ProducerMethods(self.engine, self.jobs),
+        )
+        self._methods = own | {name: method for part in parts for name, method in part.methods().items()}
+        self._checked: set[str] = set()
+        #: Messages still to come on the streams of clients: client and token by job, by name of the message.
+        self._due: dict[str, dict[str, tuple[str, str]]] = {OPEN: {}, CLOSE: {}}
+        scheduler.handlers[RPC] = self.call
+        scheduler.stream_handlers[OPEN] = self.open_job
+        scheduler.stream_handlers[BIND] = self.bind_job
+        scheduler.stream_handlers[CLOSE] = self.close_job
+
+    async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """Run one of the methods of the parts by name.
+
+        Returns
+        -------
+        dict
+            ``{"result": ..., "now_s": ...}``, or ``{"error": [class, text]}`` for what is the user's to
+            mend: that is no failure of the scheduler and leaves no traceback in its log.
+        """
+        function = self._methods.get(method)
+        if function is None:
+            return {
+                "error": [
+                    "ValueError",
+                    f"the runtime has no method {method!r}; it has {', '.join(self._methods)}",
+                ]
+            }
+        try:
+            result = await function(**(arguments or {}))
+            return {"result": result, "now_s": self.engine.state.now_s()}
+        except (DaskHPCError, ValueError) as error:
+            return {"error": [type(error).__name__, str(error)]}
+
+    async def open_job(self, job: str, token: str = "", **kwargs: Any) -> None:
+        """A client has entered a job's context.
+
+        This comes on the stream that graphs come on: what was submitted before is older than the job.
+        """
+        if self._expects(OPEN, job, token):
+            await self.engine.open_job(job)
+
+    def close_job(self, job: str, token: str = "", **kwargs: Any) -> None:
+        """A client has left a job's context; no graph is still on its way."""
+        if self._expects(CLOSE, job, token):
+            self.engine.ownership.unbind(job)
+            self.engine.lifecycle.close(job)
+
+    def bind_job(
+        self, job: str, token: str = "", client: str = "", bound: bool = True, **kwargs: Any
+    ) -> None:
+        """What a client submits from now on, from whatever thread, belongs to a job (or no more).
+
+        Only a job that its client has not closed can be bound, and unbound only what is bound.
+        """
+        if self._is_open(job, token):
+            if bound:
+                self.engine.ownership.bind(job, client)
+            else:
+                self.engine.ownership.unbind(job, client)
+
+    def _is_open(self, job: str, token: str) -> bool:
+        # its closing message is still to come, and it is this very job
+        due = self._due[CLOSE]
+        return job in due and due[job][1] == token
+
+    def _expects(self, name: str, job: str, token: str) -> bool:
+        # the message may be about a job of an earlier installation with the same id
+        due = self._due[name]
+        return job in due and due[job][1] == token and due.pop(job) is not None
+
+    # --------------------------------------------------------------- methods
+
+    async def announce(
+        self, spec: Mapping[str, Any], client: str, token: str, pool_hint: int = 0
+    ) -> dict[str, Any]:
+        """Check a new job, which the stream will open; returns its row."""
+        selfcheck.require(self.scheduler)
+        await self._check_workers()
+        if self.scheduler.handlers.get(RPC) != self.call or self.engine.leaving:
+            raise InstallError("dask_hpc is being uninstalled; install it again to declare jobs")
+        job = self.engine.lifecycle.announce(decode(JobSpec, dict(spec)), client, pool_hint)
+        for name, due in self._due.items():
+            there = {id: entry for id, entry in due.items() if entry[0] in self.scheduler.clients}
+            self._due[name] = {**there, job.id: (client, token)}
+        return self.jobs.row(job)
+
+    async def job(self, job: str, token: str | None = None) -> dict[str, Any]:
+        """Row of one job; with `token`, of the open job that was announced with it and no other."""
+        if token is not None and not self._is_open(job, token):
+            raise UnknownJob(
+                f"job {job} is not open on this cluster any more (dask_hpc may have been installed anew "
+                "since it was declared); declare a new one"
+            )
+        return self.jobs.row(self.engine.state.jobs.find(job))
+
+    async def update(
+        self,
+        policy: Any = None,
+        pickled: bytes | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Change policy, parameters or settings; all or nothing.
+
+        A policy that fails on the present state is refused.
+        """
+        given = dict(parameters or {})
+        changes = {name: given.pop(name) for name in list(given) if is_setting(name)}
+        if "node_by" in changes and self.engine.awake and changes["node_by"] != self.engine.state.nodes.by:
+            raise ConfigError("hpc.node.by cannot change while jobs are active; wait for them to end")
+        settings = self.engine.state.settings.updated(**changes)
+        present = self.engine.controller.policy
+        if pickled is not None:
+            wanted = registry.create(loads(pickled), **given)
+        elif policy is not None:
+            wanted = registry.create(policy, **given)
+        else:
+            wanted = registry.updated(present, **given) if given else present
+        if wanted is not present:
+            self.engine.controller.require_able(wanted)
+        self.engine.tracing.to(settings.trace_path)
+        self.engine.use_settings(settings)
+        self.engine.state.nodes.by = settings.node_by
+        if wanted is not present:
+            self.engine.controller.use(wanted)
+        self.engine.controller.request("settings")
+        return await self.status.status()
+
+    async def uninstall(self, client: str) -> dict[str, Any]:
+        """Cancel nothing, hand every task back to stock scheduling, and leave; `client` hears no more."""
+        self.scheduler.unsubscribe_topic(wire.notice_topic(client), client)
+        await self.leave()
+        return {"uninstalled": True}
+
+    async def leave(self) -> None:
+        """Take everything of ours out of the scheduler; what runs goes on as plain Dask work."""
+        self.releases.unwrap()
+        self.pool_target.unwrap()
+        self.panels.remove()
+        await self.engine.stop()
+        writes.forget_topics(self.scheduler)
+        handlers, streams = self.scheduler.handlers, self.scheduler.stream_handlers
+        if handlers.get(RPC) == self.call:
+            del handlers[RPC]
+        for name, ours in ((OPEN, self.open_job), (CLOSE, self.close_job)):
+            if streams.get(name) == ours:
+                del streams[name]
+                clients = self.scheduler.clients
+                due = {job for job, (client, _) in self._due[name].items() if client in clients}
+                if due:
+                    streams[name] = _last_messages(streams, name, due)
+                if name == CLOSE and streams.get(BIND) == self.bind_job:
+                    del streams[BIND]
+                    if due:
+                        # a job is bound any number of times, but never after it was closed
+                        streams[BIND] = _ignore
+
+    async def _check_workers(self) -> None:
+        new = set(self.scheduler.workers) - self._checked
+        if new:
+            await remote.require(self.scheduler, sorted(new))
+            self._checked |= new
+        self._checked &= set(self.scheduler.workers)
+
+
+def _last_messages(streams: dict[str, Any], name: str, jobs: set[str]) -> Callable[..., None]:
+    """A handler that takes the messages still to come about `jobs`, then removes itself.
+
+    A message without a handler would end the stream of its client.
+    """
+
+    def handler(job: str, **kwargs: Any) -> None:
+        jobs.discard(job)
+        if not jobs and streams.get(name) is handler:
+            del streams[name]
+            if name == CLOSE and streams.get(BIND) is _ignore:
+                del streams[BIND]
+
+    return handler
+
+
+def _ignore(**message: Any) -> None:
+    """Stand-in for the handler that binds jobs when there are none any more."""
+
+
+def of(scheduler: Scheduler) -> Service:
+    """The service of a scheduler.
+
+    Raises
+    ------
+    InstallError
+        When the runtime is not installed there.
+    """
+    owner = getattr(scheduler.handlers.get(RPC), "__self__", None)
+    if not isinstance(owner, Service):
+        raise InstallError("dask_hpc is not installed on this scheduler; call dask_hpc.install(client)")
+    return owner

@@ -1,0 +1,1 @@
+"""What the scheduler side knows: nodes, jobs, their times; nothing here acts."""

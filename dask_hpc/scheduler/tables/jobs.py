@@ -1,0 +1,361 @@
+"""The job table: what the plugin knows about every job, live and ended.
+
+A `JobRecord` is plain state. States change only through `JobRecord.step`, which follows the table in
+`dask_hpc_policies.states`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from typing import Any, cast
+
+from dask_hpc.errors import UnknownJob
+from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet, Lane, LaneKind
+from dask_hpc.scheduler.tables.meter import Meter
+from dask_hpc_policies import states
+from dask_hpc_policies.jobs.estimates import RecordedRuns, remaining_s
+from dask_hpc_policies.jobs.jobspec import JobSpec, ResolvedJob
+from dask_hpc_policies.model import DEFAULT_JOB, Interruption, JobState, JobView
+
+#: States in which a job may hold nodes or wait for them.
+ACTIVE: frozenset[JobState] = frozenset({"pending", "running", "adapting", "completing"})
+_ENDED_KEPT = 1000
+#: Changes of a job's size that are remembered.
+_SIZES_KEPT = 200
+#: Names and sizes of completed jobs that are remembered.
+_RECORDED_KEPT = 1000
+
+
+class JobRecord:
+    """One job: its request, state, nodes and counts of tasks.
+
+    Attributes
+    ----------
+    unfinished, processing, held
+        Tasks that are waiting, held or on workers; on workers; held or without a worker.
+    nodes
+        Ids of the nodes it holds, in the order it got them; lost ones included until the job ends.
+    reason
+        One sentence: why it is in its state.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        spec: JobSpec,
+        resolved: ResolvedJob,
+        *,
+        submit_s: float,
+        client: str | None,
+        is_default: bool = False,
+    ) -> None:
+        self.id = id
+        self.name = spec.name
+        self.spec = spec
+        self.resolved = resolved
+        self.submit_s = submit_s
+        self.client = client
+        self.is_default = is_default
+        self.state: JobState = "pending"
+        #: When it began to run, the first time.
+        self.start_s: float | None = None
+        self.interruption: Interruption = "none"
+        #: When it was interrupted the last time, and how long it has waited since, together.
+        self.interrupted_s: float | None = None
+        self.paused_s = 0.0
+        self.end_s: float | None = None
+        self.reason = "submitted"
+        #: The user has left the context; no further tasks come.
+        self.closed = False
+        self.client_gone_s: float | None = None
+        #: Its client has gone, and its tasks with it.
+        self.dropped = False
+        self.unfinished = 0
+        self.processing = 0
+        self.held = 0
+        #: What failed last, in words, and how many failures stand.
+        self.failure = ""
+        self.erred = 0
+        self.expansions = 0
+        self.shrinks = 0
+        #: Since when it has had how many nodes, the latest changes.
+        self.sizes: deque[tuple[float, int]] = deque(maxlen=_SIZES_KEPT)
+        #: How long earlier jobs of its name took at the size it asks for; None without any.
+        self.recorded_s: float | None = None
+        #: Time of its tasks in communication and computation, by phase.
+        self.meter = Meter()
+        self.nodes: dict[str, None] = {}
+        self.reconfig_id = 0
+        #: After a shrink that had to be taken back, the next one waits until then.
+        self.no_shrink_before_s = 0.0
+        #: The same for nodes that could not join.
+        self.no_grow_before_s = 0.0
+        self.allotment = AllotmentSet()
+        self.lanes: dict[LaneKind, Lane] = {
+            "root": Lane(self, "root", HOLD),
+            "rest": Lane(self, "rest", self.allotment),
+            "p2p": Lane(self, "p2p", self.allotment),
+            "free": Lane(self, "free", None),
+        }
+        #: Lanes of ended jobs whose tasks are this job's now.
+        self.inherited: list[Lane] = []
+        #: Held tasks: (priority, counter, task state). Entries may be stale; see `next_held`.
+        self.queue: list[tuple[Any, int, Any]] = []
+        #: Unheld tasks that found no worker: looked at again when the allotment grows.
+        self.stranded: dict[Any, None] = {}
+        self.held_since_s: float | None = None
+        self.noticed = False
+        self.ended = asyncio.Event()
+        self._counter = itertools.count()
+
+    def __repr__(self) -> str:
+        return f"<JobRecord {self.id} {self.state} nodes={len(self.nodes)} unfinished={self.unfinished}>"
+
+    @property
+    def active(self) -> bool:
+        """Whether it may still hold nodes or wait for them."""
+        return self.state in ACTIVE
+
+    @property
+    def smallest_start(self) -> int:
+        """Nodes it cannot start without."""
+        return self.resolved.start_nodes or self.resolved.min_nodes
+
+    def step(self, event: str) -> None:
+        """Follow the job state table; raises `IllegalTransition` for what it does not hold."""
+        self.state = cast(JobState, states.job_step(self.state, event))
+        if self.state not in ACTIVE:
+            self.ended.set()
+
+    def sized(self, now_s: float, nodes: int) -> None:
+        """Note how many nodes it has now; one that has ended has none."""
+        nodes = nodes if self.active else 0
+        if nodes != (self.sizes[-1][1] if self.sizes else 0):
+            self.sizes.append((now_s, nodes))
+
+    def started(self, now_s: float) -> None:
+        """It has its nodes, for the first time or again."""
+        self.step("start")
+        if self.start_s is None or self.interrupted_s is None:
+            self.start_s = now_s
+        else:
+            self.paused_s += now_s - self.interrupted_s
+        self.interruption = "none"
+
+    def interrupted(self, now_s: float) -> None:
+        """Another job has got its nodes: it waits again, and goes on where it was."""
+        self.step("interrupted")
+        self.interruption, self.interrupted_s = "theft", now_s
+
+    def borrowed(self, kind: LaneKind) -> Lane:
+        """The lane of plain tasks that this job makes because it needs them."""
+        for lane in self.inherited:
+            if lane.borrowed and lane.kind == kind and lane.job is self:
+                return lane
+        lane = Lane(self, kind, self.lanes[kind].restriction)
+        lane.borrowed = lane.inherited = True
+        self.inherited.append(lane)
+        return lane
+
+    def park(self, ts: Any) -> None:
+        """Queue a held task; served in order of its Dask priority."""
+        if len(self.queue) > 1000 and len(self.queue) > 3 * max(self.held, 1):
+            self.queue = [entry for entry in self.queue if is_parked(entry[2])]
+            heapq.heapify(self.queue)
+        heapq.heappush(self.queue, (ts.priority, next(self._counter), ts))
+
+    def next_held(self) -> Any | None:
+        """Take the first held task from the queue; None when there is none."""
+        queue = self.queue
+        while queue:
+            ts = heapq.heappop(queue)[2]
+            # `is_parked`, written out: this runs for every task
+            if ts.state == "no-worker" and ts.worker_restrictions is HOLD:
+                return ts
+        return None
+
+    def first_held(self, count: int) -> list[Any]:
+        """Up to `count` held tasks, among them the next one; for a look at what waits."""
+        return [entry[2] for entry in itertools.islice(self.queue, count) if is_parked(entry[2])]
+
+    def elapsed_s(self, now_s: float) -> float:
+        """How long it has run, without what it waited after it was interrupted."""
+        if self.start_s is None:
+            return 0.0
+        waits = self.state == "pending" and self.interrupted_s is not None
+        until_s = self.interrupted_s if waits and self.interrupted_s is not None else now_s
+        return until_s - self.start_s - self.paused_s
+
+    def view(self, now_s: float, nodes_up: int, state: JobState | None = None) -> JobView:
+        """The job as a policy sees it, in `state` if given; one that is about to start is adapting."""
+        resolved = self.resolved
+        walltime_s = self.spec.walltime_s
+        # What is recorded is about runs of one size.
+        recorded_s = None if self.expansions or self.shrinks else self.recorded_s
+        left_s = remaining_s(self.elapsed_s(now_s), recorded_s, walltime_s)
+        return JobView(
+            id=self.id,
+            name=self.name,
+            state="adapting" if self.reconfig_id else state or self.state,
+            kind=resolved.kind,
+            nodes=nodes_up,
+            start_nodes=resolved.start_nodes,
+            min_nodes=resolved.min_nodes,
+            max_nodes=resolved.max_nodes,
+            constraint=self.spec.constraint,
+            submit_s=self.submit_s,
+            start_s=self.start_s,
+            walltime_s=walltime_s,
+            remaining_s=left_s,
+            recorded_s=self.recorded_s,
+            priority=self.spec.priority,
+            min_power_w=self.spec.min_power_w,
+            max_power_w=self.spec.max_power_w,
+            io_intensity=self.spec.io_intensity,
+            interruption=self.interruption,
+            interrupted_s=self.interrupted_s,
+            restart_s=left_s,
+            expansions=self.expansions,
+            mtct=self.meter.mtct,
+            mtct_previous=self.meter.mtct_previous,
+            unfinished_tasks=self.unfinished,
+            processing_tasks=self.processing,
+            is_default=self.is_default,
+        )
+
+    def row(self, nodes_up: int) -> dict[str, Any]:
+        """The job as plain data for users."""
+        start_s, end_s = self.start_s, self.end_s
+        return {
+            "id": self.id,
+            "name": self.name,
+            "state": self.state,
+            "kind": self.resolved.kind,
+            "nodes": nodes_up,
+            "min_nodes": self.resolved.min_nodes,
+            "max_nodes": self.resolved.max_nodes,
+            "constraint": self.spec.constraint,
+            "priority": self.spec.priority,
+            "submit_s": self.submit_s,
+            "start_s": start_s,
+            "end_s": end_s,
+            "wait_s": None if start_s is None else start_s - self.submit_s,
+            "turnaround_s": None if end_s is None else end_s - self.submit_s,
+            "closed": self.closed,
+            "unfinished_tasks": self.unfinished,
+            "processing_tasks": self.processing,
+            "held_tasks": self.held,
+            "below_minimum": self.state == "running" and nodes_up < self.resolved.min_nodes,
+            "expansions": self.expansions,
+            "shrinks": self.shrinks,
+            "sizes": list(self.sizes),
+            "mtct": self.meter.mtct,
+            "mtct_previous": self.meter.mtct_previous,
+            "phases": self.meter.rows(),
+            "reason": self.reason,
+        }
+
+
+def is_parked(ts: Any) -> bool:
+    """Whether a task is held now (entries of a queue may be about the past)."""
+    return ts.state == "no-worker" and ts.worker_restrictions is HOLD
+
+
+class JobTable:
+    """All jobs of one scheduler by id, active ones apart."""
+
+    def __init__(self) -> None:
+        #: Checked, and about to be queued: their message on the client's stream is on its way.
+        self.announced: dict[str, JobRecord] = {}
+        self.active: dict[str, JobRecord] = {}
+        self.ended: deque[JobRecord] = deque(maxlen=_ENDED_KEPT)
+        #: What completed jobs took, by name and size: what the next ones of that name are expected to take.
+        self.recorded = RecordedRuns()
+        self._numbers = itertools.count(1)
+
+    def add(self, spec: JobSpec, resolved: ResolvedJob, *, submit_s: float, client: str | None) -> JobRecord:
+        """A new job that is announced; its id is its name and a number."""
+        job = JobRecord(
+            f"{spec.name}-{next(self._numbers)}", spec, resolved, submit_s=submit_s, client=client
+        )
+        self.announced[job.id] = job
+        return job
+
+    def queue(self, id: str, submit_s: float) -> JobRecord | None:
+        """Make an announced job pending; None when it was withdrawn meanwhile."""
+        job = self.announced.pop(id, None)
+        if job is not None:
+            job.submit_s = submit_s
+            job.recorded_s = self._recorded_s(job)
+            self.active[id] = job
+        return job
+
+    def completed(self, job: JobRecord, nodes_up: int, now_s: float) -> None:
+        """A job is about to complete: it is recorded when it had one size all the time."""
+        resized = job.expansions or job.shrinks or job.interrupted_s is not None
+        if job.is_default or job.start_s is None or resized or not 0 < nodes_up == len(job.nodes):
+            return
+        book = self.recorded.with_run(job.name, nodes_up, job.elapsed_s(now_s))
+        self.recorded = book.latest(_RECORDED_KEPT)
+        for other in self.named:
+            if other.name == job.name and other is not job:
+                other.recorded_s = self._recorded_s(other)
+
+    def _recorded_s(self, job: JobRecord) -> float | None:
+        size = job.resolved.start_nodes or job.resolved.max_nodes
+        found = self.recorded.estimate(job.name, size, job.spec.walltime_s)
+        return None if found is None or found.source == "walltime" else found.seconds
+
+    def add_default(self, *, submit_s: float, min_nodes: int) -> JobRecord:
+        """A job for plain work, not yet started."""
+        number = next(self._numbers)
+        spec = JobSpec(name=DEFAULT_JOB)
+        resolved = ResolvedJob(
+            kind="malleable", start_nodes=min_nodes, min_nodes=min_nodes, max_nodes=min_nodes
+        )
+        job = JobRecord(
+            f"{DEFAULT_JOB}-{number}", spec, resolved, submit_s=submit_s, client=None, is_default=True
+        )
+        self.active[job.id] = job
+        return job
+
+    def end(self, job: JobRecord) -> None:
+        """Move a job that has ended out of the way."""
+        known = self.active.pop(job.id, None) or self.announced.pop(job.id, None)
+        if known is not None and not job.is_default:
+            self.ended.append(job)
+
+    @property
+    def named(self) -> list[JobRecord]:
+        """Active jobs that users declared, in order of submission."""
+        return [job for job in self.active.values() if not job.is_default]
+
+    def find(self, job: str, *, one: bool = False) -> JobRecord:
+        """The job with that id, else the latest with that name.
+
+        Parameters
+        ----------
+        one
+            Refuse a name that several active jobs have.
+
+        Raises
+        ------
+        UnknownJob
+            When there is none, or (with `one`) more than one.
+        """
+        if job in self.active:
+            return self.active[job]
+        same = [record.id for record in self.active.values() if record.name == job]
+        if one and len(same) > 1:
+            raise UnknownJob(
+                f"{len(same)} active jobs are called {job!r}; say which by its id: {', '.join(same)}"
+            )
+        everything = [*self.ended, *self.active.values(), *self.announced.values()]
+        for record in reversed(everything):
+            if record.id == job or record.name == job:
+                return record
+        known = ", ".join(record.id for record in everything) or "none"
+        raise UnknownJob(f"no job has the id or name {job!r}; known jobs: {known}")

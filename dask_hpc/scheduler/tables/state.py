@@ -1,0 +1,275 @@
+"""What all parts of the scheduler side share: jobs, nodes, who owns a task, who is served by a node.
+
+`State` holds data and the few operations that keep its tables in agreement. It takes no decisions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.clock import Clock
+from dask_hpc.config import Settings
+from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane
+from dask_hpc.scheduler.tables.jobs import JobRecord, JobTable
+from dask_hpc.scheduler.tables.nodes import Node, NodeTable, node_id
+from dask_hpc.trace.records import JobEvent, NodeEvent, Record
+from dask_hpc_policies.model import ClusterSnapshot, Trigger
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+
+class State:
+    """The shared tables of one scheduler.
+
+    Attributes
+    ----------
+    owner
+        Lane of every task that belongs to a job, by key.
+    plain
+        Running jobs of plain work; they share the nodes that no named job holds.
+    intake
+        The job that new plain tasks belong to; running, or pending behind a job that waits for
+        the whole pool.
+    """
+
+    def __init__(self, scheduler: Scheduler, settings: Settings, clock: Clock) -> None:
+        self.scheduler = scheduler
+        self.settings = settings
+        self.clock = clock
+        self.jobs = JobTable()
+        self.nodes = NodeTable(settings.node_by)
+        self.owner: dict[Any, Lane] = {}
+        self.plain: list[JobRecord] = []
+        self.intake: JobRecord | None = None
+        #: After nodes of plain work could not be drained in time, no busy one is asked for until then.
+        self.no_plain_shrink_before_s = 0.0
+        #: Nodes the client says its cluster can have; see `pool_nodes`.
+        self.pool_hint = 0
+        self.records: deque[Record] = deque(maxlen=settings.trace_keep)
+        #: Called with every record; the trace file listens here.
+        self.listeners: list[Callable[[Record], None]] = []
+        #: Lanes of tasks that belong on one node of a job: by job, then by node id.
+        self.pins: dict[JobRecord, dict[str, Lane]] = {}
+        self._serving: dict[str, JobRecord] = {}
+
+    def now_s(self) -> float:
+        """Seconds on the runtime's clock."""
+        return self.clock.now_s()
+
+    def record(self, record: Record) -> None:
+        """Append to the trace."""
+        self.records.append(record)
+        for listener in self.listeners:
+            listener(record)
+
+    # ---------------------------------------------------------------- nodes
+
+    def served_by(self, address: str) -> list[JobRecord]:
+        """The jobs whose held tasks may be admitted to the worker, first come first."""
+        job = self._serving.get(address)
+        if job is not None:
+            return [job]
+        node = self.nodes.at.get(address)
+        return self.plain if node is not None and node.job is None and not node.reserved else []
+
+    def nodes_up(self, job: JobRecord) -> int:
+        """Nodes the job holds that are connected."""
+        nodes = self.nodes.nodes
+        return sum([1 for id in job.nodes if id in nodes and nodes[id].workers])
+
+    def nodes_of(self, job: JobRecord) -> list[Node]:
+        """Nodes the job holds, lost ones included."""
+        nodes = self.nodes.nodes
+        return [nodes[id] for id in job.nodes if id in nodes]
+
+    def pool_nodes(self) -> int:
+        """Nodes the pool can ever have, as far as is known."""
+        if self.settings.pool_max_nodes is not None:
+            return self.settings.pool_max_nodes
+        known = len(self.nodes.nodes)
+        if not known:  # asleep, the table is empty
+            by, workers = self.nodes.by, self.scheduler.workers.values()
+            facts = (reads.worker_facts(ws) for ws in workers)
+            known = len({node_id(by, fact["name"], fact["host"]) for fact in facts})
+        return max(known, self.pool_hint)
+
+    def add_worker(self, address: str) -> Node:
+        """A worker has connected: it serves whom its node serves."""
+        ws = self.scheduler.workers[address]
+        node = self.nodes.join(address, **reads.worker_facts(ws))
+        self._serve(node, [address])
+        self._nodes_changed()
+        self._note([node])
+        return node
+
+    def drop_worker(self, address: str) -> Node | None:
+        """A worker has gone: nobody is served by it any more."""
+        node = self.nodes.leave(address)
+        if node is None:
+            return None
+        self._revoke([address])
+        self._nodes_changed()
+        if not node.up and node.job is None and not node.reserved:
+            self.nodes.forget(node)
+            self.record(NodeEvent(t_s=self.now_s(), nodes=(node.id,), state="removed"))
+        else:
+            self._note([node])
+        return node
+
+    def reserve(self, nodes: Collection[Node], reconfig_id: int) -> None:
+        """Let no further task run on these nodes; whoever holds them goes on holding them."""
+        for node in nodes:
+            node.reserved = reconfig_id
+        self._change(nodes)
+
+    def give(self, nodes: Iterable[Node], job: JobRecord | None, reconfig_id: int = 0) -> None:
+        """Give nodes to a job, or (None) to plain work; or take them and keep them reserved."""
+        active = self.jobs.active
+        id = None if job is None else job.id
+        given = [n for n in nodes if n.job != id or n.reserved != reconfig_id or not n.workers]
+        for node in given:
+            holder = active.get(node.job) if node.job is not None else None
+            if holder is not None:
+                holder.nodes.pop(node.id, None)
+            node.reserved = reconfig_id
+            node.job = id
+        if job is not None:
+            job.nodes.update(dict.fromkeys([node.id for node in given]))
+        self._change(given)
+        if job is None:
+            for node in given:
+                if not node.workers:
+                    self.nodes.forget(node)
+
+    def pinned(self, job: JobRecord, node: str) -> Lane:
+        """The lane of the tasks of a job that belong on one of its nodes.
+
+        They may run there also while the node is joining or leaving. Without that node (it was lost, or
+        is not the job's) they run on any node of the job.
+        """
+        pins = self.pins.setdefault(job, {})
+        lane = pins.get(node)
+        if lane is None:
+            lane = pins[node] = Lane(job, "rest", AllotmentSet())
+            # what becomes of the tasks of an ended job becomes of these, too
+            job.inherited.append(lane)
+            self._place_pins(job)
+        return lane
+
+    def _place_pins(self, job: JobRecord) -> None:
+        for id, lane in self.pins[job].items():
+            node = self.nodes.nodes.get(id)
+            there = node is not None and node.up and node.job == job.id
+            allowed = set(node.workers) if node is not None and there else set(job.allotment)
+            pin = lane.restriction
+            assert pin is not None
+            if pin != allowed:
+                pin.revoke(pin - allowed)
+                pin.grant(allowed - pin)
+
+    def _nodes_changed(self) -> None:
+        for job in list(self.pins):
+            if job.active:
+                self._place_pins(job)
+            else:
+                del self.pins[job]
+
+    def start_plain(self, job: JobRecord) -> None:
+        """Let a job of plain work use the nodes that no named job holds."""
+        self.plain.append(job)
+        job.allotment.grant([address for node in self.nodes.free() for address in node.workers])
+
+    def _change(self, nodes: Collection[Node]) -> None:
+        """Bring all tables up to date with nodes that have one holder, and are reserved alike."""
+        if not nodes:
+            return
+        addresses = [address for node in nodes for address in node.workers]
+        self._revoke(addresses)
+        self._serve(next(iter(nodes)), addresses)
+        self._nodes_changed()
+        self.nodes.touch(nodes)
+        self._note(nodes)
+
+    def _serve(self, node: Node, addresses: list[str]) -> None:
+        """Let workers of nodes that are held as `node` is serve its holder."""
+        if node.reserved:
+            return
+        job = self.jobs.active.get(node.job) if node.job is not None else None
+        if job is not None:
+            self._serving.update(dict.fromkeys(addresses, job))
+            job.allotment.grant(addresses)
+        else:
+            for plain in self.plain:
+                plain.allotment.grant(addresses)
+
+    def _revoke(self, addresses: list[str]) -> None:
+        served = {self._serving.pop(address, None) for address in addresses}
+        if None in served:
+            served.update(self.plain)
+        for job in served:
+            if job is not None:
+                job.allotment.revoke(addresses)
+
+    def _note(self, nodes: Collection[Node]) -> None:
+        """Write nodes that have one holder into the trace, a record for each state they are in."""
+        now_s, job = self.now_s(), next(iter(nodes)).job
+        states: dict[str, list[str]] = {}
+        for node in nodes:
+            states.setdefault(node.state, []).append(node.id)
+        for state, ids in states.items():
+            self.record(NodeEvent(t_s=now_s, nodes=tuple(ids), job=job, state=state))
+
+    # ----------------------------------------------------------------- jobs
+
+    def note_job(self, job: JobRecord) -> None:
+        """Write the job's state into the trace."""
+        now_s, nodes = self.now_s(), self.nodes_up(job)
+        job.sized(now_s, nodes)
+        self.record(
+            JobEvent(t_s=now_s, job=job.id, name=job.name, state=job.state, nodes=nodes, reason=job.reason)
+        )
+
+    def plain_busy(self) -> bool:
+        """Whether running plain work has unfinished tasks."""
+        return any(job.unfinished for job in self.plain)
+
+    def starving(self, job: JobRecord) -> bool:
+        """Whether a running job of plain work has something to do and no node to do it on."""
+        wants = job in self.plain and job.unfinished > 0 and self.settings.default_job_min_nodes > 0
+        return wants and not any(node.workers and node.job is None for node in self.nodes.nodes.values())
+
+    def reserve_for_plain(self) -> int:
+        """Nodes that plain work keeps now."""
+        return self.settings.default_job_min_nodes if self.plain_busy() else 0
+
+    def idle_nodes(self) -> int:
+        """Nodes that a decision may hand out."""
+        return max(0, len(self.nodes.free()) - self.reserve_for_plain())
+
+    def snapshot(self, trigger: Trigger) -> ClusterSnapshot:
+        """The picture that a policy gets. Costs O(nodes held + jobs)."""
+        now_s = self.now_s()
+        views = []
+        for job in self.jobs.active.values():
+            if job.is_default and (job in self.plain or not job.unfinished):
+                if not job.unfinished:
+                    continue
+                # without a node it queues like any other job
+                view = job.view(now_s, len(self.nodes.free()), "pending" if self.starving(job) else None)
+            else:
+                view = job.view(now_s, self.nodes_up(job))
+            views.append(view)
+        views.sort(key=lambda view: -view.priority)
+        return ClusterSnapshot(
+            now_s=now_s,
+            trigger=trigger,
+            nodes=self.nodes.views(),
+            jobs=tuple(views),
+            idle_nodes=self.idle_nodes(),
+            lock=self.settings.lock,
+            demand=reads.demand(self.scheduler),
+        )

@@ -1,0 +1,120 @@
+"""A job inside a run: where it is in its program, what it holds, what it has done so far.
+
+Rules of the file: plain data that `copy.deepcopy` copies. The engine makes a record when a job is submitted
+and drops it when the job has ended, so that memory follows what runs and waits.
+"""
+
+from __future__ import annotations
+
+from dask_hpc.sim.model.job import Job, Program, Repeat, Stage, amount
+from dask_hpc_policies.model import Interruption, JobState, JobView
+
+
+class Walker:
+    """A place in a program; `next` moves on by one stage that is not a repetition."""
+
+    __slots__ = ("_frames",)
+
+    def __init__(self, program: Program) -> None:
+        #: Open repetitions, outermost first: stages, index of the next one, rounds left.
+        self._frames: list[tuple[tuple[Stage, ...], int, int]] = [(program.stages, 0, 1)]
+
+    def next(self, nodes: int) -> Stage | None:
+        """The next stage on `nodes` nodes; None at the end of the program."""
+        frames = self._frames
+        while frames:
+            stages, i, rounds = frames[-1]
+            if i == len(stages):
+                if rounds > 1:
+                    frames[-1] = (stages, 0, rounds - 1)
+                else:
+                    frames.pop()
+                continue
+            frames[-1] = (stages, i + 1, rounds)
+            stage = stages[i]
+            if not isinstance(stage, Repeat):
+                return stage
+            times = round(amount(stage.times, nodes))
+            if times > 0 and stage.stages:
+                frames.append((stage.stages, 0, times))
+        return None
+
+    def insert(self, stages: tuple[Stage, ...]) -> None:
+        """Do `stages` next, then go on from here."""
+        if stages:
+            self._frames.append((stages, 0, 1))
+
+    def copy(self) -> Walker:
+        """The same place, once more."""
+        other = Walker.__new__(Walker)
+        other._frames = list(self._frames)
+        return other
+
+    def __deepcopy__(self, _: object) -> Walker:
+        return self.copy()
+
+
+class ActiveJob:
+    """One job from its submission to its end."""
+
+    __slots__ = (
+        "at_point", "began_s", "checkpoint_s", "checkpoints", "done", "expansions", "first_s",
+        "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key", "left",
+        "length_s", "mtct_previous", "node_ids", "nodes", "rank", "released", "requested_nodes", "resize_s",
+        "restarts", "round", "shrinks", "stage", "start_s", "state", "steps", "target", "version", "view",
+        "walker", "wasted_node_s",
+    )  # fmt: skip
+
+    def __init__(self, job: Job, key: int) -> None:
+        self.job = job
+        #: Place in the workload.
+        self.key = key
+        self.state: JobState = "pending"
+        self.nodes = 0
+        #: Its present start, and its first one.
+        self.start_s: float | None = None
+        self.first_s = 0.0
+        #: Sizes over time: (time, nodes from then on); empty while it has had one size only.
+        self.steps: list[tuple[float, int]] = []
+        #: Entries of the calendar with another number are stale.
+        self.version = 0
+        #: Present stage: when it (or its present speed) began, how long all of it takes at the present
+        #: size, and the share of it that was left then.
+        self.stage: Stage | None = None
+        self.began_s = 0.0
+        self.length_s = 0.0
+        self.left = 1.0
+        self.walker: Walker | None = None
+        #: Size it is being resized to, and the decision that asked for it.
+        self.target: int | None = None
+        self.round: object | None = None
+        #: At a scheduling point at this very moment.
+        self.at_point = False
+        #: Nodes that joined in the resize under way.
+        self.joined = 0
+        #: Its nodes have been given back although its end is still to come in this moment.
+        self.released = False
+        #: Why it waits again, and when it was interrupted.
+        self.interruption: Interruption = "none"
+        self.interrupted_s: float | None = None
+        #: Order of service: 0 for what failed, 1 for what was robbed, 2 for all others.
+        self.rank = 2
+        self.node_ids: list[int] = []
+        self.requested_nodes: int | None = None
+        self.mtct_previous: float | None = None
+        #: What a pending job looks like to a policy; it does not change.
+        self.view: JobView | None = None
+        #: Share of its work that is done (a job without a program), and that which a failure cannot undo.
+        self.done = 0.0
+        self.kept: float | Walker | None = None
+        self.expansions = 0
+        self.shrinks = 0
+        self.restarts = 0
+        self.resize_s = 0.0
+        #: Node-seconds held without getting on: in resizes, and of work that was lost.
+        self.wasted_node_s = 0.0
+        self.io_s = 0.0
+        self.checkpoint_s = 0.0
+        self.checkpoints = 0
+        #: Node-seconds held before the present size.
+        self.held_node_s = 0.0

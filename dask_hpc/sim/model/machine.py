@@ -1,0 +1,110 @@
+"""The machine that a workload runs on: nodes, bandwidths, failures, and what a resize costs.
+
+Rules of the file: frozen dataclasses, pure functions. Links and the file system carry bytes at a rate that
+all nodes doing I/O share equally: `nodes` of them together get min(nodes * link, file system).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dask_hpc_policies.model import Lock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFailure:
+    """One node is down from `t_s` for `downtime_s` seconds."""
+
+    t_s: float
+    #: Number of the node, from 0.
+    node: int
+    downtime_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """When nodes fail: those listed, and random ones when a mean time between failures is given."""
+
+    listed: tuple[NodeFailure, ...] = ()
+    #: Mean time between failures of one node (exponential, drawn from the run's seed); None: no random ones.
+    node_mtbf_s: float | None = None
+    #: How long a node that failed at random is down.
+    downtime_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptationCost:
+    """Seconds that a resize holds an application up, from the begin of its window to the commit.
+
+    latency = base + slope * (larger size - 2), which is 0 whenever both are, plus the time to move data:
+    the share of `Job.data_bytes` that changes hands between two layouts in equal blocks,
+    1 - smaller / larger, through the links of the smaller side.
+    """
+
+    expand_base_s: float = 0.0
+    expand_slope_s: float = 0.0
+    shrink_base_s: float = 0.0
+    shrink_slope_s: float = 0.0
+
+    def seconds(self, from_nodes: int, to_nodes: int, data_bytes: float, link_bytes_s: float | None) -> float:
+        """Time of a resize from `from_nodes` to `to_nodes`; `link_bytes_s` None moves data in no time."""
+        small, large = sorted((from_nodes, to_nodes))
+        base_s, slope_s = (
+            (self.expand_base_s, self.expand_slope_s)
+            if to_nodes > from_nodes
+            else (self.shrink_base_s, self.shrink_slope_s)
+        )
+        seconds = base_s + slope_s * max(0, large - 2)
+        if data_bytes and link_bytes_s and small:
+            seconds += data_bytes * (1 - small / large) / (small * link_bytes_s)
+        return seconds
+
+
+#: Nothing is lost in a resize.
+FREE = AdaptationCost()
+#: Linear fit of ours to the times published by Chadha (2019, section 7.5): 0.11 s from 1 to 2 nodes to
+#: 1.29 s from 15 to 16, and 0.05 s from 2 to 1 nodes to 2.25 s from 16 to 15.
+PUBLISHED = AdaptationCost(
+    expand_base_s=0.11, expand_slope_s=1.18 / 14, shrink_base_s=0.05, shrink_slope_s=2.20 / 14
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a simulation runs on."""
+
+    nodes: int
+    #: Bytes per second of one node's link; None: without limit.
+    link_bytes_s: float | None = None
+    #: Bytes per second of the shared file system; None: without limit.
+    file_system_bytes_s: float | None = None
+    failures: Failures = field(default_factory=Failures)
+    adaptation: AdaptationCost = FREE
+
+    def node_rate_bytes_s(self, io_nodes: int) -> float:
+        """Bytes per second that each of `io_nodes` nodes doing I/O gets; infinite without any limit."""
+        rate = float("inf") if self.link_bytes_s is None else self.link_bytes_s
+        if self.file_system_bytes_s is not None and io_nodes:
+            rate = min(rate, self.file_system_bytes_s / io_nodes)
+        return rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Settings of one run."""
+
+    #: Seed of everything random in the run (failures).
+    seed: int = 0
+    #: Ask the policy every so many seconds as well, while any job waits or runs; None: at events alone.
+    tick_s: float | None = None
+    #: Seconds from asking the policy to its answer being carried out; it is not asked meanwhile.
+    #: ``measured``: what `decide` really takes, so that the run is no function of its inputs any more.
+    decision_s: float | Literal["measured"] = 0.0
+    lock: Lock = "job"
+    #: Which nodes a job holds is followed: for node maps and for failures.
+    node_ids: bool = False
+    #: Build snapshots for every call, also where the policy has an incremental form.
+    snapshots: bool = False
+    #: Note the rate of the file system over time.
+    file_system_series: bool = False

@@ -1,0 +1,167 @@
+"""A workload: jobs, the machine they were made for, and where they come from.
+
+Rules of the file: no files here (see `sources`); every function returns a new workload.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dask_hpc.errors import WorkloadError
+from dask_hpc.sim.model.job import Job, SpeedUp
+from dask_hpc.sim.model.machine import Machine
+from dask_hpc_policies.jobs import constraints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Jobs in order of submission (equal times: in the order of the source)."""
+
+    name: str
+    jobs: tuple[Job, ...]
+    #: The machine to use when the user names none; None: not known.
+    machine: Machine | None = None
+    #: File or ``builtin:NAME``.
+    source: str = ""
+    #: Seed it was generated from; None for a recorded one.
+    seed: int | None = None
+    #: What the reader left out or changed, one counted sentence each.
+    notes: tuple[str, ...] = ()
+
+    def __deepcopy__(self, _: object) -> Workload:
+        return self
+
+
+def ordered(jobs: Iterable[Job]) -> tuple[Job, ...]:
+    """`jobs` by submission; jobs of one moment keep their order."""
+    return tuple(sorted(jobs, key=lambda job: job.submit_s))
+
+
+def fitted(workload: Workload, nodes: int, wide: Literal["drop", "clip", "refuse"] = "refuse") -> Workload:
+    """`workload` for a machine of `nodes` nodes.
+
+    Upper bounds beyond the machine are cut to it. A job that cannot run on so few nodes is left out
+    (``drop``), or needs as many nodes as there are, with its run time as it is (``clip``); either is counted
+    in the notes.
+
+    Raises
+    ------
+    WorkloadError
+        For a job that cannot run, with ``refuse``; or when no job is left.
+    """
+    jobs: list[Job] = []
+    changed = 0
+    for job in workload.jobs:
+        need = max(job.nodes or 0, job.min_nodes)
+        if need > nodes:
+            changed += 1
+            if wide == "refuse":
+                raise WorkloadError(
+                    f"{workload.source or workload.name}: job {job.id!r} needs {need} nodes, the machine has "
+                    f"{nodes}; take a larger --nodes, or --wide drop or clip"
+                )
+            if wide == "drop":
+                continue
+            job = replace(
+                job,
+                nodes=None if job.nodes is None else nodes,
+                min_nodes=min(job.min_nodes, nodes),
+                max_nodes=nodes,
+                reference_nodes=0 if job.program is not None or job.nodes is None else nodes,
+            )
+        elif job.max_nodes > nodes:
+            job = replace(
+                job, max_nodes=nodes, reference_nodes=job.reference_nodes or job.nodes or job.max_nodes
+            )
+        jobs.append(job)
+    if not jobs:
+        raise WorkloadError(f"{workload.source or workload.name}: no job fits on {nodes} nodes")
+    notes = workload.notes
+    if changed:
+        done = "left out" if wide == "drop" else f"clipped to {nodes}"
+        notes = (*notes, f"{changed} jobs wider than the machine {done}")
+    return replace(workload, jobs=tuple(jobs), notes=notes)
+
+
+def with_malleable_share(
+    workload: Workload,
+    share: float,
+    seed: int,
+    nodes: int,
+    *,
+    spread: float | None = None,
+    speed: SpeedUp | None = None,
+) -> Workload:
+    """`workload` with a share of its rigid jobs declared malleable.
+
+    Which ones is drawn from `seed`: the nearest whole number of jobs, each choice equally likely; the same
+    seed gives the same choice for every policy, and a larger share holds the jobs of a smaller one. They
+    start at the size they asked for.
+
+    Parameters
+    ----------
+    share
+        From 0 to 1, of the rigid jobs.
+    nodes
+        Size of the machine; no job may grow beyond it.
+    spread
+        Bounds of a job of n nodes: from n / spread to n * spread; None: from 1 to `nodes`. Both are moved
+        inwards to legal sizes under the job's constraint.
+    speed
+        Speed-up of the declared jobs; None: that of the source, which is linear unless it says otherwise.
+
+    Raises
+    ------
+    ValueError
+        When `share` is not from 0 to 1, or `spread` is below 1.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"malleable share {share!r} must be from 0 to 1")
+    if spread is not None and not 1 <= spread < float("inf"):
+        raise ValueError(f"spread {spread!r} must be at least 1")
+    rigid = [i for i, job in enumerate(workload.jobs) if job.kind == "rigid"]
+    order = random.Random(seed).sample(rigid, len(rigid))
+    chosen = order[: round(share * len(rigid))]
+    jobs = list(workload.jobs)
+    for i in chosen:
+        job = jobs[i]
+        low, high = _bounds(job, nodes, spread)
+        jobs[i] = replace(
+            job, kind="malleable", min_nodes=low, max_nodes=high, speed=job.speed if speed is None else speed
+        )
+    note = f"{len(chosen)} of {len(rigid)} rigid jobs declared malleable (seed {seed})"
+    return replace(workload, jobs=tuple(jobs), notes=(*workload.notes, note))
+
+
+def _bounds(job: Job, nodes: int, spread: float | None) -> tuple[int, int]:
+    """Smallest and largest legal size; both are the size itself when no other is legal."""
+    size = job.max_nodes
+    low = 1 if spread is None else math.ceil(size / spread)
+    high = max(size, nodes if spread is None else min(nodes, math.floor(size * spread)))
+    return (
+        constraints.smallest_at_least(job.constraint, low, size) or size,
+        constraints.largest_at_most(job.constraint, high, size) or size,
+    )
+
+
+def machine_for(workload: Workload, nodes: int | None, machine: Machine | None = None) -> Machine:
+    """The machine to run on: `machine`, else the workload's own, with `nodes` nodes when that is given.
+
+    Raises
+    ------
+    WorkloadError
+        When nothing says how many nodes there are.
+    """
+    base = machine or workload.machine
+    if base is None:
+        if nodes is None:
+            raise WorkloadError(
+                f"{workload.source or workload.name}: the workload does not say how many nodes its machine "
+                "has; give --nodes"
+            )
+        return Machine(nodes=nodes)
+    return base if nodes is None else replace(base, nodes=nodes)

@@ -1,0 +1,187 @@
+"""Plots of runs: node map, jobs over time, use of nodes, intensities, and several runs side by side.
+
+Needs matplotlib, the extra ``plot``; importing this module without it raises an ImportError.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from dask_hpc.errors import WorkloadError
+from dask_hpc.sim.results.series import utilization
+from dask_hpc.sim.results.tracking import intensity
+
+if TYPE_CHECKING:
+    from dask_hpc.sim.run import Result
+
+#: Told apart by readers who do not see all colours (Tol, 2021).
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
+#: Bars of a rate over time.
+_STRETCHES = 200
+#: Of a title that fits above a panel of `usage_figure`.
+_TITLE_CHARACTERS = 55
+#: Longest time, in seconds, that is drawn in a unit of so many seconds.
+_UNITS = (
+    (300.0, 1.0, "s"),
+    (3 * 3600.0, 60.0, "min"),
+    (3 * 86_400.0, 3600.0, "h"),
+    (math.inf, 86_400.0, "d"),
+)
+
+
+def run_figures(result: Result, folder: Path) -> list[str]:
+    """Write the plots of one run into `folder`; returns their names."""
+    figures = {"jobs.png": jobs_figure(result)}
+    if result.node_log:
+        figures["node_map.png"] = node_map_figure(result)
+    if tracked := list(intensity(result)):
+        figures["intensity.png"] = intensity_figure(result, tracked)
+    for name, figure in figures.items():
+        save(figure, folder / name)
+    return list(figures)
+
+
+def node_map_figure(result: Result) -> Figure:
+    """Nodes from bottom to top, time to the right, one colour a job."""
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.add_subplot()
+    for node, key, from_s, to_s in result.node_log:
+        axes.barh(node, to_s - from_s, left=from_s, height=1.0, color=COLOURS[key % len(COLOURS)])
+    axes.set(xlabel="time (s)", ylabel="node", title=f"{result.workload.name}, {result.policy['policy']}")
+    axes.set_ylim(-0.5, result.machine.nodes - 0.5)
+    return figure
+
+
+def jobs_figure(result: Result) -> Figure:
+    """Waiting and running time of every job above, nodes held below."""
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    for i, run in enumerate(result.runs):
+        if run.start_s is None or run.end_s is None:
+            continue
+        above.barh(i, run.start_s - run.submit_s, left=run.submit_s, height=0.8, color="#dddddd")
+        above.barh(i, run.end_s - run.start_s, left=run.start_s, height=0.8, color=COLOURS[0])
+    above.set(ylabel="job", title=f"{result.workload.name}, {result.policy['policy']}: waiting, running")
+    above.invert_yaxis()
+    steps = list(utilization(result))
+    below.step([step[0] for step in steps], [step[1] for step in steps], where="post", color=COLOURS[0])
+    below.set(xlabel="time (s)", ylabel="nodes held", ylim=(0, result.machine.nodes * 1.05))
+    return figure
+
+
+def intensity_figure(result: Result, tracked: Sequence[tuple[float, float, float]]) -> Figure:
+    """I/O intensity of the running mix and of the workload above (`intensity`), file-system use below."""
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    times = [step[0] for step in tracked]
+    running, whole = ([step[i] for step in tracked] for i in (1, 2))
+    above.step(times, running, where="post", color=COLOURS[0], label="running jobs")
+    above.step(times, whole, where="post", color=COLOURS[1], label="all jobs, waiting ones too")
+    above.set(ylabel="share of time in I/O", title=f"{result.workload.name}, {result.policy['policy']}")
+    above.legend()
+    if len(result.file_system) > 1:
+        edges, rates = _means(result.file_system)
+        below.stairs([rate / 1e9 for rate in rates], edges, fill=True, color=COLOURS[2])
+    below.set(xlabel="time (s)", ylabel="file system, mean (GB/s)")
+    return figure
+
+
+def _means(series: Sequence[tuple[float, float, float]]) -> tuple[list[float], list[float]]:
+    """Edges of equal stretches of time, and the mean rate in each: single transfers are too short to see."""
+    return _stretches([row[0] for row in series], [row[1] + row[2] for row in series])
+
+
+def _stretches(times: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Edges of equal stretches of time, and the mean in each of what has `values` from `times` on."""
+    summed = np.concatenate(([0.0], np.cumsum(np.array(values[:-1]) * np.diff(times))))
+    edges = np.linspace(times[0], times[-1], _STRETCHES + 1)
+    means = np.diff(np.interp(edges, times, summed)) / np.diff(edges)
+    return edges.tolist(), means.tolist()
+
+
+def usage_figure(results: Mapping[str, Result]) -> Figure:
+    """Nodes in use over time, from the first submission on: a panel for each run, by title, on common axes.
+
+    Where there are more changes than can be seen, means of equal stretches of time are drawn.
+    """
+    series = {title: list(utilization(result)) for title, result in results.items()}
+    longest_s = max((steps[-1][0] - steps[0][0] for steps in series.values() if steps), default=0.0)
+    unit_s, unit = next((in_s, name) for limit_s, in_s, name in _UNITS if longest_s <= limit_s)
+    figure = Figure(figsize=(5, 0.6 + len(results)), layout="constrained")
+    rows = figure.subplots(len(results), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for i, (axes, (title, result)) in enumerate(zip(rows, results.items(), strict=True)):
+        steps = series[title]
+        times = [(step[0] - steps[0][0]) / unit_s for step in steps]
+        held: list[float] = [step[1] for step in steps]
+        if len(times) > 2 * _STRETCHES:
+            times, held = _stretches(times, held)
+        else:
+            held = held[:-1]
+        if held:
+            axes.stairs(held, times, fill=True, color=COLOURS[i % len(COLOURS)])
+        axes.set_title(textwrap.fill(title, _TITLE_CHARACTERS), loc="left", fontsize="medium")
+        nodes = result.machine.nodes
+        axes.set(ylabel="nodes", ylim=(0, nodes * 1.05), yticks=(0, nodes))
+    rows[-1].set_xlabel(f"time ({unit})")
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """`figure` as the bytes of a PNG file."""
+    canvas: Any = FigureCanvasAgg(figure)
+    file = io.BytesIO()
+    canvas.print_figure(file, format="png", dpi=150)
+    return file.getvalue()
+
+
+def compare_figure(results: Sequence[tuple[str, Result]], path: Path) -> None:
+    """Write makespans, and waits and turnarounds as box plots, of several runs into `path`.
+
+    Raises
+    ------
+    WorkloadError
+        When the file cannot be written, or matplotlib does not know its kind.
+    """
+    names = [name for name, _ in results]
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    spans, waits, turnarounds = figure.subplots(1, 3)
+    spans.bar(names, [result.metrics(jobs=False)["makespan_s"] or 0.0 for _, result in results])
+    spans.set_title("makespan (s)")
+    for axes, title, attribute in (
+        (waits, "wait (s)", "wait_s"),
+        (turnarounds, "turnaround (s)", "turnaround_s"),
+    ):
+        values: list[list[float]] = [
+            [value for run in result.runs if (value := getattr(run, attribute)) is not None]
+            for _, result in results
+        ]
+        axes.boxplot(values, showmeans=True, showfliers=False)
+        axes.set_xticks(range(1, len(names) + 1), names)
+        axes.set_title(title)
+    for axes in (spans, waits, turnarounds):
+        axes.tick_params(axis="x", rotation=30)
+    save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write `figure` into `path`.
+
+    Raises
+    ------
+    WorkloadError
+        When the file cannot be written, or matplotlib does not know its kind.
+    """
+    canvas: Any = FigureCanvasAgg(figure)
+    try:
+        canvas.print_figure(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise WorkloadError(f"{path}: the figure cannot be written: {error}") from None

@@ -1,0 +1,1 @@
+"""Workloads by name, from files and from records of what has run."""

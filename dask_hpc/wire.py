@@ -1,0 +1,27 @@
+"""Names that the client's and the scheduler's side, and the workers, say to each other.
+
+Rules of the file: names alone, no behaviour; both sides import them from here.
+"""
+
+from __future__ import annotations
+
+#: Name of the RPC handler, and of the stream handlers that open, bind and close jobs.
+RPC = "hpc"
+OPEN = "hpc-open-job"
+BIND = "hpc-bind"
+CLOSE = "hpc-close-job"
+
+#: Name of the annotation that says which job a task belongs to.
+ANNOTATION = "hpc_job"
+#: Name of the annotation that says on which node of its job a task belongs.
+NODE_ANNOTATION = "hpc_node"
+
+
+def notice_topic(client: str) -> str:
+    """Name of the event topic on which a client gets notices."""
+    return f"hpc-notice-{client}"
+
+
+def producer_topic(client: str, job: str) -> str:
+    """Name of the event topic on which a client is told about the windows of one of its jobs."""
+    return f"{notice_topic(client)}-{job}"

@@ -1,0 +1,213 @@
+"""The agent of a worker: has it emptied before the batch system ends it.
+
+``dask worker --preload dask_hpc.agent --preload-nanny dask_hpc.agent tcp://...``, or in the configuration
+
+.. code-block:: yaml
+
+    distributed:
+      worker:
+        preload: [dask_hpc.agent]
+      nanny:
+        preload: [dask_hpc.agent]
+
+Before the end of the walltime, on a notice (SIGUSR1) and on SIGTERM, the scheduler is asked to let the
+worker finish what it executes and to move what only it holds. The scheduler needs dask_hpc, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from contextlib import suppress
+from typing import Any
+
+import psutil
+from distributed import Nanny
+from distributed.core import Status
+
+from dask_hpc.config import Settings, settings
+from dask_hpc.errors import DaskHPCError, InstallError
+from dask_hpc.slurm.commands import own_job_end_s, own_kill_wait_s
+
+# below distributed's own, so that what a worker says is in its log without further configuration
+logger = logging.getLogger("distributed.dask_hpc.agent")
+
+#: By how long before SIGKILL a worker has to be through.
+_BEFORE_KILL_S = 2.0
+#: How long the scheduler may take to answer a call.
+_CONNECT_S = 3.0
+#: Agents by their nanny or worker.
+_agents: dict[Any, Agent] = {}
+
+
+class Agent:
+    """Watches over one worker, from its nanny or from itself.
+
+    Parameters
+    ----------
+    server
+        The nanny, or a worker without one.
+    settings
+        How long before its end a worker is emptied.
+    """
+
+    def __init__(self, server: Any, settings: Settings) -> None:
+        self.server = server
+        self.settings = settings
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving = asyncio.Lock()
+        self._left = False
+
+    def start(self, ends_s: float | None) -> None:
+        """Watch for signals and, if it is known, for the end of the walltime (seconds since the epoch)."""
+        try:
+            # one process may have several nannies
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, notice_all)
+        except (RuntimeError, ValueError) as error:
+            # signals reach the main thread only, which a worker inside a program does not run in
+            logger.info("A notice by SIGUSR1 is not heard here: %s", error)
+        if not isinstance(self.server, Nanny):
+            logger.warning(
+                "This worker has no nanny: SIGTERM ends it at once, with all that only it holds. Start it "
+                "with a nanny; the end of the walltime and SIGUSR1 are served all the same."
+            )
+        if ends_s is not None:
+            self._spawn(self._wait_for_end(ends_s))
+        # a Slurm that is slow to answer does not keep the worker from starting
+        self._spawn(self._learn_kill_wait())
+
+    async def _learn_kill_wait(self) -> None:
+        self.kills_after(await own_kill_wait_s())
+
+    def kills_after(self, kill_wait_s: float | None) -> None:
+        """The batch system kills so many seconds after SIGTERM; None: nobody knows."""
+        if kill_wait_s is None or self.settings.kill_delay_s <= kill_wait_s - _BEFORE_KILL_S:
+            return
+        within_s = max(kill_wait_s / 2, kill_wait_s - _BEFORE_KILL_S)
+        logger.warning(
+            "Slurm kills %.0f s after SIGTERM (KillWait), hpc.kill-delay is %.0f s: %.1f s are counted on",
+            kill_wait_s,
+            self.settings.kill_delay_s,
+            within_s,
+        )
+        self.settings = self.settings.updated(kill_delay_s=within_s)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def leave(self, within_s: float, why: str) -> None:
+        """Have the worker emptied in at most `within_s` seconds; once is enough."""
+        async with self._leaving:
+            address = await self._started(deadline_s := time.monotonic() + within_s)
+            if self._left or address is None:
+                return
+            within_s = max(0.0, deadline_s - time.monotonic())
+            try:
+                answer = await asyncio.wait_for(self._ask(address, within_s, why), within_s + 1.0)
+            except (TimeoutError, OSError, DaskHPCError) as error:
+                logger.warning("Worker %s was not emptied (%s): %s", address, why, str(error) or repr(error))
+                return
+            self._left = True
+            spilled = answer.pop("spilled", [])
+            left = {what: keys for what, keys in answer.items() if keys}
+            if spilled:
+                logger.info("Worker %s leaves %d results on disk: they come back", address, len(spilled))
+            if left:
+                logger.warning("Worker %s leaves (%s) and leaves behind: %s", address, why, left)
+            else:
+                logger.info("Worker %s leaves (%s); nothing is lost", address, why)
+
+    async def _started(self, deadline_s: float) -> str | None:
+        """Address of the worker, waited for while it is starting; None when there is none."""
+        server = self.server
+        if not isinstance(server, Nanny):
+            return str(server.address)
+        # it may be in the scheduler already, and its nanny does not know yet
+        while server.process is not None and server.process.status == Status.starting:
+            if time.monotonic() > deadline_s:
+                return None
+            await asyncio.sleep(0.05)
+        running = server.process is not None and server.process.status == Status.running
+        return server.worker_address if running else None
+
+    async def _ask(self, address: str, within_s: float, why: str) -> dict[str, list[str]]:
+        pool, scheduler = self.server.rpc, self.server.scheduler.addr
+        # a scheduler that has gone is no reason to stay for long
+        pool.reuse(scheduler, await asyncio.wait_for(pool.connect(scheduler), _CONNECT_S))
+        arguments = {"worker": address, "within_s": within_s, "reason": why}
+        answer = await self.server.scheduler.hpc(method="depart", arguments=arguments)
+        if answer is None:
+            raise InstallError("the scheduler has no dask_hpc; install it there (--preload dask_hpc.preload)")
+        if "error" in answer:
+            raise DaskHPCError(answer["error"][1])
+        result: dict[str, list[str]] = answer["result"]
+        return result
+
+    async def _wait_for_end(self, ends_s: float) -> None:
+        margin_s, notice_s = self.settings.walltime_margin_s, self.settings.walltime_notice_s
+        left_s = ends_s - margin_s - time.time()
+        if left_s < notice_s:
+            logger.warning(
+                "The walltime ends in %.0f s: less than hpc.walltime.notice (%.0f s) and hpc.walltime.margin "
+                "(%.0f s) together; the worker takes tasks for half of that time only",
+                left_s + margin_s,
+                notice_s,
+                margin_s,
+            )
+            notice_s = max(0.0, left_s) / 2
+        await asyncio.sleep(max(0.0, left_s - notice_s))
+        await self.leave(max(0.0, ends_s - margin_s - time.time()), "its walltime ends")
+
+    def noticed(self) -> None:
+        """The batch system has said that the end is near."""
+        self._spawn(self.leave(self.settings.walltime_notice_s, "notice by SIGUSR1"))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def notice_all() -> None:
+    """The batch system has said that the end of this process is near."""
+    for agent in list(_agents.values()):
+        agent.noticed()
+
+
+async def dask_setup(server: Any) -> None:
+    """Start the agent of a nanny, or of a worker without one."""
+    if not isinstance(server, Nanny) and getattr(server, "nanny", None):
+        # its nanny has an agent, and decides when it ends; batch systems signal every process of a job
+        with suppress(ValueError):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        return
+    agent = _agents[server] = Agent(server, settings())
+    agent.start(walltime_end_s(agent.settings.walltime_limit_s, await own_job_end_s()))
+
+
+def walltime_end_s(limit_s: float | None, job_end_s: float | None) -> float | None:
+    """When the walltime of this process ends, in seconds since the epoch; None: not known.
+
+    Parameters
+    ----------
+    limit_s
+        How long it may run (``hpc.walltime.limit``).
+    job_end_s
+        When its batch job ends. The earlier of both counts.
+    """
+    ends_s = [] if limit_s is None else [psutil.Process().create_time() + limit_s]
+    return min(ends_s if job_end_s is None else [*ends_s, job_end_s], default=None)
+
+
+async def dask_teardown(server: Any) -> None:
+    """Before the worker is ended, by SIGTERM or otherwise, empty it if there is anything left."""
+    agent = _agents.pop(server, None)
+    if agent is not None:
+        if isinstance(server, Nanny):
+            await agent.leave(agent.settings.kill_delay_s, "it is being ended")
+        agent.stop()

@@ -1,0 +1,1 @@
+"""Several policies as one: merged, guarded."""

@@ -1,0 +1,1 @@
+"""Jobs as users ask for them: sizes, constraints, batch scripts, estimates."""

@@ -1,0 +1,1 @@
+"""Rules that know the load on the file system."""

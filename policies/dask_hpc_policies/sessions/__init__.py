@@ -1,0 +1,1 @@
+"""Policies that keep what they know between calls: the same decisions, faster."""

@@ -1,0 +1,1 @@
+"""The explorer's state: workload, machine, policies to compare."""

@@ -1,0 +1,200 @@
+"""Several policies on one workload: what is run, how the runs are called, what came out.
+
+Rules of the file: no widget. `run` is made for a thread beside the kernel's loop: all that takes long, the
+markup of the outcome and its figure among it, is done there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dask_hpc.sim import Options, Result, Workload, simulate
+from dask_hpc.sim.model.machine import Machine
+from dask_hpc.sim.workloads.prepare import prepare
+from dask_hpc_policies import registry
+from dask_hpc_policies.wording import counted
+from dask_hpc_widgets import comparison
+from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.base.markup import escape
+from dask_hpc_widgets.forms.workload_model import GENERATORS, SETTINGS
+
+#: Told the share that is done, 0 to 1; what it raises ends the run.
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be run."""
+
+    #: As `dask_hpc.sim.workloads.prepare.prepare` takes it, by name.
+    workload: Mapping[str, Any]
+    #: Specifications by title, in order; the first is the measure of the others.
+    policies: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a plan."""
+
+    plan: Plan
+    #: Runs by the title of their policy.
+    runs: Mapping[str, Result]
+    #: All of it as markup.
+    html: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The runs as plain JSON data, as ``dask hpc compare --json`` prints them, with their jobs."""
+        return {
+            "schema": 1,
+            "kind": "comparison",
+            "runs": [{"label": label, **result.to_json()} for label, result in self.runs.items()],
+        }
+
+
+def read(plan: Plan) -> str:
+    """Read or generate the workload alone; gives what it is, in sentences.
+
+    Raises
+    ------
+    WorkloadError
+        As `run`.
+    """
+    workload, machine = prepare(**plan.workload)
+    return " ".join([about(workload, machine), *(f"{note.rstrip('.')}." for note in workload.notes)])
+
+
+def run(plan: Plan, progress: Progress = lambda share: None) -> Outcome:
+    """Read or generate the workload and run every policy on it.
+
+    Raises
+    ------
+    WorkloadError
+        When the workload cannot be read or a job of it cannot run; no policy has run then.
+    SimulationError
+        When a policy goes round in circles.
+    """
+    workload, machine = prepare(**plan.workload)
+    options = Options(seed=plan.workload["seed"])
+    runs: dict[str, Result] = {}
+    for name, spec in plan.policies.items():
+        done = len(runs)
+
+        def told(ended: int, done: int = done) -> None:
+            progress((done + min(1.0, ended / len(workload.jobs))) / len(plan.policies))
+
+        told(0)
+        runs[name] = simulate(workload, spec, machine=machine, options=options, progress=told)
+    progress(1.0)
+    return Outcome(plan=plan, runs=runs, html=_html(runs))
+
+
+def about(workload: Workload, machine: Machine) -> str:
+    """A workload and its machine in a sentence."""
+    jobs = workload.jobs
+    resizable = sum(job.kind in ("malleable", "evolving") for job in jobs)
+    can = f"{resizable or 'none'} of them can"
+    # jobs are in order of submission
+    within = f"submitted within {markup.seconds(jobs[-1].submit_s - jobs[0].submit_s)}"
+    return (
+        f"{workload.name}: {counted(len(jobs), 'job')}, {can} change size while they run, {within}; "
+        f"a machine of {counted(machine.nodes, 'node')}."
+    )
+
+
+def save(outcome: Outcome, path: str | Path, *, replace: bool = False) -> str:
+    """Write `outcome` as JSON; gives the path that was written.
+
+    The file is written whole or not at all.
+
+    Raises
+    ------
+    ValueError
+        When the name does not end in ``.json``, or there is such a file and it is not to be replaced.
+    OSError
+        When it cannot be written.
+    """
+    text = str(path).strip()
+    if not text.lower().endswith(".json"):
+        raise ValueError(f"results file is {text!r}: give it a name that ends in .json")
+    file = Path(text).expanduser()
+    if not replace and file.exists():
+        raise ValueError(f"{text} is there already: tick 'Replace the file', or give another name")
+    data = json.dumps(outcome.to_json(), indent=1, allow_nan=False)
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    try:
+        part.write_text(data + "\n", encoding="utf-8")
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+    return text
+
+
+def chosen(plan: Plan) -> str:
+    """What is to be run, as a table."""
+    source, options = str(plan.workload["source"]), plan.workload["options"]
+    generator = GENERATORS.get(source.removeprefix("builtin:"))
+    rows = [("Workload", source)]
+    for declared, values in ((generator.options if generator else (), options), (SETTINGS, plan.workload)):
+        given = [one for one in declared if values.get(one.name) is not None or one.none_ok]
+        rows += [(one.label or one.name, one.format(values[one.name])) for one in given]
+    for number, (name, spec) in enumerate(plan.policies.items(), start=1):
+        policy = registry.create(spec)
+        values = getattr(policy, "params", {})
+        pairs = ", ".join(
+            f"{one.label or one.name} {one.format(values[one.name])}"
+            for one in getattr(policy, "parameters", ())
+            if one.name in values
+        )
+        rows.append((f"Policy {number}", f"{name}: {pairs}" if pairs else name))
+    cells = [[escape(label), escape(text)] for label, text in rows]
+    return markup.table((("What", False), ("Chosen", False)), cells, "What is chosen")
+
+
+def _html(runs: Mapping[str, Result]) -> str:
+    first = next(iter(runs.values()))
+    notes = comparison.any_note(list(runs.values()))
+    refused = [
+        f"{name}: {counted(one.counts.refused, 'action')} could not be carried out."
+        for name, one in runs.items()
+        if one.counts.refused
+    ]
+    return "".join(
+        [
+            "<h3>Results</h3>",
+            markup.soft(about(first.workload, first.machine)),
+            comparison.metrics(runs),
+            _figure(runs),
+            comparison.jobs(runs, {}),
+            *map(markup.soft, [*notes, *refused]),
+        ]
+    )
+
+
+def _figure(runs: Mapping[str, Result]) -> str:
+    """Nodes in use over time, with the same in words; a hint where it cannot be drawn."""
+    try:
+        from dask_hpc.sim.results import plots
+    except ImportError:
+        return markup.soft("There is no figure: it needs matplotlib, pip install 'dask-hpc[plot]'.")
+    data = base64.b64encode(plots.png(plots.usage_figure(runs))).decode("ascii")
+    return (
+        f'<img style="width: 100%; max-width: 36rem; height: auto" alt="{escape(_words(runs))}" '
+        f'src="data:image/png;base64,{data}">'
+    )
+
+
+def _words(runs: Mapping[str, Result]) -> str:
+    """What the figure shows, for those who do not see it."""
+    nodes = next(iter(runs.values())).machine.nodes
+    said = []
+    for name, result in runs.items():
+        found = result.metrics(jobs=False)
+        used = "" if found["utilization"] is None else f"{found['utilization'] * nodes:.3g} on average"
+        said.append(f"{name}: {used} for {markup.seconds(found['makespan_s'])}")
+    return f"Nodes in use over time, of {nodes}. {'; '.join(said)}."

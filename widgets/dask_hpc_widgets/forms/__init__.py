@@ -1,0 +1,1 @@
+"""Forms made from what is declared, and the models behind them."""

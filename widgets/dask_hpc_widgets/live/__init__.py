@@ -1,0 +1,1 @@
+"""What the panel does to a running cluster: tuning, effects, what-if."""

@@ -1,0 +1,48 @@
+"""What the panel asks a cluster. The one module of the package that calls the runtime's coroutines.
+
+Each runs in the loop of the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dask_hpc.client.runtime import Runtime
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_widgets.views import Picture
+
+#: Ended jobs and decisions of a picture.
+_ENDED, _DECISIONS = 12, 30
+
+
+async def picture(runtime: Runtime) -> Picture:
+    """What is shown over and over."""
+    found = await runtime.channel.ask("picture", ended=_ENDED, decisions=_DECISIONS)
+    return Picture(**found)
+
+
+class State(NamedTuple):
+    """What a change or a simulation goes on from, of one moment."""
+
+    view: ClusterSnapshot
+    #: As `Runtime.jobs` gives them.
+    rows: list[dict[str, Any]]
+    #: The policy that runs, as `Runtime.status` gives it.
+    running: dict[str, Any]
+
+
+async def state(runtime: Runtime) -> State:
+    """What a change or a simulation goes on from."""
+    view, found = await asyncio.gather(
+        runtime.ask_snapshot(), runtime.channel.ask("picture", ended=0, decisions=0)
+    )
+    return State(view, found["jobs"], found["status"]["policy"])
+
+
+async def update(runtime: Runtime, policy: Mapping[str, Any]) -> dict[str, Any]:
+    """Have the cluster decide by `policy`, a specification; gives what it says it runs."""
+    status = await runtime.ask_update(dict(policy), {})
+    found: dict[str, Any] = status["policy"]
+    return found

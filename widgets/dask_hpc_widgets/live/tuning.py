@@ -1,0 +1,337 @@
+"""Tune: the policy form with Simulate, Apply and Revert.
+
+Rules of the file: decides nothing about policies; the model, `effect` and `what_if` do. Nothing reaches the
+cluster that the model has not found valid, and no job loses nodes before a person has agreed to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ipywidgets as widgets
+
+from dask_hpc.client.runtime import Runtime
+from dask_hpc.errors import DaskHPCError
+from dask_hpc_policies.params import Duration, ParameterError
+from dask_hpc_widgets.base import background, markup
+from dask_hpc_widgets.base.link import Link
+from dask_hpc_widgets.forms.fields import PolicyForm
+from dask_hpc_widgets.forms.model import Change, PolicyModel, changes, is_custom, title
+from dask_hpc_widgets.live import questions
+from dask_hpc_widgets.live.effect import Effect, effect
+from dask_hpc_widgets.live.what_if import WhatIf, what_if
+
+_FULL = {"width": "auto"}
+_WRAP = {"width": "auto", "flex_flow": "row wrap"}
+#: For Simulate alone: how long a job takes of which nothing is known.
+_ASSUMED = Duration("Unknown jobs take", 600.0, lo=0.001, hi=86_400.0 * 365, label="Unknown jobs take")
+
+
+class Tuning:
+    """The part of the panel that changes things.
+
+    Parameters
+    ----------
+    runtime, link
+        Of the cluster.
+    model
+        What is edited.
+    """
+
+    def __init__(self, runtime: Runtime, link: Link, model: PolicyModel) -> None:
+        self._runtime, self._link, self.model = runtime, link, model
+        self.form = PolicyForm(model, self._edited)
+        self.simulate = _button(
+            "Simulate",
+            "Predict what these settings would do from the present state; nothing is changed",
+        )
+        self.apply = _button(
+            "Apply to cluster", "Have the cluster decide so; asks before a job loses nodes", "primary"
+        )
+        self.revert = _button("Revert", "Take the last Apply back; asks before a job loses nodes")
+        self.assumed = widgets.Text(
+            value=_ASSUMED.format(_ASSUMED.default),
+            description=_ASSUMED.label,
+            tooltip=f"Simulate takes this for jobs of which nothing is known. Allowed: {_ASSUMED.allowed}.",
+            style={"description_width": "13rem"},
+            layout={"width": "auto", "max_width": "25rem"},
+        )
+        #: What came of the last click.
+        self.says = widgets.HTML(layout=_FULL)
+        self.go = _button("Go ahead", "Apply, although jobs lose nodes", "warning")
+        self.cancel = _button("Cancel", "Change nothing")
+        self._question = widgets.HBox([self.go, self.cancel], layout={**_WRAP, "display": "none"})
+        self.progress = widgets.FloatProgress(
+            max=1.0, description="Simulating", style={"description_width": "initial"}
+        )
+        self.stop = _button("Stop", "End the simulation")
+        self._running = widgets.HBox([self.progress, self.stop], layout={**_WRAP, "display": "none"})
+        self.predicted = widgets.HTML(layout=_FULL)
+        buttons = widgets.HBox([self.simulate, self.apply, self.revert], layout=_WRAP)
+        self.box = widgets.VBox(
+            [self.form.box, self.assumed, buttons, self.says, self._question, self._running, self.predicted],
+            layout=_FULL,
+        )
+        self.simulate.on_click(lambda _: self._simulate())
+        self.apply.on_click(lambda _: self._apply())
+        self.revert.on_click(lambda _: self._revert())
+        self.assumed.observe(lambda _: self._edited(), names="value")
+        self.stop.on_click(lambda _: self._work.cancel() if self._work else None)
+        self.go.on_click(lambda _: self._answer(True))
+        self.cancel.on_click(lambda _: self._answer(False))
+        self._busy = False
+        self._agree: Callable[[], None] | None = None
+        self._work: background.Work | None = None
+        self._found: WhatIf | None = None
+        self._stale = False
+        self._enable()
+
+    def report(self, running: Mapping[str, Any]) -> None:
+        """Take what the cluster says it runs."""
+        # what is under way here is told when it is done
+        if not self._busy:
+            self._report(running)
+
+    def _report(self, running: Mapping[str, Any]) -> None:
+        if self.model.report(running):
+            # what was asked was about another policy
+            self._answer(False)
+            self.form.refresh()
+            self._say(markup.soft(f"The cluster decides by {title(running)} now; it was not changed here."))
+            self._enable()
+
+    def summary(self) -> str:
+        """What is chosen here and what was predicted, as markup for a page without widgets."""
+        try:
+            difference = _difference(self.model.changes()) or markup.soft("The settings are those that run.")
+        except ValueError as error:
+            difference = markup.alert(str(error))
+        return difference + ("" if self._found is None else self._found.html())
+
+    def close(self) -> None:
+        """End what is under way."""
+        if self._work is not None:
+            self._work.cancel()
+        self._agree = None
+
+    # --------------------------------------------------------------- clicks
+
+    def _edited(self) -> None:
+        self._answer(False)
+        if self._found is not None and not self._stale:
+            self._stale = True
+            stale = markup.soft("The settings have changed since: simulate again to see their effect.")
+            self.predicted.value = markup.part(stale, self._found.html())
+        self._enable()
+
+    def _enable(self) -> None:
+        valid = not self.model.errors
+        self.simulate.disabled = self._busy or not valid
+        self.apply.disabled = self._busy or not valid
+        self.revert.disabled = self._busy or self.model.previous is None
+        self.go.disabled = self._busy
+
+    def _set_busy(self, busy: bool) -> None:
+        self._busy = busy
+        self._enable()
+
+    def _say(self, *pieces: str) -> None:
+        self.says.value = markup.part(f'<div role="status">{"".join(pieces)}</div>')
+
+    # ------------------------------------------------------- apply and revert
+
+    def _apply(self) -> None:
+        if self._busy or self.model.errors:
+            return
+        self._answer(False)
+        self._change(self.model.spec(), "Applied", self._applied)
+
+    def _applied(self, running: Mapping[str, Any]) -> None:
+        self.model.applied(running)
+        self.form.follow()
+
+    def _revert(self) -> None:
+        spec = self.model.previous
+        if self._busy or spec is None:
+            return
+        self._answer(False)
+        self._change(spec, "Reverted", self._reverted)
+
+    def _reverted(self, running: Mapping[str, Any]) -> None:
+        self.model.reverted(running)
+        self.form.follow()
+
+    def _change(
+        self,
+        spec: Mapping[str, Any],
+        word: str,
+        done: Callable[[Mapping[str, Any]], None],
+        agreed: Effect | None = None,
+    ) -> None:
+        """Have the cluster run `spec`, once it is known what that does at once and a person has agreed."""
+
+        def seen(answer: Any) -> None:
+            if isinstance(answer, Exception):
+                self._set_busy(False)
+                self._say(markup.alert(f"nothing was changed: {answer}"))
+                return
+            # beside the loop: a policy is the user's code and may take its time
+            self._work = background.Work(
+                lambda _: effect(spec, answer.view),
+                self._progressed,
+                lambda now: decided(answer.running, now),
+            )
+
+        def decided(running: Mapping[str, Any], now: Any) -> None:
+            self._work = None
+            if self._link.closed:
+                return
+            self._set_busy(False)
+            self._report(running)
+            found = changes(self.model.running, spec)
+            if isinstance(now, Exception):
+                self._say(markup.alert(f"nothing was changed: {type(now).__name__}: {now}"))
+            elif done == self._reverted and self.model.previous != spec:
+                self._say(markup.soft("Nothing to take back: the policy was changed elsewhere meanwhile."))
+            elif not found:
+                self._say(markup.soft("Nothing to apply: the cluster runs just these settings."))
+            elif now.failure:
+                stays = title(self.model.running)
+                told = f"{title(spec)} fails on the present state: {now.failure}. {stays} stays."
+                self._say(markup.alert(told))
+            elif (asked := _asked(now, self.model.running, agreed)) and not (agreed and now.within(agreed)):
+                self._ask(_difference(found), asked, _list(now.gives))
+                self._agree = lambda: self._change(spec, word, done, now)
+            else:
+                self._set_busy(True)
+                self._say(markup.soft("Waiting for the scheduler to change the policy."))
+                self._link.ask(
+                    lambda: questions.update(self._runtime, spec),
+                    lambda answer: changed(answer, found, now),
+                    patient=True,
+                )
+
+        def changed(answer: Any, found: tuple[Change, ...], now: Effect) -> None:
+            self._set_busy(False)
+            if isinstance(answer, Exception):
+                refused = isinstance(answer, (ValueError, DaskHPCError))
+                what = "nothing was changed" if refused else "whether the policy was changed is not known"
+                self._say(markup.alert(f"{what}: {answer}"))
+                return
+            done(answer)
+            self._enable()
+            sentences = [loss.text for loss in now.takes] + list(now.gives)
+            at_once = _list(sentences) if sentences else markup.soft("No job changes at once.")
+            stays = "Nodes that jobs have got or given up since stay so until the policy decides otherwise."
+            after = markup.soft(stays) if done == self._reverted else ""
+            self._say(f"<p><strong>{word}.</strong></p>", _difference(found), at_once, after)
+
+        self._set_busy(True)
+        self._link.ask(lambda: questions.state(self._runtime), seen)
+
+    def _ask(self, *pieces: str) -> None:
+        self._say(*pieces)
+        self._question.layout.display = "flex"
+
+    def _answer(self, yes: bool) -> None:
+        agree, self._agree = self._agree, None
+        if agree is None:
+            return
+        if yes and self._busy:
+            self._agree = agree
+            return
+        self._question.layout.display = "none"
+        if yes:
+            agree()
+        else:
+            self._say(markup.soft("Nothing was changed."))
+
+    # --------------------------------------------------------------- simulate
+
+    def _simulate(self) -> None:
+        if self._busy or self.model.errors:
+            return
+        self._answer(False)
+        try:
+            assumed_s = float(_ASSUMED.validate(self.assumed.value))
+        except ParameterError as error:
+            self._say(markup.alert(f"not simulated: {error}"))
+            return
+        chosen = self.model.spec()
+
+        def seen(answer: Any) -> None:
+            if isinstance(answer, Exception):
+                self._predicted(answer)
+                return
+            view, rows, present = answer
+            self._report(present)
+            self.progress.value = 0.0
+            self._running.layout.display = "flex"
+            self._work = background.Work(
+                lambda progress: what_if(view, rows, present, chosen, assumed_s, progress),
+                self._progressed,
+                self._predicted,
+            )
+
+        self._set_busy(True)
+        self._link.ask(lambda: questions.state(self._runtime), seen)
+
+    def _progressed(self, share: float) -> None:
+        if not self._link.closed:
+            self.progress.value = share
+
+    def _predicted(self, outcome: Any) -> None:
+        if self._link.closed:
+            return
+        self._work = None
+        self._running.layout.display = "none"
+        self._set_busy(False)
+        if isinstance(outcome, background.Cancelled):
+            self._say(markup.soft("The simulation was stopped."))
+        elif isinstance(outcome, Exception):
+            known = isinstance(outcome, (ValueError, DaskHPCError))
+            error = str(outcome) if known else f"{type(outcome).__name__}: {outcome}"
+            self._say(markup.alert(f"not simulated with {title(self.model.spec())}: {error}"))
+        else:
+            self._found, self._stale = outcome, False
+            self._say(markup.soft("Simulated; the cluster was not touched."))
+            self.predicted.value = markup.part(outcome.html())
+
+
+def _button(label: str, tooltip: str, style: str = "") -> Any:
+    return widgets.Button(
+        description=label, tooltip=tooltip, button_style=style, layout={"width": "auto", "min_width": "8rem"}
+    )
+
+
+def _difference(found: tuple[Change, ...]) -> str:
+    """A table of what changes; empty when nothing does."""
+    if not found:
+        return ""
+    rows = [
+        [markup.escape(text or "not there") for text in (change.label, change.before, change.after)]
+        for change in found
+    ]
+    columns = (("Setting", False), ("Runs", False), ("Chosen", False))
+    return markup.table(columns, rows, "What is changed")
+
+
+def _asked(now: Effect, running: Mapping[str, Any], agreed: Effect | None) -> str:
+    """What a person is asked before a change, as markup; empty when nothing is lost by it."""
+    pieces = []
+    if is_custom(running):
+        pieces.append(f"{title(running)} is an object that only the cluster has and cannot be brought back.")
+    if now.takes:
+        jobs = "A job loses" if len(now.takes) == 1 else f"{len(now.takes)} jobs lose"
+        pieces.append(f"{jobs} nodes at once.")
+    if not pieces:
+        return ""
+    again = "The cluster has changed meanwhile. " if agreed else ""
+    text = markup.escape(f"{again}{' '.join(pieces)} Go ahead?")
+    return f"<p><strong>{text}</strong></p>{_list([loss.text for loss in now.takes])}"
+
+
+def _list(sentences: Any) -> str:
+    items = "".join(f"<li>{markup.escape(text)}</li>" for text in sentences)
+    return f"<ul>{items}</ul>" if items else ""

@@ -1,0 +1,104 @@
+"""What would come of another policy, from the present state of a cluster on, beside what comes of this one.
+
+Rules of the file: a snapshot and specifications in, runs of the simulator and markup out. No widget, no
+cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dask_hpc.sim.learned import Knowledge, learn
+from dask_hpc.sim.run import Result
+from dask_hpc.sim.what_if import simulate_from
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.wording import counted
+from dask_hpc_widgets import comparison
+from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.forms.model import is_custom, title
+
+#: Told the share that is done, 0 to 1; what it raises ends the run.
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """The outcome: runs by the title of their policy, the present one first; what is known of each job."""
+
+    runs: Mapping[str, Result]
+    knowledge: tuple[Knowledge, ...]
+    #: Sentences.
+    notes: tuple[str, ...] = ()
+
+    def html(self) -> str:
+        """What came out, as markup."""
+        about = {one.job: f"{one.confidence}: {one.text}" for one in self.knowledge}
+        poor = sum(one.confidence == "poor" for one in self.knowledge)
+        sure = f"{len(about) - poor} of {len(about)} jobs have run times learned from this cluster"
+        sure += f"; of {poor} little is known, so take their ends for a guess" if poor else ""
+        return "".join(
+            [
+                "<h3>Predicted effect</h3>",
+                markup.soft(f"From now to the end of all jobs of now; {sure}."),
+                comparison.metrics(self.runs),
+                comparison.jobs(self.runs, about),
+                *map(markup.soft, self.notes),
+            ]
+        )
+
+
+def what_if(
+    view: ClusterSnapshot,
+    rows: Sequence[Mapping[str, Any]],
+    present: Mapping[str, Any],
+    chosen: Mapping[str, Any],
+    assumed_s: float,
+    progress: Progress = lambda share: None,
+) -> WhatIf:
+    """Run the simulator from the state `view` with both policies.
+
+    Parameters
+    ----------
+    view, rows
+        What ``Runtime.snapshot`` and ``Runtime.jobs`` give at one moment.
+    present, chosen
+        Specifications (`registry.spec_of`). A present policy that is an object of the user's is not run.
+    assumed_s
+        How long a job takes of which nothing is known.
+
+    Raises
+    ------
+    WorkloadError
+        When there is no job or no node to go on from.
+    SimulationError
+        When a policy goes round in circles.
+    ValueError
+        When `assumed_s` is not above 0.
+    """
+    learned, knowledge = learn(view, rows, assumed_s)
+    notes = []
+    plain = next((job for job in view.jobs if job.is_default), None)
+    if plain is not None:
+        notes.append(
+            f"Plain work (no job) is left out, with the {counted(plain.nodes)} that it uses: "
+            f"{counted(plain.unfinished_tasks, 'task')} of it are left."
+        )
+    specs = {}
+    if is_custom(present):
+        notes.append(f"{title(present)} is known to the cluster alone: it cannot be simulated here.")
+    else:
+        specs[f"{title(present)}, as it runs"] = present
+    specs[f"{title(chosen)}, as chosen"] = chosen
+    count = max(1, len(knowledge))
+    runs: dict[str, Result] = {}
+    for name, spec in specs.items():
+        done = len(runs)
+
+        def told(ended: int, done: int = done) -> None:
+            progress((done + min(1.0, ended / count)) / len(specs))
+
+        told(0)
+        runs[name] = simulate_from(learned, spec, progress=told, name="this cluster")
+    return WhatIf(runs=runs, knowledge=knowledge, notes=tuple(notes))
