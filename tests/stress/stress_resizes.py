@@ -227,7 +227,7 @@ class Resizes:
         records = self.engine.state.records
         held, before = set(self.engine.state.jobs.find(winner.id).nodes), len(records)
         accepted, refused = self.engine.controller.act(actions, "request")
-        outcomes = [await self.engine.rounds.outcome(id) for _, id in accepted] + refused
+        outcomes = [await self.engine.rounds.outcomes.wait(id) for _, id in accepted] + refused
         if len(accepted) == 2:
             self.report.counts["rounds that shrink and grow"] += 1
             self._order(list(records)[before:], loser.id, winner.id, held)
@@ -318,7 +318,7 @@ async def _run(seed: int, changes: int) -> Report:
             await run.run(changes)
         except Exception as error:
             run.fault(f"the run failed: {error!r}")
-        records = (run.engine.header(), *run.engine.state.records)
+        records = (run.engine.tracing.header(), *run.engine.state.records)
         report.faults += invariants.trace([encode_line(record) for record in records])
         report.faults += invariants.feed(run.engine.controller.decisions)
         report.faults += made.faults

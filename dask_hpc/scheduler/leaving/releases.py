@@ -18,7 +18,7 @@ from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import data, reads
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
-from dask_hpc_policies.decision import Reason, ReasonCode
+from dask_hpc_policies.decision import Action, Reason, ReasonCode
 from dask_hpc_policies.jobs.constraints import largest_at_most
 from dask_hpc_policies.wording import counted
 
@@ -138,17 +138,14 @@ class Releases:
     def _is_among(self, node: Node, names: Collection[str] | None) -> bool:
         return names is None or all(str(name) in names for name in self._names(node))
 
+    def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
+        """Why a node must stay: the user says so."""
+        pinned = self._pinned(subject) if isinstance(subject, Node) else None
+        return None if pinned is None else Reason(ReasonCode.KEPT, pinned)
+
     def _veto(self, node: Node) -> str | None:
-        """Why the node must stay: the user or a plugin of theirs says so, or an actor lives there."""
-        if (pinned := self._pinned(node)) is not None:
-            return pinned
-        scheduler = self.scheduler
-        workers = [scheduler.workers[address] for address in node.workers]
-        actors = [key for ws in workers for key in reads.actors_on(scheduler, ws.address)]
-        if actors:
-            return f"actor {actors[0]!r} lives there (scale(force=True) moves or ends it)"
-        by = reads.vetoed_by(scheduler, workers)
-        return f"plugin {by!r} keeps it (valid_workers_downscaling)" if by is not None else None
+        why = self.engine.parts.veto(node, None)
+        return None if why is None else why.text
 
     def _pinned(self, node: Node) -> str | None:
         pinned = [name for name in self._names(node) if str(name) in self.pinned]
