@@ -88,5 +88,5 @@ async def _bootstrap(
             await service.update(policy, pickled, parameters)
     except Exception:
         if not was_there:
-            await service.leave()
+            await service.detach()
         raise

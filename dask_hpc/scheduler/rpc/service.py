@@ -208,10 +208,10 @@ class Service:
     async def uninstall(self, client: str) -> dict[str, Any]:
         """Cancel nothing, hand every task back to stock scheduling, and leave; `client` hears no more."""
         self.scheduler.unsubscribe_topic(wire.notice_topic(client), client)
-        await self.leave()
+        await self.detach()
         return {"uninstalled": True}
 
-    async def leave(self) -> None:
+    async def detach(self) -> None:
         """Take everything of ours out of the scheduler; what runs goes on as plain Dask work."""
         self.engine.parts.unwrap()
         self.panels.remove()

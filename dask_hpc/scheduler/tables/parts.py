@@ -9,6 +9,7 @@ and installing the runtime makes one of each.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -161,22 +162,29 @@ class Departure:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-_KINDS = (
-    "veto",
-    "cost",
-    "rank",
-    "slots",
-    "leave",
-    "reserved_s",
-    "section",
-    "guards",
-    "enactors",
-    "methods",
-    "status",
-    "needed",
-    "tick",
-    "unwrap",
+_PROTOCOLS: tuple[type, ...] = (
+    Vetoes,
+    Costs,
+    Ranks,
+    Slots,
+    Leaves,
+    Reserves,
+    Sections,
+    Guards,
+    Enactors,
+    Methods,
+    Status,
+    Needs,
+    Ticks,
+    Unwraps,
 )
+#: The method of each protocol, and how many arguments it takes.
+_KINDS: Mapping[str, int] = {
+    name: len(inspect.signature(method).parameters) - 1
+    for protocol in _PROTOCOLS
+    for name, method in vars(protocol).items()
+    if not name.startswith("_")
+}
 
 
 class Parts:
@@ -188,12 +196,22 @@ class Parts:
         self.slots: list[Callable[[JobRecord, WorkerState], int]] = self._of["slots"]
 
     def add(self, *parts: Any) -> None:
-        """Collect parts, after those that are there."""
+        """Collect parts, after those that are there.
+
+        Raises
+        ------
+        TypeError
+            When a method is called like that of a protocol and takes other arguments.
+        """
         for part in parts:
-            for kind in _KINDS:
+            for kind, count in _KINDS.items():
                 method = getattr(part, kind, None)
-                if callable(method):
-                    self._of[kind].append(method)
+                if not callable(method):
+                    continue
+                if len(inspect.signature(method).parameters) != count:
+                    text = f"{type(part).__name__}.{kind} takes other arguments than a part's ({count})"
+                    raise TypeError(f"{text}; give it another name, or those of the protocol")
+                self._of[kind].append(method)
 
     def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
         """The first veto; None when nobody minds."""
