@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import bursts
 import dask
 import distributed
 import pytest
@@ -149,7 +150,7 @@ def test_without_adapt_a_job_policy_is_told_how_to_have_the_pool_follow() -> Non
 
 @pytest.mark.slow
 def test_the_benchmark_runs_both_clusters_to_the_last_result() -> None:
-    script = Path(__file__).with_name("bursts.py")
+    script = Path(bursts.__file__)
     command = [sys.executable, str(script), "--minutes", "0.1", "--seeds", "1", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S * 5)
     assert done.returncode in (0, 1), done.stderr

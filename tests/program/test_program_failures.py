@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
 import xarray as xr
 from distributed import Worker
+from helpers import addresses_of, asleep, engine, live, record, until, within
+from programs import HEAT, Shared, finish, going, heat, members, same, start, stepped, worker_of
+from tasks import inc
 
 import dask_hpc
 from dask_hpc.errors import JobCancelled, JobError, WindowError
 from dask_hpc_policies.layout import Layout, LayoutError, Part, even_layout
-
-sys.path.insert(0, str(Path(__file__).parent / "scheduler"))
-
-from helpers import addresses_of, asleep, engine, live, record, until, within
-from programs import HEAT, Shared, finish, going, heat, members, same, start, stepped, worker_of
-from tasks import inc
 
 # ---------------------------------------------------------------- bad input
 
