@@ -10,7 +10,7 @@ from distributed import Client, Worker
 from helpers import addresses_of, asleep, engine, live, record, started, state_of, until
 
 import dask_hpc
-from dask_hpc.errors import JobError, WindowError
+from dask_hpc.errors import JobCancelled, JobError, WindowError
 from dask_hpc.program.producer import Change, Status
 
 BOUNDS = {"nodes": 2, "min_nodes": 1, "max_nodes": 4}
@@ -293,6 +293,30 @@ async def test_joiners_that_fail_are_named_and_go_back(c, s, *workers):
         assert engine(s).state.idle_nodes() == 2
         assert producer.probe() is None
         assert len(producer.nodes) == 2
+
+
+@live(timeout=60)
+async def test_the_next_probe_of_a_cancelled_job_says_so_and_why(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    async with rt.job("main", **BOUNDS) as job:
+        producer = job.producer()
+        await producer.start(20)
+        assert producer.probe() is None
+        await rt.cancel(job.id, "the licence is over")
+        told = []
+
+        def over():
+            try:
+                return producer.probe()
+            except JobCancelled as error:
+                told.append(str(error))
+                return True
+
+        await until(over, "the producer has heard")
+        assert told == [f"job {job.id} has ended: the licence is over"]
+        with pytest.raises(JobCancelled, match="the licence is over"):
+            await producer.begin()
+        await producer.stop()
 
 
 # ------------------------------------------------------------ nodes that die
