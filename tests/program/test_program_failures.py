@@ -116,7 +116,7 @@ async def test_a_policy_does_not_push_nodes_for_ever_at_a_program_that_cannot_ta
         program = job.program(2, "i").init(lambda part, status: xr.DataArray(np.zeros(part.size), dims="i"))
         run = start(program.elastic(lambda block: block + 1, going, name="steps"))
         await stepped(program, run)
-        tries = engine(s).rounds
+        tries = engine(s).rounds.outcomes
         await until(lambda: tries._next_id > 2, "the policy tries")
         first, since = tries._next_id, engine(s).state.now_s()
         await until(lambda: engine(s).state.now_s() > since + 2, "some time")
