@@ -15,7 +15,7 @@ from typing import Any
 
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import data, reads
-from dask_hpc.scheduler.leaving.releases import drain
+from dask_hpc.scheduler.leaving.draining import drain
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.scheduler.tables.parts import Departure
 from dask_hpc_policies.decision import Reason, ReasonCode

@@ -21,6 +21,7 @@ from stress_cluster import Cluster, cluster
 import dask_hpc
 from dask_hpc.demo.heat import Heat
 from dask_hpc.scheduler.rpc import service
+from dask_hpc.scheduler.tables.events import WindowMoved
 from dask_hpc.trace.records import NodeEvent, Result, encode_line
 from dask_hpc_policies.decision import Expand, Reason, ReasonCode, Shrink
 from dask_hpc_policies.layout import Layout, even_layout
@@ -90,19 +91,19 @@ class Resizes:
 
     def _watch(self) -> None:
         windows = self.engine.rounds.windows
-        tell, end = windows._tell, windows._end
+        handle, end = windows._handle, windows._end
 
-        def told(job: Any, message: dict[str, Any]) -> None:
-            if message["window"] != "aborted":
-                self._told(message)
-            tell(job, message)
+        def told(event: Any) -> None:
+            if isinstance(event, WindowMoved) and event.message["window"] not in ("aborted", "over"):
+                self._told(event.message)
+            handle(event)
 
         def ended(producer: Any, committed: bool, why: Any) -> None:
             self.open = None
             self.report.counts["windows committed" if committed else "windows aborted"] += 1
             end(producer, committed, why)
 
-        windows._tell, windows._end = told, ended
+        windows._handle, windows._end = told, ended
 
     def _told(self, message: dict[str, Any]) -> None:
         id, joining, leaving = message["reconfig_id"], message["joining"], message["leaving"]
