@@ -16,15 +16,22 @@ import dask.config
 
 from dask_hpc import knobs
 from dask_hpc.errors import ConfigError
-from dask_hpc.settings_table import BUILTIN
-from dask_hpc.settings_table import Setting as Setting
-from dask_hpc.settings_table import find as find
-from dask_hpc.settings_table import is_setting as is_setting
-from dask_hpc.settings_table import no_setting as no_setting
-from dask_hpc.settings_table import register as register
-from dask_hpc.settings_table import table as table
+from dask_hpc.settings_table import BUILTIN, Setting, find, is_setting, no_setting, register, table
 from dask_hpc_policies.params import AbsolutePath, Choice, Duration, Int, Parameter, Table, Text, shown
 from dask_hpc_policies.pool import HOLD
+
+__all__ = [
+    "Setting",
+    "Settings",
+    "find",
+    "is_setting",
+    "load_defaults",
+    "nested",
+    "no_setting",
+    "register",
+    "settings",
+    "table",
+]
 
 _DAY_S = 86_400.0
 _MOST_NODES = 1_000_000
@@ -155,8 +162,8 @@ class Settings:
             present, wanted = one.of(self), one.of(after)
             if not one.row.live and wanted != present:
                 raise ConfigError(
-                    f"hpc.{one.key} is {one.row.format(present)} and cannot become {one.row.format(wanted)} by "
-                    f"an update; {one.places}, before what reads it starts"
+                    f"hpc.{one.key} is {one.row.format(present)} and cannot become "
+                    f"{one.row.format(wanted)} by an update; {one.places}, before what reads it starts"
                 )
         return after
 

@@ -108,6 +108,11 @@ def test_settings_survive_a_cleared_configuration() -> None:
         assert settings() == Settings()
 
 
+def test_the_defaults_are_in_dask_config_from_the_import_on() -> None:
+    assert dask.config.get("hpc.pool.hold") == "1 min"
+    assert dask.config.get("hpc.policy-params") == {}
+
+
 def test_settings_come_from_dask_config() -> None:
     with dask.config.set(
         {"hpc.tick": "250 ms", "hpc.pool.max-nodes": 9, "hpc.policy-params": {"step": "next"}}
