@@ -1,154 +1,58 @@
 """Settings: read once from Dask's configuration, checked, then passed around as a value.
 
-Rules of the file: every value, wherever it comes from (files, environment, a live update, a trace),
-passes the same table of checks. The defaults of `Settings` are those of ``hpc.yaml`` (a test holds
-them together), so that settings are there also when Dask's configuration has been cleared. Loading
-touches nothing but Dask's defaults in memory.
+Rules of the file: a setting is one row, written at its field of `Settings`; everything else about it follows
+from the row (`dask_hpc.settings_table`). Every value, wherever it comes from (files, environment, a live
+update, a trace), passes it. Loading touches nothing but Dask's defaults in memory.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any, Literal
 
 import dask.config
-import yaml
 
+from dask_hpc import knobs
 from dask_hpc.errors import ConfigError
-from dask_hpc_policies.params import parse_duration
+from dask_hpc.settings_table import BUILTIN, Setting, find, is_setting, no_setting, register, table
+from dask_hpc_policies.params import AbsolutePath, Choice, Duration, Int, Parameter, Table, Text, shown
 from dask_hpc_policies.pool import HOLD
 
+__all__ = [
+    "Setting",
+    "Settings",
+    "find",
+    "is_setting",
+    "load_defaults",
+    "nested",
+    "no_setting",
+    "register",
+    "settings",
+    "table",
+]
+
 _DAY_S = 86_400.0
+_MOST_NODES = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
-    """How one setting is checked: `clean` gives the parsed value or raises ValueError."""
-
-    key: str
-    allowed: str
-    clean: Callable[[Any], Any]
+def _row(row: Parameter) -> Any:
+    # a factory, for the default may be a mapping
+    return field(default_factory=lambda: row.default, metadata={"row": row})
 
 
-def _duration(lowest_s: float, highest_s: float, *, none: bool = False) -> Callable[[Any], float | None]:
-    def clean(value: Any) -> float | None:
-        if value is None and none:
-            return None
-        try:
-            seconds = parse_duration(value)
-        except OverflowError as error:  # an integer that no float holds
-            raise ValueError("out of range") from error
-        if not lowest_s <= seconds <= highest_s:
-            raise ValueError("out of range")
-        return seconds
-
-    return clean
-
-
-def _integer(lowest: int, *, none: bool = False) -> Callable[[Any], int | None]:
-    def clean(value: Any) -> int | None:
-        if value is None and none:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-            raise ValueError("not an integer in range")
-        return value
-
-    return clean
-
-
-def _choice(*options: str) -> Callable[[Any], str]:
-    def clean(value: Any) -> str:
-        if not isinstance(value, str) or value not in options:
-            raise ValueError("not an option")
-        return value
-
-    return clean
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("not a name")
-    return value
-
-
-def _text_or_none(value: Any) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _folder_or_none(value: Any) -> str | None:
-    # relative to what is not the same on scheduler and workers
-    if value is not None and not _text(value).startswith("/"):
-        raise ValueError("not an absolute path")
-    return None if value is None else _text(value)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise ValueError("not a mapping")
-    return dict(value)
-
-
-#: One row a setting, by field of `Settings`.
-_CHECKS: Mapping[str, _Check] = {
-    "policy": _Check("policy", "the name of a registered policy or a path to a YAML file", _text),
-    "policy_params": _Check("policy-params", "a mapping from parameter names to values", _mapping),
-    "tick_s": _Check("tick", "a duration from 10 ms to 1 h, such as '1 s'", _duration(0.01, 3600.0)),
-    "lock": _Check("lock", "'job' or 'system'", _choice("job", "system")),
-    "window_timeout_s": _Check(
-        "window-timeout", "a duration from 10 ms to 30 d, such as '60 s'", _duration(0.01, 30 * _DAY_S)
-    ),
-    "shrink_deadline_s": _Check(
-        "shrink-deadline", "a duration from 0 s to 30 d, such as '60 s'", _duration(0.0, 30 * _DAY_S)
-    ),
-    "performance_interval_s": _Check(
-        "performance-interval", "a duration from 0 s to 1 h, such as '5 s'", _duration(0.0, 3600.0)
-    ),
-    "sweep_s": _Check("sweep", "a duration from 10 ms to 10 s, such as '100 ms'", _duration(0.01, 10.0)),
-    "client_timeout_s": _Check(
-        "client-timeout", "a duration from 0 s to 30 d, such as '60 s'", _duration(0.0, 30 * _DAY_S)
-    ),
-    "held_notice_s": _Check(
-        "held-notice", "a duration from 0 s to 30 d, such as '10 s'", _duration(0.0, 30 * _DAY_S)
-    ),
-    "walltime_limit_s": _Check(
-        "walltime.limit",
-        "a duration from 1 s to 365 d, such as '2 h', or null",
-        _duration(1.0, 365 * _DAY_S, none=True),
-    ),
-    "walltime_notice_s": _Check(
-        "walltime.notice", "a duration from 0 s to 30 d, such as '2 min'", _duration(0.0, 30 * _DAY_S)
-    ),
-    "walltime_margin_s": _Check(
-        "walltime.margin", "a duration from 0 s to 30 d, such as '10 s'", _duration(0.0, 30 * _DAY_S)
-    ),
-    "slurm_poll_s": _Check(
-        "slurm.poll", "a duration from 100 ms to 1 h, such as '15 s'", _duration(0.1, 3600.0)
-    ),
-    "kill_delay_s": _Check(
-        "kill-delay", "a duration from 0 s to 30 d, such as '25 s'", _duration(0.0, 30 * _DAY_S)
-    ),
-    "spill_directory": _Check("spill.directory", "an absolute path, or null", _folder_or_none),
-    "default_job_min_nodes": _Check("default-job.min-nodes", "an integer, 0 or more", _integer(0)),
-    "pool_max_nodes": _Check("pool.max-nodes", "an integer, 1 or more, or null", _integer(1, none=True)),
-    "pool_hold_s": _Check("pool.hold", "a duration from 0 s to 1 d, such as '60 s'", HOLD.validate),
-    "pool_stock": _Check("pool.stock-adaptive", "'with-jobs' or 'always'", _choice("with-jobs", "always")),
-    "node_by": _Check("node.by", "'worker', 'host' or 'job'", _choice("worker", "host", "job")),
-    "trace_path": _Check("trace.path", "a path, or null", _text_or_none),
-    "trace_keep": _Check("trace.keep", "an integer, 0 or more", _integer(0)),
-    "decisions_keep": _Check("decisions.keep", "an integer, 0 or more", _integer(0)),
-}
+def _knob(name: str) -> Any:
+    # what it is when the settings are made: tests override it
+    row = knobs.KNOBS[name]
+    return field(default_factory=lambda: knobs.value(name), metadata={"row": row, "knob": True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of the runtime, parsed and checked. Make one with :func:`settings`.
 
-    It goes through JSON unharmed (`dask_hpc_policies.codec`). Fields are named like the keys of the
-    ``hpc`` namespace, with ``_`` for ``-`` and ``.`` and ``_s`` added to durations (seconds).
+    It goes through JSON unharmed (`dask_hpc_policies.codec`).
 
     Raises
     ------
@@ -156,56 +60,78 @@ class Settings:
         When a value is not allowed; the message names key, value and what is allowed.
     """
 
-    #: Name of the policy, or path to its YAML file. Whether it exists is checked where it is made.
-    policy: str = "pwma-fpsma"
-    policy_params: Mapping[str, Any] = field(default_factory=dict)
-    #: Time between two calls of the policy when nothing else calls it.
-    tick_s: float = 1.0
-    lock: Literal["job", "system"] = "job"
-    #: How long a shrink waits for executing tasks before it is taken back.
-    shrink_deadline_s: float = 60.0
-    #: A producer that is silent for so long has its window aborted.
-    window_timeout_s: float = 60.0
-    #: Least time over which a job's communication and computation are measured for one sample.
-    performance_interval_s: float = 5.0
-    #: How often admission looks again while tasks are held.
-    sweep_s: float = 0.1
-    #: A client gone longer than this has its open jobs cancelled.
-    client_timeout_s: float = 60.0
-    #: A computation held longer than this says so once.
-    held_notice_s: float = 10.0
-    #: How long a worker may run; None: as long as the batch system says.
-    walltime_limit_s: float | None = None
-    #: How long before its end, or after a notice (SIGUSR1), a worker has to finish what it executes.
-    walltime_notice_s: float = 120.0
-    #: By how long before the end of its walltime everything has left a worker.
-    walltime_margin_s: float = 10.0
-    #: How often Slurm is asked what has become of the jobs.
-    slurm_poll_s: float = 15.0
-    #: How long after SIGTERM the batch system kills.
-    kill_delay_s: float = 25.0
-    #: Folder for what nobody has room for when a worker has to go; None: it is lost.
-    spill_directory: str | None = None
-    #: Nodes kept for undeclared work while it is unfinished and named jobs are active.
-    default_job_min_nodes: int = 1
-    #: Nodes the cluster can ever have; None: as many as it has now.
-    pool_max_nodes: int | None = None
-    #: How long adaptive clusters keep nodes after they were last needed, or have come.
-    pool_hold_s: float = HOLD.default
-    #: When stock's `Adaptive` follows the pool policy: while jobs are declared, or always.
-    pool_stock: str = "with-jobs"
-    #: What a node is: each worker, all workers of one host, or all of one batch job.
-    node_by: Literal["worker", "host", "job"] = "worker"
-    #: File the trace goes to; None: memory only.
-    trace_path: str | None = None
-    #: Latest trace records kept in memory.
-    trace_keep: int = 5000
-    #: Latest decisions kept in memory.
-    decisions_keep: int = 2000
+    # fmt: off
+    # Whether the policy exists is checked where it is made.
+    policy: str = _row(Text("policy", "pwma-fpsma", noun="a name or a path", live=False,
+        help="What decides who gets which nodes, until an update chooses another policy: the name of a "
+        "registered one (dask hpc policies lists them) or a path to a YAML file."))
+    policy_params: Mapping[str, Any] = _row(Table("policy-params", {}, live=False,
+        help="Its parameters, by name."))
+    tick_s: float = _row(Duration("tick", 1.0, lo=0.01, hi=3600.0,
+        help="Time between two calls of the policy when nothing else calls it."))
+    lock: Literal["job", "system"] = _row(Choice("lock", "job", ("job", "system"),
+        help="job: a job that is being resized gets no new decision. system: no job is resized while any "
+        "is."))
+    window_timeout_s: float = _row(Duration("window-timeout", 60.0, lo=0.01, hi=30 * _DAY_S,
+        help="A producer (a job that keeps state on its nodes) that neither reaches a step boundary nor "
+        "changes its layout for this long keeps its old size; the resize is aborted with a reason."))
+    shrink_deadline_s: float = _row(Duration("shrink-deadline", 60.0, hi=30 * _DAY_S,
+        help="A shrink waits for executing tasks and active shuffles at most this long. After that it is "
+        "taken back with a reason; nothing that executes is interrupted."))
+    kill_delay_s: float = _row(Duration("kill-delay", 25.0, hi=30 * _DAY_S, live=False,
+        help="Time that a worker has from SIGTERM until it is killed. What it executes is waited for, and "
+        "its data moved, within it. Keep it below the batch system's own (Slurm: KillWait, 30 s)."))
+    client_timeout_s: float = _row(Duration("client-timeout", 60.0, hi=30 * _DAY_S,
+        help="A client that is gone longer than this has its open jobs cancelled."))
+    walltime_limit_s: float | None = _row(
+        Duration("walltime.limit", None, lo=1.0, hi=365 * _DAY_S, none_ok=True, live=False,
+        help="How long a worker may run, from the start of its process. For batch systems that do not say, "
+        "or to end workers earlier than theirs. None: as long as its batch job (Slurm says how long)."))
+    walltime_notice_s: float = _row(Duration("walltime.notice", 120.0, hi=30 * _DAY_S, live=False,
+        help="So long before the end of its walltime, or after a notice by SIGUSR1, a worker gets no new "
+        "tasks and has to finish what it executes."))
+    walltime_margin_s: float = _row(Duration("walltime.margin", 10.0, hi=30 * _DAY_S, live=False,
+        help="So long before the end of its walltime everything has left a worker."))
+    spill_directory: str | None = _row(AbsolutePath("spill.directory", None, none_ok=True,
+        help="A folder that the scheduler and all workers see. When a worker has to go and nobody has room "
+        "for what only it holds, that is written there and comes back on the next worker. Values are written "
+        "as Dask spills them, which means pickle for most types; files are readable by their owner only. "
+        "None: what nobody has room for is lost, and named."))
+    slurm_poll_s: float = _row(Duration("slurm.poll", 15.0, lo=0.1, hi=3600.0, live=False,
+        help="How often squeue is asked what has become of a cluster's jobs. Many sites ask for no more than "
+        "a few questions a minute."))
+    default_job_min_nodes: int = _row(Int("default-job.min-nodes", 1, lo=0, hi=_MOST_NODES, unit="nodes",
+        help="Nodes kept for undeclared work while it is unfinished and named jobs are active."))
+    pool_max_nodes: int | None = _row(
+        Int("pool.max-nodes", None, lo=1, hi=_MOST_NODES, unit="nodes", none_ok=True,
+        help="Nodes the cluster can ever have. A job that needs more is refused at once. None: as many as "
+        "the cluster has when the job is declared."))
+    pool_hold_s: float = _row(dataclasses.replace(HOLD, name="pool.hold", label="",
+        help="How long adaptive clusters keep nodes after they were last needed, or have come. Longer where "
+        "nodes have taken longer to come: then as long as that. 0 s: stock's Adaptive does as without the "
+        "package."))
+    pool_stock: str = _row(Choice("pool.stock-adaptive", "with-jobs", ("with-jobs", "always"),
+        help="When distributed.Adaptive on a cluster class of others does so, too: while jobs are declared "
+        "(without one, nothing changes that others could see), or always."))
+    node_by: Literal["worker", "host", "job"] = _row(Choice("node.by", "worker", ("worker", "host", "job"),
+        help="What a node (the unit of allocation) is. Each worker, all workers of one host, or all workers "
+        "of one batch job (which are called like the job, with -0, -1 and so on behind)."))
+    trace_path: str | None = _row(Text("trace.path", None, none_ok=True, noun="a path",
+        help="File that the trace is written to as JSON lines; a name that ends in .gz is compressed. None: "
+        "the trace is kept in memory only."))
+    sweep_s: float = _knob("sweep_s")
+    performance_interval_s: float = _knob("performance_interval_s")
+    held_notice_s: float = _knob("held_notice_s")
+    trace_keep: int = _knob("trace_keep")
+    decisions_keep: int = _knob("decisions_keep")
+    # fmt: on
+    #: Settings of others, by section and name: ``settings.extra["power"]["interval_s"]``.
+    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, check in _CHECKS.items():
-            object.__setattr__(self, name, _clean(check, getattr(self, name)))
+        for name, one in BUILTIN.items():
+            object.__setattr__(self, name, one.check(getattr(self, name)))
+        object.__setattr__(self, "extra", _extra(self.extra))
 
     def updated(self, **changes: Any) -> Settings:
         """A copy with `changes`; nothing is changed when one of them is not allowed.
@@ -221,8 +147,32 @@ class Settings:
         ConfigError
             For an unknown name or a value that is not allowed.
         """
-        named = {_field_of(name): value for name, value in changes.items()}
-        return dataclasses.replace(self, **named)
+        return dataclasses.replace(self, **_by_field(changes, self.extra))
+
+    def updated_live(self, **changes: Any) -> Settings:
+        """`updated`, for a cluster that runs.
+
+        Raises
+        ------
+        ConfigError
+            Also for another value of a setting that is not live: nobody would read it.
+        """
+        after = self.updated(**changes)
+        for one in table():
+            present, wanted = one.of(self), one.of(after)
+            if not one.row.live and wanted != present:
+                raise ConfigError(
+                    f"hpc.{one.key} is {one.row.format(present)} and cannot become "
+                    f"{one.row.format(wanted)} by an update; {one.places}, before what reads it starts"
+                )
+        return after
+
+
+for _field in dataclasses.fields(Settings):
+    if "row" in _field.metadata:
+        BUILTIN[_field.name] = Setting(
+            _field.metadata["row"], _field.name, knob=_field.metadata.get("knob", False)
+        )
 
 
 def settings(config: Mapping[str, Any] | None = None) -> Settings:
@@ -242,62 +192,60 @@ def settings(config: Mapping[str, Any] | None = None) -> Settings:
     if config is None:
         config = dask.config.get("hpc", {})
     if not isinstance(config, Mapping):
-        raise ConfigError(f"hpc is {config!r}; allowed: a mapping of settings, as in hpc.yaml")
-    return Settings(**{_field_of(key): value for key, value in _leaves(config)})
+        raise ConfigError(f"hpc is {shown(config)}; allowed: a mapping of settings, as in hpc.yaml")
+    return Settings(**_by_field(dict(_leaves(config)), {}))
 
 
 def load_defaults() -> None:
-    """Add the defaults of ``hpc.yaml`` to Dask's configuration, below whatever the user has set."""
-    text = files("dask_hpc").joinpath("hpc.yaml").read_text(encoding="utf-8")
-    dask.config.update_defaults(yaml.safe_load(text))
+    """Add the defaults of this package to Dask's configuration, below whatever the user has set."""
+    dask.config.update_defaults({"hpc": nested(one for one in BUILTIN.values() if not one.knob)})
 
 
-def _clean(check: _Check, value: Any) -> Any:
-    try:
-        return check.clean(value)
-    except ValueError:
-        variable = "DASK_HPC__" + check.key.replace(".", "__").replace("-", "_").upper()
-        raise ConfigError(
-            f"hpc.{check.key} is {value!r}; allowed: {check.allowed} "
-            f"(set hpc.{check.key} in the configuration, or {variable})"
-        ) from None
-
-
-#: Field by each spelling that users may write.
-_FIELDS: Mapping[str, str] = {
-    spelling: name
-    for name, check in _CHECKS.items()
-    for spelling in (name, check.key.replace(".", "_").replace("-", "_"))
-}
-#: Sections of the configuration; a mapping elsewhere is a value.
-_SECTIONS = frozenset(check.key.partition(".")[0] for check in _CHECKS.values() if "." in check.key)
-
-
-def _field_of(name: str) -> str:
-    try:
-        return _FIELDS[name.replace(".", "_").replace("-", "_")]
-    except KeyError:
-        keys = [check.key for check in _CHECKS.values()]
-        close = difflib.get_close_matches(name.replace("_", "-"), keys, n=1)
-        hint = f"; did you mean hpc.{close[0]}?" if close else f"; the settings are {', '.join(keys)}"
-        raise ConfigError(f"there is no setting hpc.{name}{hint}") from None
-
-
-def is_setting(name: str) -> bool:
-    """Whether `name` is a setting, as a field (``tick_s``) or a key (``tick``, ``pool.max-nodes``)."""
-    return name.replace(".", "_").replace("-", "_") in _FIELDS
+def nested(rows: Iterable[Setting]) -> dict[str, Any]:
+    """The defaults of `rows` with the layout of ``hpc.yaml`` below its ``hpc`` key."""
+    found: dict[str, Any] = {}
+    for one in rows:
+        inside = found.setdefault(one.section, {}) if one.section else found
+        inside[one.key.rpartition(".")[2]] = one.default
+    return found
 
 
 def _leaves(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    sections = {one.section for one in table()} - {""}
     for key, value in config.items():
         section = str(key).replace("_", "-")
-        if section not in _SECTIONS:
+        if section not in sections:
             yield str(key), value
         elif isinstance(value, Mapping):
             for inner, leaf in value.items():
                 yield f"{section}.{inner}", leaf
         else:
-            raise ConfigError(f"hpc.{section} is {value!r}; allowed: a mapping, as in hpc.yaml")
+            raise ConfigError(f"hpc.{section} is {shown(value)}; allowed: a mapping, as in hpc.yaml")
+
+
+def _by_field(values: Mapping[str, Any], extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Arguments of `Settings` for values by any spelling, on top of `extra`."""
+    fields: dict[str, Any] = {}
+    inner = {section: dict(there) for section, there in extra.items()}
+    for name, value in values.items():
+        one = find(name)
+        where = inner.setdefault(one.extra, {}) if one.extra else fields
+        where[one.field] = value
+    return {**fields, "extra": inner}
+
+
+def _extra(given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """All settings of others, checked: what is not given takes its default."""
+    clean: dict[str, dict[str, Any]] = {}
+    for one in table():
+        if one.extra:
+            value = given.get(one.extra, {}).get(one.field, one.row.default)
+            clean.setdefault(one.extra, {})[one.field] = one.check(value)
+    for section, values in given.items():
+        for name in values:
+            if name not in clean.get(section, {}):
+                find(f"{section}.{name}")
+    return clean
 
 
 load_defaults()

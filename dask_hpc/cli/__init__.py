@@ -17,6 +17,7 @@ from dask_hpc.cli.policies import policies
 from dask_hpc.cli.replay import replay
 from dask_hpc.cli.simulate import compare, simulate
 from dask_hpc.cli.study import study
+from dask_hpc.cli.update import update
 from dask_hpc.terminal import OneLineGroup
 
 __all__ = ["hpc"]
@@ -31,6 +32,6 @@ def hpc() -> None:
 
 for _command in (
     demo, policies, simulate, compare, study, convert, parity, replay, doctor, config, status, jobs,
-    decisions, cancel,
+    decisions, update, cancel,
 ):  # fmt: skip
     hpc.add_command(_command)

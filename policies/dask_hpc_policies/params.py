@@ -1,9 +1,9 @@
 """Declared parameters: one declaration feeds validation, YAML, the command line, JSON and forms.
 
-Rules of the file: a parameter is a row of data (`Parameter`), made by one of `Int`, `Float`,
-`Duration`, `Power`, `Choice` and `Bool`. Inside the program durations are seconds and power is watts;
-strings with units exist only where values enter (`parse_duration`, `parse_power`) and where they are
-shown (`Parameter.format`).
+Rules of the file: a parameter is a row of data (`Parameter`), made by one of `Int`, `Float`, `Duration`,
+`Power`, `Choice`, `Bool`, `Text`, `AbsolutePath` and `Table`. Inside the program durations are seconds and
+power is watts; strings with units exist only where values enter (`parse_duration`, `parse_power`) and where
+they are shown (`Parameter.format`, `duration_text`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any
 
 _DURATIONS_S = {
@@ -31,6 +32,22 @@ _SHOWN = 80
 
 class ParameterError(ValueError):
     """A value that a parameter cannot take, or a parameter that does not exist."""
+
+
+class UnknownParameter(ParameterError):
+    """A parameter that does not exist.
+
+    Parameters
+    ----------
+    name
+        What it was called.
+    text
+        The message.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
 
 
 def parse_duration(value: str | float) -> float:
@@ -55,7 +72,8 @@ def parse_power(value: str | float) -> float:
     return _quantity(value, _POWERS_W, "a power", "mW, W, kW or MW, as in '200 W'")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value that somebody gave, as a message repeats it: not all of it when it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
@@ -65,12 +83,12 @@ def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-def _duration(seconds: float) -> str:
-    """In the largest unit of which it is a whole number."""
-    for unit in ("d", "h", "min"):
-        count = seconds / _DURATIONS_S[unit]
+def duration_text(seconds: float) -> str:
+    """A duration in the largest unit of which it is a whole number: ``"2 min"``, ``"100 ms"``."""
+    for unit in ("d", "h", "min", "s") if seconds >= 1 else ("ms",):
+        count = round(seconds / _DURATIONS_S[unit], 9)
         if count >= 1 and count.is_integer():
-            return f"{count:g} {unit}"
+            return f"{count:.0f} {unit}"
     return f"{seconds:g} s"
 
 
@@ -82,16 +100,19 @@ def suggestion(word: object, known: Iterable[str]) -> str:
 
 def _quantity(value: Any, units: Mapping[str, float], what: str, allowed: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ParameterError(f"{_shown(value)} is not {what}; give a number or text with a unit of {allowed}")
+        raise ParameterError(f"{shown(value)} is not {what}; give a number or text with a unit of {allowed}")
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
         if match is None:
-            raise ParameterError(f"{_shown(value)} is not {what}; give a number and a unit of {allowed}")
+            raise ParameterError(f"{shown(value)} is not {what}; give a number and a unit of {allowed}")
         number = float(match[1]) * _factor(match[2], units, value, what, allowed)
     else:
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # an integer that no float holds
+            number = math.inf
     if not math.isfinite(number) or number < 0:
-        raise ParameterError(f"{_shown(value)} is not {what}; it must be finite and at least 0")
+        raise ParameterError(f"{shown(value)} is not {what}; it must be finite and at least 0")
     return number
 
 
@@ -105,26 +126,32 @@ def _factor(unit: str, units: Mapping[str, float], value: str, what: str, allowe
     raise ParameterError(f"{value!r} is not {what}: unknown unit {unit!r}; use {allowed}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Parameter:
-    """One declared parameter. Make it with `Int`, `Float`, `Duration`, `Power`, `Choice` or `Bool`."""
+    """One declared parameter. Make it with `Int`, `Float`, `Duration` and the others below."""
 
     name: str
-    #: ``int``, ``float``, ``duration``, ``power``, ``choice`` or ``bool``.
-    kind: str
     default: Any
+    #: The words that a ``choice`` takes.
+    choices: tuple[str, ...] = ()
+    _: KW_ONLY
+    #: A key of `_READERS`.
+    kind: str
     #: Smallest and largest value, both allowed; None for no bound.
     lo: float | None = None
     hi: float | None = None
-    choices: tuple[str, ...] = ()
     #: Unit of the clean value, empty for a pure number.
     unit: str = ""
     #: Short text for a form.
     label: str = ""
-    #: One sentence: what it does.
+    #: What it does, in a sentence or two.
     help: str = ""
     #: Whether None is a value.
     none_ok: bool = False
+    #: What a text is, where "text" says too little.
+    noun: str = ""
+    #: Whether it may change while what it belongs to runs.
+    live: bool = True
 
     def validate(self, value: Any) -> Any:
         """The clean value (seconds, watts, int, float, bool, str or None) that `value` stands for.
@@ -142,10 +169,7 @@ class Parameter:
             clean = _READERS[self.kind](self, value)
         except ParameterError as error:
             raise self._error(value, str(error)) from None
-        outside = self.kind not in ("choice", "bool") and (
-            (self.lo is not None and clean < self.lo) or (self.hi is not None and clean > self.hi)
-        )
-        if outside:
+        if (self.lo is not None and clean < self.lo) or (self.hi is not None and clean > self.hi):
             raise self._error(value)
         return clean
 
@@ -154,20 +178,19 @@ class Parameter:
         """What the parameter takes, in words."""
         if self.kind == "choice":
             text = "one of " + ", ".join(self.choices)
-        elif self.kind == "bool":
-            text = "true or false"
         else:
-            noun = "a whole number" if self.kind == "int" else "a number"
-            say: Callable[[float], str] = _number
-            unit = f" {self.unit}" if self.unit else ""
-            if self.kind == "duration":
-                noun, unit, say = "a duration", "", _duration
-            bounds = "" if self.lo is None else f" of at least {say(self.lo)}"
-            if self.hi is not None:
-                high = say(self.hi)
-                bounds = f" of at most {high}" if self.lo is None else f" from {say(self.lo)} to {high}"
-            text = noun + bounds + unit
+            text = (self.noun or _NOUNS[self.kind]) + self._range()
         return text + (", or none" if self.none_ok else "")
+
+    def _range(self) -> str:
+        """Bounds and unit in words, empty when there are none."""
+        timed = self.kind == "duration"
+        say: Callable[[float], str] = duration_text if timed else _number
+        bounds = "" if self.lo is None else f" of at least {say(self.lo)}"
+        if self.hi is not None:
+            high = say(self.hi)
+            bounds = f" of at most {high}" if self.lo is None else f" from {say(self.lo)} to {high}"
+        return bounds + (f" {self.unit}" if self.unit and not timed else "")
 
     def format(self, value: Any) -> str:
         """Text for the command line or YAML that `validate` reads back as `value`."""
@@ -189,102 +212,30 @@ class Parameter:
         }  # fmt: skip
 
     def _error(self, value: Any, detail: str = "") -> ParameterError:
-        text = f"parameter {self.name!r} cannot be {_shown(value)}: it must be {self.allowed}"
+        text = f"parameter {self.name!r} cannot be {shown(value)}: it must be {self.allowed}"
         return ParameterError(text + (f" ({detail})" if detail else ""))
 
 
-def Int(
-    name: str, default: int | None, *, lo: int | None = None, hi: int | None = None, unit: str = "",
-    label: str = "", help: str = "", none_ok: bool = False,
-) -> Parameter:  # fmt: skip
-    """Declare a whole number."""
-    return Parameter(
-        name=name,
-        kind="int",
-        default=default,
-        lo=lo,
-        hi=hi,
-        unit=unit,
-        label=label,
-        help=help,
-        none_ok=none_ok,
-    )
+# Each takes name and default, and by keyword whatever else `Parameter` has.
 
-
-def Float(
-    name: str, default: float | None, *, lo: float | None = None, hi: float | None = None, unit: str = "",
-    label: str = "", help: str = "", none_ok: bool = False,
-) -> Parameter:  # fmt: skip
-    """Declare a finite number."""
-    return Parameter(
-        name=name,
-        kind="float",
-        default=default,
-        lo=lo,
-        hi=hi,
-        unit=unit,
-        label=label,
-        help=help,
-        none_ok=none_ok,
-    )
-
-
-def Duration(
-    name: str, default: float | None, *, lo: float = 0.0, hi: float | None = None,
-    label: str = "", help: str = "", none_ok: bool = False,
-) -> Parameter:  # fmt: skip
-    """Declare a duration: seconds, or text such as ``"5 min"``."""
-    return Parameter(
-        name=name,
-        kind="duration",
-        default=default,
-        lo=lo,
-        hi=hi,
-        unit="s",
-        label=label,
-        help=help,
-        none_ok=none_ok,
-    )
-
-
-def Power(
-    name: str, default: float | None, *, lo: float = 0.0, hi: float | None = None,
-    label: str = "", help: str = "", none_ok: bool = False,
-) -> Parameter:  # fmt: skip
-    """Declare a power: watts, or text such as ``"1.5 kW"``."""
-    return Parameter(
-        name=name,
-        kind="power",
-        default=default,
-        lo=lo,
-        hi=hi,
-        unit="W",
-        label=label,
-        help=help,
-        none_ok=none_ok,
-    )
-
-
-def Choice(
-    name: str,
-    default: str | None,
-    choices: tuple[str, ...],
-    *,
-    label: str = "",
-    help: str = "",
-    none_ok: bool = False,
-) -> Parameter:
-    """Declare one word out of `choices`."""
-    return Parameter(
-        name=name, kind="choice", default=default, choices=choices, label=label, help=help, none_ok=none_ok
-    )
-
-
-def Bool(
-    name: str, default: bool | None, *, label: str = "", help: str = "", none_ok: bool = False
-) -> Parameter:
-    """Declare a switch."""
-    return Parameter(name=name, kind="bool", default=default, label=label, help=help, none_ok=none_ok)
+#: Declare a whole number.
+Int = partial(Parameter, kind="int")
+#: Declare a finite number.
+Float = partial(Parameter, kind="float")
+#: Declare a duration: seconds, or text such as ``"5 min"``.
+Duration = partial(Parameter, kind="duration", unit="s", lo=0.0)
+#: Declare a power: watts, or text such as ``"1.5 kW"``.
+Power = partial(Parameter, kind="power", unit="W", lo=0.0)
+#: Declare one word out of some, the third argument.
+Choice = partial(Parameter, kind="choice")
+#: Declare a switch.
+Bool = partial(Parameter, kind="bool")
+#: Declare a text that is not blank; `noun` says what it is.
+Text = partial(Parameter, kind="text")
+#: Declare an absolute path, which means the same to every process.
+AbsolutePath = partial(Parameter, kind="path")
+#: Declare a mapping from names to values.
+Table = partial(Parameter, kind="mapping")
 
 
 def _read_int(_: Parameter, value: Any) -> int:
@@ -304,7 +255,7 @@ def _read_float(_: Parameter, value: Any) -> float:
         raise ParameterError("not a number")
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ParameterError("not a number") from None
     if not math.isfinite(number):
         raise ParameterError("not finite")
@@ -325,6 +276,25 @@ def _read_bool(_: Parameter, value: Any) -> bool:
     return value
 
 
+def _read_text(_: Parameter, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ParameterError("not a text")
+    return value
+
+
+def _read_path(parameter: Parameter, value: Any) -> str:
+    text = _read_text(parameter, value)
+    if not text.startswith("/"):
+        raise ParameterError("not absolute")
+    return text
+
+
+def _read_mapping(_: Parameter, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ParameterError("not a mapping")
+    return dict(value)
+
+
 _READERS: Mapping[str, Callable[[Parameter, Any], Any]] = {
     "int": _read_int,
     "float": _read_float,
@@ -332,6 +302,20 @@ _READERS: Mapping[str, Callable[[Parameter, Any], Any]] = {
     "power": lambda _, value: parse_power(value),
     "choice": _read_choice,
     "bool": _read_bool,
+    "text": _read_text,
+    "path": _read_path,
+    "mapping": _read_mapping,
+}
+#: What each kind takes, before its bounds.
+_NOUNS: Mapping[str, str] = {
+    "int": "a whole number",
+    "float": "a number",
+    "duration": "a duration",
+    "power": "a number",
+    "bool": "true or false",
+    "text": "text",
+    "path": "an absolute path",
+    "mapping": "a mapping from names to values",
 }
 
 
@@ -359,8 +343,9 @@ class Parameters:
         """
         if name not in self._by_name:
             known = ", ".join(self._by_name) or "none"
-            raise ParameterError(
-                f"unknown parameter {name!r}; known parameters: {known}{suggestion(name, self._by_name)}"
+            raise UnknownParameter(
+                name,
+                f"unknown parameter {name!r}; known parameters: {known}{suggestion(name, self._by_name)}",
             )
         return self._by_name[name].validate(value)
 

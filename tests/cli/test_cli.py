@@ -30,9 +30,9 @@ from dask_hpc_policies.model import ClusterSnapshot, JobView
 
 COMMANDS = [
     "cancel", "compare", "config", "convert", "decisions", "demo", "doctor", "jobs", "parity", "policies",
-    "replay", "simulate", "status", "study",
+    "replay", "simulate", "status", "study", "update",
 ]  # fmt: skip
-ASK = {"status": [], "jobs": [], "decisions": [], "cancel": ["some-job"]}
+ASK = {"status": [], "jobs": [], "decisions": [], "cancel": ["some-job"], "update": ["tick=2s"]}
 
 
 def run(*arguments: str, **environment: str) -> Result:
@@ -298,6 +298,40 @@ def test_a_worker_is_not_a_scheduler(client: Client, a: Any) -> None:
 @pytest.mark.parametrize("command", ASK)
 def test_a_cluster_without_the_runtime_is_one_line(client: Client, s: Any, command: str) -> None:
     refused(run(command, *ASK[command], "--address", s["address"]), 1, "dask_hpc.install")
+
+
+def test_settings_and_policy_change_from_outside(client: Client, s: Any) -> None:
+    runtime = dask_hpc.install(client, policy="pwma-fpsma")
+    where = ["--address", s["address"]]
+    said = run("update", "tick=2s", "pool.max-nodes=16", "spill.directory=none", *where).stdout
+    assert said.split("\n")[1:] == [
+        "tick             2 s",
+        "pool.max-nodes   16",
+        "spill.directory  none",
+        "",
+    ]
+    assert (runtime.status()["settings"]["tick_s"], runtime.status()["settings"]["pool_max_nodes"]) == (
+        2.0,
+        16,
+    )
+    asked = ("update", "lock=system", "--policy", "easy", "--param", "reservation-depth=3", *where)
+    status = json.loads(run(*asked, "--json").stdout)
+    assert status["policy"]["params"]["reservation_depth"] == 3
+    assert status["settings"]["lock"] == "system"
+    run("update", "--param", "reservation-depth=2", *where)
+    assert runtime.status()["policy"]["params"]["reservation_depth"] == 2
+    before = runtime.status()
+    refused(
+        run("update", "tick=5s", "--param", "depth=2", *where), 1, "unknown parameter 'depth'", "hpc.depth"
+    )
+    refused(
+        run("update", "tick=5s", "kill-delay=1s", *where), 1, "hpc.kill-delay is 25 s and cannot become 1 s"
+    )
+    refused(run("update", *where), 2, "nothing is to be changed")
+    refused(run("update", "tick", *where), 2, "'tick' is not SETTING=VALUE")
+    refused(run("update", "policy=easy", *where), 2, "--policy")
+    for part in ("settings", "policy"):
+        assert runtime.status()[part] == before[part]
 
 
 def slow_step(number: int, stop: Event) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import dask.config
@@ -13,9 +15,14 @@ import jsonschema
 import pytest
 import yaml
 
-from dask_hpc.config import Settings, load_defaults, settings
+from dask_hpc import settings_text
+from dask_hpc.config import Settings, is_setting, load_defaults, settings, table
 from dask_hpc.errors import ConfigError, DaskHPCError
 from dask_hpc_policies import codec
+from dask_hpc_policies.params import shown
+
+#: Keys of settings in texts.
+_TOLD = re.compile(r"[`\"]hpc\.([a-z]+(?:[.-][a-z]+)*)(?=[`:\"\\])")
 
 
 def load(name: str) -> Any:
@@ -33,6 +40,12 @@ def leaves(schema: dict[str, Any], value: dict[str, Any], prefix: str = "") -> A
             yield from leaves(properties[key], value[key], f"{prefix}.{key}")
 
 
+def test_the_files_are_what_the_rows_say() -> None:
+    folder = files("dask_hpc")
+    assert folder.joinpath("hpc.yaml").read_text(encoding="utf-8") == settings_text.yaml_text()
+    assert folder.joinpath("hpc-schema.yaml").read_text(encoding="utf-8") == settings_text.schema_text()
+
+
 def test_schema() -> None:
     jsonschema.Draft7Validator.check_schema(load("hpc-schema.yaml"))
     jsonschema.validate(load("hpc.yaml"), load("hpc-schema.yaml"))
@@ -47,10 +60,12 @@ def test_schema_refuses_what_the_settings_refuse(bad: dict[str, Any]) -> None:
 
 
 def test_schema_is_complete() -> None:
+    knobs = {f".hpc.{one.key}" for one in table() if one.knob}
     levels = list(leaves(load("hpc-schema.yaml"), load("hpc.yaml")))
     assert len(levels) > 3
     for where, in_schema, in_file in levels:
-        assert in_schema == in_file, where or "top level"
+        hidden = {key for key in in_schema - in_file if f"{where}.{key}" in knobs or key == "decisions"}
+        assert in_schema - hidden == in_file, where or "top level"
 
 
 def test_every_key_of_the_schema_is_described() -> None:
@@ -66,15 +81,22 @@ def test_every_key_of_the_schema_is_described() -> None:
     assert undescribed(load("hpc-schema.yaml")) == []
 
 
-def test_every_key_of_the_file_has_a_comment() -> None:
+def test_every_key_of_the_file_says_what_it_does_and_takes() -> None:
     text = files("dask_hpc").joinpath("hpc.yaml").read_text(encoding="utf-8")
-    values = [line for line in text.splitlines() if ":" in line and not line.endswith(":") and line[0] != "#"]
-    assert len(values) == len(_fields())
-    assert [line for line in values if "#" not in line] == []
+    lines = text.splitlines()
+    values = [i for i, line in enumerate(lines) if ": " in line and not line.lstrip().startswith("#")]
+    assert len(values) == len([one for one in table() if not one.knob]) > 15
+    assert [lines[i] for i in values if "  # " not in lines[i]] == []
+    assert [lines[i] for i in values if not lines[i - 1].lstrip().startswith("# ")] == []
 
 
-def _fields() -> list[str]:
-    return list(Settings.__dataclass_fields__)
+def test_every_key_that_is_told_of_is_there(repository: Path) -> None:
+    texts = [repository / "README.md", *(repository / "notebooks").rglob("*.ipynb")]
+    for folder in ("dask_hpc", "policies", "widgets"):
+        texts += [path for kind in ("*.md", "*.py") for path in (repository / folder).rglob(kind)]
+    found = {key for path in texts for key in _TOLD.findall(path.read_text(encoding="utf-8"))} - {"yaml"}
+    assert [key for key in found if not is_setting(key)] == []
+    assert len(found) > 10
 
 
 def test_defaults_of_the_class_are_those_of_the_file() -> None:
@@ -84,6 +106,11 @@ def test_defaults_of_the_class_are_those_of_the_file() -> None:
 def test_settings_survive_a_cleared_configuration() -> None:
     with dask.config.set({"hpc": {}}):
         assert settings() == Settings()
+
+
+def test_the_defaults_are_in_dask_config_from_the_import_on() -> None:
+    assert dask.config.get("hpc.pool.hold") == "1 min"
+    assert dask.config.get("hpc.policy-params") == {}
 
 
 def test_settings_come_from_dask_config() -> None:
@@ -138,7 +165,9 @@ def test_durations(text: Any, seconds: float) -> None:
         ("shrink-deadline", "31 d"),
         ("default-job.min-nodes", -1),
         ("default-job.min-nodes", True),
-        ("default-job.min-nodes", 1.0),
+        ("default-job.min-nodes", 1.5),
+        ("default-job.min-nodes", 10**7),
+        ("tick", 10**400),
         ("pool.max-nodes", 0),
         ("node.by", "rack"),
         ("trace.path", 3),
@@ -150,7 +179,7 @@ def test_a_bad_value_is_named_with_what_is_allowed(key: str, value: Any) -> None
     with dask.config.set({f"hpc.{key}": value}), pytest.raises(ConfigError) as caught:
         settings()
     message = str(caught.value)
-    assert f"hpc.{key} is {value!r}; allowed: " in message
+    assert f"hpc.{key} is {shown(value)}; allowed: " in message
     assert "DASK_HPC__" + key.upper().replace(".", "__").replace("-", "_") in message
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, DaskHPCError)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from dask_hpc_policies.params import (
+    AbsolutePath,
     Bool,
     Choice,
     Duration,
@@ -17,6 +18,10 @@ from dask_hpc_policies.params import (
     ParameterError,
     Parameters,
     Power,
+    Table,
+    Text,
+    UnknownParameter,
+    duration_text,
     parse_duration,
     parse_power,
 )
@@ -29,6 +34,9 @@ DECLARED = Parameters(
         Power("cap_w", 200.0, hi=5000.0),
         Choice("step", "max", ("max", "next")),
         Bool("live", True),
+        Text("file", None, none_ok=True, noun="a path"),
+        AbsolutePath("folder", "/tmp"),
+        Table("values", {}),
     )
 )
 
@@ -86,6 +94,10 @@ def test_wrong_unit_is_named_with_the_units_that_are_right() -> None:
         ("step", "next", "next"),
         ("live", "no", False),
         ("count", 3.0, 3),
+        ("file", "a.json", "a.json"),
+        ("file", "none", None),
+        ("folder", "/scratch", "/scratch"),
+        ("values", {"a": 1}, {"a": 1}),
     ],
 )
 def test_accepted(name: str, value: object, clean: object) -> None:
@@ -107,25 +119,61 @@ def test_accepted(name: str, value: object, clean: object) -> None:
         ("cap_w", "9 kW", "from 0 to 5000 W"),
         ("step", "mx", "did you mean 'max'"),
         ("live", 1, "true or false"),
+        ("share", 10**400, "a number from 0 to 1"),
+        ("wait_s", 10**400, "it must be finite"),
+        ("file", " ", "it must be a path, or none"),
+        ("file", 3, "it must be a path, or none"),
+        ("folder", "scratch", "it must be an absolute path"),
+        ("folder", None, "it must be an absolute path"),
+        ("values", [1], "it must be a mapping from names to values"),
+        ("values", {1: 2}, "it must be a mapping from names to values"),
     ],
 )
 def test_refusals_name_parameter_value_and_range(name: str, value: object, allowed: str) -> None:
     with pytest.raises(ParameterError) as caught:
         DECLARED.validate(name, value)
-    for part in (repr(name), repr(value), allowed):
+    for part in (repr(name), repr(value)[:80], allowed):
         assert part in str(caught.value)
 
 
 def test_unknown_parameter_suggests_a_close_one() -> None:
-    with pytest.raises(ParameterError, match=r"unknown parameter 'wait'.*did you mean 'wait_s'"):
+    with pytest.raises(UnknownParameter, match=r"unknown parameter 'wait'.*did you mean 'wait_s'") as caught:
         DECLARED.validate("wait", 3)
+    assert caught.value.name == "wait"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"),
+        (0.001, "1 ms"),
+        (0.1, "100 ms"),
+        (0.0005, "0.0005 s"),
+        (1.5, "1.5 s"),
+        (90.0, "90 s"),
+        (120.0, "2 min"),
+        (7200, "2 h"),
+        (365 * 86400.0, "365 d"),
+    ],
+)
+def test_a_duration_is_said_in_the_largest_unit_that_fits(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+    assert parse_duration(text) == seconds
+
+
+def test_a_declaration_takes_no_word_that_it_does_not_know() -> None:
+    with pytest.raises(TypeError, match="low"):
+        Int("count", 1, low=0)
 
 
 def test_what_is_formatted_reads_back_as_the_same_value_from_text_and_from_yaml() -> None:
-    values = {"count": None, "share": 0.1, "wait_s": 90.5, "cap_w": 1e3, "step": "next", "live": False}
+    values = {
+        "count": None, "share": 0.1, "wait_s": 90.5, "cap_w": 1e3, "step": "next", "live": False,
+        "file": None, "folder": "/tmp",
+    }  # fmt: skip
     text = DECLARED.format(values)
-    assert DECLARED.resolve(text) == values
-    assert DECLARED.resolve(yaml.safe_load(yaml.safe_dump(text))) == values
+    assert DECLARED.resolve(text) == {**values, "values": {}}
+    assert DECLARED.resolve(yaml.safe_load(yaml.safe_dump(text))) == {**values, "values": {}}
 
 
 def test_defaults_fill_the_rest_and_the_declaration_is_json() -> None:

@@ -18,7 +18,9 @@ from dask_hpc_widgets.base.link import Link
 from dask_hpc_widgets.base.markup import escape
 from dask_hpc_widgets.forms.fields import below
 from dask_hpc_widgets.forms.model import PolicyModel, title
+from dask_hpc_widgets.forms.settings_model import SettingsModel
 from dask_hpc_widgets.live import questions
+from dask_hpc_widgets.live.settings import SettingsPart
 from dask_hpc_widgets.live.tuning import Tuning
 from dask_hpc_widgets.views import Picture, View
 
@@ -56,6 +58,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.trouble = ""
         #: Choose and apply policies.
         self.tuning = Tuning(runtime, self._link, PolicyModel(picture.status["policy"]))
+        #: Look at and change settings.
+        self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
         self._views = views.registered()
         self.head = widgets.HTML(layout=_FULL)
         #: A box to tick for each view, and what the views show, by name.
@@ -75,6 +79,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 *self.bodies.values(),
                 widgets.HTML(markup.part("<h3>Policy</h3>")),
                 self.tuning.box,
+                widgets.HTML(markup.part("<h3>Settings</h3>")),
+                self.settings.box,
                 self.end,
             ],
             layout={**_FULL, "max_width": "80rem"},
@@ -92,7 +98,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             f"<details open><summary>{escape(one.title)}</summary>{_body(one, self.picture)}</details>"
             for one in self._views
         ]
-        return markup.page(self._head(), *parts, "<h3>Policy</h3>", self.tuning.summary())
+        settings = f"<details><summary>Settings</summary>{self.settings.summary()}</details>"
+        return markup.page(self._head(), *parts, "<h3>Policy</h3>", self.tuning.summary(), settings)
 
     def close(self) -> None:
         """End the updates and take every widget of the panel out of the kernel and the page."""
@@ -128,6 +135,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         if isinstance(answer, Picture):
             self.picture, self.trouble = answer, ""
             self.tuning.report(answer.status["policy"])
+            self.settings.report(answer.status["settings"])
         else:
             gone = "This panel has ended: its client is closed. " if self._gone() else ""
             self.trouble = f"{gone}Nothing new from the cluster: {answer}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distributed.protocol.pickle import loads
 
 from dask_hpc import wire
-from dask_hpc.config import Settings, is_setting
+from dask_hpc.config import Settings, is_setting, no_setting
 from dask_hpc.errors import ConfigError, DaskHPCError, InstallError, UnknownJob
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.dashboard.pages import Panels
@@ -32,6 +32,7 @@ from dask_hpc.wire import BIND, CLOSE, OPEN, RPC
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.jobs.jobspec import JobSpec
+from dask_hpc_policies.params import ParameterError, UnknownParameter
 from dask_hpc_policies.protocol import Policy
 
 if TYPE_CHECKING:
@@ -185,16 +186,19 @@ class Service:
         """
         given = dict(parameters or {})
         changes = {name: given.pop(name) for name in list(given) if is_setting(name)}
-        if "node_by" in changes and self.engine.awake and changes["node_by"] != self.engine.state.nodes.by:
+        settings = self.engine.state.settings.updated_live(**changes)
+        if self.engine.awake and settings.node_by != self.engine.state.nodes.by:
             raise ConfigError("hpc.node.by cannot change while jobs are active; wait for them to end")
-        settings = self.engine.state.settings.updated(**changes)
         present = self.engine.controller.policy
-        if pickled is not None:
-            wanted = registry.create(loads(pickled), **given)
-        elif policy is not None:
-            wanted = registry.create(policy, **given)
-        else:
-            wanted = registry.updated(present, **given) if given else present
+        try:
+            if pickled is not None:
+                wanted = registry.create(loads(pickled), **given)
+            elif policy is not None:
+                wanted = registry.create(policy, **given)
+            else:
+                wanted = registry.updated(present, **given) if given else present
+        except UnknownParameter as error:
+            raise ParameterError(f"{error}; {no_setting(error.name)}") from None
         if wanted is not present:
             self.engine.controller.require_able(wanted)
         self.engine.tracing.to(settings.trace_path)

@@ -46,3 +46,10 @@ async def update(runtime: Runtime, policy: Mapping[str, Any]) -> dict[str, Any]:
     status = await runtime.ask_update(dict(policy), {})
     found: dict[str, Any] = status["policy"]
     return found
+
+
+async def change(runtime: Runtime, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Have the cluster work by other settings, by key; gives all that it has then."""
+    status = await runtime.ask_update(None, dict(settings))
+    found: dict[str, Any] = status["settings"]
+    return found

@@ -1,0 +1,86 @@
+"""Settings that are being edited beside those that run: what is typed, what is wrong, what would change.
+
+Rules of the file: pure state. No widget, no cluster. What may be typed only the rows say (`dask_hpc.config`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dask_hpc.config import Setting, table
+from dask_hpc.errors import ConfigError
+from dask_hpc_policies.params import Parameter
+
+
+class SettingsModel:
+    """The live settings of one cluster, by key.
+
+    Parameters
+    ----------
+    running
+        What the cluster has now, as `Runtime.status` gives it under ``settings``.
+    """
+
+    def __init__(self, running: Mapping[str, Any]) -> None:
+        # another package may have brought settings here that the cluster does not know
+        self._settings = {
+            one.key: one
+            for one in table()
+            if one.row.live and not one.knob and one.field in _inside(one, running)
+        }
+        #: What the cluster has, as a person would type it, by key; as it was reported last.
+        self.running = self._texts(running)
+        #: What is typed in each field, by key.
+        self.texts = dict(self.running)
+
+    @property
+    def rows(self) -> list[Parameter]:
+        """One row a field."""
+        return [one.row for one in self._settings.values()]
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """What is wrong, by key; empty when everything is valid."""
+        found = {}
+        for key, one in self._settings.items():
+            try:
+                one.check(self.texts[key])
+            except ConfigError as error:
+                found[key] = str(error)
+        return found
+
+    def changes(self) -> dict[str, str]:
+        """What an update would change, by key.
+
+        Raises
+        ------
+        ConfigError
+            When a field is not valid.
+        """
+        return {
+            key: self.texts[key]
+            for key, one in self._settings.items()
+            if one.check(self.texts[key]) != one.check(self.running[key])
+        }
+
+    def report(self, running: Mapping[str, Any]) -> bool:
+        """Take what the cluster has now; gives whether a field in which nothing was edited has followed."""
+        before, self.running = self.running, self._texts(running)
+        followed = False
+        for key, text in self.running.items():
+            if self.texts[key] == before[key] != text:
+                self.texts[key], followed = text, True
+        return followed
+
+    def reset(self) -> None:
+        """Take back everything that was typed."""
+        self.texts = dict(self.running)
+
+    def _texts(self, running: Mapping[str, Any]) -> dict[str, str]:
+        return {key: one.row.format(_inside(one, running)[one.field]) for key, one in self._settings.items()}
+
+
+def _inside(one: Setting, running: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = running.get("extra", {}).get(one.extra, {}) if one.extra else running
+    return found
