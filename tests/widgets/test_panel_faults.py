@@ -129,7 +129,7 @@ def test_simulate_names_the_policy_and_the_kind_of_an_error(rt, panel, monkeypat
     panel.tuning.form.policy.value = "easy"
     monkeypatch.setattr(registry, "create", lambda spec, **more: Raises() if spec else found(spec))
     panel.tuning.simulate.click()
-    assert "not simulated with easy: KeyError: &#x27;boom&#x27;" in panel.tuning.says.value
+    assert "not simulated with easy: KeyError: &#39;boom&#39;" in panel.tuning.says.value
 
 
 def test_what_plain_work_uses_is_said_to_be_left_out(rt, panel):
@@ -167,7 +167,7 @@ def test_a_file_is_replaced_only_when_that_was_ticked(tmp_path):
     assert yaml.safe_load(file.read_text())["policy"] == "fcfs"
     file.write_text("mine: 1\n")
     form.save.click()
-    assert "is there already: tick &#x27;Replace the file&#x27;" in form.about.value
+    assert "is there already: tick &#39;Replace the file&#39;" in form.about.value
     assert file.read_text() == "mine: 1\n"
     form.replace.value = True
     form.save.click()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from dask_hpc.report.svg import COLORS as PALETTE
-from dask_hpc.report.svg import letters, printable
+from dask_hpc.report.looks import COLORS as PALETTE
+from dask_hpc.report.looks import letters, printable
 
 if TYPE_CHECKING:
     from dask_hpc.scheduler.tables.jobs import JobRecord

@@ -18,9 +18,10 @@ from bokeh.models.text import PlainText
 from bokeh.models.widgets import Div
 from bokeh.plotting import figure
 from distributed.dashboard.components.scheduler import BOKEH_THEME
+from markupsafe import Markup
 
 from dask_hpc.errors import InstallError
-from dask_hpc.report.svg import escape, format_seconds, printable, ticks
+from dask_hpc.report.looks import format_seconds, printable, ticks
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.dashboard.chart import COLUMNS, picture
 from dask_hpc.show import html
@@ -162,13 +163,13 @@ class DecisionsPanel:
         if text is None:
             # without the package of the panel, as plain text
             told = (f"{row['job']} {row['action']} {row['result']}: {row['reason']}" for row in rows[::-1])
-            text = f"<pre>{escape(chr(10).join(told))}</pre>"
+            text = printable(Markup("<pre>{}</pre>").format("\n".join(told)))
         if text != self.root.text:
             self.root.text = text
 
     def gone(self) -> None:
         """Say that there is nothing to show any more."""
-        self.root.text = escape(_GONE)
+        self.root.text = _GONE
 
 
 #: What is shown at each address.
