@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -154,6 +155,23 @@ def test_a_view_that_gives_no_text_says_so_and_the_next_ones_are_shown(rt, monke
     panel.close()
     with pytest.raises(TypeError, match="View"):
         views.register("x")  # type: ignore[arg-type]
+
+
+def test_a_view_without_its_section_is_not_offered_and_comes_when_that_does(rt, monkeypatch):
+    monkeypatch.setattr(views, "_views", dict(views._views))
+    views.register(View(name="watts", title="Watts", section="power", html=lambda one: one.section("power")))
+    panel = rt.panel()
+    panel.ticks["watts"].value = True
+    assert panel.ticks["watts"].layout.display == "none"
+    assert panel.bodies["watts"].value == ""
+    assert "Watts" not in panel.html()
+    more = {"power": "<b>42 W</b>", "section_failures": {"Meter": "OSError: broken"}}
+    panel._show(replace(panel.picture, status={**panel.picture.status, **more}))
+    assert panel.ticks["watts"].layout.display is None
+    assert "<h3>Watts</h3><b>42 W</b>" in panel.bodies["watts"].value, "markup of its own"
+    assert "Watts" in panel.html()
+    assert "Meter cannot tell its state: OSError: broken" in panel.head.value
+    panel.close()
 
 
 FCFS = {"policy": "fcfs", "params": {}}

@@ -151,7 +151,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             f"{status['jobs_pending']} waiting; decides: "
         )
         told = element("p", sentence, markup.strong(title(status["policy"])), ".")
-        errors = (self.trouble, status.get("policy_failure"), status.get("policy_dropped"))
+        sections = status.get("section_failures", {})
+        errors = (
+            self.trouble,
+            status.get("policy_failure"),
+            status.get("policy_dropped"),
+            *(f"{part} cannot tell its state: {error}" for part, error in sections.items()),
+        )
         return Markup().join([told, *(markup.alert(error) for error in errors if error)])
 
 

@@ -1,20 +1,15 @@
 """The views of the panel and their registry. Another one takes one file and one `register`.
 
-A view of another package is an entry point of the group ``dask_hpc.views`` whose object is a `View`, or is
-registered by whoever opens the panel.
+A capability of another package registers its views when it is loaded (`dask_hpc.capabilities`).
 """
 
 from __future__ import annotations
 
-import functools
-
-from dask_hpc import extensions
+from dask_hpc import capabilities
 from dask_hpc_widgets.views import decisions, jobs, nodes, sizes, walltime
 from dask_hpc_widgets.views.view import Picture, View
 
 __all__ = ["Picture", "View", "named", "register", "registered"]
-
-GROUP = "dask_hpc.views"
 
 _views: dict[str, View] = {}
 
@@ -37,8 +32,8 @@ def register(view: View) -> None:
 
 
 def registered() -> tuple[View, ...]:
-    """All views in order of registration, those of other packages included."""
-    _load_others()
+    """All views in order of registration, those of capabilities last."""
+    capabilities.load()
     return tuple(_views.values())
 
 
@@ -50,16 +45,10 @@ def named(name: str) -> View:
     ValueError
         When there is none.
     """
-    _load_others()
+    capabilities.load()
     if name not in _views:
         raise ValueError(f"no view is named {name!r}; there are {', '.join(_views)}")
     return _views[name]
-
-
-@functools.cache
-def _load_others() -> None:
-    """Register the views of other packages, once; one that cannot be is left out with a warning."""
-    extensions.load(GROUP, register)
 
 
 for _view in (jobs.VIEW, sizes.VIEW, nodes.VIEW, walltime.VIEW, decisions.VIEW):
