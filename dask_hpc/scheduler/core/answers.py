@@ -17,6 +17,7 @@ from typing import Any
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.processes import Process, ProcessError
 from dask_hpc.scheduler.tables.state import State
+from dask_hpc_policies.codec import encode
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Answers:
 
     def section(self) -> tuple[str, Any]:
         """The answers that hold, by who asked."""
-        return SECTION, dict(self._answers)
+        return SECTION, {who: encode(answer) for who, answer in self._answers.items()}
 
     def unwrap(self) -> None:
         """End all processes."""

@@ -70,11 +70,11 @@ class Engine:
 
     def __init__(self, scheduler: Scheduler, settings: Settings, policy: Policy) -> None:
         self.scheduler = scheduler
-        self.state = State(scheduler, settings, Clock())
+        self.parts = Parts()
+        self.state = State(scheduler, settings, Clock(), self.parts)
         self._overrides = overrides.Overrides(scheduler)
         self.tracing = Tracing(self.state, self._spawn)
         self.ownership = Ownership(self.state, self._overrides.let_actors_wait)
-        self.parts = Parts()
         self.rounds = Rounds(self.state, self.parts, self.handle)
         self.admission = Admission(self.state, self.parts, self.handle, lambda: self.rounds.watching)
         self.controller = Controller(self.state, self.parts, self.rounds, policy)

@@ -80,7 +80,7 @@ class Sections(Protocol):
     """Adds to the picture that a policy gets."""
 
     def section(self) -> tuple[str, Any]:
-        """A name and plain data, or a frozen dataclass that the picture has a field for."""
+        """A name and plain JSON data; or the value of the field of the picture that has this name."""
         ...
 
 
