@@ -16,6 +16,7 @@ from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane
 from dask_hpc.scheduler.tables.jobs import JobRecord, JobTable
 from dask_hpc.scheduler.tables.nodes import Node, NodeTable, node_id
 from dask_hpc.trace.records import JobEvent, NodeEvent, Record
+from dask_hpc_policies.jobs.queue_orders import in_order
 from dask_hpc_policies.model import ClusterSnapshot, Trigger
 
 if TYPE_CHECKING:
@@ -263,12 +264,11 @@ class State:
             else:
                 view = job.view(now_s, self.nodes_up(job))
             views.append(view)
-        views.sort(key=lambda view: -view.priority)
         return ClusterSnapshot(
             now_s=now_s,
             trigger=trigger,
             nodes=self.nodes.views(),
-            jobs=tuple(views),
+            jobs=tuple(in_order(views)),
             idle_nodes=self.idle_nodes(),
             lock=self.settings.lock,
             demand=reads.demand(self.scheduler),
