@@ -7,6 +7,7 @@ the file, the line and the field.
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import NoReturn
 
 from dask_hpc.errors import TraceError
@@ -18,7 +19,8 @@ from dask_hpc_policies.model import ClusterSnapshot, JobView
 #: Nodes that are there, and that a job may ask for (`dask_hpc_policies.jobs.jobspec`).
 _MOST_NODES = 10_000_000
 _MOST_ASKED_NODES = 1_000_000_000
-_TIMES = ("submit_s", "start_s", "walltime_s", "remaining_s", "recorded_s", "restart_s", "interrupted_s")
+#: Fields of a job that are durations; every other number with a decimal point has to be finite, too.
+_DURATIONS = ("walltime_s", "remaining_s", "recorded_s", "restart_s", "deadline_s", "soft_deadline_s")
 
 
 def check_events(trace: Trace) -> None:
@@ -78,11 +80,12 @@ def check_view(trace: Trace, number: int, job: JobView) -> None:
             _size(trace, number, place + name, nodes, 1, _MOST_ASKED_NODES)
     if job.constraint not in CONSTRAINTS:
         _fail(trace, number, f"{place}constraint", job.constraint, f"one of {', '.join(CONSTRAINTS)}")
-    for name in _TIMES:
-        seconds = getattr(job, name)
-        if seconds is not None and not math.isfinite(seconds):
-            _fail(trace, number, place + name, seconds, "a finite time")
-    for name in ("walltime_s", "remaining_s", "recorded_s", "restart_s"):
+    for field in fields(job):
+        value = getattr(job, field.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            what = "time" if field.name.endswith("_s") else "number"
+            _fail(trace, number, place + field.name, value, f"a finite {what}")
+    for name in _DURATIONS:
         if (getattr(job, name) or 0.0) < 0:
             _fail(trace, number, place + name, getattr(job, name), "a time of at least 0 s")
 

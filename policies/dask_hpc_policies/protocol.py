@@ -21,8 +21,8 @@ class Policy(Protocol):
     * Each call gets a fresh snapshot; what an earlier decision asked for may have been refused.
     * A job is in at most one Start, Expand, Shrink, Steal or Hold of a decision, and every action has a
       reason.
-    * Starts and expansions together never take more than `view.idle_nodes` plus what the shrinks and the
-      immediate steals of the same decision free.
+    * Starts and expansions together never take more than `view.of_role()` (the idle compute nodes) plus what
+      the shrinks and the immediate steals of the same decision free.
     * The state is None or a frozen dataclass of type `state_type` that survives
       `codec.decode(state_type, codec.encode(state))`.
 

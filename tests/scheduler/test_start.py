@@ -7,7 +7,8 @@ from helpers import Gate, addresses_of, asleep, engine, live, record, started, s
 from tasks import inc
 
 import dask_hpc
-from dask_hpc_policies.jobs.jobspec import InvalidJob
+from dask_hpc_policies.jobs.jobspec import InvalidJob, job_spec
+from dask_hpc_policies.model import JobFacts, values_of
 
 SIZES = [
     # on a pool of six nodes
@@ -117,6 +118,21 @@ async def test_a_job_larger_than_the_pool_of_now_waits_when_the_pool_may_grow(c,
             await asleep(s)
 
 
+@live(workers=1)
+async def test_all_that_is_declared_reaches_the_policy(c, s, a):
+    declared = {
+        "walltime": "1 h", "priority": 2, "min_power_w": "100 W", "max_power_w": 200, "io_intensity": 0.5,
+        "deadline": "2 h", "soft_deadline": "90 min", "value": 7.5, "protect": "field", "resilience": "ml",
+    }  # fmt: skip
+    rt = await dask_hpc.install(c, "fcfs")
+    async with rt.job("main", **declared) as job:
+        await started(s, job)
+        (view,) = (await rt.snapshot()).jobs
+        assert values_of(JobFacts, view) == values_of(JobFacts, job_spec("main", **declared))
+        assert view.submit_s == record(s, job).submit_s > 0
+    await job.wait(10)
+
+
 # ------------------------------------------------------------------ bad input
 
 WRONG = [
@@ -137,6 +153,7 @@ WRONG = [
     ({"min_power_w": "5 min"}, ["min_power_w", "5 min"]),
     ({"min_power_w": 200, "max_power_w": 100}, ["200", "100"]),
     ({"io_intensity": 1.5}, ["1.5", "0 to 1"]),
+    ({"deadline": "1 h", "soft_deadline": "2 h"}, ["soft_deadline=7200", "deadline=3600"]),
     ({"priority": "high"}, ["'high'", "priority"]),
     ({"rigid": "yes"}, ["'yes'", "rigid"]),
     ({"nodez": 2}, ["nodez", "nodes"]),

@@ -57,6 +57,8 @@ INF = float("inf")
         (1, seen(start_nodes=0), "line 3, job 'a', start_nodes: expected a whole number from 1"),
         (1, seen(walltime_s=-1.0), "line 3, job 'a', walltime_s: expected a time of at least 0 s, got -1"),
         (1, seen(remaining_s=INF), "line 3, job 'a', remaining_s: expected a finite time, got inf"),
+        (1, seen(deadline_s=-1.0), "line 3, job 'a', deadline_s: expected a time of at least 0 s, got -1"),
+        (1, seen(value=INF), "line 3, job 'a', value: expected a finite number, got inf"),
     ],
 )
 def test_what_makes_none_is_one_line(

@@ -8,11 +8,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.sim.formats import yaml_file
+from dask_hpc.sim import simulate
+from dask_hpc.sim.formats import trace_file, yaml_file
 from dask_hpc.sim.formats.yaml_file import parse
 from dask_hpc.sim.model.job import (
     Compute,
@@ -27,6 +29,9 @@ from dask_hpc.sim.model.job import (
     computing_s,
     power_law,
 )
+from dask_hpc.trace.files import read_trace
+from dask_hpc_policies.jobs.jobspec import job_spec_from_mapping
+from dask_hpc_policies.model import JobFacts, values_of
 
 
 def documented() -> str:
@@ -259,3 +264,24 @@ def test_files_are_read_packed_and_refused_cut(tmp_path: Path) -> None:
 def test_power_bounds_are_taken_and_counted() -> None:
     workload = parse("jobs: [{name: a, nodes: 1, runtime: 3, min_power_w: 100 W, max_power_w: 200}]", "w")
     assert workload.notes == ("1 jobs whose bounds of power are not used: there is no power model",)
+
+
+DECLARED = (
+    "deadline: 2 h, soft_deadline: 90 min, value: 7.5, protect: field, resilience: ml, min_power_w: 100 W, "
+    "priority: 2, io_intensity: 0.5, constraint: even, walltime: 1 h"
+)
+
+
+def test_all_that_is_declared_reaches_the_policy(tmp_path: Path) -> None:
+    text = (
+        "machine: {nodes: 4}\njobs: [{name: a, min_nodes: 2, max_nodes: 4, runtime: 3, reference_nodes: 2, "
+    )
+    workload = parse(f"{text}{DECLARED}}}]", "w")
+    declared = values_of(JobFacts, job_spec_from_mapping({"name": "a", **yaml.safe_load(f"{{{DECLARED}}}")}))
+    assert values_of(JobFacts, workload.jobs[0]) == declared
+    trace = tmp_path / "t.jsonl"
+    simulate(workload, "pwma-fpsma", trace=trace)
+    seen = [job for item in read_trace(trace).passes for job in item.snapshot.jobs]
+    assert {job.state for job in seen} >= {"pending", "running"}
+    assert all(values_of(JobFacts, job) == declared for job in seen)
+    assert all(values_of(JobFacts, job) == declared for job in trace_file.read(trace).jobs)

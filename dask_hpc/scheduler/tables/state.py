@@ -17,6 +17,7 @@ from dask_hpc.scheduler.tables.jobs import JobRecord, JobTable
 from dask_hpc.scheduler.tables.nodes import Node, NodeTable, node_id
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.trace.records import JobEvent, NodeEvent, Record
+from dask_hpc_policies.jobs.queue_orders import in_order
 from dask_hpc_policies.model import ClusterSnapshot, Trigger
 
 if TYPE_CHECKING:
@@ -268,14 +269,13 @@ class State:
             else:
                 view = job.view(now_s, self.nodes_up(job))
             views.append(view)
-        views.sort(key=lambda view: -view.priority)
         sections = self._parts.sections()
         own = {name: sections.pop(name) for name in _OF_PARTS & sections.keys()}
         return ClusterSnapshot(
             now_s=now_s,
             trigger=trigger,
             nodes=self.nodes.views(),
-            jobs=tuple(views),
+            jobs=tuple(in_order(views)),
             idle_nodes=self.idle_nodes(),
             lock=self.settings.lock,
             sections=sections,

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.progress import saved_share
 from dask_hpc.sim.model.job import Compute, Job, Stage
 from dask_hpc_policies.decision import Action, Expand, Hold, Reason, ReasonCode, Shrink, Start
+from dask_hpc_policies.jobs.queue_orders import place
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView, Trigger, job_view
 from dask_hpc_policies.protocol import Session
 
@@ -131,7 +132,7 @@ class BySnapshots:
         self.engine = engine
         self.state = engine.policy.initial_state()
         #: Jobs in order of service.
-        self._order: list[tuple[int, int, int]] = []
+        self._order: list[tuple[int, Any, int]] = []
         self._nodes: tuple[NodeView, ...] = ()
         self._moves = -1
         for active in engine.active.values():
@@ -143,8 +144,7 @@ class BySnapshots:
 
     def finished(self, active: ActiveJob) -> None:
         """See `Asker`."""
-        place = _place(active)
-        del self._order[bisect_left(self._order, place)]
+        del self._order[bisect_left(self._order, _place(active))]
 
     def resized(self, active: ActiveJob) -> None:
         """See `Asker`."""
@@ -205,8 +205,8 @@ class BySnapshots:
         return self._nodes
 
 
-def _place(active: ActiveJob) -> tuple[int, int, int]:
-    return active.rank, -active.job.priority, active.key
+def _place(active: ActiveJob) -> tuple[int, Any, int]:
+    return active.rank, place(active.job), active.key
 
 
 def pending_view(active: ActiveJob) -> JobView:

@@ -80,7 +80,7 @@ class Pass:
 
     def __init__(self, view: ClusterSnapshot) -> None:
         self.view = view
-        self.idle_nodes = max(view.idle_nodes, 0)
+        self.idle_nodes = max(view.of_role(), 0)
         self.running: list[JobView] = []
         self.head: JobView | None = None
         self.waiting: list[JobView] = []

@@ -99,7 +99,7 @@ class _Plan:
     def __init__(self, view: ClusterSnapshot, state: StealingState, params: Params) -> None:
         self.view = view
         self.params = params
-        self.idle_nodes = max(view.idle_nodes, 0)
+        self.idle_nodes = max(view.of_role(), 0)
         self.free = Profile(view.now_s, self.idle_nodes, releases(view))
         self.locked = view.lock == "system" and bool(view.adapting)
         self.actions: list[Action] = []
