@@ -161,7 +161,7 @@ class Parameter:
         ParameterError
             Naming the value, the allowed range, the unit and the parameter.
         """
-        if value is None or (self.none_ok and isinstance(value, str) and value.strip().lower() == "none"):
+        if value is None or (self.none_ok and isinstance(value, str) and value.strip().lower() in ("none", "null")):
             if self.none_ok:
                 return None
             raise self._error(value)
