@@ -48,7 +48,7 @@ screenshots: $(VENV)/.test
 	cp build/screenshots/panel.png notebooks/images/panel.png
 
 test-previous: $(VENV)-previous/.test
-	$(VENV)-previous/bin/python -m pytest tests/scheduler tests/test_client.py tests/test_preload.py tests/test_reprs.py tests/test_program.py tests/test_program_failures.py $(PYTEST_ARGS)
+	$(VENV)-previous/bin/python -m pytest tests/scheduler tests/client tests/program $(PYTEST_ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check
@@ -60,7 +60,7 @@ benchmarks: $(VENV)/.test
 	$(BIN)/python tests/benchmarks/run.py $(BENCHMARK_ARGS)
 
 notebooks: $(VENV)/.test
-	$(BIN)/python tests/slurm/with_slurm.py $(BIN)/python notebooks/run.py --stories $(STORIES)
+	$(BIN)/python tests/tools/with_slurm.py $(BIN)/python notebooks/run.py --stories $(STORIES)
 
 binder: $(VENV)/.test
 	$(BIN)/python binder/check.py

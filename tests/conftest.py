@@ -3,6 +3,7 @@
 - `data_folder`: real data that is not part of the repository, from ``$DASK_HPC_DATA``. A test that
   uses it carries the marker ``data`` and is skipped, with the reason, when the folder is not there.
 - With ``CI=true`` any other skipped test fails the run: nothing is left untested by accident.
+- An error in a callback, or one that our code logs, fails the test that caused it: see `unexpected`.
 - Hypothesis prints what is needed to repeat a failure.
 - The fixtures of `distributed.utils_test` (loop, cleanup, client, ...) are available.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from unexpected import Unexpected
 
 # before distributed.utils_test, which resets the configuration to what it finds when it is imported
 import dask_hpc.config
@@ -70,6 +72,10 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no folder {folder}; set DASK_HPC_DATA to one that holds the data")
     return folder
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Unexpected())
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,16 +6,19 @@ the result, with an asynchronous one it returns an awaitable.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
+from dask_hpc import capabilities
 from dask_hpc._version import __version__
 from dask_hpc.channel import Channel, raise_error
 from dask_hpc.client.job import Job as Job
@@ -76,6 +79,23 @@ def runtime(client: Client) -> Any:
     return _checked(client).sync(_runtime, client)
 
 
+#: Methods that capabilities bring, by name.
+_METHODS: dict[str, Callable[..., Any]] = {}
+
+
+def register(name: str, method: Callable[..., Any]) -> None:
+    """Have ``rt.<name>(...)`` call ``method(rt, ...)``; `Runtime.channel` is the way to the scheduler.
+
+    Raises
+    ------
+    ValueError
+        When there is such a method already.
+    """
+    if name in _METHODS or hasattr(Runtime, name) or not name.isidentifier():
+        raise ValueError(f"name is {name!r}; allowed: an identifier that no method of Runtime has")
+    _METHODS[name] = method
+
+
 def _checked(client: Any) -> Client:
     if not isinstance(client, Client):
         raise TypeError(f"client is {client!r}; needed: a connected distributed.Client")
@@ -102,6 +122,7 @@ async def _runtime(client: Client) -> Runtime:
 
 
 def _made(client: Client) -> Runtime:
+    capabilities.load()
     with _lock:
         found = _runtimes.get(client)
         if found is None:
@@ -143,6 +164,16 @@ class Runtime:
     def client(self) -> Client:
         """The client it belongs to."""
         return self.channel.client
+
+    def __getattr__(self, name: str) -> Any:
+        # asked only for what the class does not have
+        method = _METHODS.get(name)
+        if method is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return functools.partial(method, self)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_METHODS})
 
     def job(self, name: str | dict[str, Any], **fields: Any) -> Job:
         """Declare a job: a context; everything submitted in it belongs to the job.

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 #: Id of the job whose program is calling a function of the user's.
 IN_PROGRAM: ContextVar[str | None] = ContextVar("hpc_in_program", default=None)
 
+
 class Driver:
     """Runs phases over one state, which lies in blocks on the nodes of a job.
 

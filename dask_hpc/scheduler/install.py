@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dask_hpc import capabilities
 from dask_hpc._version import __version__
 from dask_hpc.config import Settings, settings
 from dask_hpc.errors import DaskHPCError, InstallError
@@ -33,6 +34,7 @@ def attach(scheduler: Scheduler, wanted: Settings | None = None, policy: Any = N
     if isinstance(present, Service):
         return present
     selfcheck.require(scheduler)
+    capabilities.load()
     wanted = wanted if wanted is not None else settings()
     if wanted.spill_directory is not None and (why := spill.problem(wanted.spill_directory)) is not None:
         text = (
@@ -86,5 +88,5 @@ async def _bootstrap(
             await service.update(policy, pickled, parameters)
     except Exception:
         if not was_there:
-            await service.leave()
+            await service.detach()
         raise

@@ -1,8 +1,8 @@
 """The builtin policies: one class, one table.
 
 Rules of the file: every policy first restores jobs below their minimum, then starts pending jobs, first
-come, first served or with backfilling; what differs besides is one rule for resizing (`rules.resizing`), a row of
-`BUILTIN`.
+come, first served or with backfilling; what differs besides is one rule for resizing (`rules.resizing`):
+a row of `BUILTIN`.
 """
 
 from __future__ import annotations

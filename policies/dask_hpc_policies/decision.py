@@ -62,6 +62,7 @@ class ReasonCode(enum.Enum):
     NODES_GONE = "nodes-gone"
     DEADLINE = "deadline"
     POOL_NOT_MANAGED = "pool-not-managed"
+    KEPT = "kept"
     UNSUPPORTED = "unsupported"
     POLICY_FAILED = "policy-failed"
     #: outcomes and requests

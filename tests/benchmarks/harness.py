@@ -34,6 +34,9 @@ from machine import SEED, Machine
 
 import dask_hpc
 
+# what benchmarks share with tests, for a script that imports this module first
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
+
 # ------------------------------------------------------------------------- rows
 
 

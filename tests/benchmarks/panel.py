@@ -18,19 +18,17 @@ that they would send a browser. The panel shows all its views.
 from __future__ import annotations
 
 import statistics
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from harness import Options, Row, main, percentile, row
+from real_kernel import started
 
 import dask_hpc
 
 _HERE = Path(__file__).resolve().parent
-sys.path.append(str(_HERE.parent / "widgets"))
-import real_kernel  # noqa: E402
 
 CPU_BAR = 3.0
 CALLBACK_BAR_MS = 50.0
@@ -55,7 +53,7 @@ def _cpu(options: Options) -> list[Row]:
         shares: list[float] = []
         rates: list[float] = []
         runs: dict[bool, list[dict[str, float]]] = {True: [], False: []}
-        with real_kernel.started(str(_HERE)) as kernel:
+        with started(str(_HERE)) as kernel:
             kernel.run("import in_kernel")
             for pair in range(-1 if options.size != "tiny" else 0, pairs):
                 found = {}
@@ -89,7 +87,7 @@ def _cpu(options: Options) -> list[Row]:
 
 def _steady(options: Options) -> list[Row]:
     pairs, window_s = options.pick((5, 20.0), (3, 10.0), None)
-    with real_kernel.started(str(_HERE)) as kernel:
+    with started(str(_HERE)) as kernel:
         kernel.run("import in_kernel")
         found = kernel.value(f"await in_kernel.steady({pairs}, {window_s})", _CELL_S)
     more = [100 * (one["open"] - one["closed"]) for one in found]
@@ -104,7 +102,7 @@ def _median(runs: list[dict[str, float]], key: str) -> str:
 
 def _callbacks(options: Options) -> list[Row]:
     jobs, wait_s, times = options.pick((JOBS, 20, 3), (JOBS, 10, 2), (8, 2, 1))
-    with real_kernel.started(str(_HERE)) as kernel:
+    with started(str(_HERE)) as kernel:
         kernel.run("import asyncio, in_kernel\nin_kernel.watch_callbacks()")
         kernel.run(f"cluster, client, rt, futures = in_kernel.busy_cluster({jobs}, {NODES})", _CELL_S)
         kernel.run("panel = rt.panel()\nin_kernel._all_views(panel)\npanel", _CELL_S)
@@ -172,7 +170,7 @@ def _growth(options: Options) -> list[Row]:
             dashboard_address=":0",
         ) as cluster,
         cluster.get_client() as client,
-        real_kernel.started(str(_HERE)) as kernel,
+        started(str(_HERE)) as kernel,
     ):
         runtime = dask_hpc.install(client, policy="pwma-fpsma")
         churn = threading.Thread(target=_churn, args=(client, runtime, done))

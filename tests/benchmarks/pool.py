@@ -10,20 +10,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import dask
 import distributed
 from distributed import Client
 from harness import Options, Row, main, row
-
-import dask_hpc
-
-sys.path.extend(str(Path(__file__).resolve().parents[1] / name) for name in ("slurm", "elasticity"))
-
 from outside import environment
 from private_slurm import PrivateSlurm, missing
+
+import dask_hpc
 
 #: Results on the cluster when a node leaves: so many, of that size.
 BLOCKS, BLOCK_BYTES = 40, 1 << 20

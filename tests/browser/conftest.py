@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import chromium
 import lab_server
+import pytest
 from lab_page import LabPage, write
 
 if TYPE_CHECKING:

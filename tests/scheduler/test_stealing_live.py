@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from typing import Any
 
+import pytest
 from distributed import Nanny
 from helpers import addresses_of, asleep, engine, live, record, started, state_of, until
 from tasks import inc, slow_inc
@@ -66,6 +68,59 @@ async def test_the_victim_of_the_policy_gives_a_node_and_both_jobs_finish(c, s, 
             assert stolen(a for d in decided if d for a in d.actions) == simulated() == [("small", 2)]
         await main.wait(20)
     await small.wait(20)
+    await asleep(s)
+
+
+async def beside(s, rt, others, test):
+    """Jobs (name: fields of `Runtime.job`), all running, and a job of three nodes that then loses one."""
+    async with contextlib.AsyncExitStack() as stack:
+        jobs = {}
+        for name, fields in others.items():
+            jobs[name] = await stack.enter_async_context(rt.job(name, **fields))
+            await started(s, jobs[name], fields["nodes"])
+        main = await stack.enter_async_context(rt.job("main", nodes=3, min_nodes=3, max_nodes=3))
+        await started(s, main, 3)
+        await test(jobs, main)
+
+
+MALLEABLE = {"min_nodes": 1}
+RIGID = {"large": {"nodes": 2}, "first": {"nodes": 1}, "second": {"nodes": 1}, "third": {"nodes": 1}}
+
+
+@pytest.mark.parametrize(
+    ("others", "victim"),
+    [
+        # the one that the loss delays least: of two that take for ever, that which gives the smaller share
+        ({"two": {"nodes": 2, **MALLEABLE}, "three": {"nodes": 3, **MALLEABLE}}, "three"),
+        # by 60 s rather than by half of ten hours
+        (
+            {
+                "long": {"nodes": 3, "walltime": "10 h", **MALLEABLE},
+                "short": {"nodes": 2, "walltime": "60 s", **MALLEABLE},
+            },
+            "short",
+        ),
+        # one that goes on, although it is larger, before one that has to be interrupted
+        ({"rigid": {"nodes": 1}, "fit": {"nodes": 4, **MALLEABLE}}, "fit"),
+        # of those that have to be interrupted the smallest, and of these the one submitted last
+        (RIGID, "third"),
+        ({name: RIGID[name] for name in ("third", "second", "first", "large")}, "first"),
+    ],
+)
+@live(workers=8, timeout=60)
+async def test_the_victim_is_the_one_that_the_source_names(c, s, *workers, others, victim):
+    rt = await dask_hpc.install(c, "sfsj", tick="50 ms")
+
+    async def robbed(jobs, main):
+        await next(w for w in workers if w.address in addresses_of(s, main)).close()
+        await started(s, main, 3)
+        held = {name: len(addresses_of(s, job)) for name, job in jobs.items()}
+        lost = {name for name, fields in others.items() if held[name] < fields["nodes"]}
+        assert lost == {victim}
+        assert held[victim] == (others[victim]["nodes"] - 1 if "min_nodes" in others[victim] else 0)
+
+    assert sum(fields["nodes"] for fields in others.values()) == 5, "an idle node would be taken first"
+    await beside(s, rt, others, robbed)
     await asleep(s)
 
 

@@ -10,7 +10,7 @@ from distributed import Client, Worker
 from helpers import addresses_of, asleep, engine, live, record, started, state_of, until
 
 import dask_hpc
-from dask_hpc.errors import JobError, WindowError
+from dask_hpc.errors import JobCancelled, JobError, WindowError
 from dask_hpc.program.producer import Change, Status
 
 BOUNDS = {"nodes": 2, "min_nodes": 1, "max_nodes": 4}
@@ -295,6 +295,30 @@ async def test_joiners_that_fail_are_named_and_go_back(c, s, *workers):
         assert len(producer.nodes) == 2
 
 
+@live(timeout=60)
+async def test_the_next_probe_of_a_cancelled_job_says_so_and_why(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    async with rt.job("main", **BOUNDS) as job:
+        producer = job.producer()
+        await producer.start(20)
+        assert producer.probe() is None
+        await rt.cancel(job.id, "the licence is over")
+        told = []
+
+        def over():
+            try:
+                return producer.probe()
+            except JobCancelled as error:
+                told.append(str(error))
+                return True
+
+        await until(over, "the producer has heard")
+        assert told == [f"job {job.id} has ended: the licence is over"]
+        with pytest.raises(JobCancelled, match="the licence is over"):
+            await producer.begin()
+        await producer.stop()
+
+
 # ------------------------------------------------------------ nodes that die
 
 
@@ -352,7 +376,6 @@ async def test_when_all_members_die_new_ones_take_their_place_in_one_window(c, s
         await b.close()
         await until(lambda: not addresses_of(s, job), "none is left")
         async with Worker(s.address, name="new-0", nthreads=1), Worker(s.address, name="new-1", nthreads=1):
-            first = engine(s).rounds._next_id
             change = await pending(producer)
             assert set(change.leaving) == set(old)
             assert set(change.joining) <= {"new-0", "new-1"}
@@ -360,7 +383,7 @@ async def test_when_all_members_die_new_ones_take_their_place_in_one_window(c, s
             await lay_out(producer)
             while set(producer.nodes) != {"new-0", "new-1"}:
                 await lay_out(producer)
-            assert engine(s).rounds._next_id < first + 10, "windows are not opened in a loop"
+            assert producer.windows[-1]["reconfig_id"] < change.reconfig_id + 10, "not opened in a loop"
             await producer.stop()
             await job.close()
             await job.wait(10)

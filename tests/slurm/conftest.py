@@ -1,21 +1,12 @@
-"""A Slurm cluster for the tests of this folder, which also import `private_slurm` from it."""
+"""A Slurm cluster for the tests of this folder."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import dask
 import dask_jobqueue.config
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-# what it needs of work on clusters that are ended from outside
-sys.path.insert(0, str(Path(__file__).parents[1] / "elasticity"))
-# what runs notebooks
-sys.path.insert(0, str(Path(__file__).parents[1] / "notebooks"))
-
 from private_slurm import PrivateSlurm, missing
 
 

@@ -1,6 +1,6 @@
 """Random resizes of a running producer never break what must hold; ``resizes.py`` makes any number.
 
-A failing one is repeated by ``python tests/stress/resizes.py --seed N --resizes 1 --verbose``.
+A failing one is repeated by ``python tests/tools/resizes.py --seed N --resizes 1 --verbose``.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ async def _two_make_room_for_a_third(lock: str) -> tuple[Header, list[Record], d
                 result = made.client.submit(nap, 5, 0.0, key="third-0")
             await _until(lambda: any(job.name == "third" for job in state.jobs.ended))
             assert await made.client.gather([*futures, result]) == [1, 2, 6]
-        header = service.of(made.scheduler).engine.header()
+        header = service.of(made.scheduler).engine.tracing.header()
         return header, list(state.records), dict(made.starts.by_key)
 
 

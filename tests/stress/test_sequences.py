@@ -1,6 +1,6 @@
-"""Random sequences of operations never break what must hold; ``run.py`` beside this file runs any number.
+"""Random sequences of operations never break what must hold; ``stress.py`` runs any number.
 
-A failing one is repeated by ``python tests/stress/run.py --seed N --sequences 1 --verbose``.
+A failing one is repeated by ``python tests/tools/stress.py --seed N --sequences 1 --verbose``.
 """
 
 from __future__ import annotations

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from distributed import Client
 
 import dask_hpc
-
-# `real_kernel`, which the benchmarks use too
-_here = str(Path(__file__).resolve().parent)
-if _here not in sys.path:
-    sys.path.insert(0, _here)
 
 
 @pytest.fixture(scope="module")

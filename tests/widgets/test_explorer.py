@@ -16,7 +16,7 @@ from ipywidgets.widgets.widget import _instances
 
 import dask_hpc
 from dask_hpc.errors import InstallError
-from dask_hpc.sim import Result, simulate
+from dask_hpc.sim import Result, results, simulate
 from dask_hpc.sim.workloads.sources import READERS
 from dask_hpc_policies import registry
 from dask_hpc_widgets.base.markup import escape
@@ -616,7 +616,7 @@ def test_the_figure_is_also_told_in_words(explorer, monkeypatch):
 def test_without_matplotlib_there_are_results_and_a_hint(explorer, monkeypatch):
     monkeypatch.setattr(exploration, "_figure", drawn)
     monkeypatch.setitem(sys.modules, "dask_hpc.sim.results.plots", None)
-    monkeypatch.delattr(dask_hpc.sim, "plots", raising=False)
+    monkeypatch.delattr(results, "plots", raising=False)
     explorer.run.click()
     assert "There is no figure: it needs matplotlib, pip install 'dask-hpc[plot]'." in text(
         explorer.results.value

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+import what_if
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 7])
 def test_jobs_end_in_the_order_that_simulate_predicts(seed, client, rt):
-    import what_if
-
     # sleeps so long that a busy machine, which adds to each, changes little
     asked = what_if.ask(client, rt, seed, slower=1.5)
     assert asked.answer_s <= what_if.ANSWER_BAR_S

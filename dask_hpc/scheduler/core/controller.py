@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.resizing.rounds import Rounds
+from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.trace.records import Pass, Result
 from dask_hpc_policies import registry
@@ -29,11 +30,10 @@ _EARLIER_KEPT = 10
 class Controller:
     """Calls the policy and has its decisions carried out."""
 
-    def __init__(self, state: State, rounds: Rounds, policy: Policy) -> None:
+    def __init__(self, state: State, parts: Parts, rounds: Rounds, policy: Policy) -> None:
         self.state = state
         self.rounds = rounds
-        #: Who carries out actions that change no allotment, by their class.
-        self.enactors: dict[type[Any], Callable[[Any], Outcome]] = {}
+        self._parts = parts
         self.decisions: deque[dict[str, Any]] = deque(maxlen=state.settings.decisions_keep)
         #: Passes run while this is true.
         self.enabled = False
@@ -163,7 +163,7 @@ class Controller:
     ) -> tuple[list[tuple[Action, int]], list[Outcome]]:
         """Carry actions out; decisions and outcomes are logged with their reasons.
 
-        What changes no allotment (see `enactors`) comes first; the rest is a round.
+        What changes no allotment is a part's, and comes first; the rest is a round.
 
         Returns
         -------
@@ -182,7 +182,7 @@ class Controller:
         return accepted, [*others, *ended]
 
     def _enact_other(self, action: Action) -> Outcome:
-        enactor = self.enactors.get(type(action))
+        enactor = self._parts.enactors().get(type(action))
         if enactor is not None:
             return enactor(action)
         why = Reason(ReasonCode.UNSUPPORTED, f"nobody here carries out {action.TAG!r}")

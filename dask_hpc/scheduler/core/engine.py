@@ -23,13 +23,14 @@ from dask_hpc.errors import DaskHPCError, TraceError
 from dask_hpc.scheduler.core.controller import Controller
 from dask_hpc.scheduler.core.handlers import Handlers
 from dask_hpc.scheduler.core.lifecycle import Lifecycle
-from dask_hpc.scheduler.core.notices import notice
+from dask_hpc.scheduler.core.notices import Notices
 from dask_hpc.scheduler.core.plugin import PLUGIN_NAME, HPCSchedulerPlugin
 from dask_hpc.scheduler.core.tracing import Tracing
 from dask_hpc.scheduler.internals import overrides, selfcheck, writes
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.placing.ownership import Ownership
 from dask_hpc.scheduler.resizing.rounds import Rounds
+from dask_hpc.scheduler.resizing.work import StockWork
 from dask_hpc.scheduler.tables.events import (
     ActionEnded,
     AdmissionPassed,
@@ -51,6 +52,7 @@ from dask_hpc.scheduler.tables.events import (
     WorkerLeft,
 )
 from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.decision import ReasonCode
 from dask_hpc_policies.jobs.constraints import is_legal
@@ -70,16 +72,20 @@ class Engine:
         self.scheduler = scheduler
         self.state = State(scheduler, settings, Clock())
         self._overrides = overrides.Overrides(scheduler)
-        self.tracing = Tracing(self.state)
+        self.tracing = Tracing(self.state, self._spawn)
         self.ownership = Ownership(self.state, self._overrides.let_actors_wait)
-        self.rounds = Rounds(self.state, self.handle)
-        self.admission = Admission(self.state, self.handle, lambda: self.rounds.watching)
-        self.controller = Controller(self.state, self.rounds, policy)
+        self.parts = Parts()
+        self.rounds = Rounds(self.state, self.parts, self.handle)
+        self.admission = Admission(self.state, self.parts, self.handle, lambda: self.rounds.watching)
+        self.controller = Controller(self.state, self.parts, self.rounds, policy)
         self.lifecycle = Lifecycle(
             self.state, self.ownership, self.admission, self.controller, self.rounds, self.handle
         )
         self._handlers = Handlers(self.ownership, self.handle)
         self._hears = self._table()
+        self.parts.add(
+            self, self.rounds.windows, StockWork(scheduler), self.lifecycle, Notices(self.state), self.tracing
+        )
         self.awake = False
         self.leaving = False
         self._lock = asyncio.Lock()
@@ -122,7 +128,7 @@ class Engine:
     async def sleep(self) -> None:
         """Hand everything back to stock scheduling, unless a job needs us."""
         async with self._lock:
-            if not self.awake or self.state.jobs.named or (self._needed and not self.leaving):
+            if not self.awake or self.state.jobs.named or (self.parts.needed() and not self.leaving):
                 return
             self.controller.enabled = False
             self.awake = False
@@ -148,11 +154,16 @@ class Engine:
             yield
         finally:
             self._needed -= 1
-            if not self._needed and not self.state.jobs.named:
-                self._go_to_sleep()
+            self.rest()
 
-    def _go_to_sleep(self) -> None:
-        self._spawn(self.sleep())
+    def needed(self) -> bool:
+        """Whether somebody keeps it awake (`kept_awake`)."""
+        return self._needed > 0
+
+    def rest(self) -> None:
+        """Go to sleep, if nobody needs it any more."""
+        if not self.state.jobs.named and not self.parts.needed():
+            self._spawn(self.sleep())
 
     async def stop(self) -> None:
         """Hand everything back although jobs may be active: their tasks go on as plain work."""
@@ -296,7 +307,7 @@ class Engine:
             ActionEnded: (lambda event: controller.report(event.outcome, event.trigger),),
             RoundEnded: (lambda event: controller.request("finish"),),
             WindowMoved: (lambda event: writes.tell(self.scheduler, event.topic, event.message),),
-            LastJobEnded: (lambda event: self._go_to_sleep(),),
+            LastJobEnded: (lambda event: self.rest(),),
         }
 
     def _claim(self, event: GraphArrived) -> None:
@@ -363,16 +374,5 @@ class Engine:
             self.rounds.poll()
 
     def _tick(self) -> None:
-        state = self.state
-        now_s = state.now_s()
-        for job in state.jobs.named:
-            gone_s = job.client_gone_s
-            if gone_s is not None and not job.closed and now_s - gone_s >= state.settings.client_timeout_s:
-                text = f"its client has been gone for {now_s - gone_s:.0f} s (hpc.client-timeout)"
-                self.lifecycle.cancel(job, ReasonCode.CLIENT_GONE, text)
-        for job in list(state.jobs.active.values()):
-            notice(state, job, now_s)
-            job.meter.sample(now_s, state.settings.performance_interval_s)
-        if self.tracing.writes:
-            self._spawn(self.tracing.flush())
+        self.parts.tick(self.state.now_s())
         self.controller.request("tick")

@@ -66,6 +66,17 @@ class Lifecycle:
             job.erred += 1
             job.failure = f"the scheduler could not take the graph of {next(iter(keys))!r} (its log says why)"
 
+    def tick(self, now_s: float) -> None:
+        """Cancel jobs whose client has been gone for too long; sample how well the others scale."""
+        limit_s = self.state.settings.client_timeout_s
+        for job in self.state.jobs.named:
+            gone_s = job.client_gone_s
+            if gone_s is not None and not job.closed and now_s - gone_s >= limit_s:
+                text = f"its client has been gone for {now_s - gone_s:.0f} s (hpc.client-timeout)"
+                self.cancel(job, ReasonCode.CLIENT_GONE, text)
+        for job in self.state.jobs.active.values():
+            job.meter.sample(now_s, self.state.settings.performance_interval_s)
+
     def client_closed(self, client: str) -> None:
         """A client has been closed: nothing more comes into its open jobs."""
         for job in self.state.jobs.named:

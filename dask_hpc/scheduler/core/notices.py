@@ -9,20 +9,31 @@ from dask_hpc.wire import notice_topic
 from dask_hpc_policies.wording import counted
 
 
-def notice(state: State, job: JobRecord, now_s: float) -> None:
-    """Tell the job's client when it has tasks and has had no node for ``hpc.held-notice``."""
-    without = state.starving(job) if job in state.plain else state.nodes_up(job) == 0
-    if not (job.held and without):
-        job.held_since_s = None
-        return
-    if job.held_since_s is None:
-        job.held_since_s = now_s
-    held_s = now_s - job.held_since_s
-    if job.noticed or held_s < state.settings.held_notice_s or job.client is None:
-        return
-    job.noticed = True
-    fewer = "" if job.is_default else f"ask for fewer than {counted(job.smallest_start)}, "
-    running = ", ".join(other.id for other in state.jobs.named if other.nodes) or "none is running"
-    remedy = f"wait, {fewer}cancel a running job ({running}) or add workers"
-    message = {"job": job.id, "held_s": held_s, "reason": job.reason, "remedy": remedy}
-    writes.tell(state.scheduler, notice_topic(job.client), message)
+class Notices:
+    """Looks now and then at what waits."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def tick(self, now_s: float) -> None:
+        """Tell the client of every job that has tasks and has had no node for ``hpc.held-notice``."""
+        for job in list(self._state.jobs.active.values()):
+            self._look(job, now_s)
+
+    def _look(self, job: JobRecord, now_s: float) -> None:
+        state = self._state
+        without = state.starving(job) if job in state.plain else state.nodes_up(job) == 0
+        if not (job.held and without):
+            job.held_since_s = None
+            return
+        if job.held_since_s is None:
+            job.held_since_s = now_s
+        held_s = now_s - job.held_since_s
+        if job.noticed or held_s < state.settings.held_notice_s or job.client is None:
+            return
+        job.noticed = True
+        fewer = "" if job.is_default else f"ask for fewer than {counted(job.smallest_start)}, "
+        running = ", ".join(other.id for other in state.jobs.named if other.nodes) or "none is running"
+        remedy = f"wait, {fewer}cancel a running job ({running}) or add workers"
+        message = {"job": job.id, "held_s": held_s, "reason": job.reason, "remedy": remedy}
+        writes.tell(state.scheduler, notice_topic(job.client), message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from dask_hpc.scheduler.internals import selfcheck
@@ -10,10 +11,17 @@ from dask_hpc.trace.files import TraceFile
 
 
 class Tracing:
-    """Has what is recorded written to a file, when there is one."""
+    """Has what is recorded written to a file, when there is one.
 
-    def __init__(self, state: State) -> None:
+    Parameters
+    ----------
+    spawn
+        Runs a coroutine beside whatever is under way.
+    """
+
+    def __init__(self, state: State, spawn: Callable[[Coroutine[Any, Any, None]], Any]) -> None:
         self._state = state
+        self._spawn = spawn
         self._file: TraceFile | None = None
 
     def to(self, path: str | None) -> None:
@@ -38,10 +46,10 @@ class Tracing:
         """First record of this scheduler's trace."""
         return selfcheck.trace_header(self._state.clock.started)
 
-    @property
-    def writes(self) -> bool:
-        """Whether there is a file."""
-        return self._file is not None
+    def tick(self, now_s: float) -> None:
+        """Have what was recorded since the last tick written."""
+        if self._file is not None:
+            self._spawn(self._file.flush())
 
     async def flush(self) -> None:
         """Have everything on disk."""

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import data, reads
-from dask_hpc.scheduler.leaving.actors import Actors
-from dask_hpc.scheduler.leaving.releases import drain
-from dask_hpc.scheduler.leaving.spilled import Spilled
+from dask_hpc.scheduler.leaving.draining import drain
 from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc.scheduler.tables.parts import Departure
 from dask_hpc_policies.decision import Reason, ReasonCode
 
 logger = logging.getLogger(__name__)
@@ -43,8 +42,6 @@ class Departures:
         self.engine = engine
         #: The whole cluster is going: nothing has to be moved any more.
         self.closing = False
-        self.spilled = Spilled(engine.scheduler)
-        self.actors = Actors(engine.scheduler)
         #: Departures under way, by the addresses that leave together.
         self._under_way: dict[tuple[str, ...], asyncio.Task[dict[str, Left]]] = {}
 
@@ -73,22 +70,22 @@ class Departures:
     async def _leave(
         self, addresses: tuple[str, ...], node: Node | None, within_s: float, why: str
     ) -> dict[str, Left]:
-        scheduler, state = self.engine.scheduler, self.engine.state
-        deadline_s = state.now_s() + within_s
+        scheduler, state, parts = self.engine.scheduler, self.engine.state, self.engine.parts
+        departure = Departure(addresses, why, within_s, state.now_s() + within_s)
         whole = node is not None and set(node.workers) == set(addresses) and not node.reserved
         if whole and node is not None:
             reason = Reason(ReasonCode.USER_REQUEST, f"{node.id} leaves: {why}")
             moving_s = reads.moving_s(scheduler, addresses)
             reserved_s = 0.0
             if not reads.others_running(scheduler, addresses):
-                reserved_s = self._writing_s(addresses, within_s)
+                reserved_s = parts.reserved_s(departure)
             await drain(self.engine, [node], reason, max(0.0, within_s - moving_s - reserved_s))
         executing = {address: reads.keys_on(scheduler, address) for address in addresses}
         answers: dict[str, Left] = {}
-        await self._move_off(addresses, within_s, deadline_s, why)
-        spilled = await self._spill(addresses, deadline_s)
+        await self._empty(departure)
         # from here on nothing else happens until the first of them is out of the scheduler
-        self.spilled.release((key for keys in spilled.values() for key in keys), addresses)
+        for call in departure.at_end:
+            call()
         for address in addresses:
             there = address in scheduler.workers
             # what one of them holds and another one, too, is lost all the same
@@ -97,7 +94,7 @@ class Departures:
                 "executing": reads.unfinished(scheduler, executing[address]),
                 "lost": lost,
                 "actors": reads.actors_on(scheduler, address) if there else [],
-                "spilled": spilled.get(address, []),
+                "spilled": departure.kept.get(address, []),
             }
             if any(answers[address].values()):
                 self._announce(address, why, answers[address])
@@ -109,53 +106,26 @@ class Departures:
             for address, left in answers.items()
         }
 
-    def _writing_s(self, addresses: Collection[str], within_s: float) -> float:
-        """How much of `within_s` seconds writing what only these workers hold may need."""
-        if self.engine.state.settings.spill_directory is None:
-            return 0.0
-        there = [address for address in addresses if address in self.engine.scheduler.workers]
-        return self.spilled.writing_s(reads.sole_bytes(self.engine.scheduler, there), within_s)
+    async def _empty(self, departure: Departure) -> None:
+        """Have the parts save what they can; where nobody has room, wait for a worker that has.
 
-    async def _spill(self, addresses: Collection[str], deadline_s: float) -> dict[str, list[Any]]:
-        """Write what only these workers hold to disk, if the user wants that; gives the keys by worker."""
-        scheduler, state = self.engine.scheduler, self.engine.state
-        directory = state.settings.spill_directory
-        there = [address for address in addresses if address in scheduler.workers]
-        keys = reads.sole_keys(scheduler, there, addresses)
-        if directory is None or not keys or self.closing:
-            return {}
-        return await self.spilled.write(directory, keys, addresses, deadline_s - state.now_s())
-
-    async def _move_off(self, addresses: Sequence[str], within_s: float, deadline_s: float, why: str) -> None:
-        """Move what only these workers hold, actors first; where nobody has room, wait for a worker that has.
-
-        As long before the deadline as writing may need it is given up.
+        As long before the deadline as parts reserve it is given up; then each has a last look.
         """
-        scheduler, state = self.engine.scheduler, self.engine.state
-        waited = False
-        there = [address for address in addresses if address in scheduler.workers]
-        actors = await self.actors.movable(there)
-        while True:
-            staying = [address for address, node in state.nodes.at.items() if not node.reserved]
-            reserved_s = self._writing_s(addresses, within_s)
-            while actors and (target := reads.host_for_actor(scheduler, addresses, staying)) is not None:
-                # data needs time, too, if a call of the actor takes for ever
-                left_s = max(1.0, (deadline_s - reserved_s - state.now_s()) / 3)
-                key, source = actors.popitem()
-                await self.actors.move(key, source, target, left_s)
-            if not waited or reads.others_running(scheduler, addresses):
-                left_s = max(1.0, deadline_s - reserved_s - state.now_s())
-                await data.move_off(scheduler, addresses, staying, left_s)
-            there = [address for address in addresses if address in scheduler.workers]
-            keys = reads.sole_keys(scheduler, there, addresses)
-            left_s = deadline_s - reserved_s - state.now_s()
-            if not (keys or actors) or left_s <= 0 or self.closing:
-                return
-            if not waited and keys:
+        scheduler, state, parts = self.engine.scheduler, self.engine.state, self.engine.parts
+        while await parts.leave(departure):
+            left_s = departure.deadline_s - parts.reserved_s(departure) - state.now_s()
+            if left_s <= 0 or self.closing:
+                break
+            there = [address for address in departure.addresses if address in scheduler.workers]
+            keys = reads.sole_keys(scheduler, there, departure.addresses)
+            if not departure.waits and keys:
                 text = "Worker %s leaves (%s) and nobody has room for %d of its results; waiting %.0f s"
-                logger.warning(text, ", ".join(there), why, len(keys), left_s)
-            waited = True
+                logger.warning(text, ", ".join(there), departure.why, len(keys), left_s)
+            departure.waits += 1
             await asyncio.sleep(min(left_s, _LOOK_S))
+        if not self.closing:
+            departure.last = True
+            await parts.leave(departure)
 
     def _announce(self, address: str, why: str, left: Mapping[str, list[Any]]) -> None:
         if left["spilled"]:

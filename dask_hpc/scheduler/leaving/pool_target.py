@@ -11,7 +11,7 @@ memory for both. Only ours tells which nodes are on their way and within which b
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import dask
@@ -19,6 +19,7 @@ from dask.utils import parse_timedelta
 
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.tables.parts import Enactor
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies import pool
 from dask_hpc_policies.decision import Outcome, Reason, ReasonCode, ReleaseNodes, RequestNodes
@@ -41,8 +42,10 @@ class PoolTarget:
         self._asked_s: float | None = None
         #: What a job policy has asked for last, in nodes, with the policy.
         self._wish: tuple[Policy, int] | None = None
-        for kind in (RequestNodes, ReleaseNodes):
-            engine.controller.enactors[kind] = self.take
+
+    def enactors(self) -> Mapping[type[Any], Enactor]:
+        """It follows what a job policy asks of the pool."""
+        return {RequestNodes: self.take, ReleaseNodes: self.take}
 
     def wrap(self) -> None:
         """Answer whoever asks for the target."""

@@ -16,9 +16,10 @@ from typing import Any
 
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import data, reads
+from dask_hpc.scheduler.leaving.draining import drain
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
-from dask_hpc_policies.decision import Reason, ReasonCode
+from dask_hpc_policies.decision import Action, Reason, ReasonCode
 from dask_hpc_policies.jobs.constraints import largest_at_most
 from dask_hpc_policies.wording import counted
 
@@ -38,9 +39,16 @@ class Choice:
 
     #: Groups of nodes that leave together: all of one job, or a single one of plain work.
     groups: list[list[Node]] = field(default_factory=list)
+    #: Ids of nodes that a job gives up with others, for a size it may have, and that stay in the pool.
+    spare: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
     #: Names of the workers it is limited to; None: no limit.
     among: frozenset[str] | None = None
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Those that leave the pool."""
+        return [node for group in self.groups for node in group if node.id not in self.spare]
 
 
 class Releases:
@@ -56,6 +64,8 @@ class Releases:
         self.pinned: set[str] = set()
         #: Groups of nodes on their way out, in the order in which they were chosen.
         self._leaving: list[list[Node]] = []
+        #: Ids of nodes in such groups that stay in the pool: see `Choice.spare`.
+        self._spare: set[str] = set()
         self._retire: Any = None
 
     # ---------------------------------------------------------------- choose
@@ -86,6 +96,8 @@ class Releases:
         if not force:
             self._keep_one(choice)
             return choice
+        # no job is asked, so none is left with nodes that it cannot use
+        choice.spare.clear()
         should_stay = [node for node in state.nodes.free() if node.id in choice.refused]
         unpinned = [node for node in should_stay if self._pinned(node) is None]
         for node in unpinned[: max(0, count - sum(map(len, choice.groups)))]:
@@ -96,7 +108,7 @@ class Releases:
     def _keep_one(self, choice: Choice) -> None:
         """Keep the node with most data when nobody else could take over what is there."""
         scheduler = self.scheduler
-        nodes = {address: node for group in choice.groups for node in group for address in node.workers}
+        nodes = {address: node for node in choice.nodes for address in node.workers}
         if reads.others_running(scheduler, nodes):
             return
         if not any(reads.is_needed(scheduler.workers[address]) for address in nodes):
@@ -121,7 +133,9 @@ class Releases:
         movable = self._movable(held, choice)
         if len(movable) < up - fitting:
             return []
-        return [self.engine.rounds.reductions.choose(movable, up - fitting)]
+        given = self.engine.rounds.reductions.choose(movable, up - fitting)
+        choice.spare |= {node.id for node in given[wanted:]}
+        return [given]
 
     def _movable(self, nodes: Iterable[Node], choice: Choice) -> list[Node]:
         movable = []
@@ -138,17 +152,14 @@ class Releases:
     def _is_among(self, node: Node, names: Collection[str] | None) -> bool:
         return names is None or all(str(name) in names for name in self._names(node))
 
+    def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
+        """Why a node must stay: the user says so."""
+        pinned = self._pinned(subject) if isinstance(subject, Node) else None
+        return None if pinned is None else Reason(ReasonCode.KEPT, pinned)
+
     def _veto(self, node: Node) -> str | None:
-        """Why the node must stay: the user or a plugin of theirs says so, or an actor lives there."""
-        if (pinned := self._pinned(node)) is not None:
-            return pinned
-        scheduler = self.scheduler
-        workers = [scheduler.workers[address] for address in node.workers]
-        actors = [key for ws in workers for key in reads.actors_on(scheduler, ws.address)]
-        if actors:
-            return f"actor {actors[0]!r} lives there (scale(force=True) moves or ends it)"
-        by = reads.vetoed_by(scheduler, workers)
-        return f"plugin {by!r} keeps it (valid_workers_downscaling)" if by is not None else None
+        why = self.engine.parts.veto(node, None)
+        return None if why is None else why.text
 
     def _pinned(self, node: Node) -> str | None:
         pinned = [name for name in self._names(node) if str(name) in self.pinned]
@@ -168,10 +179,9 @@ class Releases:
         """What `release` would do now: worker names by node, bytes that only they hold, refusals."""
         async with self.engine.kept_awake():
             choice = self.choose(count, among)
-            nodes = [node for group in choice.groups for node in group]
-            addresses = {address for node in nodes for address in node.workers}
+            addresses = {address for node in choice.nodes for address in node.workers}
             return {
-                "nodes": {node.id: self._names(node) for node in nodes},
+                "nodes": {node.id: self._names(node) for node in choice.nodes},
                 "bytes": reads.sole_bytes(self.scheduler, addresses),
                 "refused": choice.refused,
             }
@@ -192,7 +202,11 @@ class Releases:
         async with self.engine.kept_awake():
             choice = self.choose(count, among, force)
             let_go = self._let_go_by_force if force else self._let_go
-            answers = await asyncio.gather(*(let_go(group, count) for group in choice.groups))
+            self._spare |= choice.spare
+            try:
+                answers = await asyncio.gather(*(let_go(group, count) for group in choice.groups))
+            finally:
+                self._spare -= choice.spare
             self._forget(choice)
         answer: dict[str, Any] = {"released": {}, "refused": {}}
         for one in answers:
@@ -211,13 +225,17 @@ class Releases:
         """
         names = None if among is None else frozenset(map(str, among))
         groups = [g for g in self._leaving if all(self._is_among(node, names) for node in g)]
-        too_many = sum(map(len, groups)) - going
+        too_many = sum(map(self._leave, groups)) - going
         kept: list[Any] = []
         for group in reversed(groups):
             if too_many > 0 and self.engine.rounds.take_back(group, _WANTED):
-                too_many -= len(group)
+                too_many -= self._leave(group)
                 kept += [name for node in group for name in self._names(node)]
         return kept
+
+    def _leave(self, group: list[Node]) -> int:
+        """How many of a group leave the pool."""
+        return sum(node.id not in self._spare for node in group)
 
     async def _drain(self, group: list[Node], reason: Reason) -> tuple[list[Node], str | None]:
         """Drain nodes that are in `_leaving`; gives them, or none, and why: None when they were recalled."""
@@ -241,7 +259,7 @@ class Releases:
         self.refused |= stay
 
     async def _let_go(self, group: list[Node], count: int) -> dict[str, Any]:
-        names = {node.id: self._names(node) for node in group}
+        names = {node.id: self._names(node) for node in group if node.id not in self._spare}
         reason = Reason(ReasonCode.USER_REQUEST, f"{counted(count)} of the pool to be released")
         self._leaving.append(group)
         try:
@@ -266,7 +284,7 @@ class Releases:
 
     async def _retire_nodes(self, nodes: list[Node]) -> set[str]:
         """Have Dask move what only these nodes hold and retire them; gives the ids of those that did."""
-        there = {node.id: list(node.workers) for node in nodes}
+        there = {node.id: set(node.workers) for node in nodes if node.id not in self._spare}
         addresses = [address for workers in there.values() for address in workers]
         retired: Collection[str] = ()
         try:
@@ -274,12 +292,12 @@ class Releases:
                 retired = await data.retire(self.scheduler, addresses, "hpc-release")
         finally:
             state = self.engine.state
-            stay = [node for node in nodes if not set(there[node.id]) <= set(retired)]
+            gone = {id for id, workers in there.items() if workers <= set(retired)}
             for node in nodes:
                 state.give([node], None)
-            if stay:
+            if len(gone) < len(nodes):
                 self.engine.admission.scan(*state.plain)
-        return {node.id for node in nodes if node not in stay}
+        return gone
 
     def _names(self, node: Node) -> list[Any]:
         return [self.scheduler.workers[address].name for address in node.workers]
@@ -368,20 +386,3 @@ class Releases:
         for node in nodes:
             groups.setdefault(node.job if node.job is not None else f" {node.id}", []).append(node)
         return list(groups.values())
-
-
-async def drain(
-    engine: Engine, nodes: list[Node], reason: Reason, limit_s: float | None = None
-) -> tuple[list[Node], str]:
-    """Wait until nothing is left on nodes but data; gives them, or none, and why (`Rounds.withdraw`)."""
-    future: asyncio.Future[tuple[list[Node], Reason]] = asyncio.get_running_loop().create_future()
-
-    def taker(drained: list[Node], why: Reason) -> None:
-        if not future.done():
-            future.set_result((drained, why))
-
-    refusal = engine.rounds.withdraw(nodes, reason, taker, limit_s)
-    if refusal is not None:
-        return [], refusal.text
-    drained, why = await future
-    return drained, why.text

@@ -27,6 +27,8 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.internals import data, lineage, reads, remote
 from dask_hpc.scheduler.internals.lineage import Lineage
+from dask_hpc.scheduler.tables.parts import Departure
+from dask_hpc.scheduler.tables.state import State
 from dask_hpc.worker import spill
 
 if TYPE_CHECKING:
@@ -56,8 +58,9 @@ class Spilled(SchedulerPlugin):
 
     name = "dask-hpc-spilled"
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._scheduler: Scheduler = state.scheduler
         self._files: dict[Any, _File] = {}
         self._keys: dict[str, Any] = {}
         self._count = count()
@@ -72,9 +75,29 @@ class Spilled(SchedulerPlugin):
     def __len__(self) -> int:
         return len(self._files)
 
+    def reserved_s(self, departure: Departure) -> float:
+        """How much of the time of a departure writing what only its workers hold may need."""
+        if self._state.settings.spill_directory is None:
+            return 0.0
+        there = [address for address in departure.addresses if address in self._scheduler.workers]
+        return self.writing_s(reads.sole_bytes(self._scheduler, there), departure.within_s)
+
     def writing_s(self, nbytes: int, within_s: float) -> float:
         """Seconds of `within_s` to keep for writing so many bytes: by the measured bandwidth, twice over."""
         return min(max(_LEAST_S, 2 * nbytes / self._bandwidth), within_s / 2)
+
+    async def leave(self, departure: Departure) -> bool:
+        """At last, write what only the leaving workers hold to disk, if the user wants that."""
+        addresses, directory = departure.addresses, self._state.settings.spill_directory
+        there = [address for address in addresses if address in self._scheduler.workers]
+        keys = reads.sole_keys(self._scheduler, there, addresses)
+        if not departure.last or directory is None or not keys:
+            return False
+        left_s = departure.deadline_s - self._state.now_s()
+        departure.kept = await self.write(directory, keys, addresses, left_s)
+        written = [key for held in departure.kept.values() for key in held]
+        departure.at_end.append(lambda: self.release(written, addresses))
+        return False
 
     async def write(
         self, directory: str, keys: Iterable[Any], leaving: Collection[str], within_s: float

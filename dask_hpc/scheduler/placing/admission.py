@@ -15,6 +15,7 @@ from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.internals.allotment import AllotmentSet
 from dask_hpc.scheduler.tables.events import AdmissionPassed, Event
 from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 
 if TYPE_CHECKING:
@@ -36,13 +37,17 @@ class Admission:
         Whether somebody waits for the end of passes: a drain may have come to its end.
     """
 
-    def __init__(self, state: State, handle: Callable[[Event], None], watched: Callable[[], bool]) -> None:
+    def __init__(
+        self, state: State, parts: Parts, handle: Callable[[Event], None], watched: Callable[[], bool]
+    ) -> None:
         self.state = state
         #: Addresses of workers whose slots may have changed since the last pass.
         self.dirty: set[str] = set()
         #: Jobs whose whole allotment is looked at in the next pass, and those where it has changed.
         self.offered: set[JobRecord] = set()
         self.grown: set[JobRecord] = set()
+        #: Parts that limit how many tasks a worker takes.
+        self._limits = parts.slots
         self._handle = handle
         self._watched = watched
         self._scheduled = False
@@ -115,14 +120,22 @@ class Admission:
                     slots = reads.free_slots(scheduler, worker)
                     if promised:
                         slots -= promised[address]
-                while slots > 0 and (ts := job.next_held()) is not None:
+                room = self._room(slots, job, worker)
+                while room > 0 and (ts := job.next_held()) is not None:
                     batch.append((ts, worker, owner[ts.key]))
                     slots -= 1
+                    room -= 1
         if batch:
             for ts, lane in writes.admit(scheduler, batch, self._only, stimulus_id):
                 lane.job.park(ts)
         if self._watched():
             self._handle(_PASSED)
+
+    def _room(self, slots: int, job: JobRecord, worker: WorkerState) -> int:
+        """How many of the free slots of a worker the job may use now."""
+        for limit in self._limits:
+            slots = min(slots, limit(job, worker))
+        return slots
 
     def _look_everywhere(self, batch: Batch, stimulus_id: str) -> None:
         """Serve the jobs whose whole allotment is to be looked at, first come first."""
@@ -146,7 +159,7 @@ class Admission:
             if worker is None:
                 continue
             used = taken[address]
-            slots = reads.free_slots(scheduler, worker) - used
+            slots = self._room(reads.free_slots(scheduler, worker) - used, job, worker)
             if slots > 0:
                 load = reads.load(worker) + used / worker.nthreads
                 open_workers.append((load, address, slots, worker))

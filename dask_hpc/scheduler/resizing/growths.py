@@ -10,6 +10,7 @@ from dask_hpc.scheduler.resizing.windows import Windows
 from dask_hpc.scheduler.tables.events import AllotmentsChanged, Event, RoundEnded
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.decision import Expand, Reason, ReasonCode, Start
 from dask_hpc_policies.wording import counted
@@ -19,9 +20,15 @@ class Growths:
     """Promises nodes to starts and expansions, and hands them out when the round's reductions have ended."""
 
     def __init__(
-        self, state: State, windows: Windows, outcomes: Outcomes, handle: Callable[[Event], None]
+        self,
+        state: State,
+        parts: Parts,
+        windows: Windows,
+        outcomes: Outcomes,
+        handle: Callable[[Event], None],
     ) -> None:
         self._state = state
+        self._parts = parts
         self._windows = windows
         self._outcomes = outcomes
         self._handle = handle
@@ -64,7 +71,8 @@ class Growths:
                 text = f"it needs {counted(need)} more, {len(ready)} could be freed"
                 self._outcomes.end(round, action, id, "refused", Reason(ReasonCode.NODES_GONE, text))
                 continue
-            given, ready = ready[:need], ready[need:]
+            ranked, suited = self._parts.rank(job, ready)
+            given, ready = list(ranked[:need]), list(ranked[need:])
             done = True
             if self._windows.cooperates(job) and not self._windows.all_lost(job):
                 self._invite(round, action, job, id, given)
@@ -72,7 +80,7 @@ class Growths:
             self.release(job, action)
             state.give(given, job)
             self._grown(job, action, now_s)
-            self._outcomes.end(round, action, id, "done", Reason(ReasonCode.DONE, "carried out"))
+            self._outcomes.end(round, action, id, "done", suited or Reason(ReasonCode.DONE, "carried out"))
         state.give(ready, None)
         self._handle(AllotmentsChanged(tuple(state.plain)))
         if done and any(job.state == "pending" for job in state.jobs.active.values()):

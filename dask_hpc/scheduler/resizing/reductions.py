@@ -12,6 +12,7 @@ from dask_hpc.scheduler.resizing.windows import Windows
 from dask_hpc.scheduler.tables.events import AllotmentsChanged, Event
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.decision import Reason, ReasonCode, Shrink, Steal
 from dask_hpc_policies.wording import counted
@@ -29,6 +30,7 @@ class Reductions:
     def __init__(
         self,
         state: State,
+        parts: Parts,
         drain: Drain,
         windows: Windows,
         outcomes: Outcomes,
@@ -36,6 +38,7 @@ class Reductions:
         poll: Callable[[], None],
     ) -> None:
         self._state = state
+        self._parts = parts
         self._drain = drain
         self._windows = windows
         self._outcomes = outcomes
@@ -43,8 +46,8 @@ class Reductions:
         self._poll = poll
 
     def choose(self, nodes: list[Node], count: int) -> list[Node]:
-        """The nodes that are given up most easily: no state, no shuffle, no actor, little work and data."""
-        return easiest(self._state.scheduler, nodes, count, self._windows.is_member)
+        """The nodes whose giving up costs least."""
+        return easiest(nodes, count, self._parts.cost)
 
     def begin(
         self, round: Round, job: JobRecord | None, action: Shrink | Steal, leaving: list[Node]

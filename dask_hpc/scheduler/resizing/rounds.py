@@ -22,6 +22,7 @@ from dask_hpc.scheduler.resizing.windows import Windows
 from dask_hpc.scheduler.tables.events import ActionEnded, Event
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.decision import (
     Action,
@@ -40,13 +41,14 @@ from dask_hpc_policies.wording import counted
 class Rounds:
     """All rounds under way on one scheduler."""
 
-    def __init__(self, state: State, handle: Callable[[Event], None]) -> None:
+    def __init__(self, state: State, parts: Parts, handle: Callable[[Event], None]) -> None:
         self.state = state
+        self._parts = parts
         self.drain = Drain(state)
         self.outcomes = Outcomes(state, handle)
         self.windows = Windows(state, self.outcomes.new_id, handle)
-        self.growths = Growths(state, self.windows, self.outcomes, handle)
-        self.reductions = Reductions(state, self.drain, self.windows, self.outcomes, handle, self.poll)
+        self.growths = Growths(state, parts, self.windows, self.outcomes, handle)
+        self.reductions = Reductions(state, parts, self.drain, self.windows, self.outcomes, handle, self.poll)
         self._handle = handle
         self._rounds: list[Round] = []
 
@@ -162,7 +164,7 @@ class Rounds:
 
     def _refusal(self, action: Start | Expand | Shrink | Steal) -> Reason | None:
         job = self.state.jobs.active.get(action.job)
-        veto = None if job is None else self.windows.veto(job, interrupt=isinstance(action, Steal))
+        veto = None if job is None else self._parts.veto(job, action)
         return veto or refusal(self.state, action, self.active)
 
     def _supply(self) -> int:

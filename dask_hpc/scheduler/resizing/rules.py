@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.scheduler.tables.state import State
@@ -16,7 +14,7 @@ from dask_hpc_policies.jobs.constraints import is_legal
 from dask_hpc_policies.wording import counted
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+    pass
 
 
 def refusal(state: State, action: Start | Expand | Shrink | Steal, reconfiguring: bool) -> Reason | None:
@@ -86,32 +84,11 @@ def _size(state: State, action: Start | Expand | Shrink, job: JobRecord) -> Reas
     return None
 
 
-def easiest(
-    scheduler: Scheduler, nodes: Sequence[Node], count: int, keeps_state: Callable[[Node], bool]
-) -> list[Node]:
-    """The `count` nodes that hold no state, no shuffle, no actor, little work and little data.
-
-    Parameters
-    ----------
-    keeps_state
-        Whether a producer keeps state on the node.
-    """
+def easiest(nodes: Sequence[Node], count: int, cost: Callable[[Node], tuple[float, ...]]) -> list[Node]:
+    """The `count` nodes that are up whose giving up costs least; equal ones in the given order."""
     up = [node for node in nodes if node.workers]
     if count >= len(up):
         return up
-
-    def cost(node: Node) -> tuple[int, int, int, int, int]:
-        workers = [scheduler.workers[a] for a in node.workers]
-        return (
-            keeps_state(node),
-            sum(len(reads.shuffles_on(scheduler, ws.address)) for ws in workers),
-            sum(reads.host_actors(ws) for ws in workers),
-            sum(len(ws.processing) for ws in workers),
-            sum(ws.nbytes for ws in workers),
-        )
-
-    # most often enough of them give up nothing, and then none has to be compared
-    is_bare = partial(reads.is_bare, scheduler)
-    bare = (node for node in up if all(map(is_bare, node.workers)) and not keeps_state(node))
-    costless = list(islice(bare, count))
+    # most often enough of them cost nothing, and then none has to be compared
+    costless = list(islice((node for node in up if not any(cost(node))), count))
     return costless if len(costless) == count else sorted(up, key=cost)[:count]

@@ -22,7 +22,7 @@ from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies import states
-from dask_hpc_policies.decision import Reason, ReasonCode
+from dask_hpc_policies.decision import Action, Reason, ReasonCode, Steal
 
 #: Called when a window has ended: whether it was committed, and if not, why.
 Done = Callable[[bool, Reason], None]
@@ -134,23 +134,26 @@ class Windows:
         """Whether the job has to be asked."""
         return job is not None and job.id in self.producers
 
-    def is_member(self, node: Node) -> bool:
+    def cost(self, node: Node) -> tuple[int]:
         """Whether a producer has state on the node."""
         producer = self.producers.get(node.job) if node.job is not None else None
-        return producer is not None and node.id in producer.members
+        return (producer is not None and node.id in producer.members,)
 
     def phase(self, job: JobRecord, name: str, elastic: bool) -> None:
         """The producer has entered a phase; in a rigid one it is not resized."""
         self._producer(job).rigid = None if elastic else name
 
-    def veto(self, job: JobRecord, interrupt: bool = False) -> Reason | None:
+    def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
         """Why the job may not be resized, or interrupted, now; None when it may."""
-        producer = self.producers.get(job.id)
-        if producer is not None and interrupt:
-            return Reason(ReasonCode.WRONG_STATE, f"{job.id} keeps state on its nodes: it is not interrupted")
-        if producer is None or producer.rigid is None:
+        producer = self.producers.get(subject.id) if isinstance(subject, JobRecord) else None
+        if producer is None:
             return None
-        return Reason(ReasonCode.RIGID_PHASE, f"{job.id} is in its rigid phase {producer.rigid!r}")
+        if isinstance(action, Steal):
+            text = f"{subject.id} keeps state on its nodes: it is not interrupted"
+            return Reason(ReasonCode.WRONG_STATE, text)
+        if producer.rigid is None:
+            return None
+        return Reason(ReasonCode.RIGID_PHASE, f"{subject.id} is in its rigid phase {producer.rigid!r}")
 
     # --------------------------------------------------------------- windows
 

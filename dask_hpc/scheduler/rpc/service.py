@@ -17,14 +17,17 @@ from dask_hpc.errors import ConfigError, DaskHPCError, InstallError, UnknownJob
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.dashboard.pages import Panels
 from dask_hpc.scheduler.internals import remote, selfcheck, writes
+from dask_hpc.scheduler.leaving.actors import Actors
+from dask_hpc.scheduler.leaving.data_moves import DataMoves
 from dask_hpc.scheduler.leaving.departures import Departures
 from dask_hpc.scheduler.leaving.pool_target import PoolTarget
 from dask_hpc.scheduler.leaving.releases import Releases
+from dask_hpc.scheduler.leaving.spilled import Spilled
 from dask_hpc.scheduler.rpc.jobs import JobMethods
 from dask_hpc.scheduler.rpc.pool import PoolMethods
 from dask_hpc.scheduler.rpc.producers import ProducerMethods
 from dask_hpc.scheduler.rpc.status import StatusMethods
-from dask_hpc.scheduler.tables.parts import Method
+from dask_hpc.scheduler.tables.parts import Method, made
 from dask_hpc.wire import BIND, CLOSE, OPEN, RPC
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode
@@ -48,23 +51,27 @@ class Service:
         self.pool_target = PoolTarget(self.engine)
         self.departures = Departures(self.engine)
         self.releases = Releases(self.engine, self.departures.depart)
+        state, parts = self.engine.state, self.engine.parts
+        parts.add(
+            self.releases,
+            Actors(state, parts),
+            DataMoves(state, parts),
+            Spilled(state),
+            self.pool_target,
+        )
         self.pool_target.wrap()
         self.panels = Panels(scheduler, lambda: of(scheduler).status)
         self.jobs = JobMethods(self.engine)
         self.status = StatusMethods(self.engine, self.jobs, self.panels)
-        own: dict[str, Method] = {
-            "announce": self.announce,
-            "job": self.job,
-            "update": self.update,
-            "uninstall": self.uninstall,
-        }
-        parts = (
+        parts.add(
+            self,
             self.jobs,
             self.status,
             PoolMethods(self.releases, self.pool_target, self.departures),
             ProducerMethods(self.engine, self.jobs),
+            *made(self.engine),
         )
-        self._methods = own | {name: method for part in parts for name, method in part.methods().items()}
+        self._methods = parts.methods()
         self._checked: set[str] = set()
         #: Messages still to come on the streams of clients: client and token by job, by name of the message.
         self._due: dict[str, dict[str, tuple[str, str]]] = {OPEN: {}, CLOSE: {}}
@@ -72,6 +79,15 @@ class Service:
         scheduler.stream_handlers[OPEN] = self.open_job
         scheduler.stream_handlers[BIND] = self.bind_job
         scheduler.stream_handlers[CLOSE] = self.close_job
+
+    def methods(self) -> Mapping[str, Method]:
+        """What clients may call."""
+        return {
+            "announce": self.announce,
+            "job": self.job,
+            "update": self.update,
+            "uninstall": self.uninstall,
+        }
 
     async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """Run one of the methods of the parts by name.
@@ -196,13 +212,12 @@ class Service:
     async def uninstall(self, client: str) -> dict[str, Any]:
         """Cancel nothing, hand every task back to stock scheduling, and leave; `client` hears no more."""
         self.scheduler.unsubscribe_topic(wire.notice_topic(client), client)
-        await self.leave()
+        await self.detach()
         return {"uninstalled": True}
 
-    async def leave(self) -> None:
+    async def detach(self) -> None:
         """Take everything of ours out of the scheduler; what runs goes on as plain Dask work."""
-        self.releases.unwrap()
-        self.pool_target.unwrap()
+        self.engine.parts.unwrap()
         self.panels.remove()
         await self.engine.stop()
         writes.forget_topics(self.scheduler)

@@ -1,9 +1,296 @@
-"""What a part of the runtime can take part in: protocols of one method each, asked from one place each."""
+"""What parts of the runtime take part in: protocols of one method, collected once, asked from one place each.
+
+A part is any object; it takes part in whatever of these methods it has. `Parts.add` collects it, in the order
+in which parts are added. Nothing here is on the path of a task: `slots` is asked for a worker that has room.
+
+A capability brings parts of its own without a change here: `register` takes what makes one from the engine,
+and installing the runtime makes one of each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc_policies.decision import Action, Outcome, Reason
+
+if TYPE_CHECKING:
+    from distributed.scheduler import WorkerState
 
 #: What clients may call: plain data in, plain data out.
 Method = Callable[..., Awaitable[Any]]
+#: What carries out one kind of action that changes no allotment.
+Enactor = Callable[[Any], Outcome]
+
+
+class Vetoes(Protocol):
+    """Has a say in what happens to a job or a node."""
+
+    def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
+        """Why `action` may not be carried out on the job, or the node may not leave the pool (None)."""
+        ...
+
+
+class Costs(Protocol):
+    """Knows what giving up a node costs."""
+
+    def cost(self, node: Node) -> tuple[float, ...]:
+        """Numbers, the weightiest first; all 0: nothing. The costs of earlier parts weigh more."""
+        ...
+
+
+class Ranks(Protocol):
+    """Knows which nodes suit a job."""
+
+    def rank(self, job: JobRecord, nodes: Sequence[Node]) -> tuple[Sequence[Node], Reason] | None:
+        """The same nodes, the best first, and why; None when it does not mind."""
+        ...
+
+
+class Slots(Protocol):
+    """Limits how many tasks a worker takes."""
+
+    def slots(self, job: JobRecord, worker: WorkerState) -> int:
+        """How many more tasks of the job the worker may get now."""
+        ...
+
+
+class Leaves(Protocol):
+    """Saves something of workers that have to go."""
+
+    async def leave(self, departure: Departure) -> bool:
+        """Save what can be saved now; whether more could be, were there more room. Called again then."""
+        ...
+
+
+class Reserves(Protocol):
+    """Needs time at the end of a departure."""
+
+    def reserved_s(self, departure: Departure) -> float:
+        """Seconds before the end that are to be left to it."""
+        ...
+
+
+class Sections(Protocol):
+    """Adds to the picture that a policy gets."""
+
+    def section(self) -> tuple[str, Any]:
+        """A name and plain data, or a frozen dataclass that the picture has a field for."""
+        ...
+
+
+class Guards(Protocol):
+    """Has decisions kept within bounds."""
+
+    def guards(self) -> Sequence[Any]:
+        """Guards of the arbiter (`dask_hpc_policies.combine`), as things are now."""
+        ...
+
+
+class Enactors(Protocol):
+    """Carries out kinds of actions that change no allotment."""
+
+    def enactors(self) -> Mapping[type[Any], Enactor]:
+        """What carries each kind out."""
+        ...
+
+
+class Methods(Protocol):
+    """Answers clients."""
+
+    def methods(self) -> Mapping[str, Method]:
+        """What clients may call, by name."""
+        ...
+
+
+class Status(Protocol):
+    """Has something to tell about itself."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Plain data by name, for ``rt.status()``."""
+        ...
+
+
+class Needs(Protocol):
+    """May need the runtime to be awake."""
+
+    def needed(self) -> bool:
+        """Whether it does now."""
+        ...
+
+
+class Ticks(Protocol):
+    """Has something to do now and then."""
+
+    def tick(self, now_s: float) -> None:
+        """Called every ``hpc.tick`` while the runtime is awake."""
+        ...
+
+
+class Unwraps(Protocol):
+    """Has put something of its own into the scheduler."""
+
+    def unwrap(self) -> None:
+        """Take it out again: the runtime is being uninstalled."""
+        ...
+
+
+@dataclass(slots=True)
+class Departure:
+    """Workers that will be gone at a moment that cannot be put off."""
+
+    #: Those that leave together.
+    addresses: tuple[str, ...]
+    why: str
+    #: Seconds it had when it began, and when it ends, on the runtime's clock.
+    within_s: float
+    deadline_s: float
+    #: Whether this is the last look: there is no more time to wait for room.
+    last: bool = False
+    #: How often there was nothing to do but to wait for a worker with room.
+    waits: int = 0
+    #: Keys that come back without the workers, by the worker that has them now.
+    kept: dict[str, list[Any]] = field(default_factory=dict)
+    #: Called, without a break, right before the first of the workers is taken out.
+    at_end: list[Callable[[], None]] = field(default_factory=list)
+    #: What parts remember of it, by their name.
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+_PROTOCOLS: tuple[type, ...] = (
+    Vetoes,
+    Costs,
+    Ranks,
+    Slots,
+    Leaves,
+    Reserves,
+    Sections,
+    Guards,
+    Enactors,
+    Methods,
+    Status,
+    Needs,
+    Ticks,
+    Unwraps,
+)
+#: The method of each protocol, and how many arguments it takes.
+_KINDS: Mapping[str, int] = {
+    name: len(inspect.signature(method).parameters) - 1
+    for protocol in _PROTOCOLS
+    for name, method in vars(protocol).items()
+    if not name.startswith("_")
+}
+
+
+class Parts:
+    """All parts of one scheduler, by what they take part in."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[Callable[..., Any]]] = {kind: [] for kind in _KINDS}
+        #: Admission asks these for every worker with room: the list itself, which only grows.
+        self.slots: list[Callable[[JobRecord, WorkerState], int]] = self._of["slots"]
+
+    def add(self, *parts: Any) -> None:
+        """Collect parts, after those that are there.
+
+        Raises
+        ------
+        TypeError
+            When a method is called like that of a protocol and takes other arguments.
+        """
+        for part in parts:
+            for kind, count in _KINDS.items():
+                method = getattr(part, kind, None)
+                if not callable(method):
+                    continue
+                if len(inspect.signature(method).parameters) != count:
+                    text = f"{type(part).__name__}.{kind} takes other arguments than a part's ({count})"
+                    raise TypeError(f"{text}; give it another name, or those of the protocol")
+                self._of[kind].append(method)
+
+    def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
+        """The first veto; None when nobody minds."""
+        return next((why for ask in self._of["veto"] if (why := ask(subject, action)) is not None), None)
+
+    def cost(self, node: Node) -> tuple[float, ...]:
+        """What giving up the node costs: all costs, one behind the other."""
+        return tuple([number for ask in self._of["cost"] for number in ask(node)])
+
+    def rank(self, job: JobRecord, nodes: Sequence[Node]) -> tuple[Sequence[Node], Reason | None]:
+        """The nodes, the best for the job first, by the first part that minds, and why."""
+        for ask in self._of["rank"]:
+            found = ask(job, nodes)
+            if found is not None:
+                return found
+        return nodes, None
+
+    async def leave(self, departure: Departure) -> bool:
+        """Have every part in turn save what it can; whether one of them could save more with more room."""
+        return any([await save(departure) for save in self._of["leave"]])
+
+    def reserved_s(self, departure: Departure) -> float:
+        """Seconds before the end of a departure that are spoken for."""
+        return float(sum(ask(departure) for ask in self._of["reserved_s"]))
+
+    def sections(self) -> dict[str, Any]:
+        """What parts add to the picture, by name."""
+        return dict(ask() for ask in self._of["section"])
+
+    def guards(self) -> list[Any]:
+        """All guards, as things are now."""
+        return [guard for ask in self._of["guards"] for guard in ask()]
+
+    def enactors(self) -> dict[type[Any], Enactor]:
+        """Who carries out each kind of action that changes no allotment."""
+        return {kind: enactor for ask in self._of["enactors"] for kind, enactor in ask().items()}
+
+    def methods(self) -> dict[str, Method]:
+        """All that clients may call."""
+        return {name: method for ask in self._of["methods"] for name, method in ask().items()}
+
+    def status(self) -> dict[str, Any]:
+        """What all parts tell about themselves."""
+        return {name: value for ask in self._of["status"] for name, value in ask().items()}
+
+    def needed(self) -> bool:
+        """Whether any part needs the runtime to be awake."""
+        return any(ask() for ask in self._of["needed"])
+
+    def tick(self, now_s: float) -> None:
+        """Let every part do what it does now and then."""
+        for call in self._of["tick"]:
+            call(now_s)
+
+    def unwrap(self) -> None:
+        """Have every part take out what it has put into the scheduler, the latest first."""
+        for call in reversed(self._of["unwrap"]):
+            call()
+
+
+#: What makes the parts of capabilities, each from the engine of one scheduler.
+_MAKERS: list[Callable[[Any], Any]] = []
+
+
+def register(make: Callable[[Any], Any]) -> None:
+    """Have ``make(engine)`` make a part of every runtime that is installed in this process from now on."""
+    _MAKERS.append(make)
+
+
+@contextmanager
+def registered(make: Callable[[Any], Any]) -> Iterator[None]:
+    """`register` for the length of a block."""
+    register(make)
+    try:
+        yield
+    finally:
+        _MAKERS.remove(make)
+
+
+def made(engine: Any) -> list[Any]:
+    """A part from every maker that is registered."""
+    return [make(engine) for make in _MAKERS]

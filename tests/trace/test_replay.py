@@ -23,7 +23,7 @@ from dask_hpc_policies.model import ClusterSnapshot, Demand, JobView, NodeView
 
 POOL = 8
 #: Traces of earlier versions; they must load and replay for ever.
-RECORDED = sorted((Path(__file__).parent / "traces").glob("*.jsonl*"))
+RECORDED = sorted((Path(__file__).parents[1] / "traces").glob("*.jsonl*"))
 
 
 def snapshots(sizes: list[int], busy: int = 2) -> Iterator[ClusterSnapshot]:

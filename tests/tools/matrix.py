@@ -1,6 +1,6 @@
 """The loss matrix: what is lost when a cluster shrinks, with stock Dask and with ours in the same run.
 
-``python tests/elasticity/matrix.py`` makes clusters smaller in every way, each with everything that can be
+``python tests/tools/matrix.py`` makes clusters smaller in every way, each with everything that can be
 lost, once with stock's cluster class and once with ours, the same work on both: on this machine and, where
 Debian's ``slurm-wlm`` and ``munge`` are installed, on a private Slurm. Exits with 1 when something was lost,
 or executed twice, on ours, or when a cell could not be run.
@@ -15,16 +15,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from elastic_cells import Cell, run_cell
 from elastic_places import ROWS
 from elastic_stakes import KINDS
 from elastic_tables import HEAD, line, markdown, row_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "slurm"))
-
 from private_slurm import PrivateSlurm, missing
 
 #: Seconds from SIGTERM to SIGKILL: the default of Slurm, which `hpc.kill-delay` is made for.

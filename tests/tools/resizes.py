@@ -1,4 +1,4 @@
-"""Resize running producers at random and print what happened: ``python tests/stress/resizes.py``.
+"""Resize running producers at random and print what happened: ``python tests/tools/resizes.py``.
 
 Exits with 1 when anything that must hold did not.
 """

@@ -20,6 +20,7 @@ from IPython.core.formatters import DisplayFormatter
 import dask_hpc
 from dask_hpc import show
 from dask_hpc.show import Decisions, Jobs, Rows
+from dask_hpc.wire import RPC
 from dask_hpc_policies import registry
 from dask_hpc_policies.combine.merge import Chain, Cooldown
 from dask_hpc_policies.params import Int
@@ -167,27 +168,32 @@ def test_the_runtime_of_a_client_that_no_longer_exists_is_shown(cluster):
     check(rt._repr_html_(), "a closed client", "does not answer")
 
 
-def test_a_scheduler_that_never_answers_is_not_waited_for(client, monkeypatch):
+def test_a_scheduler_that_never_answers_is_not_waited_for(cluster, client, monkeypatch):
     rt, job = finished_job(client)
-    begun, cancelled = threading.Event(), threading.Event()
-    never = asyncio.Event()
+    rt.status(), rt.jobs()
+    answers = cluster.scheduler.handlers[RPC]
+    asked, goes_on = threading.Event(), asyncio.Event()
 
-    async def silent(method, **arguments):
-        begun.set()
-        try:
-            await never.wait()
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
+    async def silent(method, arguments):
+        asked.set()
+        await goes_on.wait()
+        return await answers(method, arguments)
 
-    monkeypatch.setattr(show, "LIMIT_S", 0.05)
-    monkeypatch.setattr(rt.channel, "ask_at", silent)
-    for thing in (rt, job):
-        begun.clear(), cancelled.clear()
-        check(thing._repr_html_(), "nothing was heard for 0.05 s")
-        # and no question is left behind
-        assert begun.is_set()
-        assert cancelled.wait(PATIENCE_S)
+    async def given_up():
+        while any("ask_at" in repr(task) or "picture" in repr(task) for task in asyncio.all_tasks()):
+            await asyncio.sleep(0.01)
+
+    with monkeypatch.context() as patch:
+        patch.setitem(cluster.scheduler.handlers, RPC, silent)
+        patch.setattr(show, "LIMIT_S", 0.05)
+        for thing in (rt, job):
+            asked.clear()
+            check(thing._repr_html_(), "does not answer: nothing was heard for 0.05 s", "completed")
+            assert asked.wait(PATIENCE_S)
+            # and no question is left behind
+            client.sync(given_up, callback_timeout=PATIENCE_S)
+    cluster.loop.add_callback(goes_on.set)
+    assert "nothing was heard" not in rt._repr_html_()
 
 
 def test_a_loop_that_is_stuck_is_not_waited_for(cluster, monkeypatch):
@@ -307,7 +313,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
 import dask_hpc
-from dask_hpc.rows import Jobs
+from dask_hpc.show import Jobs
 from dask_hpc_policies import registry
 if __name__ == "__main__":
     with dask_hpc.LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster:

@@ -1,4 +1,4 @@
-"""Grow and shrink at random under load: ``python tests/elasticity/churn.py --rounds 50 --seed 0``.
+"""Grow and shrink at random under load: ``python tests/tools/churn.py --rounds 50 --seed 0``.
 
 Every round asks six workers at most for another size, while tasks with side effects execute, depend on
 each other, and are shuffled. Exits with 1 when a result was wrong or lost, or a task ran twice.

@@ -1,4 +1,4 @@
-"""Run random sequences and print what they did, and what was wrong: ``python tests/stress/run.py``.
+"""Run random sequences and print what they did, and what was wrong: ``python tests/tools/stress.py``.
 
 Exits with 1 when anything that must hold did not.
 """

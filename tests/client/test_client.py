@@ -57,7 +57,7 @@ async def test_a_client_of_another_version_is_refused(c, s, *workers, monkeypatc
     async def old_client(version, dask_scheduler=None, **kwargs):
         return await original("0.0.1", dask_scheduler=dask_scheduler, **kwargs)
 
-    monkeypatch.setattr(dask_hpc.client.runtime.scheduler_install, "bootstrap", old_client)
+    monkeypatch.setattr(dask_hpc.scheduler.install, "bootstrap", old_client)
     with pytest.raises(InstallError, match=rf"0\.0\.1.*{re.escape(dask_hpc.__version__)}"):
         await dask_hpc.install(c)
     assert (s.handlers, s.plugins) == (handlers, plugins)
@@ -142,19 +142,21 @@ def test_a_synchronous_client_does_everything_without_await(loop):
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", loop=loop) as cluster,
         Client(cluster, loop=loop) as client,
     ):
-        rt = dask_hpc.install(client, "pwma-egs")
+        # a policy that resizes nothing: who asks for another size is the only one who does
+        rt = dask_hpc.install(client, "fcfs")
         assert repr(rt).startswith("<Runtime")
         with rt.job("main", nodes=1, min_nodes=1, max_nodes=2) as job:
             futures = client.map(inc, range(10), pure=False)
             assert client.gather(futures) == list(range(1, 11))
             assert job.status()["state"] == "running"
-            out = job.resize(2) if job.status()["nodes"] == 1 else job.resize(1)
-            assert out["result"] == "done"
+            assert job.status()["nodes"] == 1
+            assert job.resize(2)["result"] == "done"
+            assert job.status()["nodes"] == 2
         assert job.wait(20)["state"] == "completed"
         assert [row["id"] for row in rt.jobs()] == [job.id]
         assert {"start"} <= {d["action"] for d in job.why()}
         assert rt.decisions(limit=1)
-        assert rt.update("fcfs")["policy"]["policy"] == "fcfs"
+        assert rt.update("pwma-egs")["policy"]["policy"] == "pwma-egs"
         assert all(line.startswith("{") for line in rt.trace())
         with pytest.raises(ZeroDivisionError), rt.job("bad") as bad:
             raise ZeroDivisionError

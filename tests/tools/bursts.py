@@ -1,4 +1,4 @@
-"""`adapt` under bursts of tasks, ours and stock in pairs: ``python tests/elasticity/bursts.py``.
+"""`adapt` under bursts of tasks, ours and stock in pairs: ``python tests/tools/bursts.py``.
 
 For every seed a `dask_hpc.LocalCluster` and a `distributed.LocalCluster` run the same load at the same time
 on this machine, each in a process of its own, with ``adapt(minimum=0, maximum=6)`` and all defaults. Workers

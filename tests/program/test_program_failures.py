@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
 import xarray as xr
 from distributed import Worker
+from helpers import addresses_of, asleep, engine, live, record, until, within
+from programs import HEAT, Shared, finish, going, heat, members, same, start, stepped, worker_of
+from tasks import inc
 
 import dask_hpc
 from dask_hpc.errors import JobCancelled, JobError, WindowError
 from dask_hpc_policies.layout import Layout, LayoutError, Part, even_layout
-
-sys.path.insert(0, str(Path(__file__).parent / "scheduler"))
-
-from helpers import addresses_of, asleep, engine, live, record, until, within
-from programs import HEAT, Shared, finish, going, heat, members, same, start, stepped, worker_of
-from tasks import inc
 
 # ---------------------------------------------------------------- bad input
 
@@ -121,7 +116,7 @@ async def test_a_policy_does_not_push_nodes_for_ever_at_a_program_that_cannot_ta
         program = job.program(2, "i").init(lambda part, status: xr.DataArray(np.zeros(part.size), dims="i"))
         run = start(program.elastic(lambda block: block + 1, going, name="steps"))
         await stepped(program, run)
-        tries = engine(s).rounds
+        tries = engine(s).rounds.outcomes
         await until(lambda: tries._next_id > 2, "the policy tries")
         first, since = tries._next_id, engine(s).state.now_s()
         await until(lambda: engine(s).state.now_s() > since + 2, "some time")

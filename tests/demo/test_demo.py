@@ -23,7 +23,7 @@ from dask_hpc.demo.workloads import digest
 from dask_hpc.trace.files import read_trace
 from dask_hpc.trace.records import Header, JobEvent
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 #: The command as the entry point of dask's command line calls it, also from a bare checkout.
 COMMAND = [sys.executable, "-c", "from dask_hpc.cli import hpc; hpc(prog_name='dask hpc')", "demo", "--fast"]
 

@@ -21,6 +21,7 @@ from stress_cluster import Cluster, cluster
 import dask_hpc
 from dask_hpc.demo.heat import Heat
 from dask_hpc.scheduler.rpc import service
+from dask_hpc.scheduler.tables.events import WindowMoved
 from dask_hpc.trace.records import NodeEvent, Result, encode_line
 from dask_hpc_policies.decision import Expand, Reason, ReasonCode, Shrink
 from dask_hpc_policies.layout import Layout, even_layout
@@ -90,19 +91,19 @@ class Resizes:
 
     def _watch(self) -> None:
         windows = self.engine.rounds.windows
-        tell, end = windows._tell, windows._end
+        handle, end = windows._handle, windows._end
 
-        def told(job: Any, message: dict[str, Any]) -> None:
-            if message["window"] != "aborted":
-                self._told(message)
-            tell(job, message)
+        def told(event: Any) -> None:
+            if isinstance(event, WindowMoved) and event.message["window"] not in ("aborted", "over"):
+                self._told(event.message)
+            handle(event)
 
         def ended(producer: Any, committed: bool, why: Any) -> None:
             self.open = None
             self.report.counts["windows committed" if committed else "windows aborted"] += 1
             end(producer, committed, why)
 
-        windows._tell, windows._end = told, ended
+        windows._handle, windows._end = told, ended
 
     def _told(self, message: dict[str, Any]) -> None:
         id, joining, leaving = message["reconfig_id"], message["joining"], message["leaving"]
@@ -227,7 +228,7 @@ class Resizes:
         records = self.engine.state.records
         held, before = set(self.engine.state.jobs.find(winner.id).nodes), len(records)
         accepted, refused = self.engine.controller.act(actions, "request")
-        outcomes = [await self.engine.rounds.outcome(id) for _, id in accepted] + refused
+        outcomes = [await self.engine.rounds.outcomes.wait(id) for _, id in accepted] + refused
         if len(accepted) == 2:
             self.report.counts["rounds that shrink and grow"] += 1
             self._order(list(records)[before:], loser.id, winner.id, held)
@@ -318,7 +319,7 @@ async def _run(seed: int, changes: int) -> Report:
             await run.run(changes)
         except Exception as error:
             run.fault(f"the run failed: {error!r}")
-        records = (run.engine.header(), *run.engine.state.records)
+        records = (run.engine.tracing.header(), *run.engine.state.records)
         report.faults += invariants.trace([encode_line(record) for record in records])
         report.faults += invariants.feed(run.engine.controller.decisions)
         report.faults += made.faults

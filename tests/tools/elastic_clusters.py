@@ -69,17 +69,17 @@ class Shrinkable:
 
 
 @asynccontextmanager
-async def shrinkable(workers: int = 4) -> AsyncIterator[Shrinkable]:
-    """A cluster of ours with workers of one thread in this process."""
+async def shrinkable(workers: int = 4, **options: Any) -> AsyncIterator[Shrinkable]:
+    """A cluster of ours with workers of one thread in this process; `options` are those of the class."""
     with tempfile.TemporaryDirectory(prefix="elastic-") as folder, dask.config.set(_CONFIG):
         async with (
             dask_hpc.LocalCluster(
                 n_workers=workers,
-                threads_per_worker=1,
                 processes=False,
                 dashboard_address=":0",
                 asynchronous=True,
                 silence_logs=50,
+                **{"threads_per_worker": 1, **options},
             ) as cluster,
             Client(cluster, asynchronous=True) as client,
         ):

@@ -157,7 +157,7 @@ async def _finish(run: Run, sequence: Sequence, originals: dict[str, Any]) -> No
     report.faults += invariants.asleep(made.scheduler, run.engine, originals)
     made.scheduler.validate_state()
     report.faults += invariants.feed(run.engine.controller.decisions)
-    records = (run.engine.header(), *run.engine.state.records)
+    records = (run.engine.tracing.header(), *run.engine.state.records)
     report.faults += invariants.trace([encode_line(record) for record in records])
     report.counts["passes"] = sum(isinstance(record, Pass) for record in records)
     report.counts["rounds that shrink and grow"] = sum(map(invariants.mixed, records))

@@ -1,6 +1,6 @@
 """Runs a command where there is a Slurm, a private one, that Dask's configuration describes.
 
-    python tests/slurm/with_slurm.py COMMAND [ARGUMENT ...]
+    python tests/tools/with_slurm.py COMMAND [ARGUMENT ...]
 
 The exit code is that of the command, or 1 when no Slurm could be started.
 """

@@ -1,0 +1,44 @@
+"""What stock Dask knows of a node: the work and data on it, and plugins that keep it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc_policies.decision import Action, Reason, ReasonCode
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+_NOTHING = (0, 0, 0, 0)
+
+
+class StockWork:
+    """Nodes with a shuffle, actors, tasks or data cost something to give up; users' plugins may keep them."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def cost(self, node: Node) -> tuple[int, ...]:
+        """Shuffles, actors, tasks and bytes on the node."""
+        scheduler = self._scheduler
+        if all(reads.is_bare(scheduler, address) for address in node.workers):
+            return _NOTHING
+        workers = [scheduler.workers[address] for address in node.workers]
+        return (
+            sum(len(reads.shuffles_on(scheduler, ws.address)) for ws in workers),
+            sum(reads.host_actors(ws) for ws in workers),
+            sum(len(ws.processing) for ws in workers),
+            sum(ws.nbytes for ws in workers),
+        )
+
+    def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
+        """Why a node must stay: a plugin that is not ours says so."""
+        if not isinstance(subject, Node):
+            return None
+        workers = [self._scheduler.workers[address] for address in subject.workers]
+        by = reads.vetoed_by(self._scheduler, workers)
+        text = f"plugin {by!r} keeps it (valid_workers_downscaling)"
+        return None if by is None else Reason(ReasonCode.KEPT, text)

@@ -1,0 +1,125 @@
+"""How many leave, and which: no more than asked, all of a batch job together, and nobody asks in a loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from distributed import Worker
+from distributed.deploy.spec import ProcessInterface
+from elastic_clusters import Shrinkable, shrinkable
+from elastic_work import result_of, until
+
+import dask_hpc
+from dask_hpc.scheduler.rpc.service import of
+
+
+@pytest.mark.parametrize(
+    ("asked", "workers"),
+    [
+        ({"memory": "2.5 GiB"}, 3),
+        ({"memory": "2 GiB"}, 2),
+        ({"memory": "1 B"}, 1),
+        ({"cores": 5}, 3),
+        ({"n": 4, "memory": "2 GiB", "cores": 3}, 4),
+        ({"n": 1, "memory": "2.5 GiB", "cores": 3}, 3),
+        ({"n": 1, "memory": "1 GiB", "cores": 8}, 4),
+    ],
+)
+def test_a_size_in_memory_or_cores_is_that_of_the_workers_that_hold_it(
+    asked: dict[str, Any], workers: int
+) -> None:
+    async def run() -> None:
+        async with shrinkable(0, threads_per_worker=2, memory_limit="1 GiB") as made:
+            assert (await made.cluster.scale(**asked, dry_run=True))["add"] == workers
+            made.cluster.scale(**asked)
+            await made.size(workers)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("constraint", "count", "held"), [("any", 1, 3), ("any", 2, 2), ("pof2", 2, 2), ("pof2", 1, 2)]
+)
+def test_a_release_lets_no_more_nodes_go_than_were_asked_for(constraint: str, count: int, held: int) -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            runtime = await dask_hpc.install(made.client, "fcfs")
+            fields = {"nodes": 4, "min_nodes": 1, "max_nodes": 4, "constraint": constraint}
+            async with runtime.job("fit", **fields) as job:
+                await until(lambda: _held(made, job) == 4, "it runs on all nodes")
+                plan = await made.cluster.scale(4 - count, dry_run=True)
+                assert len(plan["release"]) == count
+                answer = await made.cluster.ask("release", count=count)
+                assert len(answer["released"]) == count
+                assert answer["refused"] == {}
+                assert len(made.scheduler.workers) == 4 - count
+                # what a job gives up beyond that, for a size that it may have, is idle
+                assert _held(made, job) == held
+
+    asyncio.run(run())
+
+
+class Pair(ProcessInterface):
+    """Two workers that come and go together, as those of a batch job do."""
+
+    def __init__(self, scheduler: str, name: str) -> None:
+        super().__init__()
+        self._workers = [Worker(scheduler, name=f"{name}-{number}", nthreads=1) for number in range(2)]
+
+    async def start(self) -> None:
+        await asyncio.gather(*self._workers)
+        await super().start()
+
+    async def close(self, **kwargs: Any) -> None:
+        await asyncio.gather(*(worker.close(**kwargs) for worker in self._workers))
+        await super().close()
+
+
+def test_workers_of_a_batch_job_leave_together_whichever_of_them_is_named() -> None:
+    async def run() -> None:
+        async with shrinkable(0) as made:
+            for name in ("a", "b", "c"):
+                made.cluster.worker_spec[name] = {"cls": Pair, "options": {}, "group": ["-0", "-1"]}
+            await made.cluster._correct_state()
+            await until(lambda: len(made.names()) == 6, "all are there")
+            futures = await made.results(12)
+            await made.cluster.scale_down(["a-1"])
+            assert made.names() == {"b-0", "b-1", "c-0", "c-1"}
+            assert set(made.cluster.worker_spec) == {"b", "c"}
+            # each is named once, and one of them twice
+            await made.cluster.scale_down(["c-0", "c-1"])
+            assert made.names() == {"b-0", "b-1"}
+            assert await made.client.gather(futures) == [result_of(number) for number in range(12)]
+            assert made.tally.twice() == []
+
+    asyncio.run(run())
+
+
+def test_what_was_refused_is_not_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            asked = []
+            ask = made.cluster.ask
+
+            async def counted(method: str, **arguments: Any) -> Any:
+                asked.append(method)
+                return await ask(method, **arguments)
+
+            monkeypatch.setattr(made.cluster, "ask", counted)
+            await made.cluster.pin(0, 1)
+            made.cluster.scale(0)
+            await until(lambda: set(made.cluster.refused) == {"0", "1"}, "both say why they stay")
+            before = asked.count("release")
+            # a hundred answers of the same scheduler: whoever asked in a loop would have had as many
+            for _ in range(100):
+                await made.cluster.scheduler_comm.identity()
+            assert asked.count("release") == before
+
+    asyncio.run(run())
+
+
+def _held(made: Shrinkable, job: Any) -> int:
+    state = of(made.scheduler).engine.state
+    return int(state.nodes_up(state.jobs.find(job.id)))

@@ -1,0 +1,207 @@
+"""Work in processes of its own: answers, errors, budgets, endings, and nothing of the caller's script."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dask_hpc.processes import OverBudget, Process, ProcessError, call_all
+
+#: What the processes of these tests call.
+CALLED = """
+import os, sys, time
+
+def same(arguments, tell):
+    print("printed by what is called")
+    return arguments
+
+def steps(arguments, tell):
+    for step in range(arguments["steps"]):
+        tell(step)
+    return os.getpid()
+
+def fails(arguments, tell):
+    raise ValueError("size is 0; allowed: 1 or more")
+
+def not_json(arguments, tell):
+    return {1, 2}
+
+def spins(arguments, tell):
+    tell(os.getpid())
+    while True:
+        pass
+
+def spins_in_compiled_code(arguments, tell):
+    tell(os.getpid())
+    sum(range(10**13))
+
+def modules(arguments, tell):
+    return sorted(sys.modules)
+"""
+
+
+@pytest.fixture
+def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of an installed module with functions to call."""
+    (tmp_path / "called_by_tests.py").write_text(CALLED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return "called_by_tests"
+
+
+@pytest.fixture
+def process() -> Iterator[Process]:
+    with Process() as made:
+        yield made
+
+
+def until(true: Callable[[], Any], what: str, within_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline_s, f"not in {within_s} s: {what}"
+        time.sleep(0.01)
+
+
+def test_what_goes_in_comes_back_to_the_last_bit_whatever_is_printed(called: str, process: Process) -> None:
+    given = {"whole": 2**60, "share": 0.1 + 0.2, "text": "é\n", "list": [None, True, {"x": -0.0}]}
+    assert process.call(f"{called}:same", given) == given
+
+
+def test_progress_is_told_in_order_and_calls_share_one_process(called: str, process: Process) -> None:
+    told: list[Any] = []
+    first = process.call(f"{called}:steps", {"steps": 3}, progress=told.append)
+    assert told == [0, 1, 2]
+    assert process.call(f"{called}:steps", {"steps": 0}) == first != os.getpid()
+
+
+def test_an_error_is_told_in_words_and_the_process_goes_on(called: str, process: Process) -> None:
+    first = process.call(f"{called}:steps", {"steps": 0})
+    with pytest.raises(ProcessError, match="ValueError: size is 0; allowed: 1 or more"):
+        process.call(f"{called}:fails", {})
+    with pytest.raises(ProcessError, match="not JSON"):
+        process.call(f"{called}:not_json", {})
+    with pytest.raises(ProcessError, match="no_such_function"):
+        process.call(f"{called}:no_such_function", {})
+    assert process.call(f"{called}:steps", {"steps": 0}) == first
+
+
+@pytest.mark.parametrize("function", ["spins", "spins_in_compiled_code"])
+def test_a_call_ends_with_its_budget_and_the_next_one_has_its_own(
+    function: str, called: str, process: Process
+) -> None:
+    before_s = time.process_time()
+    with pytest.raises(OverBudget, match=r"0\.2 s of processor time"):
+        process.call(f"{called}:{function}", {}, cpu_s=0.2)
+    assert time.process_time() - before_s < 1.0, "the caller waits and does not compute"
+    assert process.call(f"{called}:same", {"x": 1}, cpu_s=5.0) == {"x": 1}
+
+
+def test_a_call_can_be_cancelled_and_the_next_one_is_answered(called: str, process: Process) -> None:
+    pids: list[int] = []
+    said: list[str] = []
+
+    def call() -> None:
+        try:
+            process.call(f"{called}:spins", {}, progress=pids.append)
+        except ProcessError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    until(lambda: pids, "the call is under way")
+    process.cancel()
+    thread.join(20)
+    assert said
+    assert "ended" in said[0]
+    assert process.call(f"{called}:same", {}) == {}
+    assert not psutil.pid_exists(pids[0])
+
+
+def test_a_closed_process_is_gone_and_takes_no_call(called: str) -> None:
+    process = Process()
+    pid = process.call(f"{called}:steps", {"steps": 0})
+    process.close()
+    assert not psutil.pid_exists(pid)
+    with pytest.raises(ProcessError, match="closed"):
+        process.call(f"{called}:same", {})
+
+
+def test_nothing_of_the_script_and_of_its_folder_is_imported(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            print("imported", __name__)
+            from dask_hpc.processes import Process
+            with Process() as process:
+                assert process.call("called_by_tests:modules", {})
+            """
+        )
+    )
+    (tmp_path / "json.py").write_text("raise SystemExit('the json of the working directory')")
+    apart = tmp_path / "installed"
+    apart.mkdir()
+    (apart / "called_by_tests.py").write_text(CALLED)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(apart), *filter(None, sys.path)])}
+    done = subprocess.run(
+        [sys.executable, "-P", str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "imported __main__\n"
+
+
+def test_a_process_ends_with_the_one_that_started_it(called: str, tmp_path: Path) -> None:
+    script = f"""
+from dask_hpc.processes import Process
+Process().call("{called}:spins", {{}}, progress=lambda pid: print(pid, flush=True))
+"""
+    path = os.pathsep.join([os.environ["PYTHONPATH"], *filter(None, sys.path)])
+    starter = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert starter.stdout is not None
+    pid = int(starter.stdout.readline())
+    starter.send_signal(signal.SIGKILL)
+    starter.wait()
+    starter.stdout.close()
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", "it has ended")
+
+
+def test_all_are_called_and_told_with_their_place(called: str) -> None:
+    found: dict[int, Any] = {}
+    todo = [{"place": place} for place in range(7)]
+    call_all(f"{called}:same", todo, 3, lambda place, result: found.setdefault(place, result))
+    assert found == dict(enumerate(todo))
+
+
+def test_one_that_fails_is_told_as_such_and_the_others_are_done(called: str) -> None:
+    found: dict[int, Any] = {}
+    call_all(f"{called}:steps", [{"steps": 0}, {}, {"steps": 0}], 1, found.__setitem__)
+    assert isinstance(found[1], ProcessError)
+    assert "steps" in str(found[1])
+    assert isinstance(found[0], int)
+    assert isinstance(found[2], int)
+
+
+def test_an_error_of_the_caller_ends_all(called: str) -> None:
+    children = set(psutil.Process().children())
+
+    def stop(place: int, result: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        call_all(f"{called}:same", [{}] * 20, 2, stop)
+    assert set(psutil.Process().children()) <= children

@@ -1,0 +1,121 @@
+"""An error that no test expected fails the test in which it happened.
+
+A callback of an event loop, a task or a future that nobody waits for cannot fail a test by raising: asyncio
+and tornado log what it raised, and go on. So does our own code where it must not stop. Here every such record
+of level ERROR fails the test that runs. What is told when an object is collected (an exception that was never
+retrieved) is waited for by collecting after each test in which there was an event loop.
+
+A test that provokes errors says which: ``@pytest.mark.errors("policy .* failed")`` names patterns of their
+messages. Each must come, once or more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import logging
+import re
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+#: Loggers of callbacks, tasks and futures, and ours: on schedulers and clients, in notebooks, on workers.
+WATCHED = ("asyncio", "tornado.application", "dask_hpc", "dask_hpc_widgets", "distributed.dask_hpc")
+#: What a test may name.
+MARKER = "errors"
+
+
+class Unexpected(logging.Handler):
+    """The plugin: collects errors from all threads, and looks at them after each test."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._logged: list[str] = []
+        self._missing: set[str] = set()
+        #: Event loops since the last look, and those that are still open.
+        self._loops: list[asyncio.BaseEventLoop] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Remember what was logged, with its traceback."""
+        self._logged.append(f"{record.name}: {self.format(record)}")
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Watch from now on."""
+        config.addinivalue_line(
+            "markers",
+            f"{MARKER}(*patterns): errors that the test provokes; any other that is logged fails it",
+        )
+        for name in WATCHED:
+            logging.getLogger(name).addHandler(self)
+        begun = asyncio.BaseEventLoop.__init__
+        asyncio.BaseEventLoop.__init__ = self._noting(begun)  # type: ignore[method-assign]
+
+    def _noting(self, begun: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(begun)
+        def noted(loop: asyncio.BaseEventLoop) -> None:
+            begun(loop)
+            self._loops.append(loop)
+
+        return noted
+
+    def pytest_unconfigure(self) -> None:
+        """Watch no more."""
+        asyncio.BaseEventLoop.__init__ = asyncio.BaseEventLoop.__init__.__wrapped__  # type: ignore
+        for name in WATCHED:
+            logging.getLogger(name).removeHandler(self)
+
+    def pytest_collection_finish(self) -> None:
+        """What is there before the first test is not looked through after each."""
+        gc.collect()
+        gc.freeze()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """A test has its own expectations, and what was logged between tests is nobody's."""
+        self._missing = set(_patterns(item))
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """The test has passed: did it log what nobody expected?"""
+        result = yield
+        self._look(item)
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """The same for its fixtures, for what it left to be collected, and for what did not come."""
+        result = yield
+        if self._loops:
+            self._loops = [loop for loop in self._loops if not loop.is_closed()]
+            gc.collect()
+        self._look(item)
+        if self._missing and getattr(item, "passed", False):
+            pytest.fail(f"expected errors have not come: {', '.join(sorted(self._missing))}", pytrace=False)
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: Any) -> Generator[None, Any, Any]:
+        """Whether the test itself has passed."""
+        report = yield
+        if call.when == "call":
+            item.passed = report.passed  # type: ignore[attr-defined]
+        return report
+
+    def _look(self, item: pytest.Item) -> None:
+        logged, self._logged = self._logged, []
+        patterns = _patterns(item)
+        unexpected = []
+        for text in logged:
+            found = {pattern for pattern in patterns if re.search(pattern, text)}
+            self._missing -= found
+            if not found:
+                unexpected.append(text)
+        if unexpected:
+            pytest.fail("errors were logged that the test did not expect:\n\n" + "\n".join(unexpected), False)
+
+
+def _patterns(item: pytest.Item) -> list[str]:
+    return [pattern for marker in item.iter_markers(MARKER) for pattern in marker.args]
