@@ -7,20 +7,17 @@ from pathlib import Path
 import click
 
 from dask_hpc.cli.policy_options import policy_option
+from dask_hpc.cli.types import NEW_FILE
 from dask_hpc.terminal import json_option
 
 
 @click.command()
 @policy_option
 @click.option("--fast", is_flag=True, help="Smaller workloads: a check rather than a show.")
-@click.option(
-    "--report",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where the HTML report goes.",
-)
+@click.option("--report", type=NEW_FILE, help="Where the HTML report goes.")
 @click.option(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     help="Where the trace goes (.gz compresses); dask hpc replay reads it.",
 )
 @click.option("--slurm", is_flag=True, help="On jobs of Slurm, as jobqueue.slurm describes them.")

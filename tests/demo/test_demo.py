@@ -5,18 +5,21 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from click import unstyle
 from distributed import LocalCluster
 
 from dask_hpc.demo import run, scenario, simulation
-from dask_hpc.demo.progress import JobProgress, Progress, Tally, bar, format_line
+from dask_hpc.demo.progress import JobProgress, Progress, Tally
 from dask_hpc.demo.scenario import Finished
 from dask_hpc.demo.simulation import HEAT, Look, Simulated
 from dask_hpc.demo.workloads import digest
@@ -284,33 +287,31 @@ def test_tally_counts_tasks_that_arrive_in_batches():
     assert seen == [(0, 0), (0, 10), (3, 10), (3, 10), (3, 15), (15, 15)]
 
 
-def test_bar_is_full_only_when_all_is_done():
-    assert bar(0, 0, 10) == "." * 10
-    assert bar(999, 1000, 10) == "#" * 9 + "."
-    assert bar(1000, 1000, 10) == "#" * 10
-    line = format_line(JobProgress(name="heat", state="running", nodes=1, done=3, total=12))
-    assert "heat" in line
-    assert "1 node " in line
-    assert "3/12" in line
-    line = format_line(JobProgress(name="heat", state="running", nodes=1, done=3, total=12, text="step 7"))
-    assert "step 7" in line
-    assert "3/12" not in line
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
 
-def test_terminal_lines_are_redrawn_in_place():
+def test_a_terminal_gets_a_bar_over_all_tasks_that_are_known(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
     progress = Progress(stream)
-    job = JobProgress(name="heat", state="running", nodes=2, done=1, total=4)
-    progress.show(0.0, [job])
-    progress.show(0.1, [job])
-    assert stream.getvalue().count("\x1b[2A\x1b[J") == 1
+    heat = JobProgress(name="heat", state="running", nodes=2, done=1, total=4)
+    step = JobProgress(name="solver", state="running", nodes=None, done=0, total=0, text="step 7")
+    progress.show(0.0, [])
+    progress.show(1.0, [heat, step])
+    # all that was known was done, and then more came
+    progress.show(2.0, [replace(heat, done=4)])
+    progress.show(3.0, [replace(heat, done=4, total=8)])
     progress.say("done")
-    assert stream.getvalue().endswith("\x1b[2A\x1b[Jdone\n")
+    lines = [unstyle(line) for line in stream.getvalue().split("\r") if "tasks" in line][1:]
+    assert [" ".join(re.sub(r"[#-]{24}", "", line).split()) for line in lines] == [
+        "tasks [] 0/1 0 s nothing submitted",
+        "tasks [] 1/4 1 s heat running on 2 1/4 | solver running step 7",
+        "tasks [] 4/4 2 s heat running on 2 4/4",
+        "tasks [] 4/8 3 s heat running on 2 4/8 done",
+    ]
+    assert [line.count("#") for line in lines] == [0, 6, 24, 12]
 
 
 def test_other_streams_get_a_line_when_something_changes_or_time_has_passed():

@@ -13,13 +13,13 @@ from html import unescape
 import ipywidgets
 import pytest
 from ipywidgets.widgets.widget import _instances
+from markupsafe import escape
 
 import dask_hpc
 from dask_hpc.errors import InstallError
-from dask_hpc.sim import Result, results, simulate
+from dask_hpc.sim import Result, simulate
 from dask_hpc.sim.workloads.sources import READERS
 from dask_hpc_policies import registry
-from dask_hpc_widgets.base.markup import escape
 from dask_hpc_widgets.explore import exploration
 from dask_hpc_widgets.explorer import Explorer
 from dask_hpc_widgets.forms.fields import below
@@ -616,7 +616,7 @@ def test_the_figure_is_also_told_in_words(explorer, monkeypatch):
 def test_without_matplotlib_there_are_results_and_a_hint(explorer, monkeypatch):
     monkeypatch.setattr(exploration, "_figure", drawn)
     monkeypatch.setitem(sys.modules, "dask_hpc.sim.results.plots", None)
-    monkeypatch.delattr(results, "plots", raising=False)
+    monkeypatch.delattr("dask_hpc.sim.results.plots", raising=False)
     explorer.run.click()
     assert "There is no figure: it needs matplotlib, pip install 'dask-hpc[plot]'." in text(
         explorer.results.value

@@ -253,9 +253,15 @@ class Parts:
         """All that clients may call."""
         return {name: method for ask in self._of["methods"] for name, method in ask().items()}
 
-    def status(self) -> dict[str, Any]:
-        """What all parts tell about themselves."""
-        return {name: value for ask in self._of["status"] for name, value in ask().items()}
+    def status(self, failed: Callable[[str, Exception], None]) -> dict[str, Any]:
+        """What all parts tell about themselves; `failed` is told of a part that cannot, by its class."""
+        found: dict[str, Any] = {}
+        for ask in self._of["status"]:
+            try:
+                found |= ask()
+            except Exception as error:
+                failed(type(getattr(ask, "__self__", ask)).__name__, error)
+        return found
 
     def needed(self) -> bool:
         """Whether any part needs the runtime to be awake."""

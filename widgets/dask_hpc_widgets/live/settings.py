@@ -15,6 +15,7 @@ from dask_hpc.client.runtime import Runtime
 from dask_hpc.errors import DaskHPCError
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.link import Link
+from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.fields import Fields
 from dask_hpc_widgets.forms.settings_model import SettingsModel
 from dask_hpc_widgets.live import questions
@@ -67,12 +68,9 @@ class SettingsPart:
         if self.model.report(running):
             self._refresh()
 
-    def summary(self) -> str:
-        """The settings as the cluster has them, as markup for a page without widgets."""
-        rows = [
-            [markup.escape(text) for text in (row.name, self.model.running[row.name], row.help)]
-            for row in self.model.rows
-        ]
+    def summary(self) -> Markup:
+        """The settings as the cluster has them, for a page without widgets."""
+        rows = [(row.name, self.model.running[row.name], row.help) for row in self.model.rows]
         columns = (("Setting", False), ("Value", False), ("What it does", False))
         return markup.table(columns, rows, "Settings of the cluster")
 
@@ -91,8 +89,8 @@ class SettingsPart:
         self.fields.say(errors)
         self.apply.disabled = self._busy or bool(errors)
 
-    def _say(self, text: str) -> None:
-        self.says.value = markup.part(f'<div role="status">{text}</div>')
+    def _say(self, text: Markup) -> None:
+        self.says.value = markup.part(markup.status(text))
 
     # --------------------------------------------------------------- people
 
@@ -121,7 +119,7 @@ class SettingsPart:
             else:
                 self.model.report(answer)
                 told = ", ".join(f"{key} is {text}" for key, text in changes.items())
-                self._say(f"<p><strong>Applied</strong>: {markup.escape(told)}.</p>")
+                self._say(markup.element("p", markup.strong("Applied"), f": {told}."))
             self._refresh()
 
         self._busy = True
