@@ -25,7 +25,13 @@ from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.model.job import Job, computing_s
 from dask_hpc.sim.model.machine import FREE, Failures
 from dask_hpc.sim.model.workload import Workload
-from dask_hpc_policies.jobs.jobspec import InvalidJob, job_spec_from_mapping, resolve
+from dask_hpc_policies.jobs.jobspec import (
+    DURATIONS,
+    InvalidJob,
+    arguments,
+    job_spec_from_mapping,
+    resolve,
+)
 
 #: More than a scheduler should be given for a comparison.
 MOST_TASKS = 200_000
@@ -58,16 +64,13 @@ def scaled(workload: Workload, speed: float) -> Workload:
     if not workload.jobs:
         raise WorkloadError(f"{workload.source or workload.name}: there is no job to run")
     first_s = workload.jobs[0].submit_s
-    jobs = tuple(
-        replace(
-            job,
-            submit_s=(job.submit_s - first_s) / speed,
-            runtime_s=job.runtime_s / speed,
-            walltime_s=None if job.walltime_s is None else job.walltime_s / speed,
-        )
-        for job in workload.jobs
-    )
-    return replace(workload, jobs=jobs)
+    jobs = []
+    for job in workload.jobs:
+        asked = {f"{name}_s": getattr(job, f"{name}_s") for name in DURATIONS}
+        times: dict[str, Any] = {name: s if s is None else s / speed for name, s in asked.items()}
+        submit_s, runtime_s = (job.submit_s - first_s) / speed, job.runtime_s / speed
+        jobs.append(replace(job, submit_s=submit_s, runtime_s=runtime_s, **times))
+    return replace(workload, jobs=tuple(jobs))
 
 
 def plan(workload: Workload, nodes: int, task_length_s: float) -> list[TaskPlan]:
@@ -154,6 +157,7 @@ def _fields(job: Job) -> dict[str, Any]:
         "walltime": job.walltime_s,
         "priority": job.priority,
         "io_intensity": job.io_intensity,
+        **arguments(job),
     }
     if job.kind == "rigid":
         return {**fields, "nodes": job.nodes}

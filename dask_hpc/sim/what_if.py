@@ -22,7 +22,7 @@ from dask_hpc.sim.model.machine import FREE, AdaptationCost, Machine, Options
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc.sim.run import Result, finished
 from dask_hpc_policies import registry
-from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView, values_of
 from dask_hpc_policies.rules.reservation import expected_s
 
 
@@ -132,23 +132,11 @@ def _job(job: JobView, now_s: float, default_s: float | None, speed: SpeedUp) ->
         left_s = default_s
     size = job.nodes or job.start_nodes or job.max_nodes
     return Job(
+        **values_of(JobRequest, job),
         id=job.id,
-        name=job.name,
-        submit_s=job.submit_s,
-        kind=job.kind,
-        nodes=job.start_nodes,
-        min_nodes=job.min_nodes,
-        max_nodes=job.max_nodes,
-        preferred_nodes=job.preferred_nodes,
-        constraint=job.constraint,
-        walltime_s=job.walltime_s,
-        recorded_s=job.recorded_s,
-        priority=job.priority,
         runtime_s=left_s + _elapsed_s(job, now_s),
         reference_nodes=size,
         speed=speed,
-        io_intensity=job.io_intensity,
-        io_by_nodes=job.io_by_nodes,
     )
 
 

@@ -201,7 +201,7 @@ def _effect(decision: Decision) -> list[tuple[str, str, int]]:
         (
             action.TAG,
             getattr(action, "job", ""),
-            action.stolen_nodes if isinstance(action, Steal) else action.nodes,
+            action.stolen_nodes if isinstance(action, Steal) else getattr(action, "nodes", 0),
         )
         for action in decision.actions
         if not isinstance(action, Hold)

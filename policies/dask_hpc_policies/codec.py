@@ -4,6 +4,12 @@ Rules of the file: only data goes in and comes out. ``encode`` gives plain lists
 numbers; ``decode`` rebuilds the value from the type annotations of the class. Fields that are absent
 from the data take their defaults and fields that the class does not know are ignored, so that traces
 written by older and newer versions load.
+
+A class may say in ``WRITTEN`` which fields are always written, in their order; its others follow, unless they
+are at their default. So a class gets another field, or a base class, and what is written without the field
+stays as it was to the byte.
+
+A class with ``KINDS`` stands for the classes in that open table, which ``TAG`` names.
 """
 
 from __future__ import annotations
@@ -18,6 +24,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+#: Types that are written as they are.
+_PLAIN = frozenset({str, int, bool, type(None)})
 
 
 def encode(value: Any) -> Any:
@@ -44,7 +52,13 @@ def encode(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        data = {name: encode(getattr(value, name)) for name in _field_names(type(value))}
+        always, others = _layout(type(value))
+        data = {
+            name: item if type(item := getattr(value, name)) in _PLAIN else encode(item) for name in always
+        }
+        for name, default in others:
+            if (item := getattr(value, name)) != default:
+                data[name] = encode(item)
         tag = getattr(type(value), "TAG", None)
         return data if tag is None else {"kind": tag, **data}
     if isinstance(value, Mapping):
@@ -66,8 +80,19 @@ def decode(kind: type[T], data: Any) -> T:
 
 
 @functools.cache
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(kind))
+def field_names(kind: type) -> tuple[str, ...]:
+    """Names of the fields of the dataclass `kind` in the order in which they are written."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    always = getattr(kind, "WRITTEN", ())
+    return (*always, *(name for name in names if name not in always))
+
+
+@functools.cache
+def _layout(kind: type) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:
+    """Fields that are always written, and the others with their defaults."""
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    always = getattr(kind, "WRITTEN", field_names(kind))
+    return always, tuple((name, defaults[name]) for name in field_names(kind) if name not in always)
 
 
 @functools.cache
@@ -104,6 +129,8 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
             return kind(data)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
+    if isinstance(kind, type) and "KINDS" in vars(kind):
+        return _decode_kind(vars(kind)["KINDS"], data, where)
     if dataclasses.is_dataclass(kind):
         return _decode_dataclass(typing.cast(type, kind), data, where)
     if kind is float and isinstance(data, (int, float)) and not isinstance(data, bool):
@@ -134,13 +161,23 @@ def _decode_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
     raise ValueError("; ".join(errors) or f"{where}: {data!r} fits nothing")
 
 
+def _decode_kind(kinds: Mapping[str, type], data: Any, where: str) -> Any:
+    kind = data.get("kind") if isinstance(data, Mapping) else None
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ValueError(
+            f"{where}: unknown kind {kind!r}; known are {', '.join(kinds)}. Another one is known once the "
+            "module that registers it is imported"
+        )
+    return _decode_dataclass(kinds[kind], data, where)
+
+
 def _decode_dataclass(kind: type, data: Any, where: str) -> Any:
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: expected an object, got {data!r}")
     hints = _hints(kind)
     values = {
         name: _decode(hints[name], data[name], f"{where}.{name}")
-        for name in _field_names(kind)
+        for name in field_names(kind)
         if name in data
     }
     try:

@@ -3,7 +3,7 @@
 Rules of the file: frozen dataclasses only. A decision holds what should be done (`actions`) and what
 was considered and turned down (`suppressed`). Sizes are absolute targets, never differences. Every
 action and every refusal carries a `Reason`; codes are a closed set that logs, metrics, reports and
-tests share.
+tests share. Kinds of actions are an open table: `register` adds one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 
 class ReasonCode(enum.Enum):
@@ -53,6 +53,9 @@ class ReasonCode(enum.Enum):
     HYSTERESIS = "hysteresis"
     CLAMPED = "clamped"
     CONFLICT = "conflict"
+    #: refusals by the arbiter
+    OUTSIDE_SUM = "outside-sum"
+    INCOMPLETE = "incomplete"
     #: refusals by the enactor
     UNKNOWN_JOB = "unknown-job"
     WRONG_STATE = "wrong-state"
@@ -87,8 +90,58 @@ class Reason:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+#: Every kind of action by its tag; see `register`.
+ACTIONS: dict[str, type[Action]] = {}
+
+
+class Action:
+    """What a decision asks for. A kind is a frozen dataclass below this class; `register` makes it known.
+
+    A kind may have a field `job`, the id of the job it is about. One that changes how many nodes a job has is
+    listed in `RESIZES`. All others allot nothing: they may stand beside a resize of the same job, and are
+    carried out before it.
+    """
+
+    __slots__ = ()
+    #: Name of the kind, in traces and logs.
+    TAG: ClassVar[str]
+    #: What `codec.decode` looks kinds up in.
+    KINDS: ClassVar[Mapping[str, type[Action]]] = ACTIONS
+    reason: Reason
+
+
+A = TypeVar("A", bound=Action)
+
+
+def register(kind: type[A]) -> type[A]:
+    """Make a kind of action known to the codec, and so to traces and replay; use it as a decorator.
+
+    Who carries it out is said where that is: `Controller.enactors` of a live scheduler.
+
+    Raises
+    ------
+    TypeError
+        When `kind` is no frozen dataclass below `Action` with a `TAG` and a field `reason`.
+    ValueError
+        When another kind has its tag.
+    """
+    tag = getattr(kind, "TAG", None)
+    frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
+    named = isinstance(tag, str) and tag and "reason" in getattr(kind, "__dataclass_fields__", ())
+    if not (issubclass(kind, Action) and frozen and named):
+        raise TypeError(
+            f"{kind!r} is no kind of action: it must be a frozen dataclass below Action, with TAG={tag!r} a "
+            "text and a field 'reason'"
+        )
+    known = ACTIONS.setdefault(kind.TAG, kind)
+    if known is not kind:
+        raise ValueError(f"TAG {tag!r} of {kind!r} is taken by {known!r}; choose another one")
+    return kind
+
+
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Action):
     """Start a pending job on `nodes` nodes."""
 
     TAG: ClassVar[str] = "start"
@@ -97,8 +150,9 @@ class Start:
     reason: Reason
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expand:
+class Expand(Action):
     """Give a running job nodes until it holds `nodes` (a target, not a difference)."""
 
     TAG: ClassVar[str] = "expand"
@@ -107,8 +161,9 @@ class Expand:
     reason: Reason
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shrink:
+class Shrink(Action):
     """Take nodes from a running job until it holds `nodes` (a target, not a difference)."""
 
     TAG: ClassVar[str] = "shrink"
@@ -122,8 +177,9 @@ class Shrink:
 StealTiming = Literal["now", "next-checkpoint", "proactive-checkpoint"]
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steal:
+class Steal(Action):
     """Interrupt a running job because another one needs `stolen_nodes` of its nodes.
 
     The victim gives up all its nodes and is pending again, whole or from its last checkpoint
@@ -142,8 +198,9 @@ class Steal:
     reason: Reason
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class Hold(Action):
     """Leave a pending job waiting, and say why."""
 
     TAG: ClassVar[str] = "hold"
@@ -151,8 +208,9 @@ class Hold:
     reason: Reason
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestNodes:
+class RequestNodes(Action):
     """Ask the pool (the batch system) for nodes until it has `nodes`."""
 
     TAG: ClassVar[str] = "request-nodes"
@@ -160,8 +218,9 @@ class RequestNodes:
     reason: Reason
 
 
+@register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseNodes:
+class ReleaseNodes(Action):
     """Give nodes back to the batch system until the pool has `nodes`."""
 
     TAG: ClassVar[str] = "release-nodes"
@@ -171,7 +230,16 @@ class ReleaseNodes:
 
 #: What changes how many nodes a job has; a job appears in one of these at most in a decision.
 RESIZES = (Start, Expand, Shrink, Steal)
-Action = Start | Expand | Shrink | Steal | Hold | RequestNodes | ReleaseNodes
+Resize = Start | Expand | Shrink | Steal
+
+
+def beneficiary(action: Action) -> str | None:
+    """Id of the job that a shrink or a steal makes room for; None when it is no single one."""
+    if isinstance(action, Steal):
+        return action.thief
+    data = action.reason.data if isinstance(action, Shrink) else {}
+    found = data.get("head", data.get("thief"))
+    return found if isinstance(found, str) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +254,17 @@ class Suppressed:
 class Decision:
     """Everything one call of a policy answers.
 
-    Shrinks and steals are carried out, and have ended, before expansions and starts begin, whatever the
-    order of `actions`. A job appears in at most one of Start, Expand, Shrink, Steal and Hold.
+    What allots nothing is carried out first. Shrinks and steals are carried out, and have ended, before
+    expansions and starts begin, whatever the order of `actions`. A job appears in at most one of Start,
+    Expand, Shrink, Steal and Hold.
     """
+
+    WRITTEN: ClassVar[tuple[str, ...]] = ("actions", "suppressed")
 
     actions: tuple[Action, ...] = ()
     suppressed: tuple[Suppressed, ...] = ()
+    #: All of it or nothing: when a guard refuses a part, or cuts it, the rest is refused as well.
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

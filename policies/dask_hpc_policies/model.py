@@ -2,7 +2,8 @@
 
 Rules of the file: frozen dataclasses only; every quantity carries its unit in its name (``_s``
 seconds, ``_w`` watts, ``_bytes``, ``_nodes``); None means unknown or unlimited; fields are only ever
-added, with defaults, so that recorded traces load for ever. ``now_s`` is the only time there is.
+added, with defaults, so that recorded traces load for ever. ``now_s`` is the only time there is. ``WRITTEN``
+names the fields that are in every trace, in their order; see `codec`.
 
 Vocabulary after Feitelson and Rudolph (1996): a *rigid* job keeps the size it asked for, a *moldable*
 one gets its size at start, a *malleable* one is resized while it runs, an *evolving* one asks for other
@@ -11,8 +12,11 @@ sizes while it runs. A *node* is the unit of allocation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
+from operator import attrgetter
+from typing import Any, ClassVar, Literal
 
 #: Why a policy was called.
 Trigger = Literal[
@@ -30,61 +34,57 @@ Interruption = Literal["none", "failure", "theft"]
 #: ``up``: usable. ``draining``: leaving its job. ``lost``: gone, expected back under its name.
 NodeState = Literal["up", "draining", "lost"]
 
+#: Role of a node that jobs and plain work get.
+COMPUTE = "compute"
 #: Name of the job that all plain (undeclared) work belongs to while a named job is active.
 DEFAULT_JOB = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
-    """One node: the unit of allocation (one or more workers that come and go together)."""
+class NodeFacts:
+    """What a node is, whoever holds it."""
+
+    #: Worker processes on the node and their threads together.
+    workers: int = 1
+    nthreads: int = 1
+    #: Memory limit of all its workers; 0 when not limited.
+    memory_bytes: int = 0
+    #: Failure domain (host, rack, switch); None when unknown.
+    domain: str | None = None
+    #: What the node is for; see `ClusterSnapshot.of_role`.
+    role: str = COMPUTE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView(NodeFacts):
+    """One node: the unit of allocation (one or more workers that come and go together).
+
+    `node_view` makes the same at less cost.
+    """
+
+    WRITTEN: ClassVar[tuple[str, ...]] = (
+        "id", "job", "state", "workers", "nthreads", "memory_bytes", "walltime_left_s", "domain",
+    )  # fmt: skip
 
     #: Stable name: worker name, host or batch job id; never an address.
     id: str
     #: Id of the job that holds the node; None when no named job does.
     job: str | None = None
     state: NodeState = "up"
-    #: Worker processes on the node and their threads together.
-    workers: int = 1
-    nthreads: int = 1
-    #: Memory limit of all its workers; 0 when not limited.
-    memory_bytes: int = 0
     #: Seconds until the node's allocation ends; None when it has no end.
     walltime_left_s: float | None = None
-    #: Failure domain (host, rack, switch); None when unknown.
-    domain: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobView:
-    """One job that is pending, running or adapting."""
+class JobFacts:
+    """What a user says of a job beside its sizes: the same wherever the job is described."""
 
-    id: str
     #: The user's name for it; several jobs over time may share one.
     name: str = ""
-    state: JobState = "pending"
-    kind: JobKind = "malleable"
-    #: Nodes it holds now; 0 while pending. Lost nodes do not count.
-    nodes: int = 0
-    #: Exact start size asked for; None for a moldable start (largest legal size that fits).
-    start_nodes: int | None = None
-    min_nodes: int = 1
-    max_nodes: int = 1
-    #: Size that a moldable start aims at: it gets no more, and fewer when they do not fit; None: as many
-    #: as fit.
-    preferred_nodes: int | None = None
     #: Name of a node-count constraint (any, even, odd, pof2, square, cube).
     constraint: str = "any"
-    submit_s: float = 0.0
-    start_s: float | None = None
     #: Walltime the user asked for.
     walltime_s: float | None = None
-    #: Expected time to completion: from the walltime, else an estimate; None (infinite) without either.
-    remaining_s: float | None = None
-    #: How long the application ran when it was recorded, at its preferred size; None without a record.
-    recorded_s: float | None = None
-    #: Expected runtime were it interrupted now and started again: from its last checkpoint, else from
-    #: scratch. None when not known.
-    restart_s: float | None = None
     #: Larger is served first; equal priorities are served in order of submission.
     priority: int = 0
     #: Power per node the user expects.
@@ -92,8 +92,66 @@ class JobView:
     max_power_w: float | None = None
     #: Share of time in file-system I/O, 0 to 1.
     io_intensity: float | None = None
-    #: The same at other sizes, as (nodes, share of time), sizes ascending.
+    #: Seconds after its submission: when its result is of no use any more, and when it begins to lose value.
+    deadline_s: float | None = None
+    soft_deadline_s: float | None = None
+    #: What its result is worth, in a unit that all jobs share; None: not said.
+    value: float | None = None
+    #: Whether the data it keeps is protected against loss, or how, in words.
+    protect: bool | str = False
+    #: Name of the protocol by which it survives failures; empty: not said.
+    resilience: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest(JobFacts):
+    """What is asked for a job on a pool of known size: what is known of it before it runs.
+
+    The one place of such a fact: `JobView`, the records of a live scheduler and the jobs of a simulation have
+    it from here. A fact that the user declares belongs to `JobFacts`.
+    """
+
+    submit_s: float = 0.0
+    kind: JobKind = "malleable"
+    #: Exact start size asked for; None for a moldable start (largest legal size that fits).
+    start_nodes: int | None = None
+    #: Bounds of its size; legal sizes.
+    min_nodes: int = 1
+    max_nodes: int = 1
+    #: Size that a moldable start aims at: it gets no more, and fewer when they do not fit; None: as many
+    #: as fit.
+    preferred_nodes: int | None = None
+    #: How long the application ran when it was recorded, at its preferred size; None without a record.
+    recorded_s: float | None = None
+    #: Share of time in file-system I/O by size, as (nodes, share of time), sizes ascending.
     io_by_nodes: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView(JobRequest):
+    """One job that is pending, running or adapting: what was asked for it, and how it stands.
+
+    `job_view` makes the same at less cost.
+    """
+
+    WRITTEN: ClassVar[tuple[str, ...]] = (
+        "id", "name", "state", "kind", "nodes", "start_nodes", "min_nodes", "max_nodes", "preferred_nodes",
+        "constraint", "submit_s", "start_s", "walltime_s", "remaining_s", "recorded_s", "restart_s",
+        "priority", "min_power_w", "max_power_w", "io_intensity", "io_by_nodes", "requested_nodes",
+        "at_scheduling_point", "interruption", "interrupted_s", "expansions", "mtct", "mtct_previous",
+        "unfinished_tasks", "processing_tasks", "is_default",
+    )  # fmt: skip
+
+    id: str
+    state: JobState = "pending"
+    #: Nodes it holds now; 0 while pending. Lost nodes do not count.
+    nodes: int = 0
+    start_s: float | None = None
+    #: Expected time to completion: from the walltime, else an estimate; None (infinite) without either.
+    remaining_s: float | None = None
+    #: Expected runtime were it interrupted now and started again: from its last checkpoint, else from
+    #: scratch. None when not known.
+    restart_s: float | None = None
     #: Size that the application of an evolving job asks for; None when it is content.
     requested_nodes: int | None = None
     #: Whether it may be resized at this moment. Task graphs always may; an application with scheduling
@@ -126,7 +184,7 @@ class ClusterSnapshot:
     nodes: tuple[NodeView, ...] = ()
     #: Jobs in order of service: priority (descending), then submission.
     jobs: tuple[JobView, ...] = ()
-    #: Nodes a decision may hand out: up, held by no named job, not reserved by a round under way,
+    #: Compute nodes a decision may hand out: up, held by no named job, not reserved by a round under way,
     #: and beyond what a running default job must keep.
     idle_nodes: int = 0
     #: When lost nodes are expected back, ascending; only those whose return is known.
@@ -134,6 +192,16 @@ class ClusterSnapshot:
     lock: Lock = "job"
     #: Occupancy that Dask's own scaling looks at; see `DaskDefault`.
     demand: Demand | None = None
+
+    def of_role(self, role: str = COMPUTE) -> int:
+        """Idle nodes of `role` that a decision may hand out: the one number that most policies need.
+
+        `idle_nodes` for compute nodes, which are all that jobs get unless they name another role; of another
+        role those that are up and that nobody holds.
+        """
+        if role == COMPUTE:
+            return self.idle_nodes
+        return sum(node.role == role and node.state == "up" and node.job is None for node in self.nodes)
 
     @property
     def pool_nodes(self) -> int:
@@ -170,3 +238,80 @@ class Demand:
     limit_bytes: int = 0
     #: Nodes that `Scheduler.workers_to_close` would give up; None when not known.
     closable_nodes: int | None = None
+
+
+def values_of(kind: type, instance: Any) -> dict[str, Any]:
+    """The fields of the dataclass `kind` in `instance`, which is of that class or of one below it."""
+    names, values = _fields_of(kind)
+    return dict(zip(names, values(instance), strict=True))
+
+
+@cache
+def _fields_of(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    names = tuple(field.name for field in fields(kind))
+    return names, attrgetter(*names)
+
+
+def _setters(base: type, kind: type) -> tuple[Callable[[Any, Any], None], ...]:
+    """What sets the slots of a frozen `kind`: first the fields of `base`, then its own."""
+    names, _ = _fields_of(base)
+    own = [field.name for field in fields(kind) if field.name not in names]
+    return tuple([getattr(kind, name).__set__ for name in (*names, *own)])
+
+
+_, _facts = _fields_of(NodeFacts)
+_SET_NODE = _setters(NodeFacts, NodeView)
+_, _request = _fields_of(JobRequest)
+_SET_JOB = _setters(JobRequest, JobView)
+
+
+def node_view(
+    facts: NodeFacts,
+    *,
+    id: str,
+    job: str | None = None,
+    state: NodeState = "up",
+    walltime_left_s: float | None = None,
+) -> NodeView:
+    """The view of a node that is as `facts` say; see `NodeView`, and `job_view` for why it is made here."""
+    view = object.__new__(NodeView)
+    for put, value in zip(_SET_NODE, (*_facts(facts), id, job, state, walltime_left_s), strict=True):
+        put(view, value)
+    return view
+
+
+def job_view(
+    request: JobRequest,
+    *,
+    id: str,
+    state: JobState = "pending",
+    nodes: int = 0,
+    start_s: float | None = None,
+    remaining_s: float | None = None,
+    restart_s: float | None = None,
+    requested_nodes: int | None = None,
+    at_scheduling_point: bool = True,
+    interruption: Interruption = "none",
+    interrupted_s: float | None = None,
+    expansions: int = 0,
+    mtct: float | None = None,
+    mtct_previous: float | None = None,
+    unfinished_tasks: int = 0,
+    processing_tasks: int = 0,
+    is_default: bool = False,
+) -> JobView:
+    """The view of a job that was asked for by `request` and stands as is said; see `JobView`.
+
+    A snapshot makes one for each job, a simulation of a long trace one for each job of it: the slots are set
+    past the constructor of the frozen class, which takes half as long again.
+    """
+    view = object.__new__(JobView)
+    # fmt: off
+    own = (
+        id, state, nodes, start_s, remaining_s, restart_s, requested_nodes, at_scheduling_point, interruption,
+        interrupted_s, expansions, mtct, mtct_previous, unfinished_tasks, processing_tasks, is_default,
+    )
+    # fmt: on
+    for put, value in zip(_SET_JOB, (*_request(request), *own), strict=True):
+        put(view, value)
+    return view

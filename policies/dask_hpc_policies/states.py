@@ -40,9 +40,6 @@ RECONFIG_STATES: Final[Mapping[str, Mapping[str, str]]] = {
     "aborting": {"restored": "steady"},
 }
 
-#: States of a job that nothing leaves.
-TERMINAL: Final[frozenset[str]] = frozenset(state for state, events in JOB_STATES.items() if not events)
-
 
 class IllegalTransition(ValueError):
     """An event that the present state does not allow."""

@@ -30,8 +30,8 @@ from dask_hpc_policies import registry
 
 #: One job gives half of its nodes to another one that comes while it runs, and has them back afterwards.
 JOBS = (
-    Job(id="a", submit_s=0.0, nodes=4, min_nodes=2, max_nodes=4, kind="malleable", runtime_s=2.0),
-    Job(id="b", submit_s=0.6, nodes=2, min_nodes=2, max_nodes=2, runtime_s=0.6),
+    Job(id="a", submit_s=0.0, start_nodes=4, min_nodes=2, max_nodes=4, kind="malleable", runtime_s=2.0),
+    Job(id="b", submit_s=0.6, start_nodes=2, min_nodes=2, max_nodes=2, runtime_s=0.6),
 )
 SAME = [
     "submit a", "start a 0 -> 4", "submit b", "shrink a 4 -> 2", "start b 0 -> 2", "finish b 2 -> 0",
@@ -86,7 +86,7 @@ def test_a_job_that_gives_nodes_and_has_them_back_does_so_in_both(client: Client
 
 
 def test_tasks_of_a_model_that_is_not_linear_take_longer_on_more_nodes(client: Client) -> None:
-    [job] = [replace(JOBS[0], runtime_s=0.6, speed=power_law(0.0), min_nodes=1, max_nodes=4, nodes=2)]
+    [job] = [replace(JOBS[0], runtime_s=0.6, speed=power_law(0.0), min_nodes=1, max_nodes=4, start_nodes=2)]
     found = compared(client, (job,))
     assert found.comparison.same, found.to_json()
     assert str(found.live[2]) == "expand a 2 -> 4"

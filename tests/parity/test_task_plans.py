@@ -19,7 +19,7 @@ from dask_hpc.sim.model.workload import Workload, with_malleable_share
 
 
 def malleable(**fields: Any) -> Job:
-    given = {"id": "m", "submit_s": 0.0, "nodes": 4, "min_nodes": 2, "max_nodes": 8, "runtime_s": 10.0}
+    given = {"id": "m", "submit_s": 0.0, "start_nodes": 4, "min_nodes": 2, "max_nodes": 8, "runtime_s": 10.0}
     return Job(**{**given, "kind": "malleable", **fields})
 
 
@@ -55,7 +55,7 @@ def test_esp_becomes_as_many_node_seconds_of_tasks_as_it_has() -> None:
 def test_a_job_takes_on_every_size_as_long_as_its_model_says(
     speed: SpeedUp, nodes: int, runtime_s: float, task_length_s: float
 ) -> None:
-    job = malleable(speed=speed, nodes=nodes, runtime_s=runtime_s)
+    job = malleable(speed=speed, start_nodes=nodes, runtime_s=runtime_s)
     found = planned(job, task_length_s)
     for size in range(2, 9):
         assert length_s(found, size) <= task_length_s * (1 + 1e-9)
@@ -71,7 +71,7 @@ def test_a_rigid_job_needs_no_model() -> None:
 
 
 def test_a_moldable_job_starts_as_large_as_it_can_and_stays_so() -> None:
-    found = planned(malleable(kind="moldable", nodes=None))
+    found = planned(malleable(kind="moldable", start_nodes=None))
     assert (found.fields["nodes"], found.fields["rigid"]) == (None, True)
     assert found.tasks % 8 == 0
 
@@ -85,7 +85,7 @@ def test_a_moldable_job_starts_as_large_as_it_can_and_stays_so() -> None:
         ({"runtime_s": math.inf}, "has a run time of inf s"),
         ({"preferred_nodes": 3}, "has a preferred size"),
         ({"recorded_s": 3.0}, "has recorded run times"),
-        ({"constraint": "cube", "nodes": 4}, "not legal"),
+        ({"constraint": "cube", "start_nodes": 4}, "not legal"),
         ({"constraint": "even", "max_nodes": 7}, "would be"),
     ],
 )

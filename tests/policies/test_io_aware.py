@@ -29,9 +29,13 @@ from dask_hpc_policies.rules.io.intensity import (
     preferred_size,
     queued_mix,
     running_mix,
-    workload_mix,
 )
 from dask_hpc_policies.rules.io.policy import IoAwareState
+
+
+def whole_mix(view: ClusterSnapshot) -> Mix:
+    """The mix of all jobs of the picture, computed from scratch."""
+    return running_mix(view.jobs).joined(queued_mix(view.pending))
 
 
 def rigid(id: str, size: int, io: float, **fields: Any) -> JobView:
@@ -71,7 +75,7 @@ def test_the_workload_is_the_mean_over_the_nodes_of_a_machine_that_holds_all_job
         malleable("b", 2, 8, {2: 0.0, 4: 0.25, 8: 1.0}, preferred_nodes=4),
     )
     view = ClusterSnapshot(now_s=0.0, jobs=jobs, idle_nodes=90)
-    assert workload_mix(view).intensity == pytest.approx((0.5 * 6 + 0.25 * 4) / 10)
+    assert whole_mix(view).intensity == pytest.approx((0.5 * 6 + 0.25 * 4) / 10)
     assert running_mix(jobs).intensity == 0.5
 
 
@@ -129,7 +133,7 @@ def test_sums_kept_step_by_step_equal_those_computed_anew(data: st.DataObject) -
         view = ClusterSnapshot(now_s=0.0, jobs=(*running.values(), *queue))
         assert balance.system == running_mix(running.values())
         assert balance.queued == queued_mix(queue)
-        assert balance.workload == workload_mix(view).intensity
+        assert balance.workload == whole_mix(view).intensity
         assert balance.keys == [job.id for job in queue]
 
 
@@ -322,7 +326,7 @@ def test_every_resize_brings_the_intensities_nearer(data: st.DataObject, reorder
 
     def distance(listed: list[JobView]) -> float:
         view = ClusterSnapshot(now_s=0.0, jobs=tuple(listed))
-        return abs(running_mix(view.running).intensity - workload_mix(view).intensity)
+        return abs(running_mix(view.running).intensity - whole_mix(view).intensity)
 
     assert distance(after) < distance(jobs)
 
@@ -344,7 +348,7 @@ def test_adaptive_reordering_is_fair_while_there_is_little_io() -> None:
     running = rigid("r", 4, 0.9, state="running", nodes=4)
     queue = [rigid("io", 4, 0.9), rigid("cpu", 4, 0.1)]
     view = ClusterSnapshot(now_s=1.0, jobs=(running, *queue), idle_nodes=4)
-    now = workload_mix(view).intensity
+    now = whole_mix(view).intensity
     calm, _ = policy.decide(view, IoAwareState(lowest=now, highest=1.0))
     peak, _ = policy.decide(view, IoAwareState(lowest=0.0, highest=now))
     assert started(calm) == [("io", 4)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,15 +12,16 @@ from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.jobs.jobspec import (
     InvalidJob,
     JobSpec,
-    ResolvedJob,
+    arguments,
     job_spec,
     job_spec_from_mapping,
     resolve,
 )
+from dask_hpc_policies.model import JobFacts, JobRequest, values_of
 
 
-def sizes(resolved: ResolvedJob) -> tuple[str, int | None, int, int]:
-    return (resolved.kind, resolved.start_nodes, resolved.min_nodes, resolved.max_nodes)
+def sizes(job: JobRequest) -> tuple[str, int | None, int, int]:
+    return (job.kind, job.start_nodes, job.min_nodes, job.max_nodes)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +75,15 @@ def test_sizes_on_a_pool_of_16(arguments: dict[str, Any], expected: tuple[str, i
         ({"walltime": "5 W"}, ["walltime", "'5 W'", "ms, s, min, h or d"]),
         ({"walltime": 0}, ["walltime=0", "above 0 s"]),
         ({"walltime": -3}, ["walltime", "-3"]),
+        ({"deadline": "soon"}, ["deadline", "'soon'", "ms, s, min, h or d"]),
+        ({"deadline": 0}, ["deadline=0", "above 0 s"]),
+        ({"soft_deadline": "5 W"}, ["soft_deadline", "'5 W'"]),
+        ({"soft_deadline": "2 h", "deadline": "1 h"}, ["soft_deadline=7200 s", "deadline=3600 s"]),
+        ({"value": -1}, ["value=-1", "0 to 1e+09"]),
+        ({"value": True}, ["value=True"]),
+        ({"protect": ""}, ["protect=''", "true, false or a text"]),
+        ({"protect": 1}, ["protect=1"]),
+        ({"resilience": None}, ["resilience=None", "a text"]),
     ],
 )
 def test_refusals_name_value_range_and_argument(arguments: dict[str, Any], words: list[str]) -> None:
@@ -128,3 +139,20 @@ def test_json_round_trip() -> None:
         "heat", nodes=4, min_nodes=2, max_nodes=8, constraint="pof2", walltime="2 h", io_intensity=0.5
     )
     assert decode(JobSpec, json.loads(json.dumps(encode(spec)))) == spec
+    assert "deadline_s" not in encode(spec), "what was added later is written when it is said"
+    late = replace(spec, deadline_s=60.0, protect="field")
+    assert decode(JobSpec, json.loads(json.dumps(encode(late)))) == late
+
+
+def test_all_that_is_declared_is_in_the_request_and_can_be_declared_again() -> None:
+    spec = job_spec(
+        "heat", constraint="pof2", walltime="2 h", priority=3, min_power_w=100, max_power_w="200 W",
+        io_intensity=0.5, deadline="3 h", soft_deadline="90 min", value=7, protect="field", resilience="ml",
+    )  # fmt: skip
+    facts = values_of(JobFacts, spec)
+    assert all(facts[name] != value for name, value in values_of(JobFacts, JobFacts()).items())
+    request = resolve(spec, 16)
+    assert values_of(JobFacts, request) == facts
+    assert values_of(JobFacts, resolve(replace(spec, nodes=4), 16)) == facts
+    assert job_spec("heat", **arguments(request)) == spec
+    assert arguments(JobRequest(name="heat")) == {}

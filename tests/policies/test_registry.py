@@ -218,5 +218,5 @@ def test_a_broken_third_party_policy_warns_and_is_skipped() -> None:
 
 def test_the_entry_points_of_the_builtin_policies_load() -> None:
     for name in BUILTIN:
-        point = EntryPoint(name, f"dask_hpc_policies.builtin:{name.replace('-', '_')}", registry.GROUP)
+        point = EntryPoint(name, f"dask_hpc_policies.factories:{name.replace('-', '_')}", registry.GROUP)
         assert point.load()() == create(name)

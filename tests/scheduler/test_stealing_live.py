@@ -31,9 +31,10 @@ def stolen(actions: Any) -> list[tuple[str, int]]:
 
 def simulated() -> list[tuple[str, int]]:
     """What the simulator steals when a node of the same job fails beside the same other job."""
+    malleable: Any = {"start_nodes": 3, "max_nodes": 3, "kind": "malleable", "runtime_s": 100.0}
     jobs = (
-        Job(id="small", submit_s=0.0, nodes=3, min_nodes=1, max_nodes=3, kind="malleable", runtime_s=100.0),
-        Job(id="main", submit_s=1.0, nodes=3, min_nodes=3, max_nodes=3, kind="malleable", runtime_s=100.0),
+        Job(id="small", submit_s=0.0, min_nodes=1, **malleable),
+        Job(id="main", submit_s=1.0, min_nodes=3, **malleable),
     )
     failure = NodeFailure(t_s=10.0, node=5, downtime_s=1000.0)
     machine = Machine(nodes=6, failures=Failures(listed=(failure,)))

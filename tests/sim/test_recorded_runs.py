@@ -20,7 +20,7 @@ from dask_hpc_policies.metrics import JobRun
 
 
 def job(id: str, nodes: int = 4, **more: object) -> Job:
-    base = Job(id=id, submit_s=0, nodes=nodes, min_nodes=nodes, max_nodes=nodes, runtime_s=10)
+    base = Job(id=id, submit_s=0, start_nodes=nodes, min_nodes=nodes, max_nodes=nodes, runtime_s=10)
     return replace(base, **more)  # type: ignore[arg-type]
 
 

@@ -14,7 +14,7 @@ from dask_hpc.sim.results.tracking import intensity
 from dask_hpc.sim.workloads import sources
 from dask_hpc.trace.records import Pass
 from dask_hpc_policies.registry import create
-from dask_hpc_policies.rules.io.intensity import running_mix, workload_mix
+from dask_hpc_policies.rules.io.intensity import queued_mix, running_mix
 
 
 @pytest.mark.parametrize("policy", ["io-aware", "fcfs-malleable"])
@@ -28,7 +28,9 @@ def test_the_intensities_are_those_of_every_picture(policy: str) -> None:
         if isinstance(record, Pass):
             # The first picture of a moment is taken before the policy changes anything.
             view = record.snapshot
-            seen.setdefault(view.now_s, (running_mix(view.jobs).intensity, workload_mix(view).intensity))
+            running = running_mix(view.jobs)
+            workload = running.joined(queued_mix(view.pending))
+            seen.setdefault(view.now_s, (running.intensity, workload.intensity))
     result = simulate(work, policy)
     steps = list(intensity(result))
     assert [t_s for t_s, _, _ in steps] == sorted({t_s for t_s, _, _ in steps})

@@ -18,7 +18,7 @@ BECAUSE = Reason(ReasonCode.USER_REQUEST, "the test says so")
 
 
 def rigid(id: str, nodes: int, runtime_s: float, submit_s: float = 0.0, **more: Any) -> Job:
-    fields = {"nodes": nodes, "min_nodes": nodes, "max_nodes": nodes, "walltime_s": runtime_s, **more}
+    fields = {"start_nodes": nodes, "min_nodes": nodes, "max_nodes": nodes, "walltime_s": runtime_s, **more}
     return Job(id=id, submit_s=submit_s, runtime_s=runtime_s, **fields)
 
 

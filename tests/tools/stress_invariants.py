@@ -108,7 +108,7 @@ def below_minimum(engine: Engine) -> list[str]:
         return []
     found = []
     for job in state.jobs.named:
-        missing = job.resolved.min_nodes - state.nodes_up(job)
+        missing = job.request.min_nodes - state.nodes_up(job)
         if job.state == "running" and not job.reconfig_id and 0 < missing <= state.idle_nodes():
             found.append(job.id)
     return found

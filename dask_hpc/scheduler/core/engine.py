@@ -337,12 +337,10 @@ class Engine:
 
     def _fits(self, job: JobRecord, nodes: int) -> bool:
         """Whether a job whose lost node is back may go on with that many nodes."""
-        resolved, constraint = job.resolved, job.spec.constraint
-        if nodes > resolved.max_nodes:
+        request, constraint = job.request, job.request.constraint
+        if nodes > request.max_nodes:
             return False
-        return (
-            nodes < resolved.min_nodes or is_legal(constraint, nodes) or not is_legal(constraint, nodes - 1)
-        )
+        return nodes < request.min_nodes or is_legal(constraint, nodes) or not is_legal(constraint, nodes - 1)
 
     def _worker_left(self, event: WorkerLeft) -> None:
         """A job goes on with what is left."""
@@ -354,7 +352,7 @@ class Engine:
         self.admission.scan(*state.pins)
         job = state.jobs.active.get(node.job) if node is not None and node.job is not None else None
         if node is not None and job is not None and not node.up:
-            left, low = state.nodes_up(job), job.resolved.min_nodes
+            left, low = state.nodes_up(job), job.request.min_nodes
             text = f"node {node.id} was lost; left: {counted(left)}"
             if left < low:
                 text += f", below the minimum of {low}: it is served first"

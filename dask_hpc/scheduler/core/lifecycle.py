@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.core.controller import Controller
@@ -158,8 +159,10 @@ class Lifecycle:
         """Jobs that may use the whole pool may use what has joined."""
         pool = self.state.pool_nodes()
         for job in self.state.jobs.named:
-            if job.spec.max_nodes is None and job.spec.nodes is None and pool > job.resolved.max_nodes:
-                job.resolved = resolve(job.spec, pool)
+            spec, request = job.spec, job.request
+            if spec.max_nodes is None and spec.nodes is None and pool > request.max_nodes:
+                grown = resolve(spec, pool)
+                job.request = replace(grown, submit_s=request.submit_s, recorded_s=request.recorded_s)
 
     def close(self, id: str) -> None:
         """No further tasks come: the job ends when those it has are finished."""

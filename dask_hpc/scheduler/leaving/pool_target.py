@@ -146,6 +146,6 @@ def needed_nodes(state: State) -> int:
     named = state.jobs.named
     if not named:
         return 0
-    held = sum(max(state.nodes_up(job), job.resolved.min_nodes) for job in named if job.state != "pending")
+    held = sum(max(state.nodes_up(job), job.request.min_nodes) for job in named if job.state != "pending")
     awaited = sum(job.smallest_start for job in named if job.state == "pending")
     return held + awaited + state.reserve_for_plain()

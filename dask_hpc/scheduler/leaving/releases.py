@@ -120,14 +120,14 @@ class Releases:
     def _of_job(self, job: JobRecord, wanted: int, choice: Choice) -> list[list[Node]]:
         state = self.engine.state
         held = [node for node in state.nodes_of(job) if node.up]
-        up, low = len(held), job.resolved.min_nodes
+        up, low = len(held), job.request.min_nodes
         held = [node for node in held if self._is_among(node, choice.among)]
         if not held:
             return []
         wanted = min(wanted, len(held))
-        fitting = largest_at_most(job.spec.constraint, max(low, up - wanted), low)
-        if job.state != "running" or job.resolved.kind != "malleable" or fitting is None or fitting >= up:
-            text = f"{job.id} holds it: {job.state}, {job.resolved.kind}, {up} of at least {counted(low)}"
+        fitting = largest_at_most(job.request.constraint, max(low, up - wanted), low)
+        if job.state != "running" or job.request.kind != "malleable" or fitting is None or fitting >= up:
+            text = f"{job.id} holds it: {job.state}, {job.request.kind}, {up} of at least {counted(low)}"
             choice.refused.update(dict.fromkeys((node.id for node in held), text))
             return []
         movable = self._movable(held, choice)

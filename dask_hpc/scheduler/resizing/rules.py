@@ -58,7 +58,7 @@ def refusal(state: State, action: Start | Expand | Shrink | Steal, reconfiguring
 def _theft(state: State, action: Steal) -> Reason | None:
     thief = state.jobs.active.get(action.thief)
     lacks = thief is not None and (
-        thief.state == "pending" or state.nodes_up(thief) < thief.resolved.min_nodes
+        thief.state == "pending" or state.nodes_up(thief) < thief.request.min_nodes
     )
     if lacks:
         return None
@@ -67,19 +67,19 @@ def _theft(state: State, action: Steal) -> Reason | None:
 
 def _size(state: State, action: Start | Expand | Shrink, job: JobRecord) -> Reason | None:
     now, target = state.nodes_up(job), action.nodes
-    low, high = job.resolved.min_nodes, job.resolved.max_nodes
+    low, high = job.request.min_nodes, job.request.max_nodes
     grows, shrinks = isinstance(action, Expand), isinstance(action, Shrink)
     if (grows and target <= now) or (shrinks and target >= now):
         return Reason(ReasonCode.STALE, f"{job.id} has {counted(now)} already, asked for {target}")
     if grows and now < low and target <= high:
         return None  # it gets back what it lost, in steps if need be
-    if not isinstance(action, Start) and job.resolved.kind != "malleable":
-        return Reason(ReasonCode.OUT_OF_BOUNDS, f"{job.id} is {job.resolved.kind}: it is never resized")
+    if not isinstance(action, Start) and job.request.kind != "malleable":
+        return Reason(ReasonCode.OUT_OF_BOUNDS, f"{job.id} is {job.request.kind}: it is never resized")
     if not low <= target <= high:
         text = f"{counted(target)}: outside {low} to {high}, the bounds of {job.id} (min_nodes, max_nodes)"
         return Reason(ReasonCode.OUT_OF_BOUNDS, text)
-    if not is_legal(job.spec.constraint, target):
-        text = f"{counted(target)}: against the constraint {job.spec.constraint!r} of {job.id}"
+    if not is_legal(job.request.constraint, target):
+        text = f"{counted(target)}: against the constraint {job.request.constraint!r} of {job.id}"
         return Reason(ReasonCode.NO_LEGAL_SIZE, text)
     return None
 

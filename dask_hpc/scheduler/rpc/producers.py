@@ -112,7 +112,7 @@ class ProducerMethods:
             When the job could never have as many.
         """
         record, state = self._state.jobs.find(job), self._state
-        now, low, high = state.nodes_up(record), record.resolved.min_nodes, record.resolved.max_nodes
+        now, low, high = state.nodes_up(record), record.request.min_nodes, record.request.max_nodes
         if (
             isinstance(nodes, bool)
             or not isinstance(nodes, int)
@@ -126,7 +126,7 @@ class ProducerMethods:
         size = _grantable(record, now, nodes, state.idle_nodes())
         if size is None:
             idle = counted(state.idle_nodes(), "idle node")
-            constraint = record.spec.constraint
+            constraint = record.request.constraint
             text = f"it asked for {nodes:+d} at {counted(now)}; there are {idle}, constraint {constraint}"
             return {"result": "refused", "reason": text, "asked": nodes, "granted": 0, "nodes": now}
         reason = Reason(
@@ -140,7 +140,7 @@ class ProducerMethods:
 
 def _grantable(record: JobRecord, now: int, nodes: int, idle: int) -> int | None:
     """The legal size nearest to what was asked for that can be had; None when there is none."""
-    constraint = record.spec.constraint
+    constraint = record.request.constraint
     if nodes > 0:
         return largest_at_most(constraint, now + min(nodes, idle), now + 1)
     return smallest_at_least(constraint, now + nodes, now - 1)

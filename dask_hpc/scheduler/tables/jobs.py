@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import itertools
 from collections import deque
+from dataclasses import replace
 from typing import Any, cast
 
 from dask_hpc.errors import UnknownJob
@@ -17,8 +18,8 @@ from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet, Lane, Lan
 from dask_hpc.scheduler.tables.meter import Meter
 from dask_hpc_policies import states
 from dask_hpc_policies.jobs.estimates import RecordedRuns, remaining_s
-from dask_hpc_policies.jobs.jobspec import JobSpec, ResolvedJob
-from dask_hpc_policies.model import DEFAULT_JOB, Interruption, JobState, JobView
+from dask_hpc_policies.jobs.jobspec import JobSpec
+from dask_hpc_policies.model import DEFAULT_JOB, Interruption, JobRequest, JobState, JobView, job_view
 
 #: States in which a job may hold nodes or wait for them.
 ACTIVE: frozenset[JobState] = frozenset({"pending", "running", "adapting", "completing"})
@@ -34,6 +35,8 @@ class JobRecord:
 
     Attributes
     ----------
+    spec, request
+        What its user said, and what that means on this pool, with what is known of its name.
     unfinished, processing, held
         Tasks that are waiting, held or on workers; on workers; held or without a worker.
     nodes
@@ -46,17 +49,14 @@ class JobRecord:
         self,
         id: str,
         spec: JobSpec,
-        resolved: ResolvedJob,
+        request: JobRequest,
         *,
-        submit_s: float,
         client: str | None,
         is_default: bool = False,
     ) -> None:
         self.id = id
-        self.name = spec.name
         self.spec = spec
-        self.resolved = resolved
-        self.submit_s = submit_s
+        self.request = request
         self.client = client
         self.is_default = is_default
         self.state: JobState = "pending"
@@ -83,8 +83,6 @@ class JobRecord:
         self.shrinks = 0
         #: Since when it has had how many nodes, the latest changes.
         self.sizes: deque[tuple[float, int]] = deque(maxlen=_SIZES_KEPT)
-        #: How long earlier jobs of its name took at the size it asks for; None without any.
-        self.recorded_s: float | None = None
         #: Time of its tasks in communication and computation, by phase.
         self.meter = Meter()
         self.nodes: dict[str, None] = {}
@@ -115,6 +113,16 @@ class JobRecord:
         return f"<JobRecord {self.id} {self.state} nodes={len(self.nodes)} unfinished={self.unfinished}>"
 
     @property
+    def name(self) -> str:
+        """The user's name for it."""
+        return self.request.name
+
+    @property
+    def submit_s(self) -> float:
+        """When it was submitted."""
+        return self.request.submit_s
+
+    @property
     def active(self) -> bool:
         """Whether it may still hold nodes or wait for them."""
         return self.state in ACTIVE
@@ -122,7 +130,7 @@ class JobRecord:
     @property
     def smallest_start(self) -> int:
         """Nodes it cannot start without."""
-        return self.resolved.start_nodes or self.resolved.min_nodes
+        return self.request.start_nodes or self.request.min_nodes
 
     def step(self, event: str) -> None:
         """Follow the job state table; raises `IllegalTransition` for what it does not hold."""
@@ -191,30 +199,17 @@ class JobRecord:
 
     def view(self, now_s: float, nodes_up: int, state: JobState | None = None) -> JobView:
         """The job as a policy sees it, in `state` if given; one that is about to start is adapting."""
-        resolved = self.resolved
-        walltime_s = self.spec.walltime_s
+        request = self.request
         # What is recorded is about runs of one size.
-        recorded_s = None if self.expansions or self.shrinks else self.recorded_s
-        left_s = remaining_s(self.elapsed_s(now_s), recorded_s, walltime_s)
-        return JobView(
+        recorded_s = None if self.expansions or self.shrinks else request.recorded_s
+        left_s = remaining_s(self.elapsed_s(now_s), recorded_s, request.walltime_s)
+        return job_view(
+            request,
             id=self.id,
-            name=self.name,
             state="adapting" if self.reconfig_id else state or self.state,
-            kind=resolved.kind,
             nodes=nodes_up,
-            start_nodes=resolved.start_nodes,
-            min_nodes=resolved.min_nodes,
-            max_nodes=resolved.max_nodes,
-            constraint=self.spec.constraint,
-            submit_s=self.submit_s,
             start_s=self.start_s,
-            walltime_s=walltime_s,
             remaining_s=left_s,
-            recorded_s=self.recorded_s,
-            priority=self.spec.priority,
-            min_power_w=self.spec.min_power_w,
-            max_power_w=self.spec.max_power_w,
-            io_intensity=self.spec.io_intensity,
             interruption=self.interruption,
             interrupted_s=self.interrupted_s,
             restart_s=left_s,
@@ -233,12 +228,12 @@ class JobRecord:
             "id": self.id,
             "name": self.name,
             "state": self.state,
-            "kind": self.resolved.kind,
+            "kind": self.request.kind,
             "nodes": nodes_up,
-            "min_nodes": self.resolved.min_nodes,
-            "max_nodes": self.resolved.max_nodes,
-            "constraint": self.spec.constraint,
-            "priority": self.spec.priority,
+            "min_nodes": self.request.min_nodes,
+            "max_nodes": self.request.max_nodes,
+            "constraint": self.request.constraint,
+            "priority": self.request.priority,
             "submit_s": self.submit_s,
             "start_s": start_s,
             "end_s": end_s,
@@ -248,7 +243,7 @@ class JobRecord:
             "unfinished_tasks": self.unfinished,
             "processing_tasks": self.processing,
             "held_tasks": self.held,
-            "below_minimum": self.state == "running" and nodes_up < self.resolved.min_nodes,
+            "below_minimum": self.state == "running" and nodes_up < self.request.min_nodes,
             "expansions": self.expansions,
             "shrinks": self.shrinks,
             "sizes": list(self.sizes),
@@ -276,11 +271,10 @@ class JobTable:
         self.recorded = RecordedRuns()
         self._numbers = itertools.count(1)
 
-    def add(self, spec: JobSpec, resolved: ResolvedJob, *, submit_s: float, client: str | None) -> JobRecord:
+    def add(self, spec: JobSpec, request: JobRequest, *, submit_s: float, client: str | None) -> JobRecord:
         """A new job that is announced; its id is its name and a number."""
-        job = JobRecord(
-            f"{spec.name}-{next(self._numbers)}", spec, resolved, submit_s=submit_s, client=client
-        )
+        id = f"{spec.name}-{next(self._numbers)}"
+        job = JobRecord(id, spec, replace(request, submit_s=submit_s), client=client)
         self.announced[job.id] = job
         return job
 
@@ -288,8 +282,7 @@ class JobTable:
         """Make an announced job pending; None when it was withdrawn meanwhile."""
         job = self.announced.pop(id, None)
         if job is not None:
-            job.submit_s = submit_s
-            job.recorded_s = self._recorded_s(job)
+            job.request = replace(job.request, submit_s=submit_s, recorded_s=self._recorded_s(job))
             self.active[id] = job
         return job
 
@@ -302,23 +295,25 @@ class JobTable:
         self.recorded = book.latest(_RECORDED_KEPT)
         for other in self.named:
             if other.name == job.name and other is not job:
-                other.recorded_s = self._recorded_s(other)
+                other.request = replace(other.request, recorded_s=self._recorded_s(other))
 
     def _recorded_s(self, job: JobRecord) -> float | None:
-        size = job.resolved.start_nodes or job.resolved.max_nodes
-        found = self.recorded.estimate(job.name, size, job.spec.walltime_s)
+        size = job.request.start_nodes or job.request.max_nodes
+        found = self.recorded.estimate(job.name, size, job.request.walltime_s)
         return None if found is None or found.source == "walltime" else found.seconds
 
     def add_default(self, *, submit_s: float, min_nodes: int) -> JobRecord:
         """A job for plain work, not yet started."""
         number = next(self._numbers)
+        request = JobRequest(
+            name=DEFAULT_JOB,
+            submit_s=submit_s,
+            start_nodes=min_nodes,
+            min_nodes=min_nodes,
+            max_nodes=min_nodes,
+        )
         spec = JobSpec(name=DEFAULT_JOB)
-        resolved = ResolvedJob(
-            kind="malleable", start_nodes=min_nodes, min_nodes=min_nodes, max_nodes=min_nodes
-        )
-        job = JobRecord(
-            f"{DEFAULT_JOB}-{number}", spec, resolved, submit_s=submit_s, client=None, is_default=True
-        )
+        job = JobRecord(f"{DEFAULT_JOB}-{number}", spec, request, client=None, is_default=True)
         self.active[job.id] = job
         return job
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dask_hpc_policies.model import NodeState, NodeView
+from dask_hpc_policies.model import NodeFacts, NodeState, NodeView, node_view
 
 
 def node_id(by: str, name: Any, host: str) -> str:
@@ -36,8 +36,9 @@ class Node:
         #: Reconfiguration it takes part in (leaving a job, or promised to one); 0: none.
         self.reserved = 0
         self.host: str | None = None
+        self._facts: NodeFacts | None = None
         self._view: NodeView | None = None
-        #: How it looks when it is up and nobody holds it: most of every other view.
+        #: How it looks when it is up and nobody holds it, as most nodes are most of the time.
         self._free_view: NodeView | None = None
 
     def __repr__(self) -> str:
@@ -61,37 +62,31 @@ class Node:
 
     def workers_changed(self) -> None:
         """Forget how it looked, and what its workers have."""
-        self._view = self._free_view = None
+        self._facts = self._view = self._free_view = None
+
+    @property
+    def facts(self) -> NodeFacts:
+        """What the node is, by its workers."""
+        if self._facts is None:
+            workers = self.workers.values()
+            self._facts = NodeFacts(
+                workers=len(workers),
+                nthreads=sum(threads for threads, _ in workers),
+                memory_bytes=sum(limit for _, limit in workers),
+                domain=self.host,
+            )
+        return self._facts
 
     def view(self) -> NodeView:
         """The node as a policy sees it."""
         if self._view is None:
-            free = self._free_view
-            if free is None:
-                free = self._free_view = self._look()
-            if self.job is None and not self.reserved and self.workers:
-                self._view = free
+            if self.job is not None or self.reserved or not self.workers:
+                self._view = node_view(self.facts, id=self.id, job=self.job, state=self.state)
             else:
-                self._view = NodeView(
-                    id=self.id,
-                    job=self.job,
-                    state=self.state,
-                    workers=free.workers,
-                    nthreads=free.nthreads,
-                    memory_bytes=free.memory_bytes,
-                    domain=free.domain,
-                )
+                if self._free_view is None:
+                    self._free_view = node_view(self.facts, id=self.id)
+                self._view = self._free_view
         return self._view
-
-    def _look(self) -> NodeView:
-        workers = self.workers.values()
-        return NodeView(
-            id=self.id,
-            workers=len(workers),
-            nthreads=sum(threads for threads, _ in workers),
-            memory_bytes=sum(limit for _, limit in workers),
-            domain=self.host,
-        )
 
 
 class NodeTable:

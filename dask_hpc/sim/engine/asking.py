@@ -16,7 +16,7 @@ from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.progress import saved_share
 from dask_hpc.sim.model.job import Compute, Job, Stage
 from dask_hpc_policies.decision import Action, Expand, Hold, Reason, ReasonCode, Shrink, Start
-from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView, Trigger
+from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView, Trigger, job_view
 from dask_hpc_policies.protocol import Session
 
 if TYPE_CHECKING:
@@ -213,23 +213,11 @@ def pending_view(active: ActiveJob) -> JobView:
     """What a policy sees of a job that waits."""
     job = active.job
     again = active.restarts > 0 and job.walltime_s is not None
-    return JobView(
+    return job_view(
+        job,
         id=job.id,
-        name=job.name,
-        kind=job.kind,
-        start_nodes=job.nodes,
-        min_nodes=job.min_nodes,
-        max_nodes=job.max_nodes,
-        preferred_nodes=job.preferred_nodes,
-        constraint=job.constraint,
-        submit_s=job.submit_s,
-        walltime_s=job.walltime_s,
         # What it did before it was interrupted, and has kept, need not be done again.
         remaining_s=expected_s(active) if again else None,
-        recorded_s=job.recorded_s,
-        priority=job.priority,
-        io_intensity=job.io_intensity,
-        io_by_nodes=job.io_by_nodes,
         at_scheduling_point=job.program is None or job.program.resize == "anytime",
         interruption=active.interruption,
         interrupted_s=active.interrupted_s,
@@ -243,26 +231,14 @@ def running_view(active: ActiveJob, now_s: float) -> JobView:
     share = mtct(job, active.nodes)
     end_s = _expected_end_s(active, start_s, now_s)
     program = job.program
-    return JobView(
+    return job_view(
+        job,
         id=job.id,
-        name=job.name,
         state=active.state,
-        kind=job.kind,
         nodes=active.nodes,
-        start_nodes=job.nodes,
-        min_nodes=job.min_nodes,
-        max_nodes=job.max_nodes,
-        preferred_nodes=job.preferred_nodes,
-        constraint=job.constraint,
-        submit_s=job.submit_s,
         start_s=start_s,
-        walltime_s=job.walltime_s,
         remaining_s=None if end_s is None else max(0.0, end_s - now_s),
-        recorded_s=job.recorded_s,
         restart_s=_restart_s(active, now_s),
-        priority=job.priority,
-        io_intensity=job.io_intensity,
-        io_by_nodes=job.io_by_nodes,
         requested_nodes=active.requested_nodes,
         at_scheduling_point=program is None or program.resize == "anytime" or active.at_point,
         interrupted_s=active.interrupted_s,

@@ -136,7 +136,7 @@ def _job(
     return Job(
         id=id,
         submit_s=place.need("submit_time").number(0.0, 1e12),
-        nodes=low if kind == "rigid" else None,
+        start_nodes=low if kind == "rigid" else None,
         min_nodes=low,
         max_nodes=high,
         kind=kind,

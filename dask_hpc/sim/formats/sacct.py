@@ -130,7 +130,7 @@ def _job(row: _Row, begin_s: float, seen: Counter[str]) -> Job:
         application=row.name,
         user=row.user,
         submit_s=(row.submit_s or 0.0) - begin_s,
-        nodes=row.nodes,
+        start_nodes=row.nodes,
         min_nodes=row.nodes,
         max_nodes=row.nodes,
         runtime_s=row.elapsed_s,

@@ -103,7 +103,7 @@ def _job(values: list[float], left_out: Counter[str]) -> Job | None:
         return Job(
             id=str(int(values[0])),
             submit_s=submit_s,
-            nodes=nodes,
+            start_nodes=nodes,
             min_nodes=nodes,
             max_nodes=nodes,
             walltime_s=requested_s,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from dask_hpc.errors import TraceError, WorkloadError
@@ -26,7 +27,7 @@ from dask_hpc.trace.files import Trace, TraceWarning, read_trace
 from dask_hpc.trace.records import JobEvent, Pass
 from dask_hpc.trace.runs import job_runs, pool_steps
 from dask_hpc_policies.metrics import JobRun, node_seconds
-from dask_hpc_policies.model import JobView
+from dask_hpc_policies.model import JobRequest, JobView, values_of
 
 
 def read(path: str | Path) -> Workload:
@@ -113,22 +114,18 @@ def _job(run: JobRun, view: JobView | None, begin_s: float) -> Job:
         view = JobView(id=run.id, kind="rigid", start_nodes=got, min_nodes=got, max_nodes=got)
     start = view.start_nodes if view.start_nodes or view.kind != "rigid" else got
     reference = start or got
-    return Job(
-        id=run.id,
+    asked = replace(
+        view,
         name=run.name,
-        application=run.name,
         submit_s=run.submit_s - begin_s,
-        nodes=start,
+        start_nodes=start,
         min_nodes=min(view.min_nodes, reference),
         max_nodes=max(view.max_nodes, reference),
-        kind=view.kind,
-        constraint=view.constraint,
-        walltime_s=view.walltime_s,
-        priority=view.priority,
+    )
+    return Job(
+        **values_of(JobRequest, asked),
+        id=run.id,
+        application=run.name,
         runtime_s=held_node_s / reference,
         reference_nodes=reference,
-        preferred_nodes=view.preferred_nodes,
-        recorded_s=view.recorded_s,
-        io_intensity=view.io_intensity,
-        io_by_nodes=view.io_by_nodes,
     )

@@ -17,7 +17,7 @@ Rules of the file: every value is checked when the file is read; an error names 
         data_bytes: 8e9             # what a resize moves
     jobs:
       - name: heat                  # name, nodes, min_nodes, max_nodes, constraint, walltime, priority,
-        application: heat           # io_intensity and rigid: as `Runtime.job` takes them
+        application: heat           # io_intensity, deadline and so on: as `Runtime.job` takes them
         submit: 60 s
         nodes: 4
         min_nodes: 2
@@ -66,8 +66,15 @@ from dask_hpc.sim.model.job import Job, Program, SpeedUp
 from dask_hpc.sim.model.machine import Machine
 from dask_hpc.sim.model.workload import Workload, ordered
 from dask_hpc_policies.jobs import constraints
-from dask_hpc_policies.jobs.jobspec import FIELDS, InvalidJob, JobSpec, job_spec_from_mapping, resolve
-from dask_hpc_policies.model import JobKind
+from dask_hpc_policies.jobs.jobspec import (
+    DURATIONS,
+    FIELDS,
+    InvalidJob,
+    JobSpec,
+    job_spec_from_mapping,
+    resolve,
+)
+from dask_hpc_policies.model import JobFacts, JobKind, values_of
 
 _SHARED = (
     "speedup", "runtime", "reference_nodes", "stages", "resize", "data_bytes", "checkpoint_interval",
@@ -207,25 +214,21 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
         runtime_s, reference = _runtime(place, keys, speed, start)
     return Job(
         id="",
+        **values_of(JobFacts, spec),
         submit_s=_given(keys, "submit", lambda field: field.duration_s(), 0.0),
-        nodes=start,
+        start_nodes=start,
         min_nodes=low,
         max_nodes=high,
         kind=kind,
-        constraint=spec.constraint,
-        walltime_s=spec.walltime_s,
-        priority=spec.priority,
         runtime_s=runtime_s,
         speed=speed,
         reference_nodes=reference,
         program=program,
-        name=spec.name,
         user=_given(keys, "user", lambda field: field.text(), ""),
         application=_given(keys, "application", lambda field: field.text(), ""),
         data_bytes=_given(keys, "data_bytes", lambda field: field.number(), 0.0),
         recorded_s=_given(keys, "recorded", lambda field: field.duration_s(above_zero=True), None),
         preferred_nodes=_given(keys, "preferred_nodes", lambda field: field.integer(low, high), None),
-        io_intensity=spec.io_intensity,
         io_by_nodes=_given(keys, "io_by_nodes", read_io_by_nodes, ()),
         checkpoint_interval_s=_given(
             keys, "checkpoint_interval", lambda field: field.duration_s(above_zero=True), None
@@ -250,8 +253,9 @@ def _runtime(place: Field, keys: dict[str, Field], speed: SpeedUp, start: int | 
 def _spec(place: Field) -> JobSpec:
     """The part of the job that the live runtime takes too, checked by the same function."""
     given = {key: value for key, value in place.mapping().items() if key in FIELDS}
-    if isinstance(given.get("walltime"), (int, float)) and abs(given["walltime"]) > _LONGEST_S:
-        place["walltime"].wrong(f"a duration of at most {_LONGEST_S:g} s")
+    for argument in DURATIONS:
+        if isinstance(given.get(argument), (int, float)) and abs(given[argument]) > _LONGEST_S:
+            place[argument].wrong(f"a duration of at most {_LONGEST_S:g} s")
     try:
         return job_spec_from_mapping(given)
     except InvalidJob as error:

@@ -30,6 +30,10 @@ from dask_hpc.sim.model.job import (
 )
 from dask_hpc.sim.model.machine import FREE, Failures, Machine
 from dask_hpc.sim.model.workload import Workload
+from dask_hpc_policies.jobs.jobspec import arguments
+
+#: What a user declares and `_job` writes in a place of its own.
+_WRITTEN = ("constraint", "walltime", "priority", "io_intensity")
 
 
 def dump(workload: Workload) -> str:
@@ -87,6 +91,7 @@ def _job(job: Job) -> dict[str, Any]:
             "recorded": (job.recorded_s, None),
             "data_bytes": (job.data_bytes, 0.0),
             "checkpoint_interval": (job.checkpoint_interval_s, None),
+            **{key: (value, None) for key, value in arguments(job).items() if key not in _WRITTEN},
             "speedup": (_speed(speed), "linear"),
         }
     )

@@ -189,7 +189,7 @@ def _job(name: str, place: int, nodes: int, runtime_s: float, submit_s: float, s
         name=name,
         application=name,
         submit_s=submit_s,
-        nodes=nodes,
+        start_nodes=nodes,
         min_nodes=nodes,
         max_nodes=nodes,
         runtime_s=runtime_s,

@@ -82,7 +82,7 @@ def io_aware(*, seed: int, jobs: int, mean_gap_s: float, malleable: float, share
             Job(
                 id=f"{number:04d}",
                 submit_s=submit_s,
-                nodes=None if is_malleable else preferred,
+                start_nodes=None if is_malleable else preferred,
                 min_nodes=low,
                 max_nodes=high,
                 kind="malleable" if is_malleable else "rigid",

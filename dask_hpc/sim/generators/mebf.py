@@ -112,7 +112,7 @@ def _job(id: str, application: str, rng: random.Random, exact: bool, nodes: int)
     return Job(
         id=id,
         submit_s=0.0,
-        nodes=preferred if exact else None,
+        start_nodes=preferred if exact else None,
         min_nodes=low,
         max_nodes=high,
         kind="malleable",

@@ -57,7 +57,7 @@ def node_failures(
             Job(
                 id=f"{number + 1:03d}",
                 submit_s=submit_s,
-                nodes=size,
+                start_nodes=size,
                 min_nodes=size // 2 if shrinks else size,
                 max_nodes=size,
                 kind="malleable" if shrinks else "rigid",

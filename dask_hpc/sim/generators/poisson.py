@@ -57,7 +57,7 @@ def poisson(
             Job(
                 id=str(number),
                 submit_s=submit_s,
-                nodes=size,
+                start_nodes=size,
                 min_nodes=size,
                 max_nodes=size,
                 runtime_s=runtime_s,

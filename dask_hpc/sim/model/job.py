@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dask_hpc_policies.model import JobKind
+from dask_hpc_policies.model import JobKind, JobRequest
 
 #: A number, or a function of the number of nodes.
 Amount = float | Callable[[int], float]
@@ -219,50 +219,39 @@ def on_nodes(stages: tuple[Stage, ...], nodes: int) -> tuple[Stage, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(JobRequest):
     """One job of a workload. Sizes are checked against the machine when a simulation begins.
 
-    The sizes mean what they mean in `dask_hpc_policies.jobs.jobspec.ResolvedJob`: a rigid job has `nodes` and
-    both bounds equal; `nodes` None is a moldable start, at the largest legal size that fits.
+    A rigid job has `start_nodes` and both bounds equal; `start_nodes` None is a moldable start, at the
+    largest legal size that fits.
     """
 
     #: Unique in the workload.
     id: str
     submit_s: float
-    #: Exact start size; None for a moldable start.
-    nodes: int | None
+    start_nodes: int | None
     min_nodes: int
     max_nodes: int
     kind: JobKind = "rigid"
-    #: One of `dask_hpc_policies.jobs.constraints.CONSTRAINTS`.
-    constraint: str = "any"
-    #: What the user asked for; None: not said.
-    walltime_s: float | None = None
-    #: Larger is served first.
-    priority: int = 0
     #: Without a `program`: run time at `reference_nodes`, and how it changes with the size.
     runtime_s: float = 0.0
     speed: SpeedUp = LINEAR
-    #: Size that `runtime_s` belongs to; 0 for `nodes`, or `max_nodes` when that is None.
+    #: Size that `runtime_s` belongs to; 0 for `start_nodes`, or `max_nodes` when that is None.
     reference_nodes: int = 0
     program: Program | None = None
-    #: Labels for people and for per-application estimates.
-    name: str = ""
+    #: Labels for people and for per-application estimates, beside its name.
     user: str = ""
     application: str = ""
     #: Data that a resize redistributes.
     data_bytes: float = 0.0
-    #: How long a recorded run of the application took, at its preferred size; None without a record.
-    recorded_s: float | None = None
-    #: Size that a moldable start aims at; None: as many nodes as fit.
-    preferred_nodes: int | None = None
-    #: Share of time in file-system I/O, 0 to 1, as known beforehand, at `nodes` or else `preferred_nodes`;
-    #: and at other sizes, as (nodes, share of time), sizes ascending.
-    io_intensity: float | None = None
-    io_by_nodes: tuple[tuple[int, float], ...] = ()
     #: The job saves its progress each time it has computed for so long; None: never. A job that fails
     #: begins again there, else from nothing.
     checkpoint_interval_s: float | None = None
+
+    @property
+    def nodes(self) -> int | None:
+        """The size it starts at: `start_nodes`."""
+        return self.start_nodes
 
     def __deepcopy__(self, _: object) -> Job:
         return self

@@ -68,7 +68,7 @@ def fitted(workload: Workload, nodes: int, wide: Literal["drop", "clip", "refuse
                 continue
             job = replace(
                 job,
-                nodes=None if job.nodes is None else nodes,
+                start_nodes=None if job.start_nodes is None else nodes,
                 min_nodes=min(job.min_nodes, nodes),
                 max_nodes=nodes,
                 reference_nodes=0 if job.program is not None or job.nodes is None else nodes,

@@ -14,20 +14,12 @@ from functools import cache
 from types import NoneType
 from typing import Any
 
+from dask_hpc_policies.combine.limits import Limit
 from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink, Start, Suppressed
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Duration, Float, Int, Parameter, ParameterError, Parameters
 from dask_hpc_policies.protocol import Policy, state_type
 from dask_hpc_policies.wording import Shown
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """Sizes that a guard allows a job, in nodes, and why."""
-
-    lo: int
-    hi: int
-    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 Rules of the file: whatever the members answer, a job ends up in at most one Start, Expand, Shrink, Steal
 or Hold, and starts and expansions never take more nodes than are idle or freed. What loses is recorded as
-suppressed. Wrappers of a single policy are in `guards`.
+suppressed. Actions that allot nothing pass, once each. Wrappers of a single policy are in `guards`, limits of
+a whole decision in `arbitrate`.
 
 * A *chain* asks its members one after the other; each sees the nodes and jobs its predecessors left.
 * An *arbiter* asks all members about the same picture; the earlier a member stands, the higher its rank.
@@ -18,6 +19,7 @@ from typing import Any
 
 from dask_hpc_policies.combine.guards import Clamp, Cooldown, Hysteresis, MtctFilter
 from dask_hpc_policies.decision import (
+    RESIZES,
     Action,
     Decision,
     Expand,
@@ -26,10 +28,12 @@ from dask_hpc_policies.decision import (
     ReasonCode,
     ReleaseNodes,
     RequestNodes,
+    Resize,
     Shrink,
     Start,
     Steal,
     Suppressed,
+    beneficiary,
 )
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.params import Parameter, ParameterError
@@ -105,20 +109,20 @@ def _member_states(kinds: tuple[type, ...]) -> type:
     return make_dataclass("MemberStates", [("members", tuple[kinds])], frozen=True, slots=True, kw_only=True)  # type: ignore[valid-type]
 
 
-_Act = Start | Expand | Shrink | Steal
-
-
 class _Merge:
     """Decisions of members, highest rank first, becoming one."""
 
     def __init__(self, view: ClusterSnapshot) -> None:
         self.view = view
-        self.acts: dict[str, _Act] = {}
+        self.acts: dict[str, Resize] = {}
         self.holds: dict[str, Hold] = {}
         self.pool: RequestNodes | ReleaseNodes | None = None
+        #: Actions that allot nothing.
+        self.others: list[Action] = []
         self.suppressed: list[Suppressed] = []
+        self.whole = False
         #: Idle nodes less what was given out; freed nodes are counted apart.
-        self.idle_nodes = view.idle_nodes
+        self.idle_nodes = view.of_role()
         self.size = {job.id: job.nodes for job in view.jobs}
 
     def left(self) -> ClusterSnapshot:
@@ -128,7 +132,8 @@ class _Merge:
 
     def add(self, decision: Decision) -> None:
         self.suppressed += decision.suppressed
-        kept: dict[str, _Act] = {}
+        self.whole = self.whole or decision.whole
+        kept: dict[str, Resize] = {}
         lost: list[tuple[Action, Reason]] = []
         for action in decision.actions:
             if isinstance(action, Hold):
@@ -138,18 +143,24 @@ class _Merge:
                     self.pool = action
                 elif self.pool != action:
                     lost.append((action, _CONFLICT))
+            elif not isinstance(action, RESIZES):
+                if action not in self.others:
+                    self.others.append(action)
             elif action.job not in self.acts:
                 kept[action.job] = action
             elif self.acts[action.job] != action:
                 lost.append((action, _CONFLICT))
         self._fit(kept, lost)
+        if decision.whole and lost:
+            lost += [(action, _CONFLICT) for action in kept.values()]
+            kept = {}
         self.acts.update(kept)
         self.suppressed += [Suppressed(action=action, reason=reason) for action, reason in lost]
         for action, reason in lost:
             if isinstance(action, Start) and action.job not in self.acts:
                 self.holds.setdefault(action.job, Hold(job=action.job, reason=reason))
 
-    def _fit(self, kept: dict[str, _Act], lost: list[tuple[Action, Reason]]) -> None:
+    def _fit(self, kept: dict[str, Resize], lost: list[tuple[Action, Reason]]) -> None:
         """Drop grants of one member that its own shrinks and the idle nodes do not cover."""
         while True:
             freed = sum(self._freed(action) for action in kept.values())
@@ -162,31 +173,24 @@ class _Merge:
             lost.append((drop, Reason(ReasonCode.CONFLICT, "the nodes went to a policy of higher rank")))
             # Shrinks and steals that were to make room for it alone have lost their purpose.
             for action in list(kept.values()):
-                if _beneficiary(action) == drop.job:
+                if beneficiary(action) == drop.job:
                     del kept[action.job]
                     lost.append((action, Reason(ReasonCode.CONFLICT, f"{drop.job} does not start after all")))
         # In a chain freed nodes are out of the picture; in an arbiter they may not feed another member.
         self.idle_nodes = min(self.idle_nodes, left)
 
-    def _freed(self, action: _Act) -> int:
+    def _freed(self, action: Resize) -> int:
         """Nodes that the rest of the decision may use."""
         if isinstance(action, Shrink):
             return self.size[action.job] - action.nodes
         return self.size[action.job] if isinstance(action, Steal) and action.timing == "now" else 0
 
     def decision(self) -> Decision:
-        acts: list[Action] = [*self.acts.values()]
+        acts: list[Action] = [*self.others, *self.acts.values()]
         acts += [hold for job, hold in self.holds.items() if job not in self.acts]
         if self.pool is not None:
             acts.append(self.pool)
-        return Decision(actions=tuple(acts), suppressed=tuple(self.suppressed))
-
-
-def _beneficiary(action: Action) -> Any:
-    """The job that a shrink or a steal makes room for; None when it is no single one."""
-    if isinstance(action, Steal):
-        return action.thief
-    return action.reason.data.get("head") if isinstance(action, Shrink) else None
+        return Decision(actions=tuple(acts), suppressed=tuple(self.suppressed), whole=self.whole)
 
 
 _CONFLICT = Reason(ReasonCode.CONFLICT, "a policy of higher rank decided otherwise")

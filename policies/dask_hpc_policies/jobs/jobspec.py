@@ -1,6 +1,7 @@
 """What a user declares about a job, and what it means on a pool of a given size.
 
-Rules of the file: `JobSpec` holds exactly what was asked (None: not said); `resolve` turns it into sizes.
+Rules of the file: `JobSpec` holds exactly what was asked (None: not said); `resolve` makes a `JobRequest`
+of it.
 
 =====================  ==========================================================
 nodes alone            rigid: that size for life
@@ -16,14 +17,14 @@ and John (2024, section 4.1).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
+from dask_hpc_policies.codec import field_names
 from dask_hpc_policies.jobs import constraints
-from dask_hpc_policies.model import JobKind
+from dask_hpc_policies.model import JobFacts, JobRequest, values_of
 from dask_hpc_policies.params import ParameterError, parse_duration, parse_power, suggestion
 
 #: Larger than any pool: the upper bound while the pool is not known.
@@ -37,37 +38,21 @@ class InvalidJob(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
+class JobSpec(JobFacts):
     """A job as the user declared it. Make it with `job_spec`, which validates."""
+
+    WRITTEN: ClassVar[tuple[str, ...]] = (
+        "name", "nodes", "min_nodes", "max_nodes", "constraint", "walltime_s", "priority", "min_power_w",
+        "max_power_w", "io_intensity", "rigid",
+    )  # fmt: skip
 
     name: str
     #: Start size; None for a moldable start.
     nodes: int | None = None
     min_nodes: int | None = None
     max_nodes: int | None = None
-    #: One of `constraints.CONSTRAINTS`.
-    constraint: str = "any"
-    walltime_s: float | None = None
-    #: Larger is served first.
-    priority: int = 0
-    #: Expected power per node.
-    min_power_w: float | None = None
-    max_power_w: float | None = None
-    #: Share of time in file-system I/O, 0 to 1.
-    io_intensity: float | None = None
     #: Never resize it once it has started.
     rigid: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedJob:
-    """The sizes of a job on a pool of known size; the bounds are legal sizes."""
-
-    kind: JobKind
-    #: Exact start size; None for a moldable start.
-    start_nodes: int | None
-    min_nodes: int
-    max_nodes: int
 
 
 def job_spec(
@@ -82,6 +67,11 @@ def job_spec(
     min_power_w: str | float | None = None,
     max_power_w: str | float | None = None,
     io_intensity: float | None = None,
+    deadline: str | float | None = None,
+    soft_deadline: str | float | None = None,
+    value: float | None = None,
+    protect: bool | str = False,
+    resilience: str = "",
     rigid: bool = False,
 ) -> JobSpec:
     """A validated job description.
@@ -102,6 +92,15 @@ def job_spec(
         Expected power per node in watts, or text such as ``"200 W"``.
     io_intensity
         Share of time in file-system I/O, 0 to 1.
+    deadline, soft_deadline
+        Seconds, or text such as ``"2 h"``, after its submission: when its result is of no use any more, and
+        when it begins to lose value.
+    value
+        What its result is worth, 0 or more, in a unit that all jobs share.
+    protect
+        Whether the data it keeps is protected against loss, or how, in words.
+    resilience
+        Name of the protocol by which it survives failures.
     rigid
         Never resize the job once it has started.
 
@@ -112,9 +111,9 @@ def job_spec(
     """
     if not isinstance(name, str) or not name.strip():
         raise InvalidJob(f"name {name!r} is not a job name; give a text that is not empty")
-    for argument, value in (("nodes", nodes), ("min_nodes", min_nodes), ("max_nodes", max_nodes)):
-        if value is not None:
-            check_nodes(name, argument, value)
+    for argument, size in (("nodes", nodes), ("min_nodes", min_nodes), ("max_nodes", max_nodes)):
+        if size is not None:
+            check_nodes(name, argument, size)
     if not isinstance(constraint, str) or constraint not in constraints.CONSTRAINTS:
         raise InvalidJob(
             f"job {name!r}: constraint={constraint!r} must be one of {', '.join(constraints.CONSTRAINTS)}"
@@ -132,6 +131,14 @@ def job_spec(
     high_w = _quantity(name, "max_power_w", max_power_w)
     if low_w is not None and high_w is not None and low_w > high_w:
         raise InvalidJob(f"job {name!r}: min_power_w={low_w:g} W must not be above max_power_w={high_w:g} W")
+    soft_s = _quantity(name, "soft_deadline", soft_deadline)
+    hard_s = _quantity(name, "deadline", deadline)
+    if soft_s is not None and hard_s is not None and soft_s > hard_s:
+        raise InvalidJob(f"job {name!r}: soft_deadline={soft_s:g} s must not be above deadline={hard_s:g} s")
+    if not isinstance(protect, bool):
+        _check_text(name, "protect", protect, "true, false or a text that is not empty")
+    if resilience != "":
+        _check_text(name, "resilience", resilience, "a text")
     return JobSpec(
         name=name,
         nodes=nodes,
@@ -142,15 +149,33 @@ def job_spec(
         priority=priority,
         min_power_w=low_w,
         max_power_w=high_w,
-        io_intensity=_fraction(name, io_intensity),
+        io_intensity=_number(name, "io_intensity", io_intensity, 1.0),
+        deadline_s=hard_s,
+        soft_deadline_s=soft_s,
+        value=_number(name, "value", value, _LARGEST),
+        protect=protect,
+        resilience=resilience,
         rigid=rigid,
     )
 
 
+#: Arguments in seconds, which may be text with a unit; their fields have a name with ``_s``.
+DURATIONS = ("walltime", "deadline", "soft_deadline")
 #: Keys of a job in YAML or JSON.
 FIELDS: tuple[str, ...] = tuple(
-    "walltime" if field.name == "walltime_s" else field.name for field in dataclasses.fields(JobSpec)
+    name.removesuffix("_s") if name.removesuffix("_s") in DURATIONS else name for name in field_names(JobSpec)
 )
+
+
+def arguments(facts: JobFacts) -> dict[str, Any]:
+    """The arguments of `job_spec` that declare `facts`, the name apart; those not at their default."""
+    said = {field.name: getattr(facts, field.name) for field in fields(JobFacts) if field.name != "name"}
+    defaults = values_of(JobFacts, JobFacts())
+    return {
+        argument: said[name]
+        for name, argument in zip(field_names(JobSpec), FIELDS, strict=True)
+        if name in said and said[name] != defaults[name]
+    }
 
 
 def job_spec_from_mapping(data: Mapping[str, Any]) -> JobSpec:
@@ -172,8 +197,8 @@ def job_spec_from_mapping(data: Mapping[str, Any]) -> JobSpec:
     return job_spec(**data)
 
 
-def resolve(spec: JobSpec, pool_nodes: int) -> ResolvedJob:
-    """Sizes of the job on a pool that can ever have `pool_nodes` nodes.
+def resolve(spec: JobSpec, pool_nodes: int) -> JobRequest:
+    """The job on a pool that can ever have `pool_nodes` nodes: its kind and its sizes, and all else it says.
 
     An upper bound above the pool is cut to it; bounds are moved inwards to legal sizes.
 
@@ -192,7 +217,10 @@ def resolve(spec: JobSpec, pool_nodes: int) -> ResolvedJob:
             )
     bounded = spec.min_nodes is not None or spec.max_nodes is not None
     if spec.nodes is not None and (spec.rigid or not bounded):
-        return ResolvedJob(kind="rigid", start_nodes=spec.nodes, min_nodes=spec.nodes, max_nodes=spec.nodes)
+        size = spec.nodes
+        return JobRequest(
+            **values_of(JobFacts, spec), kind="rigid", start_nodes=size, min_nodes=size, max_nodes=size
+        )
     low = spec.min_nodes or 1
     high = min(spec.max_nodes or pool_nodes, pool_nodes)
     smallest = constraints.smallest_at_least(spec.constraint, low, high)
@@ -202,7 +230,8 @@ def resolve(spec: JobSpec, pool_nodes: int) -> ResolvedJob:
             f"job {spec.name!r}: constraint={spec.constraint!r} allows no size from {low} to {high} nodes; "
             "change constraint, min_nodes or max_nodes, or the setting hpc.pool.max-nodes"
         )
-    return ResolvedJob(
+    return JobRequest(
+        **values_of(JobFacts, spec),
         kind="moldable" if spec.rigid else "malleable",
         start_nodes=spec.nodes,
         min_nodes=smallest,
@@ -245,18 +274,23 @@ def _quantity(name: str, argument: str, value: str | float | None) -> float | No
     if value is None:
         return None
     try:
-        number = parse_duration(value) if argument == "walltime" else parse_power(value)
+        number = parse_duration(value) if argument in DURATIONS else parse_power(value)
     except ParameterError as error:
         raise InvalidJob(f"job {name!r}: {argument}: {error}") from None
-    if argument == "walltime" and number == 0:
-        raise InvalidJob(f"job {name!r}: walltime={value!r} must be above 0 s")
+    if argument in DURATIONS and number == 0:
+        raise InvalidJob(f"job {name!r}: {argument}={value!r} must be above 0 s")
     return number
 
 
-def _fraction(name: str, value: float | None) -> float | None:
+def _number(name: str, argument: str, value: float | None, largest: float) -> float | None:
     if value is None:
         return None
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not 0 <= value <= 1:
-        raise InvalidJob(f"job {name!r}: io_intensity={value!r} must be a number from 0 to 1")
+    if not number or not math.isfinite(value) or not 0 <= value <= largest:
+        raise InvalidJob(f"job {name!r}: {argument}={value!r} must be a number from 0 to {largest:g}")
     return float(value)
+
+
+def _check_text(name: str, argument: str, value: Any, allowed: str) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidJob(f"job {name!r}: {argument}={value!r} must be {allowed}")

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dask_hpc_policies.jobs.constraints import largest_at_most
-from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.model import JobView
 from dask_hpc_policies.rules.admission import needed_nodes
 
 
@@ -102,8 +102,3 @@ def queued_mix(jobs: Iterable[JobView]) -> Mix:
         if size:
             mix = mix.plus(job_intensity(job, size), size)
     return mix
-
-
-def workload_mix(view: ClusterSnapshot) -> Mix:
-    """The mix of all jobs of the picture, computed from scratch."""
-    return running_mix(view.jobs).joined(queued_mix(view.pending))
