@@ -18,7 +18,7 @@ import pytest
 from click import unstyle
 from distributed import LocalCluster
 
-from dask_hpc.demo import run, scenario, simulation
+from dask_hpc.demo import parts, run, scenario, simulation
 from dask_hpc.demo.progress import JobProgress, Progress, Tally
 from dask_hpc.demo.scenario import Finished
 from dask_hpc.demo.simulation import HEAT, Look, Simulated
@@ -233,6 +233,30 @@ def test_exit_code_tells_whether_results_are_right(tmp_path, monkeypatch, capsys
     assert json.loads(out)["heat"]["resized"] == 2
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert ("NOT equal to stock Dask" in page) == differs
+
+
+def test_a_part_of_the_demo_is_one_registration(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(parts, "_parts", list(parts._parts))
+    monkeypatch.setattr(run, "run_stock", lambda *_: finished(simulated(), primes=5))
+    monkeypatch.setattr(run, "run_managed", lambda *_: (finished(simulated(), primes=5), [Header()]))
+
+    def energy(ran: parts.Run) -> parts.Findings:
+        text = f"{len(ran.managed)} workloads, 7 J"
+        return parts.Findings(
+            results={"energy": text},
+            notes={"Energy": text},
+            summary={"energy_j": 7},
+            errors=["energy: too much"],
+        )
+
+    parts.register(energy)
+    assert run.main(report=tmp_path / "r.html") == 1
+    out, err = capsys.readouterr()
+    assert "  energy         2 workloads, 7 J\n" in out
+    assert f"Error: energy: too much; the report {tmp_path / 'r.html'} shows the run\n" in err
+    assert "<strong>Energy</strong>: 2 workloads, 7 J" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert run.main(report=tmp_path / "r.html", as_json=True) == 1
+    assert json.loads(capsys.readouterr().out)["energy_j"] == 7
 
 
 def refuse() -> None:
