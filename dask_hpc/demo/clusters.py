@@ -14,7 +14,7 @@ from typing import Any
 import distributed
 
 import dask_hpc
-from dask_hpc.demo.progress import Progress
+from dask_hpc.demo.progress import ProgressDisplay
 from dask_hpc.demo.scenario import MEMORY_LIMIT, NODES
 from dask_hpc.errors import ConfigError
 
@@ -36,7 +36,7 @@ stock_cluster = partial(distributed.LocalCluster, **_CLUSTER)
 local_cluster = partial(dask_hpc.LocalCluster, **_CLUSTER)
 
 
-def slurm_cluster(progress: Progress) -> Any:
+def slurm_cluster(progress: ProgressDisplay) -> Any:
     """A cluster of as many Slurm jobs as the demo needs nodes, all of them running.
 
     Raises

@@ -17,7 +17,7 @@ from dask_hpc.trace.records import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class DemoRun:
     """One demo: what each workload gave on stock Dask and under the policy, and the trace of the latter."""
 
     stock: Mapping[str, Finished]
@@ -26,7 +26,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class Verdict:
     """What one part has found."""
 
     #: Printed as results: text by name.
@@ -39,7 +39,7 @@ class Findings:
     errors: Sequence[str] = ()
 
 
-Part = Callable[[Run], Findings]
+Part = Callable[[DemoRun], Verdict]
 
 _parts: list[Part] = []
 
@@ -49,18 +49,18 @@ def register(*parts: Part) -> None:
     _parts.extend(parts)
 
 
-def find(run: Run) -> list[Findings]:
+def find(run: DemoRun) -> list[Verdict]:
     """What all parts find."""
     return [part(run) for part in _parts]
 
 
-def same_results(run: Run) -> Findings:
+def same_results(run: DemoRun) -> Verdict:
     """The results of all workloads beside those of stock Dask, bit by bit."""
     names = [name for name in run.stock if name in WORKLOADS]
     equal = {name: digest(run.stock[name].result) == digest(run.managed[name].result) for name in names}
     told = {name: WORKLOADS[name].describe(run.managed[name].result) for name in names}
     different = [name for name in names if not equal[name]]
-    return Findings(
+    return Verdict(
         results={
             name: f"{'equal to stock' if equal[name] else 'DIFFERS'}: {text}" for name, text in told.items()
         },
@@ -90,14 +90,14 @@ def same_results(run: Run) -> Findings:
     )
 
 
-def undisturbed_field(run: Run) -> Findings:
+def undisturbed_field(run: DemoRun) -> Verdict:
     """The simulation, resized and watched, beside as many steps in one piece."""
     stock, managed = run.stock[simulation.NAME], run.managed[simulation.NAME]
     simulated: Simulated = managed.result
     identical, stock_identical = simulated.identical, stock.result.identical
     told = simulation.describe(simulated, identical)
     good = identical and stock_identical and simulated.in_situ
-    return Findings(
+    return Verdict(
         results={simulation.NAME: told},
         notes={simulation.TITLE: told},
         summary={

@@ -11,8 +11,8 @@ from pathlib import Path
 from dask_hpc import capabilities
 from dask_hpc.demo import summary
 from dask_hpc.demo.clusters import check_slurm, local_cluster, slurm_cluster
-from dask_hpc.demo.parts import Run, find
-from dask_hpc.demo.progress import Progress
+from dask_hpc.demo.parts import DemoRun, find
+from dask_hpc.demo.progress import ProgressDisplay
 from dask_hpc.demo.runs import run_managed, run_stock
 from dask_hpc.demo.scenario import ARRIVALS, FAST_SCALE, NODES
 from dask_hpc.errors import ConfigError
@@ -75,7 +75,7 @@ def main(
             _check_writable(path)
     if slurm:
         check_slurm()
-    progress = Progress(sys.stderr)
+    progress = ProgressDisplay(sys.stderr)
     scale = FAST_SCALE if fast else 1.0
     begin = time.monotonic()
     try:
@@ -87,7 +87,7 @@ def main(
     except KeyboardInterrupt:
         progress.say("interrupted; all processes are stopped")
         return INTERRUPTED
-    ran = Run(stock=stock, managed=managed, records=records)
+    ran = DemoRun(stock=stock, managed=managed, records=records)
     found = find(ran)
     wall_s = time.monotonic() - begin
     notes = {title: text for part in found for title, text in part.notes.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import dask_hpc
 from dask_hpc.demo import simulation
 from dask_hpc.demo.clusters import client_of, stock_cluster
-from dask_hpc.demo.progress import JobProgress, Progress, Tally
+from dask_hpc.demo.progress import JobProgress, ProgressDisplay, Tally
 from dask_hpc.demo.scenario import Arrival, Finished, play, unfinished_tasks
 from dask_hpc.demo.simulation import Simulation
 from dask_hpc.report.timeline import PLAIN_WORK
@@ -18,7 +18,7 @@ from dask_hpc.trace.records import Record
 from dask_hpc_policies.model import DEFAULT_JOB
 
 
-def run_stock(scale: float, progress: Progress) -> dict[str, Finished]:
+def run_stock(scale: float, progress: ProgressDisplay) -> dict[str, Finished]:
     """Run the scenario on a plain LocalCluster."""
     with client_of(stock_cluster) as client:
         tally = Tally()
@@ -39,7 +39,7 @@ def run_stock(scale: float, progress: Progress) -> dict[str, Finished]:
 
 
 def run_managed(
-    scale: float, policy: str, progress: Progress, make: Callable[[], Any]
+    scale: float, policy: str, progress: ProgressDisplay, make: Callable[[], Any]
 ) -> tuple[dict[str, Finished], list[Record]]:
     """Run the scenario under `policy` on the cluster that `make` gives.
 

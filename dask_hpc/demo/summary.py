@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dask_hpc.demo.parts import Findings, Run
+from dask_hpc.demo.parts import DemoRun, Verdict
 from dask_hpc.demo.workloads import WORKLOADS
 from dask_hpc.report.page import resizes_by_job
 from dask_hpc.report.timeline import PLAIN_WORK, Timeline, build_timeline
@@ -17,7 +17,7 @@ from dask_hpc_policies.metrics import summarize
 
 
 def as_json(
-    policy: str, run: Run, found: Sequence[Findings], wall_s: float, report: Path, trace: Path | None
+    policy: str, run: DemoRun, found: Sequence[Verdict], wall_s: float, report: Path, trace: Path | None
 ) -> dict[str, Any]:
     """The run as JSON data: the metrics of the jobs, and what every part has found."""
     return {
@@ -30,7 +30,7 @@ def as_json(
     }
 
 
-def print_text(run: Run, found: Sequence[Findings], wall_s: float, report: Path) -> None:
+def print_text(run: DemoRun, found: Sequence[Verdict], wall_s: float, report: Path) -> None:
     """Print the results, the jobs, their resizes with reasons, and the figures of merit."""
     timeline = build_timeline(run.records)
     print("\nResults")
@@ -65,7 +65,7 @@ def print_text(run: Run, found: Sequence[Findings], wall_s: float, report: Path)
     print(f"Report: {report}")
 
 
-def _job_rows(timeline: Timeline, run: Run) -> list[dict[str, Any]]:
+def _job_rows(timeline: Timeline, run: DemoRun) -> list[dict[str, Any]]:
     stock_s = {name: finished.turnaround_s for name, finished in run.stock.items()}
     rows: list[dict[str, Any]] = [
         {

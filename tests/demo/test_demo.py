@@ -19,9 +19,9 @@ from click import unstyle
 from distributed import LocalCluster
 
 from dask_hpc.demo import parts, run, scenario, simulation
-from dask_hpc.demo.progress import JobProgress, Progress, Tally
+from dask_hpc.demo.progress import JobProgress, ProgressDisplay, Tally
 from dask_hpc.demo.scenario import Finished
-from dask_hpc.demo.simulation import HEAT, Look, Simulated
+from dask_hpc.demo.simulation import HEAT, InSituLook, Simulated
 from dask_hpc.demo.workloads import digest
 from dask_hpc.trace.files import read_trace
 from dask_hpc.trace.records import Header, JobEvent
@@ -203,7 +203,7 @@ def test_bad_options_are_refused_before_anything_starts(tmp_path, arguments, com
 def simulated(*, steps: int = 3, in_situ: bool = True) -> Simulated:
     """A simulation that took three steps and says that it took `steps`."""
     windows = [{"result": "done"}, {"result": "aborted"}, {"result": "done"}]
-    return Simulated(HEAT.undisturbed(3), steps, (Look(2, 0.1, 0.9, in_situ),), tuple(windows))
+    return Simulated(HEAT.undisturbed(3), steps, (InSituLook(2, 0.1, 0.9, in_situ),), tuple(windows))
 
 
 def finished(heat: Simulated, **results) -> dict[str, Finished]:
@@ -240,9 +240,9 @@ def test_a_part_of_the_demo_is_one_registration(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "run_stock", lambda *_: finished(simulated(), primes=5))
     monkeypatch.setattr(run, "run_managed", lambda *_: (finished(simulated(), primes=5), [Header()]))
 
-    def energy(ran: parts.Run) -> parts.Findings:
+    def energy(ran: parts.DemoRun) -> parts.Verdict:
         text = f"{len(ran.managed)} workloads, 7 J"
-        return parts.Findings(
+        return parts.Verdict(
             results={"energy": text},
             notes={"Energy": text},
             summary={"energy_j": 7},
@@ -319,7 +319,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_gets_a_bar_over_all_tasks_that_are_known(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
-    progress = Progress(stream)
+    progress = ProgressDisplay(stream)
     heat = JobProgress(name="heat", state="running", nodes=2, done=1, total=4)
     step = JobProgress(name="solver", state="running", nodes=None, done=0, total=0, text="step 7")
     progress.show(0.0, [])
@@ -340,7 +340,7 @@ def test_a_terminal_gets_a_bar_over_all_tasks_that_are_known(monkeypatch):
 
 def test_other_streams_get_a_line_when_something_changes_or_time_has_passed():
     stream = io.StringIO()
-    progress = Progress(stream)
+    progress = ProgressDisplay(stream)
     job = JobProgress(name="heat", state="running", nodes=2, done=1, total=4)
     for now_s in (0.0, 0.1, 4.9, 5.0, 5.1):
         progress.show(now_s, [job])
