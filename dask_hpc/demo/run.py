@@ -16,6 +16,7 @@ from dask_hpc.demo.progress import ProgressDisplay
 from dask_hpc.demo.runs import run_managed, run_stock
 from dask_hpc.demo.scenario import ARRIVALS, FAST_SCALE, NODES
 from dask_hpc.errors import ConfigError
+from dask_hpc.report.figure import node_map_figure
 from dask_hpc.report.page import write_report
 from dask_hpc.terminal import echo_json
 from dask_hpc.trace.files import write_trace
@@ -34,6 +35,7 @@ def main(
     trace: str | os.PathLike[str] | None = None,
     as_json: bool = False,
     slurm: bool = False,
+    plot: str | os.PathLike[str] | None = None,
 ) -> int:
     """Run the demo; progress goes to stderr, the summary to stdout.
 
@@ -50,6 +52,8 @@ def main(
     slurm
         Run the workloads under the policy on jobs of Slurm, as ``jobqueue.slurm`` of Dask's configuration
         describes them; stock Dask runs on this machine all the same.
+    plot
+        Where the node map goes as a figure; nowhere when None.
 
     Returns
     -------
@@ -70,9 +74,12 @@ def main(
     report = Path(report or DEFAULT_REPORT)
     _check_policy(policy)
     trace = None if trace is None else Path(trace)
-    for path in (report, trace):
+    plot = None if plot is None else Path(plot)
+    for path in (report, trace, plot):
         if path is not None:
             _check_writable(path)
+    if plot is not None:
+        _check_plot(plot)
     if slurm:
         check_slurm()
     progress = ProgressDisplay(sys.stderr)
@@ -94,6 +101,8 @@ def main(
     write_report(report, records, title=f"dask hpc demo: {policy}", notes=notes)
     if trace is not None:
         write_trace(trace, records)
+    if plot is not None:
+        node_map_figure(records, title=f"dask hpc demo: {policy}").savefig(plot, dpi=120)
     if as_json:
         echo_json(summary.as_json(policy, ran, found, wall_s, report, trace))
     else:
@@ -109,6 +118,16 @@ def _check_policy(policy: str) -> None:
         registry.create(policy)
     except (ValueError, LookupError, OSError) as error:
         raise ConfigError(str(error.args[0] if error.args else error)) from None
+
+
+def _check_plot(path: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("a plot needs matplotlib: pip install 'dask-hpc[plot]'") from None
+    known = Figure().canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise ConfigError(f"cannot plot into {path}: choose a name that ends in .png, .svg or .pdf")
 
 
 def _check_writable(path: Path) -> None:

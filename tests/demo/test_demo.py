@@ -61,7 +61,7 @@ def fast_run(tmp_path_factory):
     """One fast demo in a process of its own: its folder, and what it printed."""
     folder = tmp_path_factory.mktemp("demo")
     with subprocess.Popen(
-        [*COMMAND, "--json", "--report", "report.html", "--trace", "trace.jsonl.gz"],
+        [*COMMAND, "--json", "--report", "report.html", "--trace", "trace.jsonl.gz", "--plot", "map.png"],
         cwd=folder,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -124,6 +124,7 @@ def test_progress_and_files_are_written(fast_run):
     folder, _, err, _ = fast_run
     assert "monte-carlo running on" in err
     assert "\x1b" not in err
+    assert (folder / "map.png").read_bytes().startswith(b"\x89PNG")
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "monte-carlo" in page
     assert "equal to stock Dask in every bit" in page
@@ -180,6 +181,8 @@ def test_interrupt_leaves_no_process_behind(tmp_path, moment):
         (["--policy", "no-such-policy"], "no-such-policy"),
         (["--report", "missing/report.html"], "missing/report.html"),
         (["--trace", "missing/trace.jsonl"], "missing/trace.jsonl"),
+        (["--plot", "missing/map.png"], "missing/map.png"),
+        (["--plot", "map.pictures"], "ends in .png, .svg or .pdf"),
     ],
 )
 def test_bad_options_are_refused_before_anything_starts(tmp_path, arguments, complaint):
