@@ -20,10 +20,22 @@ from dask_hpc.terminal import json_option
     type=NEW_FILE,
     help="Where the trace goes (.gz compresses); dask hpc replay reads it.",
 )
+@click.option(
+    "--plot",
+    type=NEW_FILE,
+    metavar="FILE",
+    help="Write the node map there (png, svg or pdf); needs matplotlib.",
+)
 @click.option("--slurm", is_flag=True, help="On jobs of Slurm, as jobqueue.slurm describes them.")
 @json_option
 def demo(
-    policy: str | None, fast: bool, report: Path | None, trace: Path | None, slurm: bool, as_json: bool
+    policy: str | None,
+    fast: bool,
+    report: Path | None,
+    trace: Path | None,
+    plot: Path | None,
+    slurm: bool,
+    as_json: bool,
 ) -> None:
     """Run the main job end to end on this machine.
 
@@ -33,4 +45,6 @@ def demo(
     """
     from dask_hpc.demo.run import main
 
-    raise SystemExit(main(policy=policy, fast=fast, report=report, trace=trace, as_json=as_json, slurm=slurm))
+    raise SystemExit(
+        main(policy=policy, fast=fast, report=report, trace=trace, as_json=as_json, slurm=slurm, plot=plot)
+    )

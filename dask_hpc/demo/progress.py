@@ -51,7 +51,7 @@ def describe(job: JobProgress) -> str:
     return f"{job.name} {job.state}{size}{far}"
 
 
-class Progress:
+class ProgressDisplay:
     """Shows the latest progress on a stream.
 
     On a terminal it is a bar over all tasks that are known; elsewhere one line is written when a job changes

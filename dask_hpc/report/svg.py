@@ -82,7 +82,7 @@ Shape = Rect | Line | Text | Label
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class Drawing:
     """One drawing."""
 
     height: int
@@ -91,14 +91,14 @@ class Chart:
     shapes: Sequence[Shape]
 
 
-def axis(end_s: float) -> Chart:
+def axis(end_s: float) -> Drawing:
     """The time axis under a chart."""
     shapes: list[Shape] = []
     for t_s in ticks(end_s):
         x = _x(t_s, end_s)
         anchor = "start" if x < 4 else "end" if x > 94 else "middle"
         shapes += [Line(x, x, 0, 5, "rule"), Text(x, 17, format_seconds(t_s), anchor)]
-    return Chart(22, "", shapes)
+    return Drawing(22, "", shapes)
 
 
 def row_px(rows: int) -> int:
@@ -106,7 +106,7 @@ def row_px(rows: int) -> int:
     return max(3, min(24, 4_000 // max(1, rows)))
 
 
-def node_map(timeline: Timeline, styles: Mapping[str, Look]) -> Chart:
+def node_map(timeline: Timeline, styles: Mapping[str, Look]) -> Drawing:
     """One row a node over time, filled by the job that holds it."""
     height = row_px(len(timeline.nodes))
     row = {node: index for index, node in enumerate(timeline.nodes)}
@@ -115,7 +115,7 @@ def node_map(timeline: Timeline, styles: Mapping[str, Look]) -> Chart:
         shapes += _node_span(span, row[span.node] * height, height, timeline, styles)
     total = height * len(timeline.nodes)
     label = f"Node map: which job held each of {len(timeline.nodes)} nodes over time"
-    return Chart(total, label, [*shapes, *_grid(timeline.end_s, total)])
+    return Drawing(total, label, [*shapes, *_grid(timeline.end_s, total)])
 
 
 def _node_span(
@@ -136,14 +136,14 @@ def _node_span(
         yield Label(x, width, y, height - gap, text[:60], height / 2 + 4)
 
 
-def job_sizes(timeline: Timeline, jobs: Sequence[JobHistory], styles: Mapping[str, Look]) -> Chart:
+def job_sizes(timeline: Timeline, jobs: Sequence[JobHistory], styles: Mapping[str, Look]) -> Drawing:
     """One row a job: its waiting time as a dashed line, then its size over time."""
     most = max((n for job in jobs for _, n in job.run.nodes), default=1) or 1
     total = JOB_ROW_PX * len(jobs)
     shapes: list[Shape] = list(_grid(timeline.end_s, total))
     for index, job in enumerate(jobs):
         shapes += _job_row(job, (index + 1) * JOB_ROW_PX - 2, most, timeline.end_s, styles[job.run.id])
-    return Chart(total, "Size of each job over time, in nodes", shapes)
+    return Drawing(total, "Size of each job over time, in nodes", shapes)
 
 
 def _job_row(job: JobHistory, base: int, most: int, end_s: float, style: Look) -> Iterator[Shape]:
@@ -164,7 +164,7 @@ def _job_row(job: JobHistory, base: int, most: int, end_s: float, style: Look) -
     yield Line(0, 100, base, base, "grid")
 
 
-def utilization(timeline: Timeline) -> Chart:
+def utilization(timeline: Timeline) -> Drawing:
     """Nodes held by named jobs (filled) and nodes there are (line) over time."""
     full = UTILIZATION_PX - 4
     levels = timeline.levels()
@@ -183,7 +183,7 @@ def utilization(timeline: Timeline) -> Chart:
         if before is not None and before != y:
             shapes.append(Line(x, x, before, y, "pool"))
         before = y
-    return Chart(UTILIZATION_PX, "Nodes held by jobs over time", shapes)
+    return Drawing(UTILIZATION_PX, "Nodes held by jobs over time", shapes)
 
 
 def _x(t_s: float, end_s: float) -> float:

@@ -14,7 +14,7 @@ from dask_hpc.report.figure import node_map_figure
 from dask_hpc.report.looks import COLORS, PATTERNS, looks, printable, ticks
 from dask_hpc.report.markup import render, render_macro
 from dask_hpc.report.page import build_report, write_report
-from dask_hpc.report.svg import Chart, Label, Rect
+from dask_hpc.report.svg import Drawing, Label, Rect
 from dask_hpc.report.timeline import build_timeline
 from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Pass, Record, Result
 from dask_hpc_policies.decision import (
@@ -318,7 +318,7 @@ def test_ticks_are_few_and_inside(end_s):
 
 
 def test_templates_escape_text_and_attributes():
-    drawn = Chart(9, HOSTILE, [Rect(0, 1, 0, 1, css="idle", title=HOSTILE), Label(0, 1, 0, 1, HOSTILE, 4)])
+    drawn = Drawing(9, HOSTILE, [Rect(0, 1, 0, 1, css="idle", title=HOSTILE), Label(0, 1, 0, 1, HOSTILE, 4)])
     svg = ElementTree.fromstring(render_macro("dask_hpc.report", "charts.html", "chart", drawn, HOSTILE))
     safe = printable(HOSTILE)
     assert svg.get("aria-label") == svg.get("class") == safe

@@ -16,7 +16,7 @@ from dask_hpc.errors import DaskHPCError
 from dask_hpc_widgets.base import background, markup
 from dask_hpc_widgets.base.background import Progress
 from dask_hpc_widgets.explore import exploration
-from dask_hpc_widgets.explore.exploration import Outcome, Plan
+from dask_hpc_widgets.explore.exploration import Explored, Plan
 from dask_hpc_widgets.forms.fields import LABELLED, below, row
 from dask_hpc_widgets.forms.policies import PoliciesForm
 from dask_hpc_widgets.forms.workload import WorkloadForm
@@ -90,7 +90,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         self.saved = widgets.HTML(layout=_FULL)
         end = _button("Close explorer", "Take the explorer off the page")
         self._plan: Plan | None = None
-        self._outcome: Outcome | None = None
+        self._outcome: Explored | None = None
         #: The work that is under way; what others come to is not wanted any more.
         self._turn: object | None = None
         self._work: background.Work | None = None

@@ -46,7 +46,7 @@ class Watched(Protocol):
         ...
 
 
-class Panel(Protocol):
+class PagePanel(Protocol):
     """What a document shows."""
 
     title: str
@@ -64,7 +64,7 @@ def document(page: Page, watched: Callable[[], Watched], scheduler: Any, extra: 
     """Fill `doc` with the panel of a page; the last three are the arguments of stock's documents."""
     arguments = _arguments(doc)
     dark = arguments.get("theme") == "dark"
-    panel: Panel = page.panel_class()(_minutes(arguments.get("minutes", "")), dark)
+    panel: PagePanel = page.panel_class()(_minutes(arguments.get("minutes", "")), dark)
     doc.title = panel.title
     doc.add_root(panel.root)
     doc.theme = "dark_minimal" if dark else BOKEH_THEME
@@ -81,7 +81,7 @@ def document(page: Page, watched: Callable[[], Watched], scheduler: Any, extra: 
         callback = doc.add_periodic_callback(again, INTERVAL_MS)
 
 
-def _look(panel: Panel, watched: Callable[[], Watched]) -> bool:
+def _look(panel: PagePanel, watched: Callable[[], Watched]) -> bool:
     """Show the state of now; False when there is no more to come."""
     try:
         panel.show(watched())

@@ -22,7 +22,7 @@ class Page:
     path: str
     #: What the menu of the dashboard calls it.
     title: str
-    #: A class as `dask_hpc.scheduler.dashboard.documents.Panel`, made with the minutes to be shown and
+    #: A class as `dask_hpc.scheduler.dashboard.documents.PagePanel`, made with the minutes to be shown and
     #: whether the page is dark; or where it is, as ``module:Class``.
     panel: str | Callable[[float, bool], Any]
 

@@ -39,7 +39,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Explored:
     """What came of a plan."""
 
     plan: Plan
@@ -69,7 +69,7 @@ def read(plan: Plan) -> str:
     return " ".join([about(workload, machine), *(f"{note.rstrip('.')}." for note in workload.notes)])
 
 
-def run(plan: Plan, progress: Progress = lambda share: None) -> Outcome:
+def run(plan: Plan, progress: Progress = lambda share: None) -> Explored:
     """Read or generate the workload and run every policy on it.
 
     Raises
@@ -91,7 +91,7 @@ def run(plan: Plan, progress: Progress = lambda share: None) -> Outcome:
         told(0)
         runs[name] = simulate(workload, spec, machine=machine, options=options, progress=told)
     progress(1.0)
-    return Outcome(plan=plan, runs=runs, html=_html(runs))
+    return Explored(plan=plan, runs=runs, html=_html(runs))
 
 
 def about(workload: Workload, machine: Machine) -> str:
@@ -107,7 +107,7 @@ def about(workload: Workload, machine: Machine) -> str:
     )
 
 
-def save(outcome: Outcome, path: str | Path, *, replace: bool = False) -> str:
+def save(outcome: Explored, path: str | Path, *, replace: bool = False) -> str:
     """Write `outcome` as JSON; gives the path that was written.
 
     The file is written whole or not at all.
