@@ -43,7 +43,7 @@ def report(name: str) -> dict[str, Any]:
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(roots)),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
     )
     lines = done.stdout.splitlines()
     assert lines, done.stderr
