@@ -92,9 +92,10 @@ class Answers:
         finally:
             del self._tasks[who]
 
-    def section(self) -> tuple[str, Any]:
+    def section(self) -> Mapping[str, Any]:
         """The answers that hold, by who asked."""
-        return SECTION, {who: encode(answer) for who, answer in self._answers.items()}
+        found = {who: encode(answer) for who, answer in self._answers.items()}
+        return {SECTION: found} if found else {}
 
     def unwrap(self) -> None:
         """End all processes."""

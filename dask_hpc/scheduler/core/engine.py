@@ -20,6 +20,7 @@ from tornado.ioloop import PeriodicCallback
 from dask_hpc.clock import Clock
 from dask_hpc.config import Settings
 from dask_hpc.errors import DaskHPCError, TraceError
+from dask_hpc.scheduler.core.answers import Answers
 from dask_hpc.scheduler.core.controller import Controller
 from dask_hpc.scheduler.core.handlers import Handlers
 from dask_hpc.scheduler.core.lifecycle import Lifecycle
@@ -78,13 +79,20 @@ class Engine:
         self.rounds = Rounds(self.state, self.parts, self.handle)
         self.admission = Admission(self.state, self.parts, self.handle, lambda: self.rounds.watching)
         self.controller = Controller(self.state, self.parts, self.rounds, policy)
+        self.answers = Answers(self.state, lambda: self.controller.request("answer"))
         self.lifecycle = Lifecycle(
             self.state, self.ownership, self.admission, self.controller, self.rounds, self.handle
         )
         self._handlers = Handlers(self.ownership, self.handle)
         self._hears = self._table()
         self.parts.add(
-            self, self.rounds.windows, StockWork(scheduler), self.lifecycle, Notices(self.state), self.tracing
+            self,
+            self.answers,
+            self.rounds.windows,
+            StockWork(scheduler),
+            self.lifecycle,
+            Notices(self.state),
+            self.tracing,
         )
         self.awake = False
         self.leaving = False

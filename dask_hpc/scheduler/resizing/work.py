@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dask_hpc.scheduler.internals import reads
@@ -35,9 +36,9 @@ class StockWork:
             sum(ws.nbytes for ws in workers),
         )
 
-    def section(self) -> tuple[str, Demand]:
+    def section(self) -> Mapping[str, Demand]:
         """What Dask's own scaling would look at."""
-        return "demand", reads.demand(self._scheduler)
+        return {"demand": reads.demand(self._scheduler)}
 
     def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
         """Why a node must stay: a plugin that is not ours says so."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc_policies.combine.limits import AnyGuard
 from dask_hpc_policies.decision import Action, Outcome, Reason
 
 if TYPE_CHECKING:
@@ -79,16 +80,16 @@ class Reserves(Protocol):
 class Sections(Protocol):
     """Adds to the picture that a policy gets."""
 
-    def section(self) -> tuple[str, Any]:
-        """A name and plain JSON data; or the value of the field of the picture that has this name."""
+    def section(self) -> Mapping[str, Any]:
+        """Plain JSON data by name; or the value of the field of the picture that has this name."""
         ...
 
 
 class Guards(Protocol):
     """Has decisions kept within bounds."""
 
-    def guards(self) -> Sequence[Any]:
-        """Guards of the arbiter (`dask_hpc_policies.combine`), as things are now."""
+    def guards(self) -> Sequence[AnyGuard]:
+        """Guards of the arbiter, as things are now."""
         ...
 
 
@@ -239,9 +240,9 @@ class Parts:
 
     def sections(self) -> dict[str, Any]:
         """What parts add to the picture, by name."""
-        return dict(ask() for ask in self._of["section"])
+        return {name: value for ask in self._of["section"] for name, value in ask().items()}
 
-    def guards(self) -> list[Any]:
+    def guards(self) -> list[AnyGuard]:
         """All guards, as things are now."""
         return [guard for ask in self._of["guards"] for guard in ask()]
 
