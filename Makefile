@@ -5,7 +5,7 @@
 #   make test        linters, types, tests, coverage    PYTEST_ARGS="-k trace" to choose tests
 #   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm
 #   make test-browser  the panel in a real JupyterLab in headless Chromium; SCREENSHOTS=folder keeps the pictures
-#   make screenshots  the same, and the picture of the panel in the README anew
+#   make screenshots  the same, and the pictures in the README anew: the panel, and the demo's node map
 #   make test-previous  the tests on live clusters with the release of distributed before the newest
 #   make lint        linters and types alone
 #   make benchmarks  measured claims, with their bars   BENCHMARK_ARGS="--fast" for short ones
@@ -46,6 +46,7 @@ test-browser: $(VENV)/.test
 screenshots: $(VENV)/.test
 	DASK_HPC_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)
 	cp build/screenshots/panel.png notebooks/images/panel.png
+	$(BIN)/dask hpc demo --report build/screenshots/demo.html --plot notebooks/images/demo-report.png
 
 test-previous: $(VENV)-previous/.test
 	$(VENV)-previous/bin/python -m pytest tests/scheduler tests/client tests/program $(PYTEST_ARGS)

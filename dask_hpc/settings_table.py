@@ -79,7 +79,8 @@ class Setting:
         try:
             return self.row.validate(value)
         except ParameterError:
-            example = f", such as {self.default!r}" if isinstance(self.default, str) else ""
+            such = isinstance(self.default, str) and self.row.kind != "choice"
+            example = f", such as {self.default!r}" if such else ""
             raise ConfigError(
                 f"hpc.{self.key} is {shown(value)}; allowed: {self.row.allowed}{example} ({self.places})"
             ) from None

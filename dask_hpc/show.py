@@ -16,8 +16,10 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from markupsafe import Markup
+
 from dask_hpc.errors import InstallError
-from dask_hpc.report.svg import escape
+from dask_hpc.report.looks import printable
 from dask_hpc_policies import registry
 
 #: Seconds that a cluster has to answer before it is said not to.
@@ -42,7 +44,8 @@ def never_raises(method: Callable[..., str | None]) -> Callable[..., str | None]
         try:
             return method(self, *args, **kwargs)
         except Exception as error:
-            return f"<p>{escape(type(self).__name__)} cannot be shown: {escape(_said(error))}</p>"
+            told = Markup("<p>{} cannot be shown: {}</p>").format(type(self).__name__, _said(error))
+            return printable(told)
 
     return told
 

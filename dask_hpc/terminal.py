@@ -12,9 +12,9 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, TextIO
 
 import click
 
@@ -63,6 +63,47 @@ def warnings_on_stderr() -> Iterator[None]:
         warnings.showwarning = show
         warnings.simplefilter("always", UserWarning)
         yield
+
+
+@contextmanager
+def progress_bar(
+    label: str, stream: TextIO | None = None, *, eta: bool = True
+) -> Iterator[Callable[..., None] | None]:
+    """A bar on a terminal; gives what fills it: ``show(done, all)``, and maybe a text that stands behind it.
+
+    Parameters
+    ----------
+    stream
+        stderr when None. Where it is no terminal there is no bar, and None is given.
+    eta
+        Whether to say how long it may still take.
+    """
+    stream = stream or sys.stderr
+    if not stream.isatty():
+        yield None
+        return
+    with ExitStack() as stack:
+        made: list[Any] = []
+
+        def show(done: int, all: int, text: str = "") -> None:
+            if not made:
+                bar = click.progressbar(
+                    length=all,
+                    label=label,
+                    show_pos=True,
+                    show_eta=eta,
+                    width=24,
+                    item_show_func=lambda told: told,
+                    file=stream,
+                )
+                made.append(stack.enter_context(bar))
+            bar = made[0]
+            # there may be more to do than when it began
+            bar.length, bar.finished, bar.current_item = all, False, text
+            bar.make_step(done - bar.pos)
+            bar.render_progress()
+
+        yield show
 
 
 def one_line(text: str) -> str:

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,14 +84,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.data)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    report = yield
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    # of all processes that run tests, this is told in the one that reports
     expected_failure = hasattr(report, "wasxfail")
-    needs_data = item.get_closest_marker("data") is not None and not _data_folder().is_dir()
+    needs_data = "data" in report.keywords and not _data_folder().is_dir()
     if report.skipped and not expected_failure and not needs_data:
-        _wrong_skips.append(f"{item.nodeid}: {_reason(report)}")
-    return report
+        _wrong_skips.append(f"{report.nodeid}: {_reason(report)}")
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

@@ -1,6 +1,7 @@
 """The command line: ``dask hpc ...``.
 
-One module a topic; each command is thin: it reads options, calls the library, shows the result.
+One module a topic; each command is thin: it reads options, calls the library, shows the result. A capability
+adds its own with `register`.
 """
 
 from __future__ import annotations
@@ -12,26 +13,39 @@ from dask_hpc.cli.config import config
 from dask_hpc.cli.convert import convert
 from dask_hpc.cli.demo import demo
 from dask_hpc.cli.doctor import doctor
+from dask_hpc.cli.groups import HeadedGroup
 from dask_hpc.cli.parity import parity
 from dask_hpc.cli.policies import policies
 from dask_hpc.cli.replay import replay
 from dask_hpc.cli.simulate import compare, simulate
 from dask_hpc.cli.study import study
 from dask_hpc.cli.update import update
-from dask_hpc.terminal import OneLineGroup
 
-__all__ = ["hpc"]
+__all__ = ["hpc", "register"]
 
 
 @click.group(
-    cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88}
+    cls=HeadedGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88}
 )
 def hpc() -> None:
     """Turn a Dask cluster into a managed batch system."""
 
 
-for _command in (
-    demo, policies, simulate, compare, study, convert, parity, replay, doctor, config, status, jobs,
-    decisions, update, cancel,
-):  # fmt: skip
-    hpc.add_command(_command)
+def register(heading: str, *commands: click.Command) -> None:
+    """Add commands to ``dask hpc`` under a heading of its help, an old or a new one.
+
+    Raises
+    ------
+    ValueError
+        When there is a command of that name.
+    """
+    hpc.register(heading, *commands)
+
+
+for _heading, _commands in (
+    ("Run", (demo, status, jobs, update, cancel)),
+    ("Understand", (policies, decisions, replay)),
+    ("Simulate", (simulate, compare, study, convert, parity)),
+    ("Set up", (config, update, doctor)),
+):
+    register(_heading, *_commands)

@@ -55,12 +55,17 @@ def status(as_json: bool, **where: Any) -> None:
     if as_json:
         echo_json(found)
     else:
-        # what is nested is for programs: --json has it all
+        # what is nested, beside the sections of parts, is for programs: --json has it all
         flat = {name: value for name, value in found.items() if not isinstance(value, (dict, list))}
         echo_pairs(
             [("policy", _policy(found["policy"])), *((name.replace("_", " "), flat[name]) for name in flat)]
         )
         click.echo()
+        for name in found["sections"]:
+            told = found[name] if isinstance(found[name], dict) else {"": found[name]}
+            click.echo(f"{name}:")
+            echo_pairs(((key.replace("_", " "), value) for key, value in told.items()), indent="  ")
+            click.echo()
         asleep = "asleep: no job is active, and Dask works as without dask_hpc"
         echo_table(found["nodes"], _NODE_COLUMNS, "no nodes" if found["awake"] else asleep)
 

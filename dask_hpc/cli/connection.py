@@ -16,29 +16,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from dask_hpc.cli.types import FILE, Seconds
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.terminal import cell, one_line
-from dask_hpc_policies.params import ParameterError, parse_duration
 
 if TYPE_CHECKING:
     from distributed import Client
-
-
-def _seconds(_ctx: click.Context, _option: click.Parameter, value: str) -> float:
-    try:
-        seconds = parse_duration(value)
-    except ParameterError as error:
-        raise click.BadParameter(str(error)) from None
-    if seconds <= 0:
-        raise click.BadParameter(f"{value!r} is not above 0 s")
-    return seconds
 
 
 _OPTIONS = (
     click.option("--address", metavar="ADDRESS", help="Address of the scheduler, such as tcp://login1:8786."),
     click.option(
         "--scheduler-file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=FILE,
         help="File in which the scheduler has written its address.",
     ),
     click.option(
@@ -46,7 +36,7 @@ _OPTIONS = (
         "timeout_s",
         default="10 s",
         show_default=True,
-        callback=_seconds,
+        type=Seconds(0.001),
         help="How long to wait for the scheduler.",
     ),
 )

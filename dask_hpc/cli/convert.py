@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
+from dask_hpc.cli.types import NEW_FILE
 from dask_hpc.cli.workload_options import Setup, source_options
 from dask_hpc.terminal import echo_json, json_option, one_line
 
 
 @click.command()
 @source_options
-@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("out", type=NEW_FILE)
 @click.option("--force", is_flag=True, help="Replace OUT when it exists.")
 @json_option
 def convert(setup: Setup, out: Path, force: bool, as_json: bool) -> None:

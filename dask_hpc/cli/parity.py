@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import click
 
 from dask_hpc.cli.connection import connected
-from dask_hpc.cli.numbers import FiniteRange
 from dask_hpc.cli.policy_options import make_policy, param_option
-from dask_hpc.cli.workload_options import Setup
+from dask_hpc.cli.types import FiniteRange, Seconds
+from dask_hpc.cli.workload_options import Setup, option_option, seed_option, share_option, wide_option
 from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option
-from dask_hpc_policies.params import ParameterError, parse_duration
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -29,26 +27,6 @@ _LOCAL = "local"
 _PATIENCE_S = 60.0
 
 
-def _duration(_ctx: click.Context, _option: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
-    try:
-        seconds = parse_duration(value)
-    except ParameterError as error:
-        raise click.BadParameter(str(error)) from None
-    if not 0.01 <= seconds < math.inf:
-        raise click.BadParameter(f"{value!r} must be a duration from 10 ms, such as '100 ms'")
-    return seconds
-
-
-def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    pairs = [value.partition("=") for value in values]
-    for name, equals, _ in pairs:
-        if not (name and equals):
-            raise click.BadParameter(f"{name!r} is not NAME=VALUE, such as malleable=0.5")
-    return {name.replace("-", "_"): value for name, _, value in pairs}
-
-
 @click.command()
 @click.argument("workload")
 @click.option("--policy", required=True, metavar="POLICY", help="Name of a policy, or path to a YAML file.")
@@ -59,34 +37,10 @@ def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...
     metavar="N",
     help="Nodes of the machine; without it, what the workload says.",
 )
-@click.option(
-    "--option",
-    "options",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=_pairs,
-    help="An option of a builtin workload.",
-)
-@click.option(
-    "--malleable-share",
-    type=FiniteRange(0, 1),
-    metavar="X",
-    help="Declare this share of the rigid jobs malleable.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
-    help="Seed of everything random.",
-)
-@click.option(
-    "--wide",
-    type=click.Choice(["refuse", "drop", "clip"]),
-    default="refuse",
-    show_default=True,
-    help="What becomes of jobs that need more nodes than there are.",
-)
+@option_option
+@share_option
+@seed_option
+@wide_option
 @click.option(
     "--speed",
     type=FiniteRange(0, min_open=True),
@@ -100,13 +54,13 @@ def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...
     metavar="SECONDS",
     default="100 ms",
     show_default=True,
-    callback=_duration,
+    type=Seconds(0.01),
     help="Longest task that jobs are cut into.",
 )
 @click.option(
     "--tick",
     metavar="SECONDS",
-    callback=_duration,
+    type=Seconds(0.01),
     help="The policy is asked so often as well, on both sides; without it, once a task length.",
 )
 @click.option(

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dask_hpc.cli.types import assignments
 from dask_hpc.terminal import one_line
 
 policy_option = click.option(
@@ -15,23 +16,7 @@ policy_option = click.option(
 )
 
 
-def parse_params(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """The values of ``--param``, by name."""
-    pairs = [value.partition("=") for value in values]
-    for name, equals, _ in pairs:
-        if not (name and equals):
-            raise click.BadParameter(f"{name!r} is not NAME=VALUE, such as step=next")
-    return {name.replace("-", "_"): value for name, _, value in pairs}
-
-
-param_option = click.option(
-    "--param",
-    "params",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=parse_params,
-    help="A parameter of the policy.",
-)
+param_option = assignments("--param", "params", example="step=next", help="A parameter of the policy.")
 
 
 def make_policy(policy: str, params: dict[str, str]) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_hpc.cli.policy_options import make_policy, param_option, policy_option
+from dask_hpc.cli.types import FILE
 from dask_hpc.terminal import cell, echo_json, echo_pairs, json_option
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("trace", type=FILE)
 @policy_option
 @param_option
 @json_option

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dask_hpc.cli.policy_options import make_policies, make_policy, param_option, parse_params
+from dask_hpc.cli.policy_options import make_policies, make_policy, param_option
+from dask_hpc.cli.types import FOLDER, NEW_FILE, assignments
 from dask_hpc.cli.workload_options import Setup, workload_options
-from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option
+from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option, progress_bar
 
 if TYPE_CHECKING:
     from dask_hpc.sim import Result, Workload
@@ -44,13 +44,13 @@ _FROM_NOW_COLUMNS = {
 @param_option
 @click.option(
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="FOLDER",
     help="Write tables, plots of nodes and jobs, and the result as JSON there.",
 )
 @click.option(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     help="Write a trace there as a live run does (.jsonl, or .jsonl.gz), for dask hpc replay.",
 )
@@ -76,7 +76,7 @@ def simulate(
         raise click.UsageError(f"--trace {trace}: the name must end in .jsonl or .jsonl.gz")
     made = make_policy(policy, params)
     result = _run(
-        setup.runner(),
+        *setup.runner(),
         made.name,
         policy=made,
         options=setup.run_options(node_ids=output is not None, file_system_series=output is not None),
@@ -118,17 +118,10 @@ def simulate(
     help="Name of a policy, or path to a YAML file, maybe with parameters (io-aware:reordering=0.3); give "
     "it twice or more.",
 )
-@click.option(
-    "--param",
-    "params",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=parse_params,
-    help="A parameter, for every policy that has it.",
-)
+@assignments("--param", "params", example="step=next", help="A parameter, for every policy that has it.")
 @click.option(
     "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     help="Write a figure there (png, svg or pdf); needs matplotlib.",
 )
@@ -142,9 +135,10 @@ def compare(
     scheduler file of a running cluster, as for simulate.
     """
     made = make_policies(policies, params)
-    run = setup.runner()
+    run, jobs = setup.runner()
     results = {
-        label: _run(run, label, policy=policy, options=setup.run_options()) for label, policy in made.items()
+        label: _run(run, jobs, label, policy=policy, options=setup.run_options())
+        for label, policy in made.items()
     }
     if plot is not None:
         from dask_hpc.sim.results.plots import compare_figure
@@ -223,15 +217,10 @@ def _profile(result: Result) -> dict[str, Any]:
     }
 
 
-def _run(run: Callable[..., Result], name: str, **more: Any) -> Result:
-    """Run, and tell on a terminal how far it is."""
-    if not sys.stderr.isatty():
-        return run(**more)
-
-    def show(ended: int) -> None:
-        click.echo(f"\r{name}: {ended} jobs", err=True, nl=False)
-
-    try:
-        return run(progress=show, **more)
-    finally:
-        click.echo("\r\x1b[K", err=True, nl=False)
+def _run(run: Callable[..., Result], jobs: int, name: str, **more: Any) -> Result:
+    """Run, and tell on a terminal how many of the jobs have ended."""
+    with progress_bar(name) as show:
+        result = run(progress=show and (lambda ended: show(ended, jobs)), **more)
+        if show:
+            show(jobs, jobs)
+    return result

@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dask_hpc.terminal import echo_json, json_option, one_line
+from dask_hpc.cli.types import FOLDER, NEW_FILE, assignments, showing
+from dask_hpc.terminal import echo_json, json_option, one_line, progress_bar
 
 
-def _overrides(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+def _values(text: str) -> Any:
     from dask_hpc.sim.study.settings import parse_values
 
-    found = {}
-    for value in values:
-        name, equals, text = value.partition("=")
-        if not (name and equals and text):
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE, such as seed=0..4 or option.jobs=500")
-        found[name.replace("-", "_")] = parse_values(text)
-    return found
+    return parse_values(text)
 
 
-def _names(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
-    if not value or ctx.resilient_parsing:
-        return
+def _names() -> None:
     from dask_hpc.sim.study.study import builtin_studies, load_study
 
     for name in builtin_studies():
         click.echo(f"builtin:{name.ljust(16)} {load_study(f'builtin:{name}').description}")
-    ctx.exit()
 
 
 @click.command()
 @click.argument("study", metavar="FILE")
-@click.option(
+@assignments(
     "--set",
     "overrides",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=_overrides,
+    example="seed=0..4 or option.jobs=500",
+    parse=_values,
     help="Another value, a,b,c or 0..9 of a setting, such as seed or option.jobs.",
 )
 @click.option("--fast", is_flag=True, help="The study's own small settings.")
@@ -54,24 +42,17 @@ def _names(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
 )
 @click.option(
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="FOLDER",
     help="Write all runs as JSON and the table as CSV there.",
 )
 @click.option(
     "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     help="Write a figure there (png, svg or pdf); needs matplotlib.",
 )
-@click.option(
-    "--list",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_names,
-    help="Show the builtin studies.",
-)
+@showing(_names, "Show the builtin studies.")
 @json_option
 @click.pass_context
 def study(
@@ -95,8 +76,8 @@ def study(
     if plot is not None:
         # before the runs, not after them
         from dask_hpc.sim.study.figure import study_figure
-    with _progress(chosen.name) as progress:
-        found = run_study(chosen, jobs=jobs, progress=progress)
+    with progress_bar(chosen.name) as show:
+        found = run_study(chosen, jobs=jobs, progress=show)
     if output is not None:
         from dask_hpc.sim.study.study import write
 
@@ -112,21 +93,3 @@ def study(
         click.echo(f"Error: {one_line(line)}", err=True)
     if found.failures:
         ctx.exit(1)
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Shows on a terminal how many runs are done."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with ExitStack() as stack:
-        bars: list[Any] = []
-
-        def show(done: int, all: int) -> None:
-            if not bars:
-                bar = click.progressbar(length=all, label=name, show_pos=True, file=sys.stderr)
-                bars.append(stack.enter_context(bar))
-            bars[0].update(1)
-
-        yield show

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from dask_hpc.cli.numbers import FiniteRange
 from dask_hpc.cli.state import state_of
+from dask_hpc.cli.types import FiniteRange, Seconds, assignments, showing
 
 if TYPE_CHECKING:
     from dask_hpc.sim import Machine, Options, Result, Workload
@@ -40,10 +40,11 @@ class Setup:
     #: File with earlier runs, for estimates.
     recorded: str | None = None
 
-    def runner(self) -> Callable[..., Result]:
-        """What runs a policy on it: takes policy, options, profile, progress and trace; returns the result.
+    def runner(self) -> tuple[Callable[..., Result], int]:
+        """What runs a policy on it, and how many jobs there are.
 
-        Whatever is asked for is read once: all policies start from the same.
+        It takes policy, options, profile, progress and trace, and returns the result. Whatever is asked for
+        is read once: all policies start from the same.
         """
         from dask_hpc.sim import simulate
         from dask_hpc.sim.model.machine import FREE, PUBLISHED
@@ -59,8 +60,8 @@ class Setup:
         view = state_of(self.source, self.at_s, self.default_s, others)
         if view is None:
             workload, machine = self.load()
-            return functools.partial(simulate, workload, machine=machine)
-        return functools.partial(
+            return functools.partial(simulate, workload, machine=machine), len(workload.jobs)
+        run = functools.partial(
             simulate_from,
             view,
             default_s=self.default_s,
@@ -68,6 +69,7 @@ class Setup:
             adaptation=PUBLISHED if self.latency == "published" else FREE,
             name=self.source,
         )
+        return run, sum(not job.is_default for job in view.jobs)
 
     def load(self) -> tuple[Workload, Machine]:
         """The workload, with the share of malleable jobs that was asked for, and its machine."""
@@ -91,25 +93,7 @@ class Setup:
         return Options(seed=self.seed, tick_s=self.tick_s, decision_s=self.decision_s, **more)
 
 
-def _latency(ctx: click.Context, option: click.Parameter, value: str | None) -> float | Literal["measured"]:
-    return "measured" if value == "measured" else _duration(ctx, option, value) or 0.0
-
-
-def _duration(_ctx: click.Context, _option: click.Parameter, value: str | None) -> float | None:
-    from dask_hpc_policies.params import ParameterError, parse_duration
-
-    if value is None:
-        return None
-    try:
-        seconds = parse_duration(value)
-    except ParameterError as error:
-        raise click.BadParameter(str(error)) from None
-    return seconds
-
-
-def _names(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
-    if not value or ctx.resilient_parsing:
-        return
+def _names() -> None:
     from dask_hpc.sim.generators.generator import Generator
     from dask_hpc.sim.workloads.sources import BUILTIN
 
@@ -120,47 +104,60 @@ def _names(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
         for option in made.options:
             unit = f" {option.unit}" if option.unit else ""
             click.echo(f"  --option {option.name}={option.default}{unit}: {option.help}")
-    ctx.exit()
 
 
-def _pairs(_ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    pairs = [value.partition("=") for value in values]
-    for name, equals, _ in pairs:
-        if not (name and equals):
-            raise click.BadParameter(f"{name!r} is not NAME=VALUE, such as malleable=0.5")
-    return {name.replace("-", "_"): value for name, _, value in pairs}
-
-
+#: Options about the workload that other commands have as well.
+option_option = assignments(
+    "--option",
+    "options",
+    example="malleable=0.5",
+    help="An option of a builtin workload (dask hpc simulate --list shows them).",
+)
+share_option = click.option(
+    "--malleable-share",
+    type=FiniteRange(0, 1),
+    metavar="X",
+    help="Declare this share of the rigid jobs malleable.",
+)
+seed_option = click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of everything random.",
+)
+wide_option = click.option(
+    "--wide",
+    type=click.Choice(["refuse", "drop", "clip"]),
+    default="refuse",
+    show_default=True,
+    help="What becomes of jobs that need more nodes than there are.",
+)
 #: What to simulate.
 _WORKLOAD = (
     click.argument("workload"),
-    click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_names,
-                 help="Show the builtin workloads and their options."),
+    showing(_names, "Show the builtin workloads and their options."),
     click.option("--nodes", type=click.IntRange(1, 10_000_000), metavar="N",
                  help="Nodes of the machine; without it, what the workload says."),
-    click.option("--option", "options", metavar="NAME=VALUE", multiple=True, callback=_pairs,
-                 help="An option of a builtin workload (--list shows them)."),
-    click.option("--malleable-share", type=FiniteRange(0, 1), metavar="X",
-                 help="Declare this share of the rigid jobs malleable."),
-    click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
-                 help="Seed of everything random."),
-    click.option("--wide", type=click.Choice(["refuse", "drop", "clip"]), default="refuse",
-                 show_default=True, help="What becomes of jobs that need more nodes than there are."),
+    option_option,
+    share_option,
+    seed_option,
+    wide_option,
     click.option("--recorded", metavar="FILE",
                  help="Earlier runs as estimates: a trace, sacct output, or a result of simulate as JSON."),
 )  # fmt: skip
 #: How.
 _RUN = (
-    click.option("--tick", metavar="SECONDS", callback=_duration,
+    click.option("--tick", metavar="SECONDS", type=Seconds(_SHORTEST_TICK_S),
                  help="Ask the policy at fixed times as well; without it, at events alone."),
-    click.option("--decision-latency", metavar="SECONDS|measured", callback=_latency,
-                 help="Time from asking the policy to its answer taking effect; measured: what it really "
-                 "takes on this computer."),
+    click.option("--decision-latency", metavar="SECONDS|measured", type=Seconds(words=["measured"]),
+                 default=0.0, help="Time from asking the policy to its answer taking effect; measured: what "
+                 "it really takes on this computer."),
     click.option("--adaptation", type=click.Choice(["none", "published"]), default="none",
                  show_default=True, help="How long a resize holds a job up."),
-    click.option("--at", metavar="SECONDS", callback=_duration,
+    click.option("--at", metavar="SECONDS", type=Seconds(),
                  help="Go on from the state that a recorded trace has at this time."),
-    click.option("--default-time", metavar="SECONDS", callback=_duration,
+    click.option("--default-time", metavar="SECONDS", type=Seconds(),
                  help="How long jobs of a running cluster, or of --at, take that do not say."),
 )  # fmt: skip
 
@@ -178,15 +175,12 @@ def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def _with(command: Callable[..., Any], decorators: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        tick_s = kwargs.pop("tick", None)
-        if tick_s is not None and tick_s < _SHORTEST_TICK_S:
-            raise click.UsageError(f"--tick must be above 0 s, and at least {_SHORTEST_TICK_S:g} s")
         setup = Setup(
             source=kwargs.pop("workload"),
             nodes=kwargs.pop("nodes"),
             malleable_share=kwargs.pop("malleable_share"),
             seed=kwargs.pop("seed"),
-            tick_s=tick_s,
+            tick_s=kwargs.pop("tick", None),
             decision_s=kwargs.pop("decision_latency", 0.0),
             latency=kwargs.pop("adaptation", "none"),
             wide=kwargs.pop("wide"),

@@ -38,7 +38,7 @@ LAST_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class InSituLook:
     """What in situ analytics saw at one step: the mean temperature and the highest one."""
 
     step: int
@@ -54,7 +54,7 @@ class Simulated:
 
     field: xr.DataArray
     steps: int
-    looks: tuple[Look, ...]
+    looks: tuple[InSituLook, ...]
     #: Windows of the program, as `dask_hpc.program.producer.Producer.windows` has them; none on stock Dask.
     windows: tuple[Mapping[str, Any], ...]
 
@@ -195,10 +195,10 @@ def look(block: xr.DataArray) -> tuple[str, float, float]:
     return str(get_worker().name), *mean_and_peak(block)
 
 
-def _look(step: int, nodes: Sequence[str] | None, seen: Sequence[tuple[str, float, float]]) -> Look:
+def _look(step: int, nodes: Sequence[str] | None, seen: Sequence[tuple[str, float, float]]) -> InSituLook:
     where, sums, peaks = zip(*seen, strict=True)
     in_situ = None if nodes is None else tuple(where) == tuple(nodes)
-    return Look(step, sum(sums) / (HEAT.rows * HEAT.columns), max(peaks), in_situ)
+    return InSituLook(step, sum(sums) / (HEAT.rows * HEAT.columns), max(peaks), in_situ)
 
 
 def describe(simulated: Simulated, identical: bool) -> str:

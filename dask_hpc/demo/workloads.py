@@ -17,7 +17,7 @@ from dask_hpc.demo import bootstrap, field, monte_carlo, primes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class DemoWorkload:
     """Something to compute."""
 
     name: str
@@ -30,31 +30,31 @@ class Workload:
     describe: Callable[[Any], str]
 
 
-WORKLOADS: Mapping[str, Workload] = {
+WORKLOADS: Mapping[str, DemoWorkload] = {
     workload.name: workload
     for workload in (
-        Workload(
+        DemoWorkload(
             name="monte-carlo",
             title="Asian option by Monte Carlo",
             sentence="Prices an option on a mean with antithetic paths and a control variate.",
             build=monte_carlo.build,
             describe=monte_carlo.describe,
         ),
-        Workload(
+        DemoWorkload(
             name="el-nino",
             title="El Nino trend by bootstrap",
             sentence="Confidence interval of the trend of measured sea-surface temperatures, 1950 to 2010.",
             build=bootstrap.build,
             describe=bootstrap.describe,
         ),
-        Workload(
+        DemoWorkload(
             name="climate-field",
             title="Climate field statistics",
             sentence="Variance and means of the anomaly of a chunked xarray field of a few hundred MB.",
             build=field.build,
             describe=field.describe,
         ),
-        Workload(
+        DemoWorkload(
             name="primes",
             title="Primes, as plain Dask code",
             sentence="Counts primes with a bag and declares no job.",

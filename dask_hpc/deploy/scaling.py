@@ -39,6 +39,8 @@ _ADAPT = frozenset(
 ENDED = (Status.closing, Status.closed, Status.failed)
 #: How long nodes that could not be released are left alone.
 _AGAIN_S = 5.0
+#: How long the scheduler has to hear that the cluster closes.
+_CLOSING_S = 5.0
 #: Ended jobs that a cluster shows: it is shown over and over.
 _ENDED_SHOWN = 5
 #: The pool of workers that are in none with a name.
@@ -402,7 +404,7 @@ class SafeScaling(SpecCluster):
             task.cancel()
         if self.status == Status.running:
             with suppress(DaskHPCError, OSError, TimeoutError):
-                await asyncio.wait_for(self.ask("closing"), _AGAIN_S)
+                await asyncio.wait_for(self.ask("closing"), _CLOSING_S)
         await super()._close()
 
 

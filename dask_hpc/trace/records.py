@@ -39,6 +39,7 @@ class Pass:
     """One call of the policy: its input, its state before and its answer."""
 
     TAG: ClassVar[str] = "pass"
+    WRITTEN: ClassVar[tuple[str, ...]] = ("policy", "state", "snapshot", "decision", "decide_s")
     #: ``registry.spec_of(policy)``: enough to make the policy again.
     policy: Mapping[str, Any]
     #: The policy's state before the call, encoded; None for a policy without state.
@@ -47,6 +48,8 @@ class Pass:
     decision: Decision
     #: Seconds that `decide` took.
     decide_s: float = 0.0
+    #: What guards have let through of it, when that is not all.
+    arbitrated: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

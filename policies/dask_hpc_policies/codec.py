@@ -90,9 +90,14 @@ def field_names(kind: type) -> tuple[str, ...]:
 @functools.cache
 def _layout(kind: type) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:
     """Fields that are always written, and the others with their defaults."""
-    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    defaults = {field.name: _default(field) for field in dataclasses.fields(kind)}
     always = getattr(kind, "WRITTEN", field_names(kind))
     return always, tuple((name, defaults[name]) for name in field_names(kind) if name not in always)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
 
 
 @functools.cache

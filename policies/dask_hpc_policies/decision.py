@@ -68,6 +68,7 @@ class ReasonCode(enum.Enum):
     KEPT = "kept"
     UNSUPPORTED = "unsupported"
     POLICY_FAILED = "policy-failed"
+    GUARD_FAILED = "guard-failed"
     #: outcomes and requests
     DONE = "done"
     ABORTED = "aborted"

@@ -12,15 +12,15 @@ sizes while it runs. A *node* is the unit of allocation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 #: Why a policy was called.
 Trigger = Literal[
-    "tick", "submit", "finish", "scheduling-point", "node-added", "node-lost", "request", "settings"
+    "tick", "submit", "finish", "scheduling-point", "node-added", "node-lost", "request", "settings", "answer"
 ]
 #: Names of the job states; `dask_hpc_policies.states` holds the table of legal changes.
 JobState = Literal["pending", "running", "adapting", "completing", "completed", "failed", "cancelled"]
@@ -177,6 +177,10 @@ class JobView(JobRequest):
 class ClusterSnapshot:
     """The cluster at one moment, as handed to a policy."""
 
+    WRITTEN: ClassVar[tuple[str, ...]] = (
+        "now_s", "trigger", "nodes", "jobs", "idle_nodes", "returns_s", "lock", "demand",
+    )  # fmt: skip
+
     #: Seconds on a clock that never goes back; only differences mean anything.
     now_s: float
     trigger: Trigger = "tick"
@@ -192,6 +196,9 @@ class ClusterSnapshot:
     lock: Lock = "job"
     #: Occupancy that Dask's own scaling looks at; see `DaskDefault`.
     demand: Demand | None = None
+    #: What capabilities know besides, by their names, as plain JSON data: measurements, answers of solvers
+    #: with the sizes they were found for.
+    sections: Mapping[str, Any] = field(default_factory=dict)
 
     def of_role(self, role: str = COMPUTE) -> int:
         """Idle nodes of `role` that a decision may hand out: the one number that most policies need.
@@ -248,14 +255,14 @@ def values_of(kind: type, instance: Any) -> dict[str, Any]:
 
 @cache
 def _fields_of(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    names = tuple(field.name for field in fields(kind))
+    names = tuple(one.name for one in fields(kind))
     return names, attrgetter(*names)
 
 
 def _setters(base: type, kind: type) -> tuple[Callable[[Any, Any], None], ...]:
     """What sets the slots of a frozen `kind`: first the fields of `base`, then its own."""
     names, _ = _fields_of(base)
-    own = [field.name for field in fields(kind) if field.name not in names]
+    own = [one.name for one in fields(kind) if one.name not in names]
     return tuple([getattr(kind, name).__set__ for name in (*names, *own)])
 
 

@@ -161,7 +161,8 @@ class Parameter:
         ParameterError
             Naming the value, the allowed range, the unit and the parameter.
         """
-        if value is None or (self.none_ok and isinstance(value, str) and value.strip().lower() == "none"):
+        written = isinstance(value, str) and value.strip().lower() in ("none", "null")
+        if value is None or (self.none_ok and written):
             if self.none_ok:
                 return None
             raise self._error(value)

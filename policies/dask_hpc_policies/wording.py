@@ -1,9 +1,9 @@
-"""Counts in sentences for people."""
+"""Counts in sentences for people, and policies as lines of text and as tables."""
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 
 def counted(n: int, noun: str = "node") -> str:
@@ -28,25 +28,41 @@ class Shown:
         try:
             return policy_html(self)
         except Exception:
-            return f"<p>{escape(repr(self))}</p>"
+            return _html(_text("p", repr(self)))
 
 
 def policy_html(policy: Any) -> str:
     """Name, summary and parameters with their values; a plain table that any page can style."""
+    shown = Element("div", {"class": "dask-hpc"})
+    head = SubElement(shown, "p")
+    name = _text("strong", f"Policy {_name(policy)}")
     summary = str(getattr(policy, "summary", "") or "")
-    head = f"<p><strong>Policy {escape(_name(policy))}</strong>{': ' if summary else ''}{escape(summary)}</p>"
+    name.tail = f": {summary}" if summary else ""
+    head.append(name)
     values = _values(policy)
     declared = [one for one in getattr(policy, "parameters", ()) if one.name in values]
     if not declared:
-        return f'<div class="dask-hpc">{head}<p>It has no parameters.</p></div>'
-    columns = ("Parameter", "Value", "Allowed", "What it does")
-    rows = ((one.name, one.format(values[one.name]), one.allowed, one.help) for one in declared)
-    top = "".join(f'<th scope="col">{column}</th>' for column in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="dask-hpc">{head}{table}</div>'
+        shown.append(_text("p", "It has no parameters."))
+        return _html(shown)
+    table = SubElement(shown, "table")
+    top = SubElement(SubElement(table, "thead"), "tr")
+    top.extend(_text("th", one, scope="col") for one in ("Parameter", "Value", "Allowed", "What it does"))
+    body = SubElement(table, "tbody")
+    for one in declared:
+        cells = (one.name, one.format(values[one.name]), one.allowed, one.help)
+        SubElement(body, "tr").extend(_text("td", str(cell)) for cell in cells)
+    return _html(shown)
+
+
+def _text(tag: str, text: str, **attributes: str) -> Element:
+    element = Element(tag, attributes)
+    element.text = text
+    return element
+
+
+def _html(element: Element) -> str:
+    """The element as HTML, in which all text is escaped."""
+    return tostring(element, encoding="unicode", method="html")
 
 
 def _name(policy: Any) -> str:

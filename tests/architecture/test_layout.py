@@ -140,7 +140,8 @@ def test_no_text_says_that_something_is_left_to_do(repository: Path) -> None:
 
 def test_no_text_names_a_home_or_a_machine(repository: Path) -> None:
     places = re.compile(r"(?<![\w.])/(home|root|Users)/\w|/wo" + r"rk/(main|shared|venv)")
-    files = [*sources(repository, *LONGEST), *repository.glob("*.md"), *repository.glob("*/README.md")]
+    files = [*sources(repository, *LONGEST)]
+    files += [path for depth in ("", "*/", "*/*/") for path in repository.glob(f"{depth}*.md")]
     files += [repository / name for name in ("Makefile", "pyproject.toml", ".ci/run")]
     found = [
         f"{path}:{number}"

@@ -58,7 +58,6 @@ def run(options: Options) -> list[Row]:
                     low=low,
                     high=high,
                     bar=BAR,
-                    verdict="ok" if ratio <= BAR else "fail",
                     stock=behind_s / stock_alone,
                     note=f"ratio of medians of {len(alone)}; in brackets least and largest of the pairs",
                 )

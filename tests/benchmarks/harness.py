@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,20 @@ class Row:
     low: float | None = None
     high: float | None = None
     bar: float | None = None
-    #: ``ok``, ``short`` (above the bar, below the limit), ``fail``, or ``info`` when there is no bar.
-    verdict: str = "info"
+    #: Up to this it is short of the bar, and no failure.
+    limit: float | None = None
     #: The same figure for stock Dask in the same run.
     stock: float | None = None
     note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """``ok``, ``short`` (above the bar, below the limit), ``fail``, or ``info`` when there is no bar."""
+        if self.bar is None:
+            return "info"
+        if self.value <= self.bar:
+            return "ok"
+        return "short" if self.limit is not None and self.value <= self.limit else "fail"
 
 
 def row(
@@ -68,15 +77,9 @@ def row(
     stock: float | None = None,
     note: str = "",
 ) -> Row:
-    """Median of `samples` against `bar`; up to `limit` it is short of the bar, above it fails."""
+    """Median of `samples`, with their quartiles."""
     value = statistics.median(samples)
     low, high = quartiles(samples)
-    if bar is None:
-        verdict = "info"
-    elif value <= bar:
-        verdict = "ok"
-    else:
-        verdict = "short" if limit is not None and value <= limit else "fail"
     return Row(
         name=name,
         value=value,
@@ -84,7 +87,7 @@ def row(
         low=low,
         high=high,
         bar=bar,
-        verdict=verdict,
+        limit=limit,
         stock=stock,
         note=note,
     )
@@ -158,12 +161,15 @@ def main(name: str, description: str, run: Callable[[Options], list[Row]]) -> No
     sizes.add_argument("--fast", dest="size", action="store_const", const="fast", help="fewer repetitions")
     sizes.add_argument("--tiny", dest="size", action="store_const", const="tiny", help="see that it works")
     parser.add_argument("--profile", action="store_true", help="show where our time goes (hooks, jobs)")
+    parser.add_argument("--bar", type=float, help="in place of every bar: an impossible one must fail")
     parser.set_defaults(size="full")
     given = parser.parse_args()
     logging.getLogger("distributed").setLevel(logging.ERROR)
     began_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch, dask.config.set(temporary_directory=scratch):
         rows = run(Options(given.size, given.profile))
+    if given.bar is not None:
+        rows = [r if r.bar is None else replace(r, bar=given.bar, limit=None) for r in rows]
     failed = any(r.verdict == "fail" for r in rows)
     report = {
         "benchmark": name,
@@ -171,7 +177,7 @@ def main(name: str, description: str, run: Callable[[Options], list[Row]]) -> No
         "environment": environment(),
         "took_s": round(time.perf_counter() - began_s, 1),
         "ok": not failed,
-        "rows": [asdict(r) for r in rows],
+        "rows": [{**asdict(r), "verdict": r.verdict} for r in rows],
     }
     print(json.dumps(report) if given.json else _table(description, report, rows))
     sys.exit(1 if failed else 0)

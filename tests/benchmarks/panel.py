@@ -152,7 +152,6 @@ def _callback(name: str, times_s: list[list[float]]) -> Row:
         value=max(own_ms),
         unit="ms",
         bar=CALLBACK_BAR_MS,
-        verdict="ok" if max(own_ms) <= CALLBACK_BAR_MS else "fail",
         note=f"p99 {percentile(own_ms, 0.99):.1f} ms, median {statistics.median(own_ms):.2f} ms of "
         f"{len(own_ms)}; longest on the clock {wall_ms:.1f} ms, of CPU {cpu_ms:.1f} ms",
     )
@@ -191,7 +190,6 @@ def _growth(options: Options) -> list[Row]:
             value=growth,
             unit="MiB more",
             bar=GROWTH_BAR_MIB,
-            verdict="ok" if growth <= GROWTH_BAR_MIB else "fail",
             note=f"after {warm} to warm up; {found['changed']} of {warm + updates} changed the page of "
             f"{found['page_bytes'] / 1024:.0f} KiB; {found['took_s']:.0f} s; sizes on the way {sizes} MiB",
         )

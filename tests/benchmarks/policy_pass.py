@@ -124,7 +124,6 @@ def _tick_rows(policy: str, first: list[Tick], quiet: list[Tick], busy: list[Tic
                 low=percentile([tick.longest for tick in ticks], 0.25),
                 high=percentile([tick.longest for tick in ticks], 0.75),
                 bar=bar,
-                verdict="info" if bar is None else "ok" if p99 <= bar else "fail",
                 note=f"of {len(ticks)} ticks; up to {max(tick.passes for tick in ticks)} passes a tick, "
                 f"their sum p99 {total:.2f} ms",
             )

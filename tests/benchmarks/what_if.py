@@ -219,7 +219,6 @@ def run(options: Options) -> list[Row]:
                 value=len(wrong),
                 unit=f"of {len(pairs)}",
                 bar=0,
-                verdict="fail" if wrong else "ok",
                 note=f"predicted (came) {ends}; off by at most {max(errors, default=0):.0%}"
                 + "".join(f"; WRONG {text}" for text in wrong),
             )

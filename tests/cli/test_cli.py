@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import threading
 import time
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from distributed import Client, Event
 
 import dask_hpc
-from dask_hpc.cli import hpc
+from dask_hpc import capabilities
+from dask_hpc.cli import hpc, register
 from dask_hpc.trace.files import write_trace
 from dask_hpc.trace.records import Header, Pass
 from dask_hpc_policies import registry
@@ -53,10 +57,46 @@ def refused(result: Result, code: int, *parts: str) -> None:
 def test_help_lists_the_commands() -> None:
     result = run("-h")
     assert result.exit_code == 0
-    listed = [line.split()[0] for line in result.output.split("Commands:")[1].splitlines() if line.strip()]
-    assert listed == COMMANDS
-    assert "..." not in result.output.split("Commands:")[1]
+    help = result.output.split("Show this message and exit.")[1]
+    listed = re.findall(r"^  ([a-z-]+) ", help, re.MULTILINE)
+    assert sorted(listed) == COMMANDS
+    assert re.findall(r"^(\S.*):$", help, re.MULTILINE) == ["Run", "Understand", "Simulate", "Set up"]
+    assert "..." not in help
     assert run("--help").output == result.output
+
+
+def test_a_capability_adds_commands_under_a_heading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hpc, "commands", dict(hpc.commands))
+    monkeypatch.setattr(hpc, "headings", {heading: list(names) for heading, names in hpc.headings.items()})
+    loaded: list[str] = []
+
+    @click.command()
+    def power() -> None:
+        """Show watts."""
+        click.echo("7 W")
+
+    @click.command()
+    def watts() -> None:
+        """Show watts as well."""
+
+    def load() -> tuple[str, ...]:
+        if not loaded:
+            loaded.append("power")
+            register("Energy", power)
+            hpc.add_command(watts)
+            warnings.warn("capability 'x' is left out", stacklevel=2)
+        return tuple(loaded)
+
+    monkeypatch.setattr(capabilities, "load", load)
+    assert run("policies").exit_code == 0
+    assert loaded == [], "our own commands do not load those of others"
+    result = run("power")
+    assert (result.stdout, result.stderr) == ("7 W\n", "Warning: capability 'x' is left out\n")
+    help = run("-h").output
+    assert "Energy:\n  power  Show watts.\n\nOther:\n  watts  Show watts as well.\n" in help
+    register("Energy", power)
+    with pytest.raises(ValueError, match="has a command 'policies'"):
+        register("Energy", click.Command("policies"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -92,7 +132,7 @@ def test_names_are_lower_case_with_hyphens() -> None:
         (["replay", "no-such-file.jsonl"], "no-such-file.jsonl"),
         (["jobs"], "give --address or --scheduler-file"),
         (["jobs", "--address", "tcp://h:1", "--timeout", "5 W"], "unknown unit 'W'"),
-        (["jobs", "--address", "tcp://h:1", "--timeout", "0 s"], "not above 0 s"),
+        (["jobs", "--address", "tcp://h:1", "--timeout", "0 s"], "from 1 ms"),
         (["jobs", "--scheduler-file", "absent.json"], "absent.json"),
         (["decisions", "--address", "tcp://h:1", "--limit", "0"], "--limit"),
     ],

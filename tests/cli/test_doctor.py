@@ -3,23 +3,66 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
 from distributed import Client
 from packaging.specifiers import SpecifierSet
 
-from dask_hpc import doctor
-from dask_hpc.doctor import compare, panels
+from dask_hpc import capabilities
+from dask_hpc.doctor import checks, examine, examine_cluster, register, register_cluster
+from dask_hpc.doctor import machine as doctor
+from dask_hpc.doctor.checks import Finding
+from dask_hpc.doctor.cluster import compare, panels
 
 
 def test_all_checks_of_this_machine_answer() -> None:
-    found = doctor.examine()
-    assert len(found) == len(doctor.CHECKS) + 1
+    found = examine()
+    assert len(found) == len(checks._checks) + 1
     assert len({finding.name for finding in found}) == len(found)
     assert {finding.verdict for finding in found} <= {"ok", "warn", "fail"}
     verdicts = {finding.name: finding.verdict for finding in found}
     assert verdicts["python"] == verdicts["dask"] == verdicts["scheduler internals"] == "ok"
+
+
+def test_a_check_is_one_registration_and_keeps_no_other_from_telling(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_checks", list(checks._checks))
+    monkeypatch.setattr(checks, "_cluster_checks", list(checks._cluster_checks))
+
+    def check_watts() -> Finding:
+        raise OSError("no sensor")
+
+    def check_power(client: Client) -> list[Finding]:
+        return [Finding("power", "ok", f"{len(client.scheduler_info()['workers'])} workers")]
+
+    def check_more(client: Client) -> list[Finding]:
+        raise ZeroDivisionError
+
+    register(check_watts)
+    register_cluster(check_more, check_power)
+    assert examine()[-1] == Finding("watts", "warn", "the check failed: OSError: no sensor")
+    found = {finding.name: finding for finding in examine_cluster(client)}
+    assert found["scheduler"].verdict == "ok"
+    assert found["more"].text == "the check failed: ZeroDivisionError: "
+    assert found["power"].text == "2 workers"
+    register_cluster(lambda client: check_watts())
+    with pytest.raises(OSError, match="no sensor"):
+        examine_cluster(client)
+
+
+def test_a_capability_that_does_not_load_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = EntryPoints([EntryPoint(name, "x", capabilities.GROUP) for name in ("power", "absent")])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points.select(group=group))
+    monkeypatch.setattr(capabilities, "load", lambda: ("power", "absent"))
+    assert doctor.check_capabilities() == Finding("capabilities", "ok", "power, absent")
+    monkeypatch.setattr(capabilities, "load", lambda: ("power",))
+    found = doctor.check_capabilities()
+    assert found.verdict == "warn"
+    assert found.text == "cannot be loaded: absent"
+    assert found.remedy
 
 
 def test_python() -> None:

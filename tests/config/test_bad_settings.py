@@ -60,21 +60,19 @@ WRONG = {
 }  # fmt: skip
 
 
-def _outside(row: Parameter) -> Iterator[tuple[str, str]]:
-    """What is wrong with a text for this row, and the text."""
-    yield "type", WRONG[row.kind]
+def wrong(row: Parameter) -> list[str]:
+    """Texts of the wrong type, below and above what the row takes."""
+    found = [WRONG[row.kind]]
     if row.kind == "int":
-        yield from (("below", str(int(row.lo) - 1)), ("above", str(int(row.hi) + 1)))
+        found += [str(int(row.lo) - 1), str(int(row.hi) + 1)]
     elif row.kind in ("float", "duration", "power"):
         # nothing is below 0 but what has a sign
-        yield from (("below", f"{row.lo * 0.9 or -1} {row.unit}".strip()),)
-        yield from (("above", f"{row.hi * 1.1} {row.unit}".strip()),)
+        found += [f"{number} {row.unit}".strip() for number in (row.lo * 0.9 or -1, row.hi * 1.1)]
+    return found
 
 
-CASES = [pytest.param(one, text, id=f"{one.key}-{what}") for one in ALL for what, text in _outside(one.row)]
 #: Those that an update takes: its argument `policy` is a policy.
-UPDATED = [case for case in CASES if case.values[0].key != "policy"]
-UNKNOWN = [one.key + "x" for one in ALL]
+UPDATED = [one for one in ALL if one.key != "policy"]
 
 
 def _key(one: Setting) -> str:
@@ -138,69 +136,69 @@ def said(widget: Any) -> str:
 # ------------------------------------------------------------- bad values
 
 
-@pytest.mark.parametrize(("one", "text"), CASES)
-def test_in_a_file(one: Setting, text: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        in_file(tmp_path, one.key, text)
-    refusal(str(caught.value), one, text)
+@pytest.mark.parametrize("one", ALL, ids=_key)
+def test_in_files_and_the_environment(one: Setting, tmp_path: Path) -> None:
+    for text in wrong(one.row):
+        with pytest.raises(ConfigError) as caught:
+            in_file(tmp_path, one.key, text)
+        refusal(str(caught.value), one, text)
+        with pytest.raises(ConfigError) as caught:
+            in_environment(one.key, text)
+        refusal(str(caught.value), one, text)
 
 
-@pytest.mark.parametrize(("one", "text"), CASES)
-def test_in_the_environment(one: Setting, text: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        in_environment(one.key, text)
-    refusal(str(caught.value), one, text)
-
-
-@pytest.mark.parametrize(("one", "text"), UPDATED)
-def test_in_an_update(one: Setting, text: str, rt: Any) -> None:
+@pytest.mark.parametrize("one", UPDATED, ids=_key)
+def test_in_an_update(one: Setting, rt: Any) -> None:
     before = rt.status()["settings"]
-    with pytest.raises(ConfigError) as caught:
-        rt.update(shrink_deadline_s=3, **{one.key: text})
-    refusal(str(caught.value), one, text)
+    for text in wrong(one.row):
+        with pytest.raises(ConfigError) as caught:
+            rt.update(shrink_deadline_s=3, **{one.key: text})
+        refusal(str(caught.value), one, text)
     assert rt.status()["settings"] == before
 
 
-@pytest.mark.parametrize(("one", "text"), CASES)
-def test_in_the_panel(one: Setting, text: str, panel: Any, rt: Any) -> None:
+@pytest.mark.parametrize("one", ALL, ids=_key)
+def test_in_the_panel(one: Setting, panel: Any, rt: Any) -> None:
     part = panel.settings
     if one.knob or not one.row.live:
         assert one.key not in part.fields.controls, "it cannot be changed there"
         return
     control = part.fields.controls[one.key]
     if one.row.kind in ("choice", "bool"):
-        assert text not in control.options, "it cannot be chosen"
+        assert set(control.options) == {*(one.row.choices or ("true", "false"))}, "no other can be chosen"
         return
     good, before = control.value, rt.status()["settings"]
-    control.value = text
     try:
-        refusal(said(part.fields.says[one.key]).removeprefix("Error: "), one, text)
-        assert part.apply.disabled
-        part.apply.click()
+        for text in wrong(one.row):
+            control.value = text
+            refusal(said(part.fields.says[one.key]).removeprefix("Error: "), one, text)
+            assert part.apply.disabled
+            part.apply.click()
         assert rt.status()["settings"] == before
     finally:
         control.value = good
     assert not part.apply.disabled
 
 
-@pytest.mark.parametrize(("one", "text"), CASES)
-def test_on_the_command_line(one: Setting, text: str) -> None:
-    # refused before a cluster is looked for
-    done = CliRunner().invoke(hpc, ["update", f"{one.key}={text}"])
-    assert done.exit_code != 0
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1
-    if one.field in ("policy", "policy_params"):
-        assert f"{one.key}: --policy and --param change the policy" in lines[0]
-    else:
-        refusal(lines[0].removeprefix("Error: "), one, text)
+@pytest.mark.parametrize("one", ALL, ids=_key)
+def test_on_the_command_line(one: Setting) -> None:
+    for text in wrong(one.row):
+        # refused before a cluster is looked for
+        done = CliRunner().invoke(hpc, ["update", f"{one.key}={text}"])
+        assert done.exit_code != 0
+        (line,) = done.stderr.splitlines()
+        if one.field in ("policy", "policy_params"):
+            assert f"{one.key}: --policy and --param change the policy" in line
+        else:
+            refusal(line.removeprefix("Error: "), one, text)
 
 
 # ----------------------------------------------------------- unknown keys
 
 
-@pytest.mark.parametrize("key", UNKNOWN)
-def test_a_name_that_is_nearly_one(key: str, tmp_path: Path, rt: Any) -> None:
+@pytest.mark.parametrize("one", ALL, ids=_key)
+def test_a_name_that_is_nearly_one(one: Setting, tmp_path: Path, rt: Any) -> None:
+    key = one.key + "x"
     before = rt.status()["settings"]
     done = CliRunner().invoke(hpc, ["update", f"{key}=1"])
     errors = [done.stderr.removeprefix("Error: ").strip()]

@@ -5,20 +5,23 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from click import unstyle
 from distributed import LocalCluster
 
-from dask_hpc.demo import run, scenario, simulation
-from dask_hpc.demo.progress import JobProgress, Progress, Tally, bar, format_line
+from dask_hpc.demo import parts, run, scenario, simulation
+from dask_hpc.demo.progress import JobProgress, ProgressDisplay, Tally
 from dask_hpc.demo.scenario import Finished
-from dask_hpc.demo.simulation import HEAT, Look, Simulated
+from dask_hpc.demo.simulation import HEAT, InSituLook, Simulated
 from dask_hpc.demo.workloads import digest
 from dask_hpc.trace.files import read_trace
 from dask_hpc.trace.records import Header, JobEvent
@@ -58,7 +61,7 @@ def fast_run(tmp_path_factory):
     """One fast demo in a process of its own: its folder, and what it printed."""
     folder = tmp_path_factory.mktemp("demo")
     with subprocess.Popen(
-        [*COMMAND, "--json", "--report", "report.html", "--trace", "trace.jsonl.gz"],
+        [*COMMAND, "--json", "--report", "report.html", "--trace", "trace.jsonl.gz", "--plot", "map.png"],
         cwd=folder,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -121,6 +124,7 @@ def test_progress_and_files_are_written(fast_run):
     folder, _, err, _ = fast_run
     assert "monte-carlo running on" in err
     assert "\x1b" not in err
+    assert (folder / "map.png").read_bytes().startswith(b"\x89PNG")
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "monte-carlo" in page
     assert "equal to stock Dask in every bit" in page
@@ -177,6 +181,8 @@ def test_interrupt_leaves_no_process_behind(tmp_path, moment):
         (["--policy", "no-such-policy"], "no-such-policy"),
         (["--report", "missing/report.html"], "missing/report.html"),
         (["--trace", "missing/trace.jsonl"], "missing/trace.jsonl"),
+        (["--plot", "missing/map.png"], "missing/map.png"),
+        (["--plot", "map.pictures"], "ends in .png, .svg or .pdf"),
     ],
 )
 def test_bad_options_are_refused_before_anything_starts(tmp_path, arguments, complaint):
@@ -200,7 +206,7 @@ def test_bad_options_are_refused_before_anything_starts(tmp_path, arguments, com
 def simulated(*, steps: int = 3, in_situ: bool = True) -> Simulated:
     """A simulation that took three steps and says that it took `steps`."""
     windows = [{"result": "done"}, {"result": "aborted"}, {"result": "done"}]
-    return Simulated(HEAT.undisturbed(3), steps, (Look(2, 0.1, 0.9, in_situ),), tuple(windows))
+    return Simulated(HEAT.undisturbed(3), steps, (InSituLook(2, 0.1, 0.9, in_situ),), tuple(windows))
 
 
 def finished(heat: Simulated, **results) -> dict[str, Finished]:
@@ -230,6 +236,30 @@ def test_exit_code_tells_whether_results_are_right(tmp_path, monkeypatch, capsys
     assert json.loads(out)["heat"]["resized"] == 2
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert ("NOT equal to stock Dask" in page) == differs
+
+
+def test_a_part_of_the_demo_is_one_registration(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(parts, "_parts", list(parts._parts))
+    monkeypatch.setattr(run, "run_stock", lambda *_: finished(simulated(), primes=5))
+    monkeypatch.setattr(run, "run_managed", lambda *_: (finished(simulated(), primes=5), [Header()]))
+
+    def energy(ran: parts.DemoRun) -> parts.Verdict:
+        text = f"{len(ran.managed)} workloads, 7 J"
+        return parts.Verdict(
+            results={"energy": text},
+            notes={"Energy": text},
+            summary={"energy_j": 7},
+            errors=["energy: too much"],
+        )
+
+    parts.register(energy)
+    assert run.main(report=tmp_path / "r.html") == 1
+    out, err = capsys.readouterr()
+    assert "  energy         2 workloads, 7 J\n" in out
+    assert f"Error: energy: too much; the report {tmp_path / 'r.html'} shows the run\n" in err
+    assert "<strong>Energy</strong>: 2 workloads, 7 J" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert run.main(report=tmp_path / "r.html", as_json=True) == 1
+    assert json.loads(capsys.readouterr().out)["energy_j"] == 7
 
 
 def refuse() -> None:
@@ -284,38 +314,36 @@ def test_tally_counts_tasks_that_arrive_in_batches():
     assert seen == [(0, 0), (0, 10), (3, 10), (3, 10), (3, 15), (15, 15)]
 
 
-def test_bar_is_full_only_when_all_is_done():
-    assert bar(0, 0, 10) == "." * 10
-    assert bar(999, 1000, 10) == "#" * 9 + "."
-    assert bar(1000, 1000, 10) == "#" * 10
-    line = format_line(JobProgress(name="heat", state="running", nodes=1, done=3, total=12))
-    assert "heat" in line
-    assert "1 node " in line
-    assert "3/12" in line
-    line = format_line(JobProgress(name="heat", state="running", nodes=1, done=3, total=12, text="step 7"))
-    assert "step 7" in line
-    assert "3/12" not in line
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
 
-def test_terminal_lines_are_redrawn_in_place():
+def test_a_terminal_gets_a_bar_over_all_tasks_that_are_known(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
-    progress = Progress(stream)
-    job = JobProgress(name="heat", state="running", nodes=2, done=1, total=4)
-    progress.show(0.0, [job])
-    progress.show(0.1, [job])
-    assert stream.getvalue().count("\x1b[2A\x1b[J") == 1
+    progress = ProgressDisplay(stream)
+    heat = JobProgress(name="heat", state="running", nodes=2, done=1, total=4)
+    step = JobProgress(name="solver", state="running", nodes=None, done=0, total=0, text="step 7")
+    progress.show(0.0, [])
+    progress.show(1.0, [heat, step])
+    # all that was known was done, and then more came
+    progress.show(2.0, [replace(heat, done=4)])
+    progress.show(3.0, [replace(heat, done=4, total=8)])
     progress.say("done")
-    assert stream.getvalue().endswith("\x1b[2A\x1b[Jdone\n")
+    lines = [unstyle(line) for line in stream.getvalue().split("\r") if "tasks" in line][1:]
+    assert [" ".join(re.sub(r"[#-]{24}", "", line).split()) for line in lines] == [
+        "tasks [] 0/1 0 s nothing submitted",
+        "tasks [] 1/4 1 s heat running on 2 1/4 | solver running step 7",
+        "tasks [] 4/4 2 s heat running on 2 4/4",
+        "tasks [] 4/8 3 s heat running on 2 4/8 done",
+    ]
+    assert [line.count("#") for line in lines] == [0, 6, 24, 12]
 
 
 def test_other_streams_get_a_line_when_something_changes_or_time_has_passed():
     stream = io.StringIO()
-    progress = Progress(stream)
+    progress = ProgressDisplay(stream)
     job = JobProgress(name="heat", state="running", nodes=2, done=1, total=4)
     for now_s in (0.0, 0.1, 4.9, 5.0, 5.1):
         progress.show(now_s, [job])

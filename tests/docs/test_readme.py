@@ -1,4 +1,4 @@
-"""The examples in the README run as printed, from a file of their own."""
+"""The texts: every example runs as printed from a file of its own, every link leads somewhere."""
 
 from __future__ import annotations
 
@@ -9,21 +9,88 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).resolve().parents[2] / "README.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+ROOT = Path(__file__).resolve().parents[2]
+#: Folders that hold no texts of ours.
+_NOT_OURS = {".venv", ".venv-previous", ".git", "build", ".pytest_cache", ".hypothesis", ".ipynb_checkpoints"}
+TEXTS = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in sorted(ROOT.rglob("*.md"))
+    if not _NOT_OURS & set(path.relative_to(ROOT).parts)
+}
+EXAMPLES = [
+    (name, code)
+    for name, text in TEXTS.items()
+    for code in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+]
+#: What an example prints, by its file: that of the first one that prints anything.
+PRINTS = {
+    "README.md": "21065.8331",
+    "dask_hpc/program/README.md": "4 88.622692545275",
+    "widgets/README.md": "212 W",
+}
+_FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_an_example_of_the_readme_runs_as_printed(number, tmp_path):
+def links(text: str) -> list[str]:
+    """Where the links and pictures of a text lead."""
+    return re.findall(r"\]\(([^)\s]+)\)", _FENCED.sub("", text))
+
+
+def anchors(text: str) -> set[str]:
+    """What the headings of a text are called in links to them."""
+    headings = re.findall(r"^#+ +(.*)$", _FENCED.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.strip().lower()).replace(" ", "-") for one in headings}
+
+
+def test_the_readme_is_read_to_its_end():
+    assert len(TEXTS["README.md"].splitlines()) <= 200
+    assert {name for name, _ in EXAMPLES} >= set(PRINTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), EXAMPLES, ids=[f"{name}-{i}" for i, (name, _) in enumerate(EXAMPLES)]
+)
+def test_an_example_runs_as_printed(name, code, tmp_path):
     script = tmp_path / "example.py"
-    script.write_text(EXAMPLES[number], encoding="utf-8")
+    script.write_text(code, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=100, cwd=tmp_path, check=False
     )
     assert done.returncode == 0, done.stderr
-    expected = {0: "21065.8331", 1: "4 88.622692545275"}
-    assert expected[number] in done.stdout, done.stdout
+    assert PRINTS.get(name, "") in done.stdout, done.stdout
 
 
-def test_the_producer_of_the_readme_has_25_lines():
-    assert [len(text.splitlines()) for text in EXAMPLES] == [10, 25]
+def test_ten_lines_and_a_simulation_in_25_lines_are_that_long():
+    lengths = {name: len(code.splitlines()) for name, code in EXAMPLES}
+    assert lengths["README.md"] == 10
+    assert lengths["dask_hpc/program/README.md"] == 25
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_link_leads_somewhere(name):
+    dead = []
+    for link in links(TEXTS[name]):
+        if re.match(r"[a-z]+:", link):
+            continue
+        target, _, anchor = link.partition("#")
+        path = (ROOT / name).parent / target if target else ROOT / name
+        if not path.exists():
+            dead.append(link)
+        elif anchor and anchor not in anchors(path.read_text(encoding="utf-8")):
+            dead.append(f"{link}: no such heading")
+    assert dead == []
+
+
+def test_every_readme_is_reached_from_the_first_one():
+    found, todo = set(), ["README.md"]
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for link in links(TEXTS[name]):
+            target = (ROOT / name).parent / link.partition("#")[0]
+            target = target / "README.md" if target.is_dir() else target
+            if target.suffix == ".md" and target.exists():
+                todo.append(str(target.resolve().relative_to(ROOT)))
+    assert set(TEXTS) - found == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -97,9 +98,11 @@ def test_workers_of_a_batch_job_leave_together_whichever_of_them_is_named() -> N
     asyncio.run(run())
 
 
-def test_what_was_refused_is_not_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_refused_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    again_s = 1.0
+
     async def run() -> None:
-        async with shrinkable(2) as made:
+        async with shrinkable(2, again_s=again_s) as made:
             asked = []
             ask = made.cluster.ask
 
@@ -111,11 +114,11 @@ def test_what_was_refused_is_not_asked_for_again_and_again(monkeypatch: pytest.M
             await made.cluster.pin(0, 1)
             made.cluster.scale(0)
             await until(lambda: set(made.cluster.refused) == {"0", "1"}, "both say why they stay")
-            before = asked.count("release")
-            # a hundred answers of the same scheduler: whoever asked in a loop would have had as many
+            before, began_s = asked.count("release"), time.monotonic()
+            # so many answers of the same scheduler: whoever asked in a loop would have had about as many
             for _ in range(100):
                 await made.cluster.scheduler_comm.identity()
-            assert asked.count("release") == before
+            assert asked.count("release") - before <= 1 + (time.monotonic() - began_s) / again_s
 
     asyncio.run(run())
 

@@ -354,11 +354,9 @@ class _Late(Worker):
         return await super().start_unsafe()
 
 
-def test_a_worker_that_has_just_come_finishes_what_it_executes_before_it_goes(monkeypatch) -> None:
-    monkeypatch.setattr(scaling, "_AGAIN_S", 0.2)
-
+def test_a_worker_that_has_just_come_finishes_what_it_executes_before_it_goes() -> None:
     async def run() -> None:
-        async with shrinkable(2) as made:
+        async with shrinkable(2, again_s=0.2) as made:
             _Late.go = asyncio.Event()
             gate = Gate()
             actors = [

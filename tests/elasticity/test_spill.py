@@ -104,7 +104,7 @@ def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", ["spill", "~/spill", "", 3])
 def test_the_folder_is_an_absolute_path(bad: Any) -> None:
-    with pytest.raises(ConfigError, match=r"hpc.spill.directory is .*; allowed: an absolute path, or null"):
+    with pytest.raises(ConfigError, match=r"hpc.spill.directory is .*; allowed: an absolute path, or none"):
         settings({"spill": {"directory": bad}})
 
 

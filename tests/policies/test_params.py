@@ -96,6 +96,7 @@ def test_wrong_unit_is_named_with_the_units_that_are_right() -> None:
         ("count", 3.0, 3),
         ("file", "a.json", "a.json"),
         ("file", "none", None),
+        ("file", "null", None),
         ("folder", "/scratch", "/scratch"),
         ("values", {"a": 1}, {"a": 1}),
     ],

@@ -8,10 +8,13 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from jinja2 import UndefinedError
 
 from dask_hpc.report.figure import node_map_figure
+from dask_hpc.report.looks import COLORS, PATTERNS, looks, printable, ticks
+from dask_hpc.report.markup import render, render_macro
 from dask_hpc.report.page import build_report, write_report
-from dask_hpc.report.svg import COLORS, PATTERNS, escape, looks, ticks
+from dask_hpc.report.svg import Drawing, Label, Rect
 from dask_hpc.report.timeline import build_timeline
 from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Pass, Record, Result
 from dask_hpc_policies.decision import (
@@ -212,7 +215,7 @@ def test_nothing_is_told_by_colour_alone():
     texts = {t.text for t in node_chart(page).iter("text")}
     assert len(fills) == 2
     assert {"A heat", "B bootstrap", "lost"} <= texts
-    styles = list(looks(build_timeline(many_jobs(42, 4)).jobs).values())
+    styles = list(looks(job.run.id for job in build_timeline(many_jobs(42, 4)).jobs).values())
     assert len({style.letter for style in styles}) == 42
     assert len({(style.color, style.pattern) for style in styles}) == 42
     assert all(a.pattern != b.pattern for a, b in itertools.pairwise(styles))
@@ -314,8 +317,18 @@ def test_ticks_are_few_and_inside(end_s):
     assert marks[-1] <= end_s
 
 
-def test_escape_covers_text_and_attributes():
-    assert escape("<a href='x' title=\"y\">&") == "&lt;a href=&#x27;x&#x27; title=&quot;y&quot;&gt;&amp;"
+def test_templates_escape_text_and_attributes():
+    drawn = Drawing(9, HOSTILE, [Rect(0, 1, 0, 1, css="idle", title=HOSTILE), Label(0, 1, 0, 1, HOSTILE, 4)])
+    svg = ElementTree.fromstring(render_macro("dask_hpc.report", "charts.html", "chart", drawn, HOSTILE))
+    safe = printable(HOSTILE)
+    assert svg.get("aria-label") == svg.get("class") == safe
+    assert [one.tag for one in svg.iter()] == ["svg", "rect", "title", "svg", "text"]
+    assert svg.findtext("rect/title") == svg.findtext("svg/text") == safe
+
+
+def test_a_value_that_a_template_lacks_is_an_error():
+    with pytest.raises(UndefinedError, match="title"):
+        render("dask_hpc.report", "report.html")
 
 
 def test_write_report_writes_the_page(tmp_path):

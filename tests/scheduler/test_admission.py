@@ -26,6 +26,9 @@ from tasks import inc, slow_inc
 
 import dask_hpc
 
+#: Far more than workers are given at once.
+ROOTS = 2000
+
 
 def add(value, other):
     return value + other
@@ -47,13 +50,13 @@ async def test_roots_stay_within_the_bound_of_one_thread(c, s, a, b, shape):
         await started(s, job, 2)
         peak = InFlight(s)
         if shape == "free":
-            futures = c.map(inc, range(5000), pure=False)
+            futures = c.map(inc, range(ROOTS), pure=False)
         else:
             shared = c.submit(inc, 0, pure=False)
-            futures = c.map(add, range(5000), other=shared, pure=False)
-        await until(lambda: record(s, job).held > 4000, "held")
+            futures = c.map(add, range(ROOTS), other=shared, pure=False)
+        await until(lambda: record(s, job).held > ROOTS - 1000, "held")
         total = c.submit(sum, futures, pure=False)
-        assert await total == sum(range(1, 5001))
+        assert await total == sum(range(1, ROOTS + 1))
     assert peak.peak == 2
     s.remove_plugin("in-flight")
     await job.wait(10)
@@ -67,8 +70,8 @@ async def test_roots_stay_within_the_bound_of_four_threads(c, s, a, b):
     async with rt.job("main", nodes=2) as job:
         await started(s, job, 2)
         peak = InFlight(s)
-        futures = c.map(inc, range(5000), pure=False)
-        assert await c.submit(sum, futures, pure=False) == sum(range(1, 5001))
+        futures = c.map(inc, range(ROOTS), pure=False)
+        assert await c.submit(sum, futures, pure=False) == sum(range(1, ROOTS + 1))
     assert peak.peak == stock == 5
     s.remove_plugin("in-flight")
     await job.wait(10)

@@ -22,8 +22,9 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 from tornado.ioloop import IOLoop
 
 import dask_hpc
+from dask_hpc.scheduler.dashboard import page
 from dask_hpc.scheduler.dashboard import pages as panels
-from dask_hpc.scheduler.dashboard.chart import MAX_ROWS, picture
+from dask_hpc.scheduler.dashboard.chart import MAX_ROWS, chart
 from dask_hpc.scheduler.rpc import service
 
 pytest.importorskip("bokeh")
@@ -31,10 +32,14 @@ pytest.importorskip("bokeh")
 from bokeh.client import pull_session
 from bokeh.models import ColumnDataSource
 from bokeh.models.text import PlainText
+from bokeh.models.widgets import Div
 from distributed.dashboard import core
 from distributed.dashboard import scheduler as pages
 
+from dask_hpc.scheduler.dashboard import decisions as decisions_page
 from dask_hpc.scheduler.dashboard import documents as panel_documents
+from dask_hpc.scheduler.dashboard.decisions import DecisionsPanel
+from dask_hpc.scheduler.dashboard.jobs import JobsPanel
 
 PATHS = ("/individual-hpc-jobs", "/individual-hpc-decisions")
 EVIL = "<script>alert('x')</script>"
@@ -240,7 +245,7 @@ async def test_they_look_seldom_and_only_while_somebody_looks_at_them(c, s, a):
     await dask_hpc.install(c)
     looks = []
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (panel_documents.JobsPanel, panel_documents.DecisionsPanel):
+        for kind in (JobsPanel, DecisionsPanel):
             patch.setattr(kind, "show", lambda self, service: looks.append(service))
         for path in PATHS:
             looks.clear()
@@ -278,7 +283,7 @@ async def test_a_panel_that_fails_says_so_once_and_stops(c, s, a):
         raise ZeroDivisionError
 
     with pytest.MonkeyPatch.context() as patch, captured_logger(panel_documents.logger) as log:
-        patch.setattr(panel_documents.JobsPanel, "show", fail)
+        patch.setattr(JobsPanel, "show", fail)
         assert await code_of(s, PATHS[0]) == 200
         (doc,) = documents(s, PATHS[0])
         assert doc.session_callbacks == []
@@ -286,7 +291,7 @@ async def test_a_panel_that_fails_says_so_once_and_stops(c, s, a):
 
 
 def test_the_heading_tells_of_a_policy_that_fails_and_of_jobs_that_are_not_drawn():
-    panel = panel_documents.JobsPanel(10.0, dark=False)
+    panel = JobsPanel(10.0, dark=False)
     summary = {"jobs_running": 13, "jobs_pending": 2, "idle_nodes": None, "pool_nodes": 1}
     panel._set_title({**summary, "policy": {"policy": "easy"}, "policy_failure": "ZeroDivisionError"}, 3)
     assert panel.root.title.text == (
@@ -294,14 +299,56 @@ def test_the_heading_tells_of_a_policy_that_fails_and_of_jobs_that_are_not_drawn
     )
 
 
+class CountPanel:
+    """A page of another package: how many nodes there are."""
+
+    title = "Nodes"
+
+    def __init__(self, minutes, dark):
+        self.root = Div(text="")
+
+    def show(self, watched):
+        self.root.text = f"{watched.summary()['pool_nodes']} nodes"
+
+    def gone(self):
+        self.root.text = "gone"
+
+
+@live(1, scheduler_kwargs=DASHBOARD)
+async def test_a_page_is_one_registration(c, s, a):
+    more = page.Page(path="/individual-hpc-count", title="HPC Count", panel=CountPanel)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "_pages", dict(page._pages))
+        page.register(more)
+        page.register(more)
+        page.register(page.Page(path="/individual-hpc-broken", title="HPC Broken", panel="nowhere:Panel"))
+        for wrong, said in (
+            ("x", "register takes a Page"),
+            (page.Page(path="/count", title="Count", panel=CountPanel), "must begin with /individual-"),
+            (page.Page(path=more.path, title="Other", panel=CountPanel), "choose another path"),
+        ):
+            with pytest.raises((TypeError, ValueError), match=said):
+                page.register(wrong)
+        rt = await dask_hpc.install(c)
+    assert (await rt.status())["panels"] == [*PATHS, more.path, "/individual-hpc-broken"]
+    assert {"HPC Count", "HPC Broken"} <= {entry["name"] for entry in panels._menu(s)}
+    async with Browser(s, more.path) as browser:
+        assert browser.root.text == "1 nodes"
+    # what cannot be loaded takes nothing else with it
+    assert await code_of(s, "/individual-hpc-broken") == 500
+    assert await code_of(s, PATHS[0]) == 200
+    await rt.uninstall()
+    assert await code_of(s, more.path) == 404
+
+
 @live(1, scheduler_kwargs=DASHBOARD)
 async def test_decisions_are_plain_text_without_the_package_of_the_panel(c, s, a):
     rt = await dask_hpc.install(c)
     async with rt.job(EVIL, nodes=1) as job:
         await started(s, job)
-        panel = panel_documents.DecisionsPanel(10.0, dark=False)
+        panel = DecisionsPanel(10.0, dark=False)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(panel_documents, "html", lambda *arguments: None)
+            patch.setattr(decisions_page, "html", lambda *arguments: None)
             panel.show(service.of(s).status)
     assert panel.root.text.startswith("<pre>&lt;script&gt;")
     assert "start" in panel.root.text
@@ -311,8 +358,8 @@ async def test_decisions_are_plain_text_without_the_package_of_the_panel(c, s, a
 async def test_the_page_is_dark_when_asked_for(c, s, a):
     await dask_hpc.install(c)
     for path in PATHS:
-        assert panel_documents._DARK_PAGE not in await get(s, path)
-        assert panel_documents._DARK_PAGE in await get(s, f"{path}?theme=dark")
+        assert panel_documents.DARK_PAGE not in await get(s, path)
+        assert panel_documents.DARK_PAGE in await get(s, f"{path}?theme=dark")
     async with Browser(s, PATHS[0], theme="dark", minutes="1") as jobs:
         assert jobs.root.x_range.start == -60
         assert jobs.received().x_range.start == -60
@@ -363,7 +410,8 @@ def _broken_menu(patch):
 
 
 def _fails_halfway(patch):
-    patch.setattr(panels, "PANELS", {**panels.PANELS, "/individual-hpc-more": "HPC More"})
+    made = panel_documents.applications
+    patch.setattr(panel_documents, "applications", lambda rows, watched: made(rows[:1], watched))
 
 
 def _not_served(patch):
@@ -381,7 +429,7 @@ def _not_served(patch):
         (_no_menu, "template_variables is missing"),
         (_other_menu, "menu of the dashboard is not as expected"),
         (_broken_menu, "no menu today"),
-        (_fails_halfway, "does not list /individual-hpc-more"),
+        (_fails_halfway, "does not list /individual-hpc-decisions"),
         (_not_served, "served enough"),
     ],
 )
@@ -486,7 +534,7 @@ def job(id="heat-1", submit_s=10.0, start_s=20.0, end_s=None, sizes=((20.0, 2),)
 
 def drawn(active, ended=(), now_s=60.0):
     """Stretches by job: ``(left, right, nodes)``."""
-    columns = picture(active, ended, now_s, 100.0).columns
+    columns = chart(active, ended, now_s, 100.0).columns
     found = {}
     bars = zip(*(columns[name] for name in ("job", "left", "right", "nodes")), strict=True)
     for name, left, right, nodes in bars:
@@ -521,7 +569,7 @@ def test_a_job_that_was_withdrawn_before_it_was_queued_is_left_out():
 def test_more_jobs_than_fit_are_counted_active_ones_first():
     active = [job(f"j-{i}") for i in range(3, MAX_ROWS + 2)]
     ended = [job(f"j-{i}", end_s=50.0 - i, sizes=((20.0, 1), (50.0 - i, 0))) for i in (1, 2)]
-    found = picture(active, ended, 60.0, 100.0)
+    found = chart(active, ended, 60.0, 100.0)
     assert found.hidden == 1
     assert len(found.labels) == MAX_ROWS
     assert found.labels[0] == "C j"
@@ -542,7 +590,7 @@ def test_more_jobs_than_fit_are_counted_active_ones_first():
     )
 )
 def test_whatever_is_drawn_is_inside_of_the_chart(jobs):
-    found = picture(jobs, jobs, 60.0, 100.0)
+    found = chart(jobs, jobs, 60.0, 100.0)
     columns = found.columns
     assert {len(column) for column in columns.values()} == {len(columns["left"])}
     rows = len(found.labels)

@@ -186,7 +186,7 @@ async def test_wrong_updates_are_refused_as_a_whole(c, s, *workers, tmp_path):
         ({"policy": str(file)}, "policy.yaml"),
         ({"policy": "fcfs", "tick_s": 0}, "tick"),
         ({"tick_s": "3 W"}, "tick"),
-        ({"lock": "everything"}, "'job' or 'system'"),
+        ({"lock": "everything"}, "one of job, system"),
         ({"lock": "system", "no_such": 1}, "no_such"),
         ({"shrink_deadline_s": "-5 s"}, "shrink-deadline"),
         ({"policy": {"policy": "fcfs", "no_such": 2}}, "no_such"),

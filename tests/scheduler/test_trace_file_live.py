@@ -75,5 +75,5 @@ async def test_a_configured_path_that_cannot_be_written_costs_the_file_and_nothi
 
 @pytest.mark.parametrize("value", ["", 5])
 def test_a_path_that_is_none_is_refused(value):
-    with pytest.raises(ValueError, match=r"hpc\.trace\.path is .* allowed: a path, or null"):
+    with pytest.raises(ValueError, match=r"hpc\.trace\.path is .* allowed: a path, or none"):
         dask_hpc.config.settings({"trace": {"path": value}})

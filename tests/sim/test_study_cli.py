@@ -106,17 +106,17 @@ def test_a_run_that_fails_has_a_line_and_exit_code_1(study: Path) -> None:
 
 
 def test_progress_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_hpc.cli.study import _progress
+    from dask_hpc.terminal import progress_bar
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    with _progress("esp") as show:
+    with progress_bar("esp") as show:
         assert show is None
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
-    with _progress("esp") as show:
+    with progress_bar("esp") as show:
         assert show is not None
         for done in range(1, 31):
             show(done, 30)

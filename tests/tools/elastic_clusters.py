@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import pytest
 from distributed import Client, Status
 from elastic_work import Gate, Tally, make, through, until
 
 import dask_hpc
+from dask_hpc.deploy import scaling
 
 #: Workers keep the status that a test gives them.
 _CONFIG = {"distributed.worker.memory.pause": False, "distributed.scheduler.worker-ttl": None}
@@ -69,9 +71,17 @@ class Shrinkable:
 
 
 @asynccontextmanager
-async def shrinkable(workers: int = 4, **options: Any) -> AsyncIterator[Shrinkable]:
-    """A cluster of ours with workers of one thread in this process; `options` are those of the class."""
-    with tempfile.TemporaryDirectory(prefix="elastic-") as folder, dask.config.set(_CONFIG):
+async def shrinkable(workers: int = 4, again_s: float = 0.5, **options: Any) -> AsyncIterator[Shrinkable]:
+    """A cluster of ours with workers of one thread in this process; `options` are those of the class.
+
+    Nodes that could not be released are left alone for `again_s` seconds.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="elastic-") as folder,
+        dask.config.set(_CONFIG),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(scaling, "_AGAIN_S", again_s)
         async with (
             dask_hpc.LocalCluster(
                 n_workers=workers,

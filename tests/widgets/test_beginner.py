@@ -1,4 +1,4 @@
-"""From pip to a running panel in three cells: those of the README, in an environment of their own."""
+"""From pip to a running panel in three cells: those of the text, in an environment of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parents[2]
-SECTION = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## In Jupyter\n")[1].split("\n## ")[0]
+TEXT = (ROOT / "widgets" / "README.md").read_text(encoding="utf-8")
+SECTION = TEXT.split("\n## In Jupyter\n")[1].split("\n## ")[0]
 CELLS = re.findall(r"```py\n(.*?)```", SECTION, re.DOTALL)
 WIDGET = "application/vnd.jupyter.widget-view+json"
 

@@ -13,13 +13,13 @@ from html import unescape
 import ipywidgets
 import pytest
 from ipywidgets.widgets.widget import _instances
+from markupsafe import escape
 
 import dask_hpc
 from dask_hpc.errors import InstallError
 from dask_hpc.sim import Result, results, simulate
 from dask_hpc.sim.workloads.sources import READERS
 from dask_hpc_policies import registry
-from dask_hpc_widgets.base.markup import escape
 from dask_hpc_widgets.explore import exploration
 from dask_hpc_widgets.explorer import Explorer
 from dask_hpc_widgets.forms.fields import below

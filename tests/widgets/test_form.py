@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipywidgets
 import pytest
+from markupsafe import escape
 
 from dask_hpc_policies import registry
 from dask_hpc_policies.params import Bool, Int, ParameterError, Parameters
-from dask_hpc_widgets.base.markup import escape
 from dask_hpc_widgets.forms.fields import PolicyForm, _control
 from dask_hpc_widgets.forms.model import PolicyModel
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,7 +130,7 @@ def test_simulate_names_the_policy_and_the_kind_of_an_error(rt, panel, monkeypat
     panel.tuning.form.policy.value = "easy"
     monkeypatch.setattr(registry, "create", lambda spec, **more: Raises() if spec else found(spec))
     panel.tuning.simulate.click()
-    assert "not simulated with easy: KeyError: &#x27;boom&#x27;" in panel.tuning.says.value
+    assert "not simulated with easy: KeyError: &#39;boom&#39;" in panel.tuning.says.value
 
 
 def test_what_plain_work_uses_is_said_to_be_left_out(rt, panel):
@@ -156,6 +157,23 @@ def test_a_view_that_gives_no_text_says_so_and_the_next_ones_are_shown(rt, monke
         views.register("x")  # type: ignore[arg-type]
 
 
+def test_a_view_without_its_section_is_not_offered_and_comes_when_that_does(rt, monkeypatch):
+    monkeypatch.setattr(views, "_views", dict(views._views))
+    views.register(View(name="watts", title="Watts", section="power", html=lambda one: one.section("power")))
+    panel = rt.panel()
+    panel.ticks["watts"].value = True
+    assert panel.ticks["watts"].layout.display == "none"
+    assert panel.bodies["watts"].value == ""
+    assert "Watts" not in panel.html()
+    more = {"power": "<b>42 W</b>", "section_failures": {"Meter": "OSError: broken"}}
+    panel._show(replace(panel.picture, status={**panel.picture.status, **more}))
+    assert panel.ticks["watts"].layout.display is None
+    assert "<h3>Watts</h3><b>42 W</b>" in panel.bodies["watts"].value, "markup of its own"
+    assert "Watts" in panel.html()
+    assert "Meter cannot tell its state: OSError: broken" in panel.head.value
+    panel.close()
+
+
 FCFS = {"policy": "fcfs", "params": {}}
 
 
@@ -167,7 +185,7 @@ def test_a_file_is_replaced_only_when_that_was_ticked(tmp_path):
     assert yaml.safe_load(file.read_text())["policy"] == "fcfs"
     file.write_text("mine: 1\n")
     form.save.click()
-    assert "is there already: tick &#x27;Replace the file&#x27;" in form.about.value
+    assert "is there already: tick &#39;Replace the file&#39;" in form.about.value
     assert file.read_text() == "mine: 1\n"
     form.replace.value = True
     form.save.click()

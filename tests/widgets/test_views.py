@@ -206,6 +206,34 @@ def test_a_view_is_one_registration(monkeypatch):
         views.named("nothing")
 
 
+def test_a_view_is_there_when_its_section_is():
+    def drawn(one):
+        return f"{one.section('power')['w']} W"
+
+    power = View(name="power", title="Power", section="power", html=drawn)
+    assert not power.is_in(picture())
+    assert power.is_in(picture(power={"w": 7}))
+    assert power.body(picture(power={"w": 7})) == "7 W"
+    assert View(name="mine", title="Mine", html=lambda one: "").is_in(picture())
+    assert [view.name for view in views.registered() if not view.is_in(picture())] == []
+
+
+def test_what_is_no_markup_is_text():
+    html = markup.table(
+        (("<b>", False),),
+        [
+            [
+                markup.strong("<i>"),
+            ],
+            ["<u>\x00"],
+        ],
+        "'\"",
+    )
+    assert text(html) == "<b> <i> <u>\ufffd"
+    assert "&lt;u&gt;" in html
+    assert text(markup.part("<p>", markup.element("p", "<p>"))) == "<p> <p>"
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [(None, "n/a"), (0.0, "0 s"), (9.9, "9 s"), (14.9, "10 s"), (59.9, "55 s"), (60.0, "1 min"),

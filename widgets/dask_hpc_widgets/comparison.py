@@ -12,7 +12,7 @@ from typing import Any
 from dask_hpc.sim.run import Result
 from dask_hpc_policies.metrics import JobRun
 from dask_hpc_widgets.base import markup
-from dask_hpc_widgets.base.markup import escape
+from dask_hpc_widgets.base.markup import Column, Markup
 
 #: Changes below this share of the first run's value are none.
 _SAME = 0.005
@@ -50,17 +50,17 @@ _METRICS = (
 )
 
 
-def metrics(runs: Mapping[str, Result]) -> str:
+def metrics(runs: Mapping[str, Result]) -> Markup:
     """A table with a row a metric and a column a run, by title.
 
     Each column but the first says how it differs from the first.
     """
     titles = list(runs)
     found = [result.metrics(jobs=False) for result in runs.values()]
-    columns: list[markup.Column] = [("Metric", False), *((title, True) for title in titles)]
+    columns: list[Column] = [("Metric", False), *((title, True) for title in titles)]
     rows = [
         [
-            escape(one.label),
+            one.label,
             *(_cell(one, found[0].get(one.key), column.get(one.key), column is found[0]) for column in found),
         ]
         for one in _METRICS
@@ -72,12 +72,10 @@ def metrics(runs: Mapping[str, Result]) -> str:
 def _cell(one: _Metric, first: float | None, value: float | None, is_first: bool) -> str:
     if value is None:
         return "n/a"
-    text = escape(one.text(value))
-    return (
-        text
-        if is_first or first is None
-        else f"{text} <span>({escape(_difference(one, first, value))})</span>"
-    )
+    text = one.text(value)
+    if is_first or first is None:
+        return text
+    return Markup("{} {}").format(text, markup.element("span", f"({_difference(one, first, value)})"))
 
 
 def _difference(one: _Metric, first: float, value: float) -> str:
@@ -91,7 +89,7 @@ def _difference(one: _Metric, first: float, value: float) -> str:
     return f"{100 * (value - first) / first:+.1f} %, {word}" if first else word
 
 
-def jobs(runs: Mapping[str, Result], about: Mapping[str, str]) -> str:
+def jobs(runs: Mapping[str, Result], about: Mapping[str, str]) -> Markup:
     """A table with a row a job: when it ends in each run.
 
     That is counted from the moment the run went on from, or else from the first submission.
@@ -102,7 +100,7 @@ def jobs(runs: Mapping[str, Result], about: Mapping[str, str]) -> str:
         What else is said of a job, by id: text.
     """
     titles = list(runs)
-    columns: list[markup.Column] = [
+    columns: list[Column] = [
         ("Job", False),
         *((f"Ends, {title}", True) for title in titles),
         *([("Known from", False)] if about else []),
@@ -113,7 +111,7 @@ def jobs(runs: Mapping[str, Result], about: Mapping[str, str]) -> str:
     for id in ids[:_MAX_JOBS]:
         first = ends[0][id]
         cells = [_end(first, one.get(id), one is ends[0]) for one in ends]
-        rows.append([_named(first[0]), *cells, *([escape(about.get(id, ""))] if about else [])])
+        rows.append([markup.named(first[0].name, id), *cells, *([about.get(id, "")] if about else [])])
     hidden = len(ids) - len(rows)
     more = markup.soft(f"{hidden} more jobs are not shown.") if hidden else ""
     return markup.table(columns, rows, f"When jobs end with {', '.join(titles)}") + more
@@ -127,22 +125,17 @@ def _ends(result: Result) -> dict[str, tuple[JobRun, float]]:
     return {run.id: (run, began_s) for run in result.runs}
 
 
-def _named(run: JobRun) -> str:
-    name = run.name if run.name and run.name != run.id else ""
-    return f"<strong>{escape(name or run.id)}</strong>" + (f" {escape(run.id)}" if name else "")
-
-
 def _end(first: tuple[JobRun, float], here: tuple[JobRun, float] | None, is_first: bool) -> str:
     if here is None or here[0].end_s is None:
         return "never"
     left_s = here[0].end_s - here[1]
     text = f"in {markup.seconds(left_s)}"
     if is_first or first[0].end_s is None:
-        return escape(text)
+        return text
     later_s = left_s - (first[0].end_s - first[1])
     if abs(later_s) <= _SAME * max(left_s, 1e-9):
-        return escape(f"{text} (same)")
-    return escape(f"{text} ({markup.seconds(abs(later_s))} {'later' if later_s > 0 else 'sooner'})")
+        return f"{text} (same)"
+    return f"{text} ({markup.seconds(abs(later_s))} {'later' if later_s > 0 else 'sooner'})"
 
 
 def any_note(results: Sequence[Result]) -> list[str]:

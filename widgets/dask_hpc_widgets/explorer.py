@@ -15,9 +15,8 @@ import ipywidgets as widgets
 from dask_hpc.errors import DaskHPCError
 from dask_hpc_widgets.base import background, markup
 from dask_hpc_widgets.base.background import Progress
-from dask_hpc_widgets.base.markup import escape
 from dask_hpc_widgets.explore import exploration
-from dask_hpc_widgets.explore.exploration import Outcome, Plan
+from dask_hpc_widgets.explore.exploration import Explored, Plan
 from dask_hpc_widgets.forms.fields import LABELLED, below, row
 from dask_hpc_widgets.forms.policies import PoliciesForm
 from dask_hpc_widgets.forms.workload import WorkloadForm
@@ -91,16 +90,16 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         self.saved = widgets.HTML(layout=_FULL)
         end = _button("Close explorer", "Take the explorer off the page")
         self._plan: Plan | None = None
-        self._outcome: Outcome | None = None
+        self._outcome: Explored | None = None
         #: The work that is under way; what others come to is not wanted any more.
         self._turn: object | None = None
         self._work: background.Work | None = None
         super().__init__(
             [
                 widgets.HTML(markup.style()),
-                widgets.HTML(markup.part("<h3>Workload and machine</h3>")),
+                widgets.HTML(_heading("Workload and machine")),
                 self.workload.box,
-                widgets.HTML(markup.part("<h3>Policies</h3>")),
+                widgets.HTML(_heading("Policies")),
                 self.policies.box,
                 widgets.HBox([self.run, self.look, self.why], layout=_WRAP),
                 self.says,
@@ -129,7 +128,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         except ValueError:
             chosen = markup.alert(self._wrong())
         outcome = markup.soft("Nothing has been run.") if self._outcome is None else self._outcome.html
-        return markup.page("<h3>Workload and policies</h3>", chosen, self._stale(), outcome)
+        return markup.page(markup.element("h3", "Workload and policies"), chosen, self._stale(), outcome)
 
     def close(self) -> None:
         """End what is under way and take every widget out of the kernel and the page."""
@@ -300,7 +299,11 @@ def _reason(error: Exception) -> str:
 
 def _status(text: str) -> str:
     """A sentence that is read out when it appears."""
-    return markup.part(f'<p role="status">{escape(text)}</p>')
+    return markup.part(markup.status(text))
+
+
+def _heading(text: str) -> str:
+    return markup.part(markup.element("h3", text))
 
 
 def _set(widget: Any, text: str) -> None:

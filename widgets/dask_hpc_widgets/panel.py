@@ -15,7 +15,7 @@ from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import views
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.link import Link
-from dask_hpc_widgets.base.markup import escape
+from dask_hpc_widgets.base.markup import Markup, element
 from dask_hpc_widgets.forms.fields import below
 from dask_hpc_widgets.forms.model import PolicyModel, title
 from dask_hpc_widgets.forms.settings_model import SettingsModel
@@ -77,9 +77,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 self.head,
                 ticks,
                 *self.bodies.values(),
-                widgets.HTML(markup.part("<h3>Policy</h3>")),
+                widgets.HTML(markup.part(element("h3", "Policy"))),
                 self.tuning.box,
-                widgets.HTML(markup.part("<h3>Settings</h3>")),
+                widgets.HTML(markup.part(element("h3", "Settings"))),
                 self.settings.box,
                 self.end,
             ],
@@ -95,11 +95,10 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def html(self) -> str:
         """The static twin: everything that the panel shows, and every view, without widgets."""
         parts = [
-            f"<details open><summary>{escape(one.title)}</summary>{_body(one, self.picture)}</details>"
-            for one in self._views
+            markup.folded(one.title, one.body(self.picture)) for one in self._views if one.is_in(self.picture)
         ]
-        settings = f"<details><summary>Settings</summary>{self.settings.summary()}</details>"
-        return markup.page(self._head(), *parts, "<h3>Policy</h3>", self.tuning.summary(), settings)
+        settings = markup.folded("Settings", self.settings.summary())
+        return markup.page(self._head(), *parts, element("h3", "Policy"), self.tuning.summary(), settings)
 
     def close(self) -> None:
         """End the updates and take every widget of the panel out of the kernel and the page."""
@@ -146,31 +145,28 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             return
         _set(self.head, markup.part(self._head()))
         for one in self._views:
-            shown = self.ticks[one.name].value
-            text = markup.part(f"<h3>{escape(one.title)}</h3>", _body(one, self.picture)) if shown else ""
+            tick, there = self.ticks[one.name], one.is_in(self.picture)
+            tick.layout.display = None if there else "none"
+            shown = there and tick.value
+            text = markup.part(element("h3", one.title), one.body(self.picture)) if shown else ""
             _set(self.bodies[one.name], text)
 
-    def _head(self) -> str:
+    def _head(self) -> Markup:
         status = self.picture.status
         pool = status["pool_nodes"]
         sentence = (
             f"{counted(pool)}; {counted(status['jobs_running'], 'job')} running, "
             f"{status['jobs_pending']} waiting; decides: "
         )
-        pieces = [f"<p>{escape(sentence)}<strong>{escape(title(status['policy']))}</strong>.</p>"]
-        errors = (self.trouble, status.get("policy_failure"), status.get("policy_dropped"))
-        return "".join([*pieces, *(markup.alert(error) for error in errors if error)])
-
-
-def _body(view: View, picture: Picture) -> str:
-    """What a view shows; a view that fails says so and leaves the others alone."""
-    try:
-        found = view.html(picture)
-        if not isinstance(found, str):
-            raise TypeError(f"its function gave {type(found).__name__}, not text")
-        return found
-    except Exception as error:
-        return markup.alert(f"the view {view.name} failed: {type(error).__name__}: {error}")
+        told = element("p", sentence, markup.strong(title(status["policy"])), ".")
+        sections = status.get("section_failures", {})
+        errors = (
+            self.trouble,
+            status.get("policy_failure"),
+            status.get("policy_dropped"),
+            *(f"{part} cannot tell its state: {error}" for part, error in sections.items()),
+        )
+        return Markup().join([told, *(markup.alert(error) for error in errors if error)])
 
 
 def _tick(view: View) -> Any:

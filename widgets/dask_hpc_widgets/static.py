@@ -12,7 +12,7 @@ from typing import Any
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import views
 from dask_hpc_widgets.base import markup
-from dask_hpc_widgets.base.markup import escape
+from dask_hpc_widgets.base.markup import Markup, element, strong
 from dask_hpc_widgets.views import Picture, decisions, jobs
 
 Rows = Sequence[Mapping[str, Any]]
@@ -29,8 +29,8 @@ def jobs_html(rows: Rows, now_s: float | None) -> str:
 def decisions_html(rows: Rows, now_s: float | None) -> str:
     """Rows as `Runtime.decisions` gives them, the latest of them, newest first."""
     hidden = len(rows) - decisions.MAX_ROWS
-    more = markup.soft(f"{counted(hidden, 'earlier decision')} not shown.") if hidden > 0 else ""
-    return markup.page(_decisions(rows, now_s), more)
+    more = f"{counted(hidden, 'earlier decision')} not shown." if hidden > 0 else ""
+    return markup.page(_decisions(rows, now_s), _soft(more))
 
 
 def policies_html(rows: Rows, now_s: float | None = None) -> str:
@@ -38,9 +38,9 @@ def policies_html(rows: Rows, now_s: float | None = None) -> str:
     columns = (("Policy", False), ("What it does", False), ("Parameters", False))
     cells = (
         (
-            f"<strong>{escape(row['name'])}</strong>",
-            escape(row.get("summary") or ""),
-            escape(", ".join(one["name"] for one in row.get("parameters", ())) or "none"),
+            strong(row["name"]),
+            row.get("summary") or "",
+            ", ".join(one["name"] for one in row.get("parameters", ())) or "none",
         )
         for row in rows
     )
@@ -48,7 +48,7 @@ def policies_html(rows: Rows, now_s: float | None = None) -> str:
 
 
 def runtime_html(address: str, known: Mapping[str, Any], notice: str = "") -> str:
-    """A runtime: its policy, jobs, nodes and latest decisions.
+    """A runtime: its policy, jobs, nodes and latest decisions, and what its other parts have to show.
 
     Parameters
     ----------
@@ -57,14 +57,18 @@ def runtime_html(address: str, known: Mapping[str, Any], notice: str = "") -> st
     notice
         Why that may be old or missing.
     """
-    title = f"<p><strong>Runtime</strong> of {escape(address)}</p>"
+    title = element("p", strong("Runtime"), f" of {address}")
     if "status" not in known:
         return markup.page(title, _soft(notice))
     status, rows = known["status"], known.get("jobs", ())
+    picture = Picture(status=status, jobs=rows)
     parts = [*_policy(status), _jobs(rows, status["now_s"])]
-    parts += ["<h3>Nodes</h3>", views.nodes.html(Picture(status=status, jobs=rows))]
+    parts += [element("h3", "Nodes"), views.nodes.html(picture)]
+    for view in views.registered():
+        if view.section in status.get("sections", ()):
+            parts += [element("h3", view.title), view.body(picture)]
     if latest := known.get("decisions", ())[-_LATEST:]:
-        parts += ["<h3>Latest decisions</h3>", _decisions(latest, status["now_s"])]
+        parts += [element("h3", "Latest decisions"), _decisions(latest, status["now_s"])]
     return markup.page(title, _soft(notice), *parts)
 
 
@@ -74,7 +78,7 @@ def cluster_html(known: Mapping[str, Any], notice: str = "") -> str:
         return markup.page(_soft(notice))
     status = known["status"]
     idle = "" if status["idle_nodes"] is None else f", {status['idle_nodes']} idle"
-    nodes = f"<p>Nodes: {status['pool_nodes']}{idle}</p>"
+    nodes = element("p", f"Nodes: {status['pool_nodes']}{idle}")
     return markup.page(_soft(notice), *_policy(status), nodes, _jobs(known["jobs"], status["now_s"]))
 
 
@@ -85,27 +89,28 @@ def job_html(row: Mapping[str, Any], now_s: float | None, notice: str = "") -> s
 
 def declared_html(title: str, fields: Mapping[str, Any], notice: str = "") -> str:
     """A job of which only what was asked for is known."""
-    rows = [(escape(name), escape(value)) for name, value in fields.items()]
-    table = markup.table((("Asked for", False), ("Value", False)), rows, "What was asked for") if rows else ""
-    return markup.page(f"<p><strong>Job</strong> {escape(title)}</p>", _soft(notice), table)
+    columns = (("Asked for", False), ("Value", False))
+    rows = [(name, str(value)) for name, value in fields.items()]
+    table = markup.table(columns, rows, "What was asked for") if rows else ""
+    return markup.page(element("p", strong("Job"), f" {title}"), _soft(notice), table)
 
 
-def _policy(status: Mapping[str, Any]) -> list[str]:
+def _policy(status: Mapping[str, Any]) -> list[Markup]:
     policy = status["policy"]
     values = ", ".join(f"{name} {value}" for name, value in policy.get("params", {}).items())
-    lines = [f"<p>Policy: <strong>{escape(policy['policy'])}</strong> {escape(values)}</p>"]
+    lines = [element("p", "Policy: ", strong(policy["policy"]), f" {values}")]
     if status["policy_failure"]:
         lines.append(markup.alert(f"the policy fails: {status['policy_failure']}"))
-    lines.append(f"<p>Jobs: {status['jobs_running']} running, {status['jobs_pending']} waiting</p>")
+    lines.append(element("p", f"Jobs: {status['jobs_running']} running, {status['jobs_pending']} waiting"))
     return lines
 
 
-def _jobs(rows: Rows, now_s: float | None) -> str:
+def _jobs(rows: Rows, now_s: float | None) -> Markup:
     now_s = _latest(("submit_s", "start_s", "end_s"), rows, now_s)
     return jobs.html(Picture(status={"now_s": now_s}, jobs=rows))
 
 
-def _decisions(rows: Rows, now_s: float | None) -> str:
+def _decisions(rows: Rows, now_s: float | None) -> Markup:
     return decisions.html(Picture(status={"now_s": _latest(("t_s",), rows, now_s)}, decisions=rows))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.processes import Process, ProcessError
 from dask_hpc.scheduler.tables.state import State
+from dask_hpc_policies.codec import encode
 
 logger = logging.getLogger(__name__)
 
@@ -91,9 +92,10 @@ class Answers:
         finally:
             del self._tasks[who]
 
-    def section(self) -> tuple[str, Any]:
+    def section(self) -> Mapping[str, Any]:
         """The answers that hold, by who asked."""
-        return SECTION, dict(self._answers)
+        found = {who: encode(answer) for who, answer in self._answers.items()}
+        return {SECTION: found} if found else {}
 
     def unwrap(self) -> None:
         """End all processes."""

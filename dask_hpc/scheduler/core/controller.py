@@ -17,8 +17,19 @@ from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.trace.records import Pass, Result
 from dask_hpc_policies import registry
-from dask_hpc_policies.decision import RESIZES, Action, Decision, Hold, Outcome, Reason, ReasonCode
-from dask_hpc_policies.model import Trigger
+from dask_hpc_policies.combine.arbitrate import arbitrate
+from dask_hpc_policies.decision import (
+    RESIZES,
+    Action,
+    Decision,
+    Hold,
+    Outcome,
+    Reason,
+    ReasonCode,
+    Start,
+    Suppressed,
+)
+from dask_hpc_policies.model import ClusterSnapshot, Trigger
 from dask_hpc_policies.protocol import Policy, encode_state
 
 logger = logging.getLogger(__name__)
@@ -129,15 +140,19 @@ class Controller:
         if not acts and decision == self._last and self._memory == before:
             return  # nothing new: a quiet cluster writes no trace
         self._last = decision
+        decide_s = stopwatch_s() - began_s
+        allowed = self._arbitrated(view, decision)
         state.record(
             Pass(
                 policy=self._spec,
                 state=memory,
                 snapshot=view,
                 decision=decision,
-                decide_s=stopwatch_s() - began_s,
+                decide_s=decide_s,
+                arbitrated=None if allowed == decision else allowed,
             )
         )
+        decision = allowed
         for suppressed in decision.suppressed:
             self._log(view.now_s, trigger, suppressed.action, suppressed.reason, "suppressed")
         for action in decision.actions:
@@ -147,6 +162,19 @@ class Controller:
                     job.reason = action.reason.text
                 self._log(view.now_s, trigger, action, action.reason, "held")
         self.act([a for a in decision.actions if not isinstance(a, Hold)], trigger)
+
+    def _arbitrated(self, view: ClusterSnapshot, decision: Decision) -> Decision:
+        """What the guards of the parts let through; nothing when one of them fails."""
+        try:
+            return arbitrate(view, decision, self._parts.guards())
+        except Exception as error:
+            logger.exception("A guard failed; allotments stay as they are")
+            why = Reason(ReasonCode.GUARD_FAILED, f"a guard failed: {type(error).__name__}: {error}")
+            acts = [action for action in decision.actions if not isinstance(action, Hold)]
+            lost = [Suppressed(action=action, reason=why) for action in acts]
+            holds = [Hold(job=action.job, reason=why) for action in acts if isinstance(action, Start)]
+            kept = [action for action in decision.actions if isinstance(action, Hold)]
+            return Decision(actions=(*kept, *holds), suppressed=(*decision.suppressed, *lost))
 
     def _back(self) -> None:
         """Decide by the last policy that was able to, unless that is the present one."""
@@ -192,9 +220,9 @@ class Controller:
         """Carry out one action that was asked for.
 
         Returns the outcome when it is known; without `wait` at once, and then ``result`` may be
-        ``under way``.
+        ``under way``. What a guard does not let through is refused as a whole.
         """
-        accepted, refused = self.act([action], "request")
+        accepted, refused = self._requested(action)
         if accepted and (wait or self.rounds.outcomes.known(accepted[0][1])):
             outcome = await self.rounds.outcomes.wait(accepted[0][1])
         elif accepted:
@@ -203,6 +231,16 @@ class Controller:
         else:
             outcome = refused[0]
         return {"result": outcome.result, "reason": outcome.reason.text, **_flat(outcome)}
+
+    def _requested(self, action: Action) -> tuple[list[tuple[Action, int]], list[Outcome]]:
+        allowed = Decision(actions=(action,), whole=True)
+        if self._parts.guards():
+            allowed = self._arbitrated(self.state.snapshot("request"), allowed)
+        if allowed.actions == (action,):
+            return self.act([action], "request")
+        outcome = Outcome(action=action, result="refused", reason=allowed.suppressed[-1].reason)
+        self.report(outcome, "request")
+        return [], [outcome]
 
     def _accepted(self, action: Action, trigger: Trigger) -> None:
         self._log(self.state.now_s(), trigger, action, action.reason, "under way")

@@ -20,6 +20,7 @@ from tornado.ioloop import PeriodicCallback
 from dask_hpc.clock import Clock
 from dask_hpc.config import Settings
 from dask_hpc.errors import DaskHPCError, TraceError
+from dask_hpc.scheduler.core.answers import Answers
 from dask_hpc.scheduler.core.controller import Controller
 from dask_hpc.scheduler.core.handlers import Handlers
 from dask_hpc.scheduler.core.lifecycle import Lifecycle
@@ -70,21 +71,28 @@ class Engine:
 
     def __init__(self, scheduler: Scheduler, settings: Settings, policy: Policy) -> None:
         self.scheduler = scheduler
-        self.state = State(scheduler, settings, Clock())
+        self.parts = Parts()
+        self.state = State(scheduler, settings, Clock(), self.parts)
         self._overrides = overrides.Overrides(scheduler)
         self.tracing = Tracing(self.state, self._spawn)
         self.ownership = Ownership(self.state, self._overrides.let_actors_wait)
-        self.parts = Parts()
         self.rounds = Rounds(self.state, self.parts, self.handle)
         self.admission = Admission(self.state, self.parts, self.handle, lambda: self.rounds.watching)
         self.controller = Controller(self.state, self.parts, self.rounds, policy)
+        self.answers = Answers(self.state, lambda: self.controller.request("answer"))
         self.lifecycle = Lifecycle(
             self.state, self.ownership, self.admission, self.controller, self.rounds, self.handle
         )
         self._handlers = Handlers(self.ownership, self.handle)
         self._hears = self._table()
         self.parts.add(
-            self, self.rounds.windows, StockWork(scheduler), self.lifecycle, Notices(self.state), self.tracing
+            self,
+            self.answers,
+            self.rounds.windows,
+            StockWork(scheduler),
+            self.lifecycle,
+            Notices(self.state),
+            self.tracing,
         )
         self.awake = False
         self.leaving = False

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from dask_hpc.report.svg import COLORS as PALETTE
-from dask_hpc.report.svg import letters, printable
+from dask_hpc.report.looks import COLORS as PALETTE
+from dask_hpc.report.looks import letters, printable
 
 if TYPE_CHECKING:
     from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -28,12 +28,12 @@ _LABEL_LETTERS = 20
 _GREY = "#808080"
 #: Ink that can be read on a colour, where it is not black.
 _INK = {"#0072B2": "#FFFFFF"}
-#: Names of the columns of a picture.
+#: Names of the columns of a chart.
 COLUMNS = "left right bottom top color job nodes since text text_x text_y ink".split()
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Chart:
     """What is drawn: rectangles by column, seconds relative to now, row 0 on top."""
 
     columns: dict[str, list[Any]]
@@ -43,9 +43,7 @@ class Picture:
     hidden: int = 0
 
 
-def picture(
-    active: Iterable[JobRecord], ended: Iterable[JobRecord], now_s: float, window_s: float
-) -> Picture:
+def chart(active: Iterable[JobRecord], ended: Iterable[JobRecord], now_s: float, window_s: float) -> Chart:
     """Active jobs in the order given, then those that ended in the window.
 
     Parameters
@@ -74,7 +72,7 @@ def picture(
             bar["ink"] = _INK.get(bar["color"], "#000000")
             for name in COLUMNS:
                 columns[name].append(bar[name])
-    return Picture(columns, tuple(labels), len(jobs) - len(drawn))
+    return Chart(columns, tuple(labels), len(jobs) - len(drawn))
 
 
 def _stretches(job: JobRecord, from_s: float, now_s: float) -> list[tuple[float, float, int]]:

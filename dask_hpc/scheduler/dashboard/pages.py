@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dask_hpc.scheduler.dashboard import page
+
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
-#: Addresses of the panels, and what the menu of the dashboard calls them.
-PANELS = {"/individual-hpc-jobs": "HPC Jobs", "/individual-hpc-decisions": "HPC Decisions"}
 #: What is passed to the function that makes an application for the dashboard.
 _PARAMETERS = ("applications", "server", "prefix", "template_variables")
 
@@ -48,6 +48,7 @@ class Panels:
         self.problem = ""
         self._scheduler = scheduler
         self._watched = watched
+        self._pages = page.registered()
         self._ours: Any = None
         self._stock = _stock(scheduler)
         if self._stock is None:
@@ -74,43 +75,44 @@ class Panels:
         from dask_hpc.scheduler.dashboard.documents import applications
 
         scheduler, stock = self._scheduler, self._stock
-        ours = BokehApplication(applications(self._watched), scheduler, prefix=stock.prefix)
+        ours = BokehApplication(applications(self._pages, self._watched), scheduler, prefix=stock.prefix)
         ours.initialize(scheduler.loop)
         ours.start()
         # from here on there is something to take off
         self._ours = ours
         scheduler.http_application.add_application(ours)
-        self.paths = tuple(PANELS)
+        self.paths = tuple(one.path for one in self._pages)
         for path in self.paths:
             # an address alone: requests come to our application, whose pages these are
             stock.applications[path] = ApplicationContext(Application(), url=path)
         menu = _menu(scheduler)
-        menu += [{"url": path.strip("/"), "name": name} for path, name in PANELS.items()]
+        menu += [{"url": one.path.strip("/"), "name": one.title} for one in self._pages]
         menu.sort(key=lambda entry: entry["name"])
 
     def _missing(self) -> list[str]:
-        absent = set(PANELS) - (self._stock.app_paths & self._ours.app_paths)
+        absent = set(self.paths) - (self._stock.app_paths & self._ours.app_paths)
         return [f"it does not list {path}" for path in sorted(absent)]
 
     def remove(self) -> None:
         """Take everything off; pages that are open say so."""
-        ours, self._ours, self.paths = self._ours, None, ()
+        ours, paths = self._ours, self.paths
+        self._ours, self.paths = None, ()
         if ours is None:
             return
         try:
-            self._take_off(ours)
+            self._take_off(ours, paths)
         except Exception:
             logger.exception("The panels could not be taken off the dashboard")
 
-    def _take_off(self, ours: Any) -> None:
+    def _take_off(self, ours: Any, paths: tuple[str, ...]) -> None:
         ours.stop()
         served = self._scheduler.http_application.applications
         if ours in served:
             served.remove(ours)
-        for path in PANELS:
+        for path in paths:
             self._stock.applications.pop(path, None)
         menu = _menu(self._scheduler)
-        menu[:] = [entry for entry in menu if f"/{entry['url']}" not in PANELS]
+        menu[:] = [entry for entry in menu if f"/{entry['url']}" not in paths]
 
 
 def check(scheduler: Any, stock: Any) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc_policies.decision import Action, Reason, ReasonCode
+from dask_hpc_policies.model import Demand
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -33,6 +35,10 @@ class StockWork:
             sum(len(ws.processing) for ws in workers),
             sum(ws.nbytes for ws in workers),
         )
+
+    def section(self) -> Mapping[str, Demand]:
+        """What Dask's own scaling would look at."""
+        return {"demand": reads.demand(self._scheduler)}
 
     def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
         """Why a node must stay: a plugin that is not ours says so."""

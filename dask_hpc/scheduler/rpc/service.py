@@ -207,7 +207,7 @@ class Service:
         if wanted is not present:
             self.engine.controller.use(wanted)
         self.engine.controller.request("settings")
-        return await self.status.status()
+        return await self.status.whole()
 
     async def uninstall(self, client: str) -> dict[str, Any]:
         """Cancel nothing, hand every task back to stock scheduling, and leave; `client` hears no more."""

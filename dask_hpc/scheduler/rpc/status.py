@@ -1,8 +1,14 @@
-"""What clients can ask about the runtime as a whole."""
+"""What clients can ask about the runtime as a whole, and the sections that its parts add.
+
+A part that has something to tell (`dask_hpc.scheduler.tables.parts.Status`) is asked twice a second while a
+panel is open, so it has the answer ready. Who reads sections knows no part: a view of the panel names the one
+it shows, ``dask hpc status`` lists them all.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,12 +21,16 @@ from dask_hpc.trace.records import encode_line
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import encode
 
+logger = logging.getLogger(__name__)
+
 
 class StatusMethods:
     """State, decisions, trace and snapshot of one runtime."""
 
     def __init__(self, engine: Engine, jobs: JobMethods, panels: Panels) -> None:
         self.engine = engine
+        #: Parts whose failure is in the log.
+        self._told: set[str] = set()
         self._state = engine.state
         self._jobs = jobs
         self._panels = panels
@@ -32,7 +42,7 @@ class StatusMethods:
             "trace": self.trace,
             "snapshot": self.snapshot,
             "picture": self.picture,
-            "status": self.status,
+            "status": self.whole,
         }
 
     async def decisions(self, job: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
@@ -63,17 +73,21 @@ class StatusMethods:
         Costs no more after a thousand jobs than after one.
         """
         return {
-            "status": await self.status(),
+            "status": await self.whole(),
             "jobs": await self._jobs.jobs(ended),
             "ended_jobs": len(self._state.jobs.ended),
             "decisions": await self.decisions(limit=decisions),
         }
 
-    async def status(self) -> dict[str, Any]:
+    async def whole(self) -> dict[str, Any]:
         """State of the runtime as a whole."""
         engine, state = self.engine, self._state
         passes = sorted(engine.controller.pass_s)
+        sections, failures = self.sections()
         return {
+            **sections,
+            "sections": list(sections),
+            "section_failures": failures,
             **self.summary(),
             "versions": selfcheck.versions(),
             "settings": encode(state.settings),
@@ -85,6 +99,18 @@ class StatusMethods:
             "pass_median_s": passes[len(passes) // 2] if passes else None,
             "pass_p99_s": passes[int(len(passes) * 0.99)] if passes else None,
         }
+
+    def sections(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """What the parts tell about themselves by name, and why some cannot, by the name of the part."""
+        failures: dict[str, str] = {}
+
+        def failed(part: str, error: Exception) -> None:
+            failures[part] = f"{type(error).__name__}: {error}"
+            if part not in self._told:
+                self._told.add(part)
+                logger.error("%s has no section of the status to give", part, exc_info=error)
+
+        return self.engine.parts.status(failed), failures
 
     def summary(self) -> dict[str, Any]:
         """The part of `status` that is cheap whatever the size of the cluster."""

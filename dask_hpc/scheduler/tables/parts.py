@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc_policies.combine.limits import AnyGuard
 from dask_hpc_policies.decision import Action, Outcome, Reason
 
 if TYPE_CHECKING:
@@ -79,16 +80,16 @@ class Reserves(Protocol):
 class Sections(Protocol):
     """Adds to the picture that a policy gets."""
 
-    def section(self) -> tuple[str, Any]:
-        """A name and plain data, or a frozen dataclass that the picture has a field for."""
+    def section(self) -> Mapping[str, Any]:
+        """Plain JSON data by name; or the value of the field of the picture that has this name."""
         ...
 
 
 class Guards(Protocol):
     """Has decisions kept within bounds."""
 
-    def guards(self) -> Sequence[Any]:
-        """Guards of the arbiter (`dask_hpc_policies.combine`), as things are now."""
+    def guards(self) -> Sequence[AnyGuard]:
+        """Guards of the arbiter, as things are now."""
         ...
 
 
@@ -239,9 +240,9 @@ class Parts:
 
     def sections(self) -> dict[str, Any]:
         """What parts add to the picture, by name."""
-        return dict(ask() for ask in self._of["section"])
+        return {name: value for ask in self._of["section"] for name, value in ask().items()}
 
-    def guards(self) -> list[Any]:
+    def guards(self) -> list[AnyGuard]:
         """All guards, as things are now."""
         return [guard for ask in self._of["guards"] for guard in ask()]
 
@@ -253,9 +254,15 @@ class Parts:
         """All that clients may call."""
         return {name: method for ask in self._of["methods"] for name, method in ask().items()}
 
-    def status(self) -> dict[str, Any]:
-        """What all parts tell about themselves."""
-        return {name: value for ask in self._of["status"] for name, value in ask().items()}
+    def status(self, failed: Callable[[str, Exception], None]) -> dict[str, Any]:
+        """What all parts tell about themselves; `failed` is told of a part that cannot, by its class."""
+        found: dict[str, Any] = {}
+        for ask in self._of["status"]:
+            try:
+                found |= ask()
+            except Exception as error:
+                failed(type(getattr(ask, "__self__", ask)).__name__, error)
+        return found
 
     def needed(self) -> bool:
         """Whether any part needs the runtime to be awake."""

@@ -15,12 +15,16 @@ from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane
 from dask_hpc.scheduler.tables.jobs import JobRecord, JobTable
 from dask_hpc.scheduler.tables.nodes import Node, NodeTable, node_id
+from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.trace.records import JobEvent, NodeEvent, Record
 from dask_hpc_policies.jobs.queue_orders import in_order
 from dask_hpc_policies.model import ClusterSnapshot, Trigger
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
+
+#: Fields of the picture that parts fill; what else they have to say is in its sections.
+_OF_PARTS = frozenset({"demand"})
 
 
 class State:
@@ -37,8 +41,9 @@ class State:
         the whole pool.
     """
 
-    def __init__(self, scheduler: Scheduler, settings: Settings, clock: Clock) -> None:
+    def __init__(self, scheduler: Scheduler, settings: Settings, clock: Clock, parts: Parts) -> None:
         self.scheduler = scheduler
+        self._parts = parts
         self.settings = settings
         self.clock = clock
         self.jobs = JobTable()
@@ -264,6 +269,8 @@ class State:
             else:
                 view = job.view(now_s, self.nodes_up(job))
             views.append(view)
+        sections = self._parts.sections()
+        own = {name: sections.pop(name) for name in _OF_PARTS & sections.keys()}
         return ClusterSnapshot(
             now_s=now_s,
             trigger=trigger,
@@ -271,5 +278,6 @@ class State:
             jobs=tuple(in_order(views)),
             idle_nodes=self.idle_nodes(),
             lock=self.settings.lock,
-            demand=reads.demand(self.scheduler),
+            sections=sections,
+            **own,
         )

@@ -17,6 +17,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc.report.figure import Bar, draw_node_map
+from dask_hpc.report.looks import look
 from dask_hpc.sim.results.series import utilization
 from dask_hpc.sim.results.tracking import intensity
 
@@ -51,13 +53,14 @@ def run_figures(result: Result, folder: Path) -> list[str]:
 
 
 def node_map_figure(result: Result) -> Figure:
-    """Nodes from bottom to top, time to the right, one colour a job."""
+    """One row a node over time, filled by the job that holds it, as in the report of a live run."""
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
-    for node, key, from_s, to_s in result.node_log:
-        axes.barh(node, to_s - from_s, left=from_s, height=1.0, color=COLOURS[key % len(COLOURS)])
-    axes.set(xlabel="time (s)", ylabel="node", title=f"{result.workload.name}, {result.policy['policy']}")
-    axes.set_ylim(-0.5, result.machine.nodes - 0.5)
+    bars = (Bar(node, from_s, to_s, look(key)) for node, key, from_s, to_s in result.node_log)
+    start_s = min((from_s for _, _, from_s, _ in result.node_log), default=0.0)
+    end_s = max((to_s for _, _, _, to_s in result.node_log), default=1.0)
+    draw_node_map(axes, bars, result.machine.nodes, start_s, end_s)
+    axes.set(ylabel="node", title=f"{result.workload.name}, {result.policy['policy']}")
     return figure
 
 

@@ -1,150 +1,136 @@
 """Pieces of HTML that the panel and its static twins share.
 
-Rules of the file: data in, markup out. Every text passes through `escape`. Colours are JupyterLab's variables
-and so follow its theme; elsewhere the fallbacks inherit from the page, which fits a light one and a dark one.
-Colour never stands alone: what it says, a word or a shape says as well.
+Rules of the file: data in, markup out. What is no `Markup` is text and is escaped, wherever it is put.
+Colours are JupyterLab's variables and so follow its theme; elsewhere the fallbacks inherit from the page,
+which fits a light one and a dark one. Colour never stands alone: a word or a shape says the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import resources
+from typing import Any
 
-from dask_hpc.report.svg import escape, format_seconds
+from markupsafe import Markup
+
+from dask_hpc.report.markup import render, render_macro, seconds
 
 __all__ = [
     "Column",
+    "Markup",
     "alert",
     "badge",
     "bar",
-    "escape",
+    "element",
+    "folded",
+    "image",
+    "items",
+    "named",
     "page",
     "part",
     "roughly",
     "seconds",
     "soft",
+    "status",
+    "strong",
     "style",
     "table",
+    "template",
 ]
 
+_PACKAGE = "dask_hpc_widgets"
 #: Styles of everything inside of an element of class ``dask-hpc``, and of widgets inside of a box of class
 #: ``dask-hpc-controls``: what cannot be used is framed in dashes and stays readable, and labels stand above
 #: their fields where it is narrow.
-CSS = """
-.dask-hpc { color: var(--jp-ui-font-color1, inherit); font-size: var(--jp-ui-font-size1, 13px);
-  line-height: 1.45; --line: var(--jp-border-color2, rgba(128, 128, 128, 0.5)); container-type: inline-size; }
-.dask-hpc h3 { font-size: 1.1em; margin: 0.8em 0 0.3em; }
-.dask-hpc p { margin: 0.2em 0; overflow-wrap: anywhere; }
-.dask-hpc ul { margin: 0.3em 0; padding-left: 1.6em; }
-.dask-hpc li { margin: 0; }
-.dask-hpc table + table { margin-top: 0.8em; }
-.dask-hpc .soft { color: var(--jp-ui-font-color1, inherit); font-style: italic; }
-.dask-hpc .alert { border-left: 4px solid var(--jp-error-color1, #b3261e); padding-left: 0.6em;
-  margin: 0.3em 0; overflow-wrap: anywhere; }
-.dask-hpc table { border-collapse: collapse; width: 100%; margin: 0; font-size: inherit; table-layout: auto; }
-.dask-hpc th, .dask-hpc td { text-align: left; vertical-align: top; padding: 0.25em 0.8em 0.25em 0;
-  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; white-space: normal; max-width: none;
-  background: transparent; color: inherit; }
-.dask-hpc th { overflow-wrap: normal; word-break: normal; hyphens: auto; }
-.dask-hpc th.number, .dask-hpc td.number { text-align: right; font-variant-numeric: tabular-nums; }
-.dask-hpc .badge { border: 1px solid var(--line); border-radius: 3px; padding: 0 0.4em; white-space: nowrap; }
-.dask-hpc .bar { display: inline-block; width: 5em; height: 0.7em; border: 1px solid var(--line);
-  vertical-align: -1px; margin-right: 0.4em; }
-.dask-hpc .bar span { display: block; height: 100%; background: var(--jp-brand-color1, #2f6db3); }
-.dask-hpc td:has(> svg.steps) { width: 80%; }
-.dask-hpc svg.steps { width: 100%; min-width: 6em; height: 24px; display: block;
-  border-bottom: 1px solid var(--line); }
-.dask-hpc .nodes { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 11em), 1fr));
-  gap: 0.4em; list-style: none; margin: 0.3em 0; padding: 0; }
-.dask-hpc .nodes li { border: 1px solid var(--line); border-left-width: 6px; border-radius: 3px;
-  padding: 0.2em 0.5em; margin: 0; overflow-wrap: anywhere; }
-.dask-hpc .nodes li.draining { border-style: dashed; }
-.dask-hpc .nodes li.lost { border-style: dotted; }
-@container (max-width: 600px) {
-  .dask-hpc thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-  .dask-hpc table, .dask-hpc tbody, .dask-hpc tr, .dask-hpc td { display: block; }
-  .dask-hpc tr { border-bottom: 1px solid var(--line); padding: 0.3em 0; }
-  .dask-hpc td, .dask-hpc td.number { border: 0; padding: 0; text-align: left; }
-  .dask-hpc td::before { content: attr(data-label) ": "; font-weight: 600; }
-  .dask-hpc td:empty { display: none; }
-  .dask-hpc td:has(> svg.steps) { width: auto; }
-}
-.dask-hpc-controls { color: var(--jp-ui-font-color1, inherit); container-type: inline-size; }
-.dask-hpc-controls .mod-warning { color: #000; }
-.dask-hpc-controls .jupyter-button:disabled { opacity: 1; color: inherit; background: transparent;
-  outline: 1px dashed var(--jp-border-color1, rgba(128, 128, 128, 0.5)); outline-offset: -1px;
-  cursor: not-allowed; }
-.dask-hpc-controls .widget-checkbox { padding-left: 3px; }
-.dask-hpc-controls .widget-dropdown > select { appearance: auto; background-image: none;
-  min-height: var(--jp-widgets-inline-height, 28px); }
-.dask-hpc-controls .widget-hbox > .widget-html { flex: 1 1 20rem; }
-.dask-hpc-controls > .widget-button, .dask-hpc-controls .widget-vbox > .widget-button { align-self: start; }
-@container (max-width: 420px) {
-  .dask-hpc-controls .widget-inline-hbox { flex-wrap: wrap; height: auto; }
-  .dask-hpc-controls .widget-inline-hbox > .widget-label { width: 100% !important; text-align: left; }
-}
-"""
+CSS = resources.files(_PACKAGE).joinpath("templates/panel.css").read_text(encoding="utf-8")
 
 #: A column: heading, and whether it holds numbers.
 Column = tuple[str, bool]
 
 
-def style() -> str:
+def template(name: str, **values: Any) -> Markup:
+    """What the template of this name in this package gives."""
+    return render(_PACKAGE, name, **values)
+
+
+def _piece(name: str, *arguments: Any) -> Markup:
+    return render_macro(_PACKAGE, "parts.html", name, *arguments)
+
+
+def style() -> Markup:
     """The styles of every `part` in the same document."""
-    return f"<style>{CSS}</style>"
+    return _piece("style")
 
 
 def part(*pieces: str) -> str:
-    """Markup for a document that has the `style` once."""
-    return f'<div class="dask-hpc">{"".join(pieces)}</div>'
+    """A whole piece of HTML for a document that has the `style` once."""
+    return str(_piece("part", pieces))
 
 
 def page(*pieces: str) -> str:
-    """Markup with the styles it needs, for a cell of its own."""
+    """A whole piece of HTML with the styles it needs, for a cell of its own."""
     return part(style(), *pieces)
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], caption: str) -> str:
-    """A table whose cells are markup already; `caption` says what it is, for those who hear it."""
-    kind = {True: ' class="number"', False: ""}
-    head = "".join(f'<th scope="col"{kind[number]}>{escape(label)}</th>' for label, number in columns)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<td{kind[number]} data-label="{escape(label)}">{cell}</td>'
-            for (label, number), cell in zip(columns, row, strict=True)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<table aria-label="{escape(caption)}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-    )
+def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], caption: str) -> Markup:
+    """A table; `caption` says what it is, for those who hear it."""
+    return _piece("table", columns, rows, caption)
 
 
-def alert(text: str) -> str:
+def alert(text: str) -> Markup:
     """A text that must not be missed; it is read out when it appears."""
-    return f'<p class="alert" role="alert"><strong>Error:</strong> {escape(text)}</p>'
+    return _piece("alert", text)
 
 
-def soft(text: str) -> str:
+def soft(text: str) -> Markup:
     """A text that explains."""
-    return f'<p class="soft">{escape(text)}</p>'
+    return _piece("soft", text)
 
 
-def badge(text: str) -> str:
+def status(*pieces: str) -> Markup:
+    """What has come of something; it is read out when it appears."""
+    return _piece("status", pieces)
+
+
+def badge(text: str) -> Markup:
     """One word in a frame: a state."""
-    return f'<span class="badge">{escape(text)}</span>'
+    return _piece("badge", text)
 
 
-def bar(share: float) -> str:
+def bar(share: float) -> Markup:
     """A bar filled to `share` (0 to 1), for those who see it: the number stands beside it."""
-    width = 100 * min(1.0, max(0.0, share))
-    return f'<span class="bar" aria-hidden="true"><span style="width:{width:.0f}%"></span></span>'
+    return _piece("bar", f"{100 * min(1.0, max(0.0, share)):.0f}")
 
 
-def seconds(value: float | None, none: str = "n/a") -> str:
-    """A duration as text, `none` when there is none."""
-    return none if value is None else format_seconds(value)
+def element(tag: str, *pieces: str) -> Markup:
+    """An element without attributes, such as a heading (``h3``), a paragraph (``p``) or ``span``."""
+    return _piece("element", tag, pieces)
+
+
+def strong(text: str) -> Markup:
+    """A text that stands out."""
+    return element("strong", text)
+
+
+def named(name: str, id: str) -> Markup:
+    """What a job is called: the user's name for it if there is one, and its id."""
+    own = name if name and name != id else ""
+    return strong(own or id) + (f" {id}" if own else "")
+
+
+def items(texts: Iterable[str]) -> Markup:
+    """A list of sentences."""
+    return _piece("items", texts)
+
+
+def folded(title: str, body: str) -> Markup:
+    """A part of a page that can be folded away."""
+    return _piece("folded", title, body)
+
+
+def image(png: str, alt: str) -> Markup:
+    """A picture, as PNG in base64; `alt` says what it shows, for those who do not see it."""
+    return _piece("image", png, alt)
 
 
 def roughly(value: float | None, none: str = "n/a") -> str:

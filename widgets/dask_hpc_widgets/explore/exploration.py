@@ -21,7 +21,7 @@ from dask_hpc_policies import registry
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import comparison
 from dask_hpc_widgets.base import markup
-from dask_hpc_widgets.base.markup import escape
+from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.workload_model import GENERATORS, SETTINGS
 
 #: Told the share that is done, 0 to 1; what it raises ends the run.
@@ -39,14 +39,14 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Explored:
     """What came of a plan."""
 
     plan: Plan
     #: Runs by the title of their policy.
     runs: Mapping[str, Result]
-    #: All of it as markup.
-    html: str
+    #: All of it.
+    html: Markup
 
     def to_json(self) -> dict[str, Any]:
         """The runs as plain JSON data, as ``dask hpc compare --json`` prints them, with their jobs."""
@@ -69,7 +69,7 @@ def read(plan: Plan) -> str:
     return " ".join([about(workload, machine), *(f"{note.rstrip('.')}." for note in workload.notes)])
 
 
-def run(plan: Plan, progress: Progress = lambda share: None) -> Outcome:
+def run(plan: Plan, progress: Progress = lambda share: None) -> Explored:
     """Read or generate the workload and run every policy on it.
 
     Raises
@@ -91,7 +91,7 @@ def run(plan: Plan, progress: Progress = lambda share: None) -> Outcome:
         told(0)
         runs[name] = simulate(workload, spec, machine=machine, options=options, progress=told)
     progress(1.0)
-    return Outcome(plan=plan, runs=runs, html=_html(runs))
+    return Explored(plan=plan, runs=runs, html=_html(runs))
 
 
 def about(workload: Workload, machine: Machine) -> str:
@@ -107,7 +107,7 @@ def about(workload: Workload, machine: Machine) -> str:
     )
 
 
-def save(outcome: Outcome, path: str | Path, *, replace: bool = False) -> str:
+def save(outcome: Explored, path: str | Path, *, replace: bool = False) -> str:
     """Write `outcome` as JSON; gives the path that was written.
 
     The file is written whole or not at all.
@@ -135,7 +135,7 @@ def save(outcome: Outcome, path: str | Path, *, replace: bool = False) -> str:
     return text
 
 
-def chosen(plan: Plan) -> str:
+def chosen(plan: Plan) -> Markup:
     """What is to be run, as a table."""
     source, options = str(plan.workload["source"]), plan.workload["options"]
     generator = GENERATORS.get(source.removeprefix("builtin:"))
@@ -152,11 +152,10 @@ def chosen(plan: Plan) -> str:
             if one.name in values
         )
         rows.append((f"Policy {number}", f"{name}: {pairs}" if pairs else name))
-    cells = [[escape(label), escape(text)] for label, text in rows]
-    return markup.table((("What", False), ("Chosen", False)), cells, "What is chosen")
+    return markup.table((("What", False), ("Chosen", False)), rows, "What is chosen")
 
 
-def _html(runs: Mapping[str, Result]) -> str:
+def _html(runs: Mapping[str, Result]) -> Markup:
     first = next(iter(runs.values()))
     notes = comparison.any_note(list(runs.values()))
     refused = [
@@ -164,9 +163,9 @@ def _html(runs: Mapping[str, Result]) -> str:
         for name, one in runs.items()
         if one.counts.refused
     ]
-    return "".join(
+    return Markup().join(
         [
-            "<h3>Results</h3>",
+            markup.element("h3", "Results"),
             markup.soft(about(first.workload, first.machine)),
             comparison.metrics(runs),
             _figure(runs),
@@ -176,17 +175,14 @@ def _html(runs: Mapping[str, Result]) -> str:
     )
 
 
-def _figure(runs: Mapping[str, Result]) -> str:
+def _figure(runs: Mapping[str, Result]) -> Markup:
     """Nodes in use over time, with the same in words; a hint where it cannot be drawn."""
     try:
         from dask_hpc.sim.results import plots
     except ImportError:
         return markup.soft("There is no figure: it needs matplotlib, pip install 'dask-hpc[plot]'.")
     data = base64.b64encode(plots.png(plots.usage_figure(runs))).decode("ascii")
-    return (
-        f'<img style="width: 100%; max-width: 36rem; height: auto" alt="{escape(_words(runs))}" '
-        f'src="data:image/png;base64,{data}">'
-    )
+    return markup.image(data, _words(runs))
 
 
 def _words(runs: Mapping[str, Result]) -> str:

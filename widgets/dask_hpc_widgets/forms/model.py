@@ -22,7 +22,7 @@ _BEGIN_WITH = "pwma-fpsma"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Edit:
     """One line of the difference between what runs and what is chosen."""
 
     #: ``policy``, or the name of a parameter.
@@ -132,7 +132,7 @@ class PolicyModel:
 
     # ------------------------------------------------- beside what is running
 
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[Edit, ...]:
         """What Apply would change, the policy first; empty when the cluster runs just this.
 
         Raises
@@ -194,7 +194,7 @@ def title(spec: Mapping[str, Any]) -> str:
     return " + ".join([name, *guards])
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Edit, ...]:
     """The difference between two specifications, the policy first, then parameters as declared.
 
     Raises
@@ -204,7 +204,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change
     """
     found = []
     if title(before) != title(after):
-        found.append(Change("policy", "Policy", title(before), title(after)))
+        found.append(Edit("policy", "Policy", title(before), title(after)))
     labels: dict[str, str] = {}
     texts = []
     for spec in (after, before):
@@ -215,7 +215,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change
     new, old = texts
     for name, label in labels.items():
         if old.get(name, "") != new.get(name, ""):
-            found.append(Change(name, label, old.get(name, ""), new.get(name, "")))
+            found.append(Edit(name, label, old.get(name, ""), new.get(name, "")))
     return tuple(found)
 
 

@@ -12,7 +12,6 @@ import ipywidgets as widgets
 
 from dask_hpc_policies import registry
 from dask_hpc_widgets.base import markup
-from dask_hpc_widgets.base.markup import escape
 from dask_hpc_widgets.forms.fields import PolicyForm, below
 from dask_hpc_widgets.forms.model import PolicyModel, is_custom, titles
 
@@ -41,8 +40,8 @@ class Entry:
     def show(self, number: int, name: str, of: int) -> None:
         """Say that this is policy `number` of so many, and what it is called."""
         role = ", the measure of the others" if number == 1 else ""
-        called = f": {escape(name)}" if name else ""
-        self.head.value = markup.part(f"<h4>Policy {number}{called}{role}</h4>")
+        called = f": {name}" if name else ""
+        self.head.value = markup.part(markup.element("h4", f"Policy {number}{called}{role}"))
         self.remove.description = f"Remove policy {number}"
         self.remove.tooltip = f"Compare without policy {number}; at least {FEWEST} stay"
         self.remove.disabled = of <= FEWEST

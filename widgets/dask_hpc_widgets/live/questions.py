@@ -23,7 +23,7 @@ async def picture(runtime: Runtime) -> Picture:
     return Picture(**found)
 
 
-class State(NamedTuple):
+class Present(NamedTuple):
     """What a change or a simulation goes on from, of one moment."""
 
     view: ClusterSnapshot
@@ -33,12 +33,12 @@ class State(NamedTuple):
     running: dict[str, Any]
 
 
-async def state(runtime: Runtime) -> State:
+async def state(runtime: Runtime) -> Present:
     """What a change or a simulation goes on from."""
     view, found = await asyncio.gather(
         runtime.ask_snapshot(), runtime.channel.ask("picture", ended=0, decisions=0)
     )
-    return State(view, found["jobs"], found["status"]["policy"])
+    return Present(view, found["jobs"], found["status"]["policy"])
 
 
 async def update(runtime: Runtime, policy: Mapping[str, Any]) -> dict[str, Any]:

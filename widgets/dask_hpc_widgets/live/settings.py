@@ -67,12 +67,9 @@ class SettingsPart:
         if self.model.report(running):
             self._refresh()
 
-    def summary(self) -> str:
+    def summary(self) -> markup.Markup:
         """The settings as the cluster has them, as markup for a page without widgets."""
-        rows = [
-            [markup.escape(text) for text in (row.name, self.model.running[row.name], row.help)]
-            for row in self.model.rows
-        ]
+        rows = [(row.name, self.model.running[row.name], row.help) for row in self.model.rows]
         columns = (("Setting", False), ("Value", False), ("What it does", False))
         return markup.table(columns, rows, "Settings of the cluster")
 
@@ -91,8 +88,8 @@ class SettingsPart:
         self.fields.say(errors)
         self.apply.disabled = self._busy or bool(errors)
 
-    def _say(self, text: str) -> None:
-        self.says.value = markup.part(f'<div role="status">{text}</div>')
+    def _say(self, *pieces: str) -> None:
+        self.says.value = markup.part(markup.status(*pieces))
 
     # --------------------------------------------------------------- people
 
@@ -121,7 +118,7 @@ class SettingsPart:
             else:
                 self.model.report(answer)
                 told = ", ".join(f"{key} is {text}" for key, text in changes.items())
-                self._say(f"<p><strong>Applied</strong>: {markup.escape(told)}.</p>")
+                self._say(markup.element("p", markup.strong("Applied"), f": {told}."))
             self._refresh()
 
         self._busy = True

@@ -6,7 +6,7 @@ cluster that the model has not found valid, and no job loses nodes before a pers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ipywidgets as widgets
@@ -16,8 +16,9 @@ from dask_hpc.errors import DaskHPCError
 from dask_hpc_policies.params import Duration, ParameterError
 from dask_hpc_widgets.base import background, markup
 from dask_hpc_widgets.base.link import Link
+from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.fields import PolicyForm
-from dask_hpc_widgets.forms.model import Change, PolicyModel, changes, is_custom, title
+from dask_hpc_widgets.forms.model import Edit, PolicyModel, changes, is_custom, title
 from dask_hpc_widgets.live import questions
 from dask_hpc_widgets.live.effect import Effect, effect
 from dask_hpc_widgets.live.what_if import WhatIf, what_if
@@ -101,8 +102,8 @@ class Tuning:
             self._say(markup.soft(f"The cluster decides by {title(running)} now; it was not changed here."))
             self._enable()
 
-    def summary(self) -> str:
-        """What is chosen here and what was predicted, as markup for a page without widgets."""
+    def summary(self) -> Markup:
+        """What is chosen here and what was predicted, for a page without widgets."""
         try:
             difference = _difference(self.model.changes()) or markup.soft("The settings are those that run.")
         except ValueError as error:
@@ -137,7 +138,7 @@ class Tuning:
         self._enable()
 
     def _say(self, *pieces: str) -> None:
-        self.says.value = markup.part(f'<div role="status">{"".join(pieces)}</div>')
+        self.says.value = markup.part(markup.status(*pieces))
 
     # ------------------------------------------------------- apply and revert
 
@@ -201,7 +202,7 @@ class Tuning:
                 told = f"{title(spec)} fails on the present state: {now.failure}. {stays} stays."
                 self._say(markup.alert(told))
             elif (asked := _asked(now, self.model.running, agreed)) and not (agreed and now.within(agreed)):
-                self._ask(_difference(found), asked, _list(now.gives))
+                self._ask(_difference(found), asked, _items(now.gives))
                 self._agree = lambda: self._change(spec, word, done, now)
             else:
                 self._set_busy(True)
@@ -212,7 +213,7 @@ class Tuning:
                     patient=True,
                 )
 
-        def changed(answer: Any, found: tuple[Change, ...], now: Effect) -> None:
+        def changed(answer: Any, found: tuple[Edit, ...], now: Effect) -> None:
             self._set_busy(False)
             if isinstance(answer, Exception):
                 refused = isinstance(answer, (ValueError, DaskHPCError))
@@ -222,10 +223,10 @@ class Tuning:
             done(answer)
             self._enable()
             sentences = [loss.text for loss in now.takes] + list(now.gives)
-            at_once = _list(sentences) if sentences else markup.soft("No job changes at once.")
+            at_once = markup.items(sentences) if sentences else markup.soft("No job changes at once.")
             stays = "Nodes that jobs have got or given up since stay so until the policy decides otherwise."
             after = markup.soft(stays) if done == self._reverted else ""
-            self._say(f"<p><strong>{word}.</strong></p>", _difference(found), at_once, after)
+            self._say(markup.element("p", markup.strong(f"{word}.")), _difference(found), at_once, after)
 
         self._set_busy(True)
         self._link.ask(lambda: questions.state(self._runtime), seen)
@@ -305,20 +306,17 @@ def _button(label: str, tooltip: str, style: str = "") -> Any:
     )
 
 
-def _difference(found: tuple[Change, ...]) -> str:
+def _difference(found: tuple[Edit, ...]) -> Markup:
     """A table of what changes; empty when nothing does."""
     if not found:
-        return ""
-    rows = [
-        [markup.escape(text or "not there") for text in (change.label, change.before, change.after)]
-        for change in found
-    ]
+        return Markup()
+    rows = [[text or "not there" for text in (one.label, one.before, one.after)] for one in found]
     columns = (("Setting", False), ("Runs", False), ("Chosen", False))
     return markup.table(columns, rows, "What is changed")
 
 
-def _asked(now: Effect, running: Mapping[str, Any], agreed: Effect | None) -> str:
-    """What a person is asked before a change, as markup; empty when nothing is lost by it."""
+def _asked(now: Effect, running: Mapping[str, Any], agreed: Effect | None) -> Markup:
+    """What a person is asked before a change; empty when nothing is lost by it."""
     pieces = []
     if is_custom(running):
         pieces.append(f"{title(running)} is an object that only the cluster has and cannot be brought back.")
@@ -326,12 +324,11 @@ def _asked(now: Effect, running: Mapping[str, Any], agreed: Effect | None) -> st
         jobs = "A job loses" if len(now.takes) == 1 else f"{len(now.takes)} jobs lose"
         pieces.append(f"{jobs} nodes at once.")
     if not pieces:
-        return ""
+        return Markup()
     again = "The cluster has changed meanwhile. " if agreed else ""
-    text = markup.escape(f"{again}{' '.join(pieces)} Go ahead?")
-    return f"<p><strong>{text}</strong></p>{_list([loss.text for loss in now.takes])}"
+    text = f"{again}{' '.join(pieces)} Go ahead?"
+    return markup.element("p", markup.strong(text)) + _items([loss.text for loss in now.takes])
 
 
-def _list(sentences: Any) -> str:
-    items = "".join(f"<li>{markup.escape(text)}</li>" for text in sentences)
-    return f"<ul>{items}</ul>" if items else ""
+def _items(sentences: Sequence[str]) -> Markup:
+    return markup.items(sentences) if sentences else Markup()

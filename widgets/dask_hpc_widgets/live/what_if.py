@@ -17,6 +17,7 @@ from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import comparison
 from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.model import is_custom, title
 
 #: Told the share that is done, 0 to 1; what it raises ends the run.
@@ -32,15 +33,15 @@ class WhatIf:
     #: Sentences.
     notes: tuple[str, ...] = ()
 
-    def html(self) -> str:
-        """What came out, as markup."""
+    def html(self) -> Markup:
+        """What came out."""
         about = {one.job: f"{one.confidence}: {one.text}" for one in self.knowledge}
         poor = sum(one.confidence == "poor" for one in self.knowledge)
         sure = f"{len(about) - poor} of {len(about)} jobs have run times learned from this cluster"
         sure += f"; of {poor} little is known, so take their ends for a guess" if poor else ""
-        return "".join(
+        return Markup().join(
             [
-                "<h3>Predicted effect</h3>",
+                markup.element("h3", "Predicted effect"),
                 markup.soft(f"From now to the end of all jobs of now; {sure}."),
                 comparison.metrics(self.runs),
                 comparison.jobs(self.runs, about),

@@ -1,7 +1,11 @@
-"""The views of the panel and their registry. Another one takes one file and one `register`."""
+"""The views of the panel and their registry. Another one takes one file and one `register`.
+
+A capability of another package registers its views when it is loaded (`dask_hpc.capabilities`).
+"""
 
 from __future__ import annotations
 
+from dask_hpc import capabilities
 from dask_hpc_widgets.views import decisions, jobs, nodes, sizes, walltime
 from dask_hpc_widgets.views.view import Picture, View
 
@@ -28,7 +32,8 @@ def register(view: View) -> None:
 
 
 def registered() -> tuple[View, ...]:
-    """All views in order of registration."""
+    """All views in order of registration, those of capabilities last."""
+    capabilities.load()
     return tuple(_views.values())
 
 
@@ -40,6 +45,7 @@ def named(name: str) -> View:
     ValueError
         When there is none.
     """
+    capabilities.load()
     if name not in _views:
         raise ValueError(f"no view is named {name!r}; there are {', '.join(_views)}")
     return _views[name]

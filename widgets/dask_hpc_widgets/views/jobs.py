@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dask_hpc_widgets.base import markup
-from dask_hpc_widgets.base.markup import escape
+from dask_hpc_widgets.base.markup import Column, Markup
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Ended jobs beyond these are counted and not shown.
 _MAX_ENDED = 10
 _MAX_ACTIVE = 100
 _ENDED = ("completed", "failed", "cancelled")
-_COLUMNS: tuple[markup.Column, ...] = (
+_COLUMNS: tuple[Column, ...] = (
     ("Job", False),
     ("State", False),
     ("Nodes", False),
@@ -25,7 +25,7 @@ _COLUMNS: tuple[markup.Column, ...] = (
 )
 
 
-def html(picture: Picture) -> str:
+def html(picture: Picture) -> Markup:
     """A table with a row a job: active ones in order of submission, then the ended ones, newest first."""
     now_s = float(picture.status.get("now_s", 0.0))
     active = [job for job in picture.jobs if job["state"] not in _ENDED]
@@ -44,21 +44,19 @@ def html(picture: Picture) -> str:
 
 def row(job: Mapping[str, Any], now_s: float) -> list[str]:
     """The cells of one job, as `Runtime.jobs` tells of it."""
-    name, id = job["name"], job["id"]
-    named = f"<strong>{escape(name or id)}</strong>" + (f" {escape(id)}" if name and name != id else "")
     return [
-        named,
+        markup.named(job["name"], job["id"]),
         markup.badge(job["state"]),
         _size(job),
         _tasks(job),
         markup.roughly(job["wait_s"] if job["wait_s"] is not None else _since(job["submit_s"], now_s)),
         markup.roughly(_ran(job, now_s), "not started"),
         _resizes(job),
-        escape(job["reason"]),
+        job["reason"],
     ]
 
 
-def one(job: Mapping[str, Any], now_s: float) -> str:
+def one(job: Mapping[str, Any], now_s: float) -> Markup:
     """A table of one job alone."""
     return markup.table(_COLUMNS, [row(job, now_s)], f"Job {job['id']}")
 
@@ -73,13 +71,13 @@ def _ran(job: Mapping[str, Any], now_s: float) -> float | None:
     return float(job["end_s"] - job["start_s"]) if job["end_s"] is not None else _since(job["start_s"], now_s)
 
 
-def _size(job: Mapping[str, Any]) -> str:
+def _size(job: Mapping[str, Any]) -> Markup:
     low, high = job["min_nodes"], job["max_nodes"]
     bounds = f"always {high}" if job["kind"] == "rigid" or low == high else f"{low} to {high}"
     constraint = "" if job["constraint"] == "any" else f", {job['constraint']}"
     below = " below its minimum" if job["below_minimum"] else ""
-    bar = markup.bar(job["nodes"] / high) if high and job["state"] not in _ENDED else ""
-    return f"{bar}{job['nodes']}{below} ({escape(job['kind'])}: {bounds}{escape(constraint)})"
+    bar = markup.bar(job["nodes"] / high) if high and job["state"] not in _ENDED else Markup()
+    return bar + f"{job['nodes']}{below} ({job['kind']}: {bounds}{constraint})"
 
 
 def _tasks(job: Mapping[str, Any]) -> str:
@@ -102,4 +100,4 @@ def _resizes(job: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "none"
 
 
-VIEW = View(name="jobs", title="Jobs", html=html)
+VIEW = View(name="jobs", title="Jobs", section="jobs", html=html)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dask_hpc.report.svg import COLORS, letters
+from dask_hpc.report.looks import COLORS, letters
 from dask_hpc_widgets.base import markup
-from dask_hpc_widgets.base.markup import escape
+from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Nodes beyond these are counted and not shown.
@@ -17,7 +17,7 @@ _STATES = {"up": "", "draining": "draining: leaves its job", "lost": "lost: expe
 _GIB = 2**30
 
 
-def html(picture: Picture) -> str:
+def html(picture: Picture) -> Markup:
     """A list of tiles in order of arrival, with a sentence that counts them."""
     nodes = picture.status.get("nodes", ())
     if not nodes:
@@ -28,10 +28,10 @@ def html(picture: Picture) -> str:
         )
     holders = {job: i for i, job in enumerate(dict.fromkeys(node["job"] for node in nodes if node["job"]))}
     names = {job["id"]: job["name"] or job["id"] for job in picture.jobs}
-    tiles = "".join(_tile(node, holders, names) for node in nodes[:_MAX_NODES])
+    tiles = [_tile(node, holders, names) for node in nodes[:_MAX_NODES]]
     hidden = len(nodes) - _MAX_NODES
-    more = markup.soft(f"{hidden} more nodes are not shown.") if hidden > 0 else ""
-    return f'{_count(nodes)}<ul class="nodes">{tiles}</ul>{more}'
+    shown = markup.template("nodes.html", count=_count(nodes), tiles=tiles)
+    return shown + (markup.soft(f"{hidden} more nodes are not shown.") if hidden > 0 else "")
 
 
 def _count(nodes: list[Mapping[str, Any]]) -> str:
@@ -46,28 +46,23 @@ def _count(nodes: list[Mapping[str, Any]]) -> str:
     left = [node["walltime_left_s"] for node in nodes if node["walltime_left_s"] is not None]
     if left:
         parts.append(f"the first ends in {markup.roughly(min(left))}")
-    return f"<p>{escape('; '.join(parts))}.</p>"
+    return "; ".join(parts)
 
 
-def _tile(node: Mapping[str, Any], holders: Mapping[str, int], names: Mapping[str, str]) -> str:
-    job, state = node["job"], node["state"]
-    if job:
-        style = f' style="border-left-color:{COLORS[holders[job] % len(COLORS)]}"'
-        holder = f"<strong>{letters(holders[job])}</strong> {escape(names.get(job, job))}"
-    else:
-        style, holder = "", "no job"
-    lines = [
-        f"<strong>{escape(node['id'])}</strong>",
-        holder,
-        *([escape(_STATES[state])] if _STATES[state] else []),
-        escape(_equipment(node)),
-        *(
-            [f"{escape(markup.roughly(node['walltime_left_s']))} of walltime left"]
-            if node["walltime_left_s"] is not None
-            else []
-        ),
-    ]
-    return f'<li class="{escape(state)}"{style}>{"<br>".join(lines)}</li>'
+def _tile(node: Mapping[str, Any], holders: Mapping[str, int], names: Mapping[str, str]) -> dict[str, Any]:
+    job, state, left_s = node["job"], node["state"], node["walltime_left_s"]
+    return {
+        "id": node["id"],
+        "state": state,
+        "color": COLORS[holders[job] % len(COLORS)] if job else "",
+        "letter": letters(holders[job]) if job else "",
+        "holder": names.get(job, job) if job else "no job",
+        "lines": [
+            *([_STATES[state]] if _STATES[state] else []),
+            _equipment(node),
+            *([] if left_s is None else [f"{markup.roughly(left_s)} of walltime left"]),
+        ],
+    }
 
 
 def _equipment(node: Mapping[str, Any]) -> str:
@@ -80,4 +75,4 @@ def _equipment(node: Mapping[str, Any]) -> str:
     return text
 
 
-VIEW = View(name="nodes", title="Nodes", html=html)
+VIEW = View(name="nodes", title="Nodes", section="nodes", html=html)

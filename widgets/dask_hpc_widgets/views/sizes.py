@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from dask_hpc.report.svg import COLORS, letters
+from dask_hpc.report.looks import COLORS, letters
 from dask_hpc_widgets.base import markup
-from dask_hpc_widgets.base.markup import escape
+from dask_hpc_widgets.base.markup import Column, Markup
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Jobs beyond these, the oldest, are not shown.
@@ -17,10 +17,10 @@ _MAX_JOBS = 24
 _LEAST_S, _STEP_S = 10.0, 2.0
 #: Height of a row; a full row is the largest size of all jobs.
 _HEIGHT = 24.0
-_COLUMNS: tuple[markup.Column, ...] = (("Job", False), ("Nodes over time", False), ("Nodes now", True))
+_COLUMNS: tuple[Column, ...] = (("Job", False), ("Nodes over time", False), ("Nodes now", True))
 
 
-def html(picture: Picture) -> str:
+def html(picture: Picture) -> Markup:
     """A row a job, in order of its first start, all on one axis of time up to now."""
     started = [job for job in picture.jobs if job.get("sizes")]
     shown = sorted(started, key=lambda job: job["sizes"][0][0])[-_MAX_JOBS:]
@@ -41,18 +41,18 @@ def _row(
     index: int, job: Mapping[str, Any], first_s: float, span_s: float, now_s: float, most: int
 ) -> list[str]:
     sizes: Sequence[tuple[float, int]] = job["sizes"]
-    name = escape(job["name"] or job["id"])
-    label = "; ".join(
+    name = job["name"] or job["id"]
+    told = "; ".join(
         f"{nodes} nodes from {markup.roughly(max(0.0, now_s - t_s))} ago" for t_s, nodes in sizes
     )
-    color = COLORS[index % len(COLORS)]
-    path = _path(sizes, first_s, span_s, min(now_s, first_s + span_s), most)
-    chart = (
-        f'<svg class="steps" viewBox="0 0 100 {_HEIGHT:g}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{name}: {escape(label)}"><path d="{path}" fill="{color}" stroke="currentColor" '
-        'vector-effect="non-scaling-stroke"/></svg>'
+    chart = markup.template(
+        "steps.html",
+        height=f"{_HEIGHT:g}",
+        label=f"{name}: {told}",
+        path=_path(sizes, first_s, span_s, min(now_s, first_s + span_s), most),
+        color=COLORS[index % len(COLORS)],
     )
-    return [f"<strong>{letters(index)}</strong> {name}", chart, str(job["nodes"])]
+    return [markup.strong(letters(index)) + f" {name}", chart, str(job["nodes"])]
 
 
 def _path(sizes: Sequence[tuple[float, int]], first_s: float, span_s: float, end_s: float, most: int) -> str:
@@ -67,4 +67,4 @@ def _path(sizes: Sequence[tuple[float, int]], first_s: float, span_s: float, end
     return "".join([*parts, f"H{x(end_s)}V{_HEIGHT:g}Z"])
 
 
-VIEW = View(name="sizes", title="Sizes over time", html=html)
+VIEW = View(name="sizes", title="Sizes over time", section="jobs", html=html)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dask_hpc_widgets.base import markup
-from dask_hpc_widgets.base.markup import escape
+from dask_hpc_widgets.base.markup import Column, Markup
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Nodes beyond these, those with the most time, are not shown.
 _MAX_ROWS = 32
-_COLUMNS: tuple[markup.Column, ...] = (
+_COLUMNS: tuple[Column, ...] = (
     ("Node", False),
     ("Walltime left", False),
     ("Job", False),
@@ -19,7 +19,7 @@ _COLUMNS: tuple[markup.Column, ...] = (
 )
 
 
-def html(picture: Picture) -> str:
+def html(picture: Picture) -> Markup:
     """A table of the nodes that have a walltime, the next to end first."""
     nodes = picture.status.get("nodes", ())
     limited = [node for node in nodes if node["walltime_left_s"] is not None]
@@ -40,11 +40,11 @@ def html(picture: Picture) -> str:
 def _row(node: Mapping[str, Any], names: Mapping[str, str], longest_s: float) -> list[str]:
     left_s, job = node["walltime_left_s"], node["job"]
     return [
-        escape(node["id"]),
-        f"{markup.bar(left_s / longest_s)}{escape(markup.roughly(left_s))}",
-        escape(names.get(job, job)) if job else "no job",
+        node["id"],
+        markup.bar(left_s / longest_s) + markup.roughly(left_s),
+        names.get(job, job) if job else "no job",
         markup.badge(node["state"]),
     ]
 
 
-VIEW = View(name="walltime", title="Walltime", html=html)
+VIEW = View(name="walltime", title="Walltime", section="nodes", html=html)

@@ -1,8 +1,7 @@
-"""Checks of the environment: is what we rely on there, and what to do when it is not.
+"""Checks of this machine.
 
-Rules of the file: a check looks and tells; it changes nothing, connects to no cluster of Dask (the checks
-of a running one are in `dask_hpc.doctor`) and never raises. What a check looks at comes in as
-an argument with the real thing as default, so that every verdict can be produced on purpose.
+Rules of the file: connects to no cluster of Dask and never raises. What a check looks at comes in as an
+argument with the real thing as default, so that every verdict can be produced on purpose.
 """
 
 from __future__ import annotations
@@ -10,28 +9,25 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import platform
 import shutil
 import subprocess
 import sys
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
 
 import dask.config
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from dask_hpc import capabilities
 from dask_hpc.deploy.dashboard_link import HUB_LINK, link_template
-from dask_hpc.errors import InstallError, SlurmError
+from dask_hpc.doctor.checks import Finding
+from dask_hpc.errors import SlurmError
 from dask_hpc.slurm.commands import SINFO, command_environment
 from dask_hpc.slurm.text import parse_sinfo
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 #: Releases that were tested, used when the package's own metadata is not installed.
 TESTED_DASK = SpecifierSet(">=2026.7.1,<2026.9")
@@ -43,18 +39,6 @@ SMALL_SHM_BYTES = 256 * 2**20
 SLURM_TIMEOUT_S = 15.0
 
 _SLURM_COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found."""
-
-    name: str
-    #: ``ok``; ``warn``: a part will not work; ``fail``: nothing will.
-    verdict: Literal["ok", "warn", "fail"]
-    text: str
-    #: What to do about it; empty when nothing is to be done.
-    remedy: str = ""
 
 
 def check_python(version: tuple[int, int, int] = sys.version_info[:3]) -> Finding:
@@ -124,6 +108,16 @@ def check_module(module: str, name: str, use: str, extra: str) -> Finding:
     if importlib.util.find_spec(module) is None:
         return Finding(name, "warn", f"{module} is not installed: no {use}", f"pip install {extra}")
     return Finding(name, "ok", f"{module} {importlib.metadata.version(module)}")
+
+
+def check_dashboard() -> Finding:
+    """Can there be a dashboard?"""
+    return check_module("bokeh", "dashboard", "dashboard", "'bokeh>=3.1'")
+
+
+def check_plots() -> Finding:
+    """Can there be plots?"""
+    return check_module("matplotlib", "plots", "plots", "'dask-hpc[plot]'")
 
 
 def check_dashboard_link(environment: Mapping[str, str] = os.environ, template: str | None = None) -> Finding:
@@ -232,96 +226,13 @@ def check_shared_memory(folder: Path = Path("/dev/shm"), small_bytes: int = SMAL
     return Finding("shared memory", "ok", text)
 
 
-#: The checks of this machine, in the order they are told.
-CHECKS: tuple[Callable[[], Finding], ...] = (
-    check_python,
-    check_dask,
-    check_internals,
-    lambda: check_module("bokeh", "dashboard", "dashboard", "'bokeh>=3.1'"),
-    check_dashboard_link,
-    lambda: check_module("matplotlib", "plots", "plots", "'dask-hpc[plot]'"),
-    check_slurm,
-    check_sensors,
-    check_shared_memory,
-)
-
-
-def examine(checks: Iterable[Callable[[], Finding]] = CHECKS) -> list[Finding]:
-    """Findings of all `checks`; the first tells what was examined."""
-    try:
-        version = importlib.metadata.version("dask-hpc")
-    except importlib.metadata.PackageNotFoundError:
-        version = "from a source tree"
-    about = Finding("dask-hpc", "ok", f"{version}, {platform.system()} {platform.machine()}")
-    return [about, *(check() for check in checks)]
-
-
-#: Packages of which client, scheduler and workers must have one version.
-PACKAGES = ("dask-hpc", "distributed", "python")
-
-
-def examine_cluster(client: Client) -> list[Finding]:
-    """Findings about the cluster of `client`."""
-    import dask_hpc
-
-    versions: Any = client.get_versions(packages=["dask-hpc"])
-    found = [Finding("scheduler", "ok", f"answers, {len(versions['workers'])} workers")]
-    found += [
-        compare(package, versions["client"], versions["scheduler"], versions["workers"])
-        for package in PACKAGES
-    ]
-    try:
-        status = dask_hpc.runtime(client).status()
-    except InstallError as error:
-        found.append(
-            Finding("runtime", "warn", f"not switched on there: {error}", "dask_hpc.install(client)")
-        )
-    else:
-        found.append(Finding("runtime", "ok", f"switched on, policy {status['policy']['policy']}"))
-        found.append(panels(status))
-    return found
-
-
-def panels(status: dict[str, Any]) -> Finding:
-    """Does the scheduler's dashboard show jobs and decisions?
-
-    Parameters
-    ----------
-    status
-        What `Runtime.status` gives.
-    """
-    if problem := status["panels_problem"]:
-        remedy = "install the tested releases of distributed and bokeh; the runtime works without the panels"
-        return Finding("dashboard panels", "warn", f"none: {problem}", remedy)
-    if not status["panels"]:
-        return Finding("dashboard panels", "ok", "none: the scheduler has no dashboard, or no bokeh")
-    return Finding("dashboard panels", "ok", ", ".join(status["panels"]))
-
-
-def compare(
-    package: str, client: dict[str, Any], scheduler: dict[str, Any], workers: dict[str, dict[str, Any]]
-) -> Finding:
-    """Do client, scheduler and all workers have one version of `package`?
-
-    Parameters
-    ----------
-    client, scheduler, workers
-        As `distributed.Client.get_versions` gives them; a version is None when the package is absent.
-    """
-    here = client["packages"].get(package)
-    elsewhere = {"the scheduler": scheduler, **{f"worker {address}": one for address, one in workers.items()}}
-    found = {where: one["packages"].get(package) for where, one in elsewhere.items()}
-    others = {where: version for where, version in found.items() if version != here}
-    name = f"{package} there"
-    if others:
-        where, version = next(iter(others.items()))
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        text = f"{version or 'absent'} on {where}{more}, {here or 'absent'} here"
-        return Finding(
-            name, "fail", text, f"install one version of {package} for client, scheduler and workers"
-        )
-    if here is None:
-        return Finding(
-            name, "warn", "runs from a source tree: versions cannot be compared", "pip install dask-hpc"
-        )
-    return Finding(name, "ok", f"{here} everywhere")
+def check_capabilities() -> Finding:
+    """Do the capabilities that other packages have installed load?"""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loaded = capabilities.load()
+    installed = {point.name for point in importlib.metadata.entry_points(group=capabilities.GROUP)}
+    if missing := sorted(installed - set(loaded)):
+        why = "; ".join(str(one.message) for one in caught) or f"cannot be loaded: {', '.join(missing)}"
+        return Finding("capabilities", "warn", why, "mend or uninstall the packages that bring them")
+    return Finding("capabilities", "ok", ", ".join(loaded) or "none of other packages")

@@ -1,0 +1,112 @@
+"""What options of the command line are: durations, numbers, NAME=VALUE, paths.
+
+Rules of the file: text in, values out; a wrong one is a usage error that names it and says what is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+#: A file that is there; one that is to be written; a folder that is to be filled.
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+class FiniteRange(click.FloatRange):
+    """A `click.FloatRange` that also refuses what compares with nothing (nan) and what never ends (inf)."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, or a usage error that names it."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
+class Seconds(click.ParamType):
+    """A duration such as ``30 s`` or ``5 min``, in seconds.
+
+    Parameters
+    ----------
+    least_s
+        Shorter ones are refused.
+    words
+        Given as they are: what is allowed in place of a duration.
+    """
+
+    name = "duration"
+
+    def __init__(self, least_s: float = 0.0, words: Sequence[str] = ()) -> None:
+        self.least_s = least_s
+        self.words = tuple(words)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Seconds, or one of the words, or a usage error that names the value."""
+        from dask_hpc_policies.params import ParameterError, parse_duration
+
+        if value in self.words:
+            return value
+        try:
+            seconds = parse_duration(value)
+        except ParameterError as error:
+            self.fail(str(error), param, ctx)
+        if seconds < self.least_s:
+            least = f"{1000 * self.least_s:g} ms" if self.least_s < 1 else f"{self.least_s:g} s"
+            self.fail(f"{value!r} is too short; allowed: a duration from {least}", param, ctx)
+        return seconds
+
+
+class Assignment(click.ParamType):
+    """NAME=VALUE, as a pair; a hyphen in the name is an underscore.
+
+    Parameters
+    ----------
+    example
+        Told when it is none.
+    parse
+        Makes the value of its text, which may not be empty then.
+    """
+
+    name = "assignment"
+
+    def __init__(self, example: str, parse: Callable[[str], Any] | None = None) -> None:
+        self.example = example
+        self.parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The pair, or a usage error that names the value."""
+        name, equals, text = value.partition("=")
+        if not (name and equals and (text or self.parse is None)):
+            self.fail(f"{value!r} is not NAME=VALUE, such as {self.example}", param, ctx)
+        return name.replace("-", "_"), text if self.parse is None else self.parse(text)
+
+
+def assignments(
+    *names: str, example: str, help: str, parse: Callable[[str], Any] | None = None
+) -> Callable[..., Any]:
+    """An option that may be given several times, each time with NAME=VALUE; the command gets a dict."""
+    return click.option(
+        *names,
+        metavar="NAME=VALUE",
+        multiple=True,
+        type=Assignment(example, parse),
+        callback=lambda _context, _option, pairs: dict(pairs),
+        help=help,
+    )
+
+
+def showing(show: Callable[[], None], help: str) -> Callable[..., Any]:
+    """The flag ``--list``: has something shown instead of the command run."""
+
+    def shown(context: click.Context, _option: click.Parameter, value: bool) -> None:
+        if value and not context.resilient_parsing:
+            show()
+            context.exit()
+
+    return click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=shown, help=help)

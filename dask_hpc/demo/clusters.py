@@ -1,0 +1,102 @@
+"""The clusters that the demo runs on, and a client of each that leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing import resource_tracker
+from typing import Any
+
+import distributed
+
+import dask_hpc
+from dask_hpc.demo.progress import ProgressDisplay
+from dask_hpc.demo.scenario import MEMORY_LIMIT, NODES
+from dask_hpc.errors import ConfigError
+
+_CLUSTER = {
+    "n_workers": NODES,
+    "threads_per_worker": 1,
+    "processes": True,
+    "memory_limit": MEMORY_LIMIT,
+    "dashboard_address": ":0",
+    # Both clusters are closed while their logs would tell of every connection that ends.
+    "silence_logs": logging.CRITICAL,
+}
+_SCHEDULER = {"dashboard_address": ":0"}
+#: How long the demo waits for its jobs to come through Slurm's queue.
+_SLURM_PATIENCE_S = 600
+
+#: A plain cluster, and one of ours, of worker processes on this machine.
+stock_cluster = partial(distributed.LocalCluster, **_CLUSTER)
+local_cluster = partial(dask_hpc.LocalCluster, **_CLUSTER)
+
+
+def slurm_cluster(progress: ProgressDisplay) -> Any:
+    """A cluster of as many Slurm jobs as the demo needs nodes, all of them running.
+
+    Raises
+    ------
+    ConfigError
+        When Slurm does not give them in ten minutes.
+    """
+    cluster = dask_hpc.SLURMCluster(silence_logs=logging.CRITICAL, scheduler_options=_SCHEDULER)
+    try:
+        progress.say(f"     waiting for {NODES} jobs of Slurm")
+        cluster.scale(jobs=NODES)
+        with cluster.get_client() as client:
+            client.wait_for_workers(NODES, timeout=_SLURM_PATIENCE_S)
+    except TimeoutError:
+        cluster.close()
+        raise ConfigError(
+            f"Slurm did not start {NODES} jobs within {_SLURM_PATIENCE_S} s; squeue tells why they wait"
+        ) from None
+    return cluster
+
+
+def check_slurm() -> None:
+    """Raise ConfigError unless Dask's configuration describes jobs of Slurm."""
+    from dask_hpc.deploy.slurm.jobs import SLURMJob
+
+    try:
+        SLURMJob("tcp://127.0.0.1:0", name="check")
+    except ValueError as error:
+        raise ConfigError(f"jobqueue.slurm in Dask's configuration: {error}") from None
+
+
+@contextlib.contextmanager
+def client_of(make: Callable[[], Any]) -> Iterator[distributed.Client]:
+    """A client of a new cluster; both are closed at the end, whatever ends it."""
+    # The tracker unblocks the signal in the thread that starts it, which must not be the cluster's.
+    resource_tracker.ensure_running()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_one_thread_each())
+        # A terminal interrupts the worker processes too; they would die with tracebacks instead of being
+        # closed. They inherit the blocked signal; this thread gets its own as soon as it can close them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            cluster = stack.enter_context(make())
+            client = stack.enter_context(cluster.get_client())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        yield client
+
+
+@contextlib.contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Give the worker processes started within one thread each for numerical libraries."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

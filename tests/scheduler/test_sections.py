@@ -1,0 +1,63 @@
+"""What parts of the runtime tell about themselves reaches whoever reads the status, by name."""
+
+from __future__ import annotations
+
+from click.testing import CliRunner
+from distributed.utils_test import captured_logger
+from helpers import live
+
+import dask_hpc
+from dask_hpc.cli import hpc
+from dask_hpc.scheduler.rpc import status
+from dask_hpc.scheduler.tables import parts
+from dask_hpc_widgets import static, views
+from dask_hpc_widgets.views import Picture, View
+
+
+class Meter:
+    """A part of another capability."""
+
+    def __init__(self, engine):
+        self.engine = engine
+
+    def status(self):
+        return {"power": {"measured_w": 42.5, "nodes": self.engine.state.nodes.up()}}
+
+
+class Broken:
+    def __init__(self, engine):
+        pass
+
+    def status(self):
+        raise OSError("no sensor")
+
+
+def drawn(picture):
+    return f"{picture.section('power')['measured_w']} W"
+
+
+@live(2)
+async def test_a_part_adds_a_section_and_one_that_fails_says_so_once(c, s, a, b, monkeypatch):
+    with parts.registered(Meter), parts.registered(Broken), captured_logger(status.logger) as log:
+        rt = await dask_hpc.install(c)
+        found = await rt.status()
+        again = await rt.channel.ask("picture", ended=0, decisions=0)
+    assert found["sections"] == ["power"]
+    assert found["power"] == {"measured_w": 42.5, "nodes": 0}
+    assert found["section_failures"] == {"Broken": "OSError: no sensor"}
+    assert log.getvalue().count("no section of the status") == 1
+    picture = Picture(**again)
+    assert picture.section("power") == found["power"]
+    assert picture.section("nothing") is None
+    assert (await rt.update(tick="1 s"))["sections"] == ["power"]
+
+    monkeypatch.setattr(views, "_views", dict(views._views))
+    watts = View(name="watts", title="Power drawn", section="power", html=drawn)
+    views.register(watts)
+    assert watts.is_in(picture)
+    twin = static.runtime_html("here", {"status": found, "jobs": []})
+    assert "Power drawn" in twin
+    assert "42.5 W" in twin
+    command = ["status", "--address", s.address]
+    shown = await c.loop.run_in_executor(None, lambda: CliRunner().invoke(hpc, command))
+    assert "power:\n  measured w  42.50\n  nodes       0\n" in shown.output
