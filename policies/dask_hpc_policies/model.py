@@ -186,7 +186,7 @@ class ClusterSnapshot:
     trigger: Trigger = "tick"
     #: Nodes in a stable order (order of arrival).
     nodes: tuple[NodeView, ...] = ()
-    #: Jobs in order of service: priority (descending), then submission.
+    #: Jobs in order of service; see `jobs.queue_orders`.
     jobs: tuple[JobView, ...] = ()
     #: Compute nodes a decision may hand out: up, held by no named job, not reserved by a round under way,
     #: and beyond what a running default job must keep.

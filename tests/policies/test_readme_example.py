@@ -56,3 +56,13 @@ def test_names_in_the_readme_exist() -> None:
     assert len(listed) == 14
     for name in listed:
         assert describe(name)["summary"]
+
+
+def test_the_example_of_a_guard_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = [block for block in blocks if "arbitrate" in block]
+    exec(compile(code, str(README), "exec"), {})  # noqa: S102
+    assert capsys.readouterr().out == (
+        "8 nodes; power: in the end the decision leads to 4000 W, allowed are at most 2000 W, now it is "
+        "1000\n"
+    )

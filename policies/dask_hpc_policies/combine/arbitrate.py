@@ -21,11 +21,12 @@ Guards of higher rank are satisfied first. The order of guards does not matter, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
 
 from dask_hpc_policies.combine import cutting
+from dask_hpc_policies.combine.breaches import Breach, foremost
 from dask_hpc_policies.combine.limits import (
     RANKS,
     AnyGuard,
@@ -36,7 +37,7 @@ from dask_hpc_policies.combine.limits import (
     cause,
     in_order,
 )
-from dask_hpc_policies.combine.outlook import STATES, Move, Outlook, resized
+from dask_hpc_policies.combine.outlook import Move, Outlook, resized
 from dask_hpc_policies.decision import (
     RESIZES,
     Action,
@@ -54,9 +55,6 @@ from dask_hpc_policies.decision import (
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.wording import counted
 
-#: Amounts are compared up to this share of them.
-TOLERANCE = 1e-9
-
 
 def arbitrate(view: ClusterSnapshot, decision: Decision, guards: Sequence[AnyGuard]) -> Decision:
     """`decision` as far as `guards` let it through; what is refused or cut is suppressed, with the reason.
@@ -72,24 +70,6 @@ def arbitrate(view: ClusterSnapshot, decision: Decision, guards: Sequence[AnyGua
     if not guards or all(isinstance(action, Hold) for action in decision.actions):
         return decision
     return _Case(view, decision, in_order(guards)).verdict()
-
-
-@dataclass(frozen=True, slots=True)
-class _Breach:
-    """A sum that is outside in one of the two states."""
-
-    guard: SumGuard
-    state: int
-    amount: float
-    #: How far outside it may be: as far as it is, whatever is decided here.
-    allowed: float
-
-    @property
-    def over(self) -> bool:
-        return self.guard.outside(self.amount) > 0
-
-    def mended(self, amount: float) -> bool:
-        return abs(self.guard.outside(amount)) <= self.allowed + _slack(self.guard, amount)
 
 
 class _Case:
@@ -120,7 +100,7 @@ class _Case:
                 self.gives[action.job] = i
             elif (job := beneficiary(action)) is not None:
                 self.rooms.setdefault(job, []).append(i)
-        self._service = _Service(view, decision, self.gives)
+        self.service = _service(view, acting, self.gives)
         #: Nodes that the decision lacks as it is: that is for the enactor to say.
         self._lacked = self._lacking()
 
@@ -194,16 +174,16 @@ class _Case:
                 self._follow(give, broken[0], "the nodes for it are not freed")
                 return True
             # what happens for a reason of higher rank has its purpose in itself
-            idle = [i for i in rooms if i in self.kept and self.ranks[i] >= self.ranks[give]]
-            if give not in self.kept and idle:
-                self._follow(idle[0], give, f"{job} gets no nodes after all")
+            vain = [i for i in rooms if i in self.kept and self.ranks[i] >= self.ranks[give]]
+            if give not in self.kept and vain:
+                self._follow(vain[0], give, f"{job} gets no nodes after all")
                 return True
         grants = [i for i in self.gives.values() if i in self.kept]
         lacking = self._lacking() - self._lacked
         if lacking <= 0 or not grants:
             return False
         roots = [i for i in self.refused if isinstance(self.decision.actions[i], (Shrink, Steal))]
-        last = max(grants, key=self._service.place)
+        last = max(grants, key=self.service.__getitem__)
         size = cutting.at_most(self.kept[last], self.kept[last].size - lacking)
         text = f"{counted(lacking)} for it are not freed"
         self._follow(last, min(roots or self.refused), text, size if self._divisible(last) else None)
@@ -259,41 +239,21 @@ class _Case:
         """Let one action give way when a sum is outside."""
         moves = [*given, *(self.kept[i] for i in mine)]
         sums = [guard for guard in guards if isinstance(guard, SumGuard)]
-        breaches = [breach for guard in sums for breach in self._breaches(guard, given, moves)]
+        breaches = foremost(self.outlook, sums, given, moves)
         if not breaches:
             return False
-        breaches = [breach for breach in breaches if breach.guard.rank == breaches[0].guard.rank]
-        # What goes because of too little takes with it what it made room for.
-        over = all(breach.over for breach in breaches)
-        breaches = [breach for breach in breaches if breach.over == over]
-        for i in sorted(mine, key=self._service.place, reverse=True):
+        for i in sorted(mine, key=self.service.__getitem__, reverse=True):
             others = [move for move in moves if move is not self.kept[i]]
-            own = [breach for breach in breaches if self._worsens(breach, others)]
+            own = [b for b in breaches if b.eased(self.outlook.amount(b.guard, others, b.state))]
             if own:
                 size = self._mending(i, own, others) if self._divisible(i) else None
-                self._cut(i, size, self._told(own[0]))
+                self._cut(i, size, own[0].reason)
                 return True
         # None of them does it alone: all of them together do.
-        self._drop(max(mine, key=self._service.place), self._told(breaches[0]))
+        self._drop(max(mine, key=self.service.__getitem__), breaches[0].reason)
         return True
 
-    def _breaches(self, guard: SumGuard, given: list[Move], moves: list[Move]) -> list[_Breach]:
-        found = []
-        for state in range(len(STATES)):
-            floor = self.outlook.amount(guard, given, state) if given else self.outlook.now(guard)
-            amount = self.outlook.amount(guard, moves, state)
-            breach = _Breach(guard, state, amount, abs(guard.outside(floor)))
-            if not breach.mended(amount):
-                found.append(breach)
-        return found
-
-    def _worsens(self, breach: _Breach, others: list[Move]) -> bool:
-        """Whether the sum is nearer to what is allowed, or further inside, with `others` alone."""
-        without = self.outlook.amount(breach.guard, others, breach.state)
-        gain = breach.amount - without if breach.over else without - breach.amount
-        return gain > _slack(breach.guard, breach.amount)
-
-    def _mending(self, i: int, breaches: list[_Breach], others: list[Move]) -> int | None:
+    def _mending(self, i: int, breaches: list[Breach], others: list[Move]) -> int | None:
         """The size to which an action can be cut so that `breaches` are none; None when there is none."""
         move = self.kept[i]
         assert move.job is not None
@@ -305,13 +265,6 @@ class _Case:
 
         return cutting.nearest(move, mends)
 
-    def _told(self, breach: _Breach) -> Reason:
-        guard, now = breach.guard, self.outlook.now(breach.guard)
-        text = f"{guard.name}: {STATES[breach.state]} the decision leads to {breach.amount:g} {guard.unit}, "
-        text += f"allowed are {guard.allowed}, now it is {now:g}"
-        data: dict[str, Any] = {"guard": guard.name, "unit": guard.unit, "amount": breach.amount, "now": now}
-        return Reason(ReasonCode.OUTSIDE_SUM, text, {**data, "lower": guard.lower, "upper": guard.upper})
-
     def _divisible(self, i: int) -> bool:
         """Whether an action may be cut. A job for which too few nodes are freed would get none at all."""
         action = self.kept[i].action
@@ -319,28 +272,23 @@ class _Case:
         return not self.decision.whole and gives not in self.kept and cutting.divisible(self.kept[i])
 
 
-class _Service:
-    """The order in which a decision serves."""
-
-    def __init__(self, view: ClusterSnapshot, decision: Decision, gives: dict[str, int]) -> None:
-        self._jobs = {job.id: (i, job) for i, job in enumerate(view.jobs)}
-        self._actions = decision.actions
-        self._gives = gives
-
-    def place(self, i: int) -> tuple[int, int, int]:
-        """Sort key of an action: smaller is served first, and gives way last."""
-        action = self._actions[i]
+def _service(
+    view: ClusterSnapshot, acting: Mapping[int, Action], gives: Mapping[str, int]
+) -> dict[int, tuple[int, int, int]]:
+    """Sort keys of actions: smaller is served first, and gives way last."""
+    places = {job.id: i for i, job in enumerate(view.jobs)}
+    below = {job.id for job in view.jobs if job.nodes < job.min_nodes}
+    keys: dict[int, tuple[int, int, int]] = {}
+    for i, action in acting.items():
         if not isinstance(action, RESIZES):
-            return 0, i, i
-        place, job = self._jobs.get(action.job, (len(self._jobs), None))
-        if isinstance(action, Start):
-            return 2, place, i
-        if isinstance(action, Expand):
-            return (1 if job is not None and job.nodes < job.min_nodes else 3), place, i
-        give = self._gives.get(beneficiary(action) or "")
-        # A reduction for nobody in particular: the job that is served first keeps its nodes longest.
-        return (4, -place, i) if give is None else (*self.place(give)[:2], i)
-
-
-def _slack(guard: SumGuard, amount: float) -> float:
-    return TOLERANCE * max(1.0, abs(amount), abs(guard.lower or 0.0), abs(guard.upper or 0.0))
+            keys[i] = (0, i, i)
+        elif isinstance(action, Start):
+            keys[i] = (2, places.get(action.job, 0), i)
+        elif isinstance(action, Expand):
+            keys[i] = (1 if action.job in below else 3, places.get(action.job, 0), i)
+    for i, action in acting.items():
+        if isinstance(action, (Shrink, Steal)):
+            give = gives.get(beneficiary(action) or "")
+            # A reduction for nobody in particular: the job that is served first keeps its nodes longest.
+            keys[i] = (4, -places.get(action.job, 0), i) if give is None else (*keys[give][:2], i)
+    return keys
