@@ -278,14 +278,14 @@ def test_a_fork_goes_on_exactly_as_the_original(policy: str) -> None:
     half_s = work.jobs[60].submit_s
     assert engine.run_until(half_s)
     other = engine.fork()
-    before = copy.deepcopy(engine.table.rows)
+    before = copy.deepcopy(engine.world.table.rows)
     other.run()
-    assert engine.table.rows == before, "the original has not moved"
+    assert engine.world.table.rows == before, "the original has not moved"
     engine.run()
-    assert engine.table.rows == other.table.rows
-    assert engine.counts == other.counts
+    assert engine.world.table.rows == other.world.table.rows
+    assert engine.world.counts == other.world.counts
     whole = simulate(work, policy, machine=machine, options=Options(seed=5))
-    assert list(whole.rows) == sorted(engine.table.rows, key=lambda row: row.key)
+    assert list(whole.rows) == sorted(engine.world.table.rows, key=lambda row: row.key)
 
 
 def _often() -> Any:
@@ -305,8 +305,8 @@ def test_a_fork_may_go_on_with_another_policy() -> None:
     def wait_s(rows: Any) -> float:
         return sum((row.start_s or 0.0) - work.jobs[row.key].submit_s for row in rows)
 
-    assert len(engine.table.rows) == len(other.table.rows) == 120
-    assert wait_s(other.table.rows) < wait_s(engine.table.rows)
+    assert len(engine.world.table.rows) == len(other.world.table.rows) == 120
+    assert wait_s(other.world.table.rows) < wait_s(engine.world.table.rows)
 
 
 def test_memory_of_the_engine_follows_what_waits_and_runs() -> None:
@@ -316,9 +316,9 @@ def test_memory_of_the_engine_follows_what_waits_and_runs() -> None:
     t_s = 0.0
     while engine.run_until(t_s):
         t_s += 5000.0
-        most = max(most, len(engine.active))
-        assert len(engine._calendar) <= len(engine.active) + 1
-    assert len(engine.table.rows) == 2000
+        most = max(most, len(engine.world.active))
+        assert len(engine.calendar) <= len(engine.world.active) + 1
+    assert len(engine.world.table.rows) == 2000
     assert most < 200
 
 
