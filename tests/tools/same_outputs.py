@@ -224,7 +224,9 @@ def _one(to: Path, function: str, arguments: tuple[Any, ...]) -> float:
 
 def compare(before: Path, after: Path) -> int:
     """Say which outputs differ, and where first; returns how many."""
-    names = [{str(path.relative_to(folder)) for path in folder.rglob("*.gz")} for folder in (before, after)]
+    names = [
+        {str(path.relative_to(folder)) for path in folder.rglob("*.jsonl.gz")} for folder in (before, after)
+    ]
     differing = 0
     for name in sorted(names[0] | names[1]):
         if name not in names[0] or name not in names[1]:

@@ -22,9 +22,10 @@ from dask_hpc.sim.engine.calendar import WINDOW, Calendar
 from dask_hpc.sim.engine.life import Life
 from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.progress import Progress, Step
+from dask_hpc.sim.engine.views import facts
 from dask_hpc.sim.engine.world import World
 from dask_hpc_policies.decision import Action, Expand, Reason, ReasonCode, Shrink, Start
-from dask_hpc_policies.jobs.constraints import is_legal
+from dask_hpc_policies.rules.feasible import refusal
 
 #: A job, and what it has come to; ``resized``: its resize is committed.
 Happened = tuple[ActiveJob, Step | Literal["resized"]]
@@ -99,33 +100,12 @@ class Rounds:
 
     def _accepted(self, action: Start | Expand | Shrink) -> ActiveJob | None:
         active = self._world.by_id.get(action.job)
-        if active is None:
-            why: Reason | None = Reason(ReasonCode.UNKNOWN_JOB, "no job that waits or runs has this id")
-        else:
-            why = self._why_not(active, action)
+        locked = self._active > 0 and self._world.options.lock == "system"
+        why = refusal(action, None if active is None else facts(active), locked=locked)
         if why is None:
             return active
         self._world.refuse(action, why)
         return None
-
-    def _why_not(self, active: ActiveJob, action: Start | Expand | Shrink) -> Reason | None:
-        job = active.job
-        if active.target is not None or active.round is not None:
-            return Reason(ReasonCode.LOCKED, "it is reconfiguring")
-        code, text = ReasonCode.WRONG_STATE, ""
-        restored = isinstance(action, Expand) and active.nodes < job.min_nodes
-        resized = not (restored or isinstance(action, Start))
-        if isinstance(action, Start) and active.state != "pending":
-            text = f"it is {active.state}, only a pending job can start"
-        elif not isinstance(action, Start) and active.state != "running":
-            text = f"it is {active.state}, only a running job can be resized"
-        elif resized and job.kind in ("rigid", "moldable"):
-            text = f"it is {job.kind}: it is never resized"
-        elif self._world.options.lock == "system" and self._active and not isinstance(action, Start):
-            code, text = ReasonCode.LOCKED, "another job is reconfiguring and the lock is 'system'"
-        else:
-            code, text = ReasonCode.OUT_OF_BOUNDS, _wrong_size(active, action, restored)
-        return Reason(code, text) if text else None
 
     # ---------------------------------------------------------------- resizes
 
@@ -264,18 +244,3 @@ class Rounds:
             round.ready_nodes = 0
             round.growing = -1  # ended once
             self._active -= 1
-
-
-def _wrong_size(active: ActiveJob, action: Start | Expand | Shrink, restored: bool) -> str:
-    """What is wrong with the size that an action asks for; empty when nothing is."""
-    job, target = active.job, action.nodes
-    if isinstance(action, Start):
-        if job.nodes is not None and target != job.nodes:
-            return f"it starts on exactly {job.nodes} nodes"
-    elif (target <= active.nodes) == isinstance(action, Expand):
-        return f"it has {active.nodes} nodes"
-    if not restored and not job.min_nodes <= target <= job.max_nodes:
-        return f"{target} nodes is outside {job.min_nodes} to {job.max_nodes}"
-    if not restored and not is_legal(job.constraint, target):
-        return f"{target} nodes is against the constraint {job.constraint!r}"
-    return ""

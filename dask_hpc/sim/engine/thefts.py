@@ -8,8 +8,10 @@ from __future__ import annotations
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.calendar import THEFT, Calendar
 from dask_hpc.sim.engine.progress import Keep, Progress
+from dask_hpc.sim.engine.views import facts
 from dask_hpc.sim.engine.world import World
-from dask_hpc_policies.decision import Reason, ReasonCode, Steal
+from dask_hpc_policies.decision import Steal
+from dask_hpc_policies.rules.feasible import refusal
 
 #: Victim, thief, and how often the victim had been interrupted when it was chosen.
 Theft = tuple[ActiveJob, ActiveJob, int]
@@ -27,13 +29,17 @@ class Thefts:
         """The victim, when it is to be interrupted now, and what it keeps; None: later, or not at all."""
         world = self._world
         victim, thief = world.by_id.get(action.job), world.by_id.get(action.thief)
-        if victim is None or thief is None:
-            text = "victim or thief is no job that waits or runs"
-            world.refuse(action, Reason(ReasonCode.UNKNOWN_JOB, text))
+        why = refusal(
+            action,
+            None if victim is None else facts(victim),
+            None if thief is None else facts(thief),
+            locked=False,
+        )
+        if why is not None:
+            world.refuse(action, why)
             return None
-        if victim.state != "running" or victim.round is not None:
-            world.refuse(action, Reason(ReasonCode.WRONG_STATE, f"the victim is {victim.state}"))
-            return None
+        assert victim is not None
+        assert thief is not None
         world.listener.begun(victim, action)
         if action.timing == "next-checkpoint":
             at_s = self._progress.next_checkpoint_s(victim)

@@ -1,4 +1,4 @@
-"""What a policy sees of a job of the simulator: the same as of a live one.
+"""What policies and their rules see of a job of the simulator: the same as of a live one.
 
 Rules of the file: pure functions of one job and the time.
 """
@@ -9,6 +9,7 @@ from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.progress import saved_share
 from dask_hpc.sim.model.job import Compute, Job, Stage
 from dask_hpc_policies.model import JobView
+from dask_hpc_policies.rules.feasible import Facts
 
 
 def pending_view(active: ActiveJob) -> JobView:
@@ -71,6 +72,23 @@ def running_view(active: ActiveJob, now_s: float) -> JobView:
         expansions=active.expansions,
         mtct=share,
         mtct_previous=share if active.mtct_previous is None else active.mtct_previous,
+    )
+
+
+def facts(active: ActiveJob) -> Facts:
+    """What the rules for carrying out actions ask about a job."""
+    job = active.job
+    return Facts(
+        id=job.id,
+        state=active.state,
+        kind=job.kind,
+        nodes=active.nodes,
+        start_nodes=job.nodes,
+        min_nodes=job.min_nodes,
+        max_nodes=job.max_nodes,
+        constraint=job.constraint,
+        reconfiguring=active.target is not None or active.round is not None,
+        interrupted=active.interruption != "none",
     )
 
 
