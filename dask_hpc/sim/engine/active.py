@@ -76,10 +76,10 @@ class ActiveJob:
 
     __slots__ = (
         "at_point", "began_s", "checkpoint_s", "checkpoints", "done", "expansions", "first_s",
-        "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key", "left",
-        "length_s", "mtct_previous", "node_ids", "nodes", "rank", "released", "requested_nodes", "resize_s",
-        "restarts", "round", "shrinks", "stage", "start_s", "state", "steps", "target", "version", "view",
-        "walker", "wasted_node_s",
+        "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key",
+        "left", "length_s", "mtct_previous", "node_ids", "nodes", "paused", "rank", "released",
+        "requested_nodes", "resize_s", "restarts", "round", "shrinks", "stage", "start_s", "state",
+        "steps", "target", "version", "view", "walker", "wasted_node_s",
     )  # fmt: skip
 
     def __init__(self, job: Job, key: int) -> None:
@@ -101,6 +101,8 @@ class ActiveJob:
         self.began_s = 0.0
         self.length_s = 0.0
         self.left = 1.0
+        #: The present stage is held up: neither does it get on nor is its transfer under way.
+        self.paused = False
         self.walker: Walker | None = None
         #: Size it is being resized to, and the decision that asked for it.
         self.target: int | None = None

@@ -116,10 +116,10 @@ class Enactor:
                 self.settle(active, what)
 
     def leave_point(self, active: ActiveJob) -> None:
-        """The policy has been asked about a job at a scheduling point: it goes on if it still runs."""
+        """The policy was asked about a job at a scheduling point, which goes on unless it is resized now."""
         active.at_point = False
         self.asker.at_point(active)
-        if active.state == "running" and active.key in self._world.active:
+        if active.state == "running" or self._rounds.waits_for_nodes(active):
             self.settle(active, self._progress.advance(active))
 
     def release(self, active: ActiveJob) -> None:

@@ -103,6 +103,9 @@ class Life:
                 f"job {active.job.id!r} was interrupted {_MOST_RESTARTS} times by {world.now_s:g} s and has "
                 "not come to its end: nodes fail too often (node_mtbf) for it, or it lacks checkpoints"
             )
+        if active.at_point:
+            active.at_point = False
+            world.news.points.remove(active)
         active.state = "pending"
         active.interruption = why
         active.interrupted_s = world.now_s

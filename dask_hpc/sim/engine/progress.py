@@ -111,6 +111,7 @@ class Progress:
     def _resume(self, active: ActiveJob) -> bool:
         """Do the rest of the present stage at the present size; False when it takes no time at all."""
         world, stage = self._world, active.stage
+        active.paused = False
         active.began_s = world.now_s
         if isinstance(stage, Transfer):
             return self._transfer(active, stage)
@@ -137,9 +138,12 @@ class Progress:
             active.walker.insert(on_nodes(program.on_expansion, joined))
 
     def pause(self, active: ActiveJob) -> None:
-        """Stop the present stage where it is."""
+        """Stop the present stage where it is; a stage that is held up already stays so."""
         now_s, stage = self._world.now_s, active.stage
         active.version += 1
+        if active.paused:
+            return
+        active.paused = True
         if isinstance(stage, Transfer):
             left_bytes = self.file_system.remove(active, now_s)
             self.ended_bytes += active.left - left_bytes
@@ -252,6 +256,7 @@ class Progress:
         elif active.start_s is not None and not isinstance(active.kept, Walker):
             active.wasted_node_s += active.nodes * (now_s - active.start_s)
         active.stage = None
+        active.paused = False
         active.walker = None
         active.requested_nodes = None
 
@@ -279,7 +284,7 @@ def saved_share(active: ActiveJob, now_s: float) -> float:
     if job.program is not None or job.checkpoint_interval_s is None or job.runtime_s <= 0:
         return kept
     done = active.done
-    if active.stage is not None and active.length_s > 0:
+    if active.stage is not None and not active.paused and active.length_s > 0:
         done += min(active.left, (now_s - active.began_s) / active.length_s)
     share = job.checkpoint_interval_s / job.runtime_s
     # A checkpoint that is due at this very moment has been taken, whatever the rounding.

@@ -117,15 +117,26 @@ class Rounds:
 
     def waits_for_point(self, active: ActiveJob) -> bool:
         """Whether a job that is at a scheduling point is to be resized there, with nodes for it at hand."""
+        return active.target is not None and not self.waits_for_nodes(active)
+
+    def waits_for_nodes(self, active: ActiveJob) -> bool:
+        """Whether a job is to start or expand when the reductions of its round have ended."""
         round = active.round
-        if round is None or active.target is None:
-            return False
-        return not any(waiting is active for waiting, _ in round.grows)
+        return round is not None and any(waiting is active for waiting, _ in round.grows)
 
     def open_window(self, active: ActiveJob) -> Iterator[Happened]:
         """Hold the job up for the latency of its resize; nodes that join do so now."""
-        world = self._world
+        world, round = self._world, active.round
         assert active.target is not None
+        assert round is not None
+        need, free = active.target - active.nodes, self._nodes.free
+        if need > free:
+            # while it was on its way to this point, a node that was set aside for it has failed
+            self._drop(active, active.target, f"needs {need} more nodes, {free} are left")
+            round.growing -= 1
+            self._end_if_done(round)
+            yield active, "point"
+            return
         cost_s = world.machine.adaptation.seconds(
             active.nodes, active.target, active.job.data_bytes, world.machine.link_bytes_s
         )
@@ -187,13 +198,13 @@ class Rounds:
 
     def left(self, active: ActiveJob) -> Iterator[Happened]:
         """A job has ended, or stopped because of a failure or a theft: its round goes on without it."""
-        round, target = active.round, active.target
+        round, target, waits = active.round, active.target, self.waits_for_nodes(active)
         active.round = None
         active.target = None
         if round is None or target is None:
             return
         self._world.listener.aborted(active)
-        if any(waiting is active for waiting, _ in round.grows):
+        if waits:
             round.grows = [(a, nodes) for a, nodes in round.grows if a is not active]
             return
         if target < active.nodes:
