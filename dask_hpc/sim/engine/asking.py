@@ -68,6 +68,7 @@ def make_asker(policy: Policy, world: World, nodes: NodePool) -> Asker:
     # told then of the time of a job stays: a recorded time must not be outlasted, nor beyond the walltime.
     plain = not (
         options.snapshots
+        or world.twins
         or options.decision_s
         or options.tick_s
         or world.active
@@ -176,8 +177,9 @@ class BySnapshots:
         latency_s = stopwatch_s() - began_s if given_s == "measured" else given_s
         world.counts.policy_calls += 1
         world.counts.queue_scans += bool(view.jobs)
-        world.listener.passed(view, before, decision, latency_s)
-        actions = [action for action in decision.actions if not isinstance(action, Hold)]
+        allowed = world.twins.arbitrated(view, decision) if world.twins else decision
+        world.listener.passed(view, before, decision, allowed, latency_s)
+        actions = [action for action in allowed.actions if not isinstance(action, Hold)]
         return Answer(actions=actions, latency_s=latency_s)
 
     def snapshot(self, trigger: Trigger) -> ClusterSnapshot:
@@ -200,6 +202,7 @@ class BySnapshots:
             idle_nodes=pool.idle,
             returns_s=pool.returns_s(),
             lock=world.options.lock,
+            sections=world.twins.sections() if world.twins else {},
         )
 
     def _node_views(self) -> tuple[NodeView, ...]:

@@ -20,7 +20,15 @@ from dask_hpc.sim.engine.rounds import Happened, Rounds
 from dask_hpc.sim.engine.thefts import Theft, Thefts
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.job import Job
-from dask_hpc_policies.decision import Action, Steal
+from dask_hpc_policies.decision import (
+    RESIZES,
+    Action,
+    Reason,
+    ReasonCode,
+    ReleaseNodes,
+    RequestNodes,
+    Steal,
+)
 from dask_hpc_policies.model import Interruption
 
 
@@ -47,11 +55,24 @@ class Enactor:
     # ------------------------------------------------------------------- decisions
 
     def carry_out(self, actions: Iterable[Action]) -> None:
-        """Do what was decided: thefts first, then a round."""
+        """Do what was decided: first what allots nothing, then thefts, then a round."""
+        for action in actions:
+            if not isinstance(action, (*RESIZES, RequestNodes, ReleaseNodes)):
+                self._enact_other(action)
         for action in actions:
             if isinstance(action, Steal) and (found := self._thefts.begin(action)) is not None:
                 self._rob(*found)
         self._settle_all(self._rounds.begin(actions))
+
+    def _enact_other(self, action: Action) -> None:
+        enactor = self._world.twins.enactor(type(action))
+        if enactor is not None:
+            outcome = enactor(action)
+            if outcome.result == "refused":
+                self._world.refuse(action, outcome.reason)
+        else:
+            text = f"nobody here carries out {action.TAG!r}"
+            self._world.refuse(action, Reason(ReasonCode.UNSUPPORTED, text))
 
     def theft_due(self, theft: Theft) -> None:
         """The victim of a theft has its checkpoint."""

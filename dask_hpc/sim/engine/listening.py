@@ -9,15 +9,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from dask_hpc.sim.engine.active import ActiveJob
-from dask_hpc_policies.decision import Action, Decision, Expand, Reason, Shrink, Start, Steal
+from dask_hpc_policies.decision import Action, Decision, Reason
 from dask_hpc_policies.model import ClusterSnapshot, NodeState
 
 
 class Listener:
     """Is told everything, and does nothing with it."""
 
-    def passed(self, view: ClusterSnapshot, before: Any, decision: Decision, latency_s: float) -> None:
-        """The policy was asked about `view` with the state `before`, and answered after so many seconds."""
+    def passed(
+        self, view: ClusterSnapshot, before: Any, decision: Decision, allowed: Decision, latency_s: float
+    ) -> None:
+        """The policy was asked about `view` with the state `before`, and answered after so many seconds.
+
+        Guards have let `allowed` through of the decision.
+        """
 
     def job(self, active: ActiveJob, reason: str = "") -> None:
         """The job is in another state, or has another size."""
@@ -34,7 +39,7 @@ class Listener:
     def done(self, active: ActiveJob) -> None:
         """The action on the job was carried out."""
 
-    def refused(self, action: Start | Expand | Shrink | Steal, why: Reason) -> None:
+    def refused(self, action: Action, why: Reason) -> None:
         """An action cannot be carried out, or could not in the end."""
 
     def aborted(self, active: ActiveJob) -> None:

@@ -21,12 +21,9 @@ from dask_hpc_policies import registry
 from dask_hpc_policies.decision import (
     Action,
     Decision,
-    Expand,
     Outcome,
     Reason,
     ReasonCode,
-    Shrink,
-    Start,
     Steal,
 )
 from dask_hpc_policies.model import ClusterSnapshot, NodeState
@@ -70,7 +67,9 @@ class Recorder(Listener):
         records, self._records = self._records, []
         return records
 
-    def passed(self, view: ClusterSnapshot, before: Any, decision: Decision, latency_s: float) -> None:
+    def passed(
+        self, view: ClusterSnapshot, before: Any, decision: Decision, allowed: Decision, latency_s: float
+    ) -> None:
         """See `Listener`."""
         self._add(
             Pass(
@@ -79,6 +78,7 @@ class Recorder(Listener):
                 snapshot=view,
                 decision=decision,
                 decide_s=latency_s,
+                arbitrated=None if allowed == decision else allowed,
             )
         )
 
@@ -114,9 +114,9 @@ class Recorder(Listener):
         """See `Listener`."""
         self._close((active.job.id, active.state == "pending"), "done", _DONE)
 
-    def refused(self, action: Start | Expand | Shrink | Steal, why: Reason) -> None:
+    def refused(self, action: Action, why: Reason) -> None:
         """See `Listener`."""
-        place = (action.job, isinstance(action, Steal))
+        place = (getattr(action, "job", ""), isinstance(action, Steal))
         if place in self._open and why.code is ReasonCode.NODES_GONE:
             self._close(place, "refused", why)
             return

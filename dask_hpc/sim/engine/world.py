@@ -12,6 +12,7 @@ parts that are listed before them, never the engine: they change what is theirs,
 `failures`                     which nodes fail
 `asking`, `views`              what a policy is shown and answers; `news`: whether it is to be asked
 `listening`                    who is told of all this: by default nobody
+`twins`                        what capabilities add to it: by default nothing
 `enactor`                      acts on what the parts return
 `engine`                       takes entries from the calendar, and asks the policy
 =============================  =======================================================================
@@ -23,9 +24,10 @@ from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.listening import Listener
 from dask_hpc.sim.engine.news import News
 from dask_hpc.sim.engine.table import Counts, Refused, Table
+from dask_hpc.sim.engine.twins import Twins
 from dask_hpc.sim.model.machine import Machine, Options
 from dask_hpc.sim.model.workload import Workload
-from dask_hpc_policies.decision import Expand, Reason, Shrink, Start, Steal
+from dask_hpc_policies.decision import Action, Reason, Steal
 
 #: Refusals that are kept.
 _KEPT = 1000
@@ -36,7 +38,7 @@ class World:
 
     __slots__ = (
         "active", "by_id", "counts", "file_system_series", "from_s", "listener", "longest_latency_s",
-        "machine", "news", "now_s", "options", "refusals", "table", "total_latency_s", "workload",
+        "machine", "news", "now_s", "options", "refusals", "table", "total_latency_s", "twins", "workload",
     )  # fmt: skip
 
     def __init__(self, workload: Workload, machine: Machine, options: Options, news: News) -> None:
@@ -59,13 +61,16 @@ class World:
         #: Seconds that the answers of the policy took, together and at most.
         self.total_latency_s = 0.0
         self.longest_latency_s = 0.0
+        self.twins = Twins()
+        self.twins.join(self)
 
-    def refuse(self, action: Start | Expand | Shrink | Steal, why: Reason) -> None:
+    def refuse(self, action: Action, why: Reason) -> None:
         """Note that an action could not be carried out."""
         self.counts.refused += 1
-        nodes = action.stolen_nodes if isinstance(action, Steal) else action.nodes
+        nodes = action.stolen_nodes if isinstance(action, Steal) else getattr(action, "nodes", 0)
+        job = getattr(action, "job", "")
         if len(self.refusals) < _KEPT:
             self.refusals.append(
-                Refused(t_s=self.now_s, kind=action.TAG, job=action.job, nodes=nodes, reason=why.text)
+                Refused(t_s=self.now_s, kind=action.TAG, job=job, nodes=nodes, reason=why.text)
             )
         self.listener.refused(action, why)

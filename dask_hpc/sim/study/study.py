@@ -5,9 +5,6 @@
     found = run_study(load_study("builtin:esp-10"), jobs=2)
     print(found.table())
     found.failures                  # a line for each run and condition that failed
-
-With more than one process a script needs ``if __name__ == "__main__":`` around this, as processes are started
-afresh and import it.
 """
 
 from __future__ import annotations
