@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from click.testing import CliRunner
 from distributed.utils_test import captured_logger
 from helpers import live
@@ -36,6 +37,7 @@ def drawn(picture):
     return f"{picture.section('power')['measured_w']} W"
 
 
+@pytest.mark.errors("Broken has no section of the status to give")
 @live(2)
 async def test_a_part_adds_a_section_and_one_that_fails_says_so_once(c, s, a, b, monkeypatch):
     with parts.registered(Meter), parts.registered(Broken), captured_logger(status.logger) as log:
