@@ -15,6 +15,7 @@ from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.sim import Machine, Options, Workload
+from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.calendar import Calendar
 from dask_hpc.sim.engine.life import Life
 from dask_hpc.sim.engine.listening import Listener
@@ -237,7 +238,8 @@ def simulated(known: list[Facts], action: Any, lock: Any, busy: bool) -> Reason 
     life = Life(world, nodes, progress)
     rounds = Rounds(world, calendar, nodes, progress, life)
     for key, one in enumerate(facts):
-        active = life.submit(work[key], key)
+        active = ActiveJob(work[key], key)
+        life.submit(active)
         if one.interrupted:
             life.start(active, one.request.max_nodes)
             life.lose(active, "saved")

@@ -41,7 +41,7 @@ def simulated() -> list[tuple[str, int]]:
     options = Options(snapshots=True, node_ids=True)
     run = Engine(Workload(name="two", jobs=jobs), registry.create("sfsj"), machine, options)
     decisions = [one.decision for one in recorded(run) if isinstance(one, Pass) and one.decision]
-    assert [row.state for row in run.table.rows] == ["completed", "completed"]
+    assert [row.state for row in run.world.table.rows] == ["completed", "completed"]
     return stolen(action for decision in decisions for action in decision.actions)
 
 

@@ -28,8 +28,8 @@ _NO_REASON = Reason(ReasonCode.FITS, "decided by the incremental form of the pol
 class Answer(NamedTuple):
     """What a policy wants; holds are left out."""
 
-    #: Jobs that start at once, with their sizes: they fit, by the contract of `Session`.
-    starts: Sequence[tuple[ActiveJob, int]] = ()
+    #: Jobs that start at once, by key, with their sizes: they fit, by the contract of `Session`.
+    starts: Sequence[tuple[int, int]] = ()
     #: What is a round of its own, and may be refused.
     actions: Sequence[Action] = ()
     #: Seconds from the question to the answer.
@@ -126,8 +126,11 @@ class BySession:
         counts.queue_scans += session.scans - scans
         if not answer:
             return NOTHING
-        if all(active[key].state == "pending" for key, _ in answer):
-            return Answer(starts=[(active[key], nodes) for key, nodes in answer])
+        for key, _ in answer:
+            if active[key].state != "pending":
+                break
+        else:
+            return Answer(answer)
         return Answer(actions=[_action(active[key], nodes) for key, nodes in answer])
 
 

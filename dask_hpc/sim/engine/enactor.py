@@ -90,14 +90,15 @@ class Enactor:
 
     def submit(self, job: Job, key: int) -> None:
         """A job of the workload waits from now on."""
-        active = self.life.submit(job, key)
+        active = ActiveJob(job, key)
+        self.life.submit(active)
         self.asker.submitted(active)
         self._world.news.changed("submit", active)
         self._world.listener.job(active)
 
     def adopt(self, active: ActiveJob, nodes: int) -> None:
         """A job is there when the run begins: it runs on so many nodes, or waits on none."""
-        self.life.adopt(active)
+        self.life.submit(active)
         self.asker.submitted(active)
         if nodes:
             self.start(active, nodes)

@@ -27,7 +27,7 @@ from math import inf
 
 from dask_hpc.errors import SimulationError
 from dask_hpc.sim.engine.active import ActiveJob
-from dask_hpc.sim.engine.asking import make_asker
+from dask_hpc.sim.engine.asking import NOTHING, make_asker
 from dask_hpc.sim.engine.calendar import (
     ANSWER,
     IO,
@@ -158,8 +158,7 @@ class Engine:
                 self._submit()
             while entries and entries[0][0] == t:
                 self._happen(heappop(entries))
-            if world.news.due:
-                self._ask()
+            self._ask()
         if self.progress.io_changed:
             self.progress.schedule_io()
         if nodes.free + nodes.held + nodes.down != nodes.total:
@@ -259,7 +258,9 @@ class Engine:
         While an answer takes its time (`Options.decision_s`) the policy is not asked again.
         """
         world, news, passes = self.world, self.world.news, 0
-        news.note_resizes()
+        if news.resized:
+            news.resized = False
+            news.changed("finish")
         while news.trigger is not None or news.points:
             if news.trigger is not None and not self._late:
                 self._pass()
@@ -278,18 +279,21 @@ class Engine:
 
     def _pass(self) -> None:
         world, news, counts = self.world, self.world.news, self.world.counts
-        trigger, about = news.take()
+        trigger, about, idle = news.take()
         if not world.active or trigger is None:
             return
-        idle, scans = not news.tell(), counts.queue_scans
+        scans = counts.queue_scans
         answer = self.enactor.asker.ask(trigger, about)
-        counts.idle_policy_calls += idle
-        counts.idle_queue_scans += idle * (counts.queue_scans - scans)
+        if idle:
+            counts.idle_policy_calls += 1
+            counts.idle_queue_scans += counts.queue_scans - scans
+        if answer is NOTHING:
+            return
         if answer.latency_s:
             world.total_latency_s += answer.latency_s
             world.longest_latency_s = max(world.longest_latency_s, answer.latency_s)
-        for active, nodes in answer.starts:
-            self.enactor.start(active, nodes)
+        for key, nodes in answer.starts:
+            self.enactor.start(world.active[key], nodes)
         if not answer.actions:
             return
         if answer.latency_s > 0:
@@ -297,7 +301,10 @@ class Engine:
             self.calendar.enter(world.now_s + answer.latency_s, ANSWER, None, answer.actions)
             return
         self.enactor.carry_out(answer.actions)
-        news.note_resizes()
+        if news.resized:
+            # a resize, and the start of a job that can be resized, give a policy something new to say
+            news.resized = False
+            news.changed("finish")
 
     # ---------------------------------------------------------------- the end
 

@@ -14,7 +14,6 @@ from dask_hpc.sim.engine.progress import Keep, Progress, Step
 from dask_hpc.sim.engine.table import Row
 from dask_hpc.sim.engine.views import mtct
 from dask_hpc.sim.engine.world import World
-from dask_hpc.sim.model.job import Job
 from dask_hpc_policies.model import Interruption
 
 #: Order of service by why a job waits: what failed is served first, then what was robbed, then all others.
@@ -33,16 +32,11 @@ class Life:
         #: Node-seconds that jobs that have ended held.
         self.job_node_s = 0.0
 
-    def submit(self, job: Job, key: int) -> ActiveJob:
-        """A job of the workload waits from now on."""
-        active = ActiveJob(job, key)
-        self.adopt(active)
-        return active
-
-    def adopt(self, active: ActiveJob) -> None:
-        """A job is there."""
-        self._world.active[active.key] = active
-        self._world.by_id[active.job.id] = active
+    def submit(self, active: ActiveJob) -> None:
+        """A job waits from now on."""
+        world = self._world
+        world.active[active.key] = active
+        world.by_id[active.job.id] = active
 
     def start(self, active: ActiveJob, nodes: int) -> Step:
         """A pending job begins on `nodes` nodes."""
@@ -124,7 +118,11 @@ class Life:
         del world.active[active.key]
         del world.by_id[active.job.id]
         active.version += 1
-        world.table.rows.append(_row(active, state, now_s))
+        if steps or active.io_s or active.restarts or active.wasted_node_s:
+            row = _row(active, state, now_s)
+        else:
+            row = Row(active.key, active.first_s, now_s, active.nodes, state)
+        world.table.rows.append(row)
         world.listener.ended(active, state)
 
     def _sized(self, active: ActiveJob, nodes: int) -> None:
@@ -141,8 +139,6 @@ class Life:
 
 
 def _row(active: ActiveJob, state: str, now_s: float) -> Row:
-    if not (active.steps or active.io_s or active.restarts or active.wasted_node_s):
-        return Row(active.key, active.first_s, now_s, active.nodes, state)
     sizes = (*active.steps, (now_s, 0)) if active.steps else active.nodes
     return Row(
         active.key, active.first_s, now_s, sizes, state, active.expansions, active.shrinks, active.restarts,

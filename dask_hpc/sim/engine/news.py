@@ -30,11 +30,6 @@ class News:
         self._changes = 0
         self._told = -1
 
-    @property
-    def due(self) -> bool:
-        """Whether there is anything to ask about, or a job to let go on from its scheduling point."""
-        return self.trigger is not None or bool(self.points) or self.resized
-
     def changed(self, trigger: Trigger, active: ActiveJob | None = None) -> None:
         """Something has happened that a policy may want to know of."""
         self._changes += 1
@@ -43,20 +38,12 @@ class News:
         if active is not None:
             self.about = active.key
 
-    def note_resizes(self) -> None:
-        """A resize, and the start of a job that can be resized, give a policy something new to say."""
-        if self.resized:
-            self.resized = False
-            self.changed("finish")
+    def take(self) -> tuple[Trigger | None, int | None, bool]:
+        """Why the policy is asked now, about which job, and whether nothing has happened since it was asked.
 
-    def take(self) -> tuple[Trigger | None, int | None]:
-        """The trigger and the job that it is about; there is none any more."""
-        found = self.trigger, self.about
+        Nothing of that is news any more.
+        """
+        found = self.trigger, self.about, self._changes == self._told
         self.trigger = self.about = None
-        return found
-
-    def tell(self) -> bool:
-        """The policy is asked now; False when nothing has happened since it was asked last."""
-        new = self._changes != self._told
         self._told = self._changes
-        return new
+        return found

@@ -49,20 +49,17 @@ class Rounds:
 
     def begin(self, actions: Iterable[Action]) -> Iterator[Happened]:
         """Carry the starts and resizes among `actions` out."""
-        world, round = self._world, Round()
-        moving = [a for a in actions if isinstance(a, (Start, Expand, Shrink))]
-        shrinks: list[tuple[ActiveJob, int]] = []
-        supply = self._nodes.idle
-        for action in moving:
+        world, nodes, round = self._world, self._nodes, Round()
+        shrinks: list[tuple[ActiveJob, Shrink]] = []
+        grows: list[tuple[ActiveJob, Start | Expand]] = []
+        supply = nodes.idle
+        for action in actions:
             if isinstance(action, Shrink) and (active := self._accepted(action)) is not None:
-                shrinks.append((active, action.nodes))
+                shrinks.append((active, action))
                 supply += active.nodes - action.nodes
                 active.target = action.nodes
-        for action in moving:
-            if isinstance(action, Shrink):
-                continue
-            active = self._accepted(action)
-            if active is None:
+        for action in actions:
+            if not isinstance(action, (Start, Expand)) or (active := self._accepted(action)) is None:
                 continue
             need = action.nodes - active.nodes
             if need > supply:
@@ -71,25 +68,23 @@ class Rounds:
                 continue
             supply -= need
             round.wanted_nodes += need
-            round.grows.append((active, action.nodes))
+            grows.append((active, action))
             active.target = action.nodes
-        if not shrinks and not round.grows:
+        if not shrinks and not grows:
             return
         self._active += 1
-        self._set_aside(round, self._nodes.idle)
-        for active, _ in round.grows:
+        self._set_aside(round, nodes.idle)
+        round.grows = [(active, action.nodes) for active, action in grows]
+        round.pending = len(shrinks)
+        for active, _ in (*grows, *shrinks):
             active.round = round
             if active.state == "running":
                 active.state = "adapting"
-        round.pending = len(shrinks)
+        for active, accepted in (*shrinks, *grows):
+            world.listener.begun(active, accepted)
         for active, _ in shrinks:
-            active.round = round
-            active.state = "adapting"
-        begun = {action.job: action for action in reversed(moving)}
-        for active, _ in (*shrinks, *round.grows):
-            world.listener.begun(active, begun[active.job.id])
-        for active, _ in shrinks:
-            yield from self._ready(active)
+            if self._ready(active):
+                yield from self.open_window(active)
         if not shrinks:
             yield from self._grow(round)
 
@@ -109,11 +104,10 @@ class Rounds:
 
     # ---------------------------------------------------------------- resizes
 
-    def _ready(self, active: ActiveJob) -> Iterator[Happened]:
-        """Open the window of a resize now, when the job is where it can be resized."""
+    def _ready(self, active: ActiveJob) -> bool:
+        """Whether the job is where it can be resized."""
         program = active.job.program
-        if program is None or program.resize == "anytime" or active.at_point:
-            yield from self.open_window(active)
+        return program is None or program.resize == "anytime" or active.at_point
 
     def waits_for_point(self, active: ActiveJob) -> bool:
         """Whether a job that is at a scheduling point is to be resized there, with nodes for it at hand."""
@@ -179,7 +173,9 @@ class Rounds:
         world.listener.done(active)
         yield active, "resized"
         if active.stage is not None or not active.at_point:
-            yield active, self._progress.go_on(active)
+            step = self._progress.go_on(active)
+            if step != "busy":
+                yield active, step
         if freed:
             yield from self._reduced(round, freed)
         else:
@@ -233,10 +229,13 @@ class Rounds:
                 self._nodes.reserved -= need
                 active.round = None
                 active.target = None
-                yield active, self._life.start(active, target)
+                step = self._life.start(active, target)
+                if step != "busy":
+                    yield active, step
             else:
                 round.growing += 1
-                yield from self._ready(active)
+                if self._ready(active):
+                    yield from self.open_window(active)
         round.growing -= 1
         self._end_if_done(round)
 

@@ -42,7 +42,8 @@ class Facts(NamedTuple):
     #: It has run before, and waits again.
     interrupted: bool = False
     is_default: bool = False
-    #: Seconds for which it is neither shrunk nor interrupted, and not expanded: that had to be taken back.
+    #: Seconds for which it is neither shrunk nor interrupted, and not expanded, because that had to be taken
+    #: back; at most 0: it may be.
     no_shrink_s: float = 0.0
     no_grow_s: float = 0.0
 
