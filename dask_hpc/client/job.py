@@ -25,7 +25,7 @@ from dask_hpc.program.producer import Producer, check_timeout
 from dask_hpc.program.program import Program
 from dask_hpc.show import job_html, line, never_raises
 from dask_hpc.wire import ANNOTATION, BIND, CLOSE, OPEN
-from dask_hpc_policies.codec import decode
+from dask_hpc_policies.codec import decode, field_names
 from dask_hpc_policies.jobs.jobspec import JobSpec, check_nodes
 
 logger = logging.getLogger("dask_hpc")
@@ -62,11 +62,9 @@ class Job:
     def _declared(self) -> dict[str, Any]:
         """What was asked for, without what is as it is when nothing is said."""
         declared = decode(JobSpec, self._spec)
-        return {
-            field.name: value
-            for field in fields(JobSpec)
-            if (value := getattr(declared, field.name)) != field.default
-        }
+        defaults = {field.name: field.default for field in fields(JobSpec)}
+        values = {name: getattr(declared, name) for name in field_names(JobSpec)}
+        return {name: value for name, value in values.items() if value != defaults[name]}
 
     # --------------------------------------------------------------- context
 
