@@ -17,8 +17,9 @@ from dask_hpc.sim.engine.progress import saved_share
 from dask_hpc.sim.model.job import Compute, Job, Stage
 from dask_hpc_policies.decision import Action, Expand, Hold, Reason, ReasonCode, Shrink, Start
 from dask_hpc_policies.jobs.queue_orders import place
-from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView, Trigger, job_view
+from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView, Trigger
 from dask_hpc_policies.protocol import Session
+from dask_hpc_policies.views import job_view
 
 if TYPE_CHECKING:
     from dask_hpc.sim.engine.engine import Engine
