@@ -2,7 +2,7 @@
 
 A capability is a module that, when it is imported, registers what it brings: parts of the scheduler side
 (`dask_hpc.scheduler.tables.parts`), settings (`dask_hpc.config`), methods of the runtime
-(`dask_hpc.client.runtime`), a twin in the simulator (`dask_hpc.sim.engine.parts`), views of the panel
+(`dask_hpc.client.methods`), a twin in the simulator (`dask_hpc.sim.engine.twins`), views of the panel
 (`dask_hpc_widgets.views`). A package names it in the entry-point group ``dask_hpc.capabilities``; it has
 to be installed wherever it is to work: for a part, with the scheduler.
 """

@@ -99,11 +99,14 @@ class Process:
             When it raised, or the process ended or was ended (`cancel`, `close`).
         """
         with self._lock:
+            try:
+                request = json.dumps({"call": function, "arguments": arguments, "cpu_s": cpu_s})
+            except (TypeError, ValueError) as error:
+                raise ProcessError(f"what {function} is called with is not JSON: {error}") from None
             child = self._started()
-            request = {"call": function, "arguments": arguments, "cpu_s": cpu_s}
             try:
                 assert child.stdin is not None
-                child.stdin.write(json.dumps(request) + "\n")
+                child.stdin.write(request + "\n")
                 child.stdin.flush()
             except OSError:
                 raise self._over(cpu_s) from None

@@ -46,6 +46,6 @@ for _heading, _commands in (
     ("Run", (demo, status, jobs, update, cancel)),
     ("Understand", (policies, decisions, replay)),
     ("Simulate", (simulate, compare, study, convert, parity)),
-    ("Set up", (config, update, doctor)),
+    ("Set up", (config, doctor)),
 ):
     register(_heading, *_commands)

@@ -20,7 +20,7 @@ def config(name: str, schema: bool, as_json: bool) -> None:
     slurm: batch jobs (dask-jobqueue) and the Dask panel of JupyterLab; hpc: all settings, what each does,
     what it takes and its default, those of other installed packages included.
     """
-    from dask_hpc import settings_text
+    from dask_hpc.config import text as settings_text
 
     if schema and name != "hpc":
         raise click.UsageError("--schema is about hpc; leave it out")

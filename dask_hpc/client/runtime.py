@@ -11,7 +11,6 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from distributed.protocol.pickle import dumps
 from dask_hpc import capabilities
 from dask_hpc._version import __version__
 from dask_hpc.channel import Channel, raise_error
+from dask_hpc.client import methods
 from dask_hpc.client.job import Job as Job
 from dask_hpc.errors import (
     InstallError,
@@ -77,23 +77,6 @@ def runtime(client: Client) -> Any:
         When it is not.
     """
     return _checked(client).sync(_runtime, client)
-
-
-#: Methods that capabilities bring, by name.
-_METHODS: dict[str, Callable[..., Any]] = {}
-
-
-def register(name: str, method: Callable[..., Any]) -> None:
-    """Have ``rt.<name>(...)`` call ``method(rt, ...)``; `Runtime.channel` is the way to the scheduler.
-
-    Raises
-    ------
-    ValueError
-        When there is such a method already.
-    """
-    if name in _METHODS or hasattr(Runtime, name) or not name.isidentifier():
-        raise ValueError(f"name is {name!r}; allowed: an identifier that no method of Runtime has")
-    _METHODS[name] = method
 
 
 def _checked(client: Any) -> Client:
@@ -167,13 +150,13 @@ class Runtime:
 
     def __getattr__(self, name: str) -> Any:
         # asked only for what the class does not have
-        method = _METHODS.get(name)
+        method = methods.added.get(name)
         if method is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return functools.partial(method, self)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *_METHODS})
+        return sorted({*super().__dir__(), *methods.added})
 
     def job(self, name: str | dict[str, Any], **fields: Any) -> Job:
         """Declare a job: a context; everything submitted in it belongs to the job.
@@ -307,3 +290,6 @@ def _show_notice(event: Any) -> None:
         message["reason"],
         message["remedy"],
     )
+
+
+methods.OWN.update(dir(Runtime))

@@ -29,6 +29,8 @@ from dask_hpc.parity.live import play, prepared
 from dask_hpc.parity.tasks import plan
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.engine.listening import Listener
+from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.machine import Machine, Options
 from dask_hpc.sim.model.workload import Workload, fitted
 from dask_hpc_policies import registry
@@ -189,41 +191,38 @@ def check(
 # ---------------------------------------------------------------- simulated
 
 
-class _Recorded(Engine):
-    """An engine that notes every change."""
+class _Changes(Listener):
+    """Notes every change of a run."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, world: World) -> None:
         self.noted: list[Change] = []
-        super().__init__(*args)
+        self._world = world
+        self._nodes: dict[str, int] = {}
+
+    def job(self, active: ActiveJob, reason: str = "") -> None:
+        """See `Listener`."""
+        before = self._nodes.get(active.job.id)
+        nodes = 0 if active.state == "pending" else active.nodes
+        if before is None:
+            self._note("submit", active, 0)
+        elif nodes != before:
+            action = action_of(before, nodes) if before else "start"
+            self._note(action if nodes else "interrupt", active, nodes)
+
+    def ended(self, active: ActiveJob, state: str) -> None:
+        """See `Listener`."""
+        self._note("finish", active, 0)
 
     def _note(self, action: str, active: ActiveJob, nodes: int) -> None:
-        self.noted.append(Change(self.now_s, action, active.job.id, active.nodes, nodes))
-
-    def _submit(self) -> None:
-        job = self.workload.jobs[self._next_job]
-        self.noted.append(Change(self.now_s, "submit", job.id, 0, 0))
-        super()._submit()
-
-    def start(self, active: ActiveJob, nodes: int) -> None:
-        self._note("start", active, nodes)
-        super().start(active, nodes)
-
-    def resize(self, active: ActiveJob, nodes: int) -> None:
-        self._note(action_of(active.nodes, nodes), active, nodes)
-        super().resize(active, nodes)
-
-    def robbed(self, active: ActiveJob, keep: Any) -> None:
-        self._note("interrupt", active, 0)
-        super().robbed(active, keep)
-
-    def complete(self, active: ActiveJob) -> None:
-        self._note("finish", active, 0)
-        super().complete(active)
+        id = active.job.id
+        self.noted.append(Change(self._world.now_s, action, id, self._nodes.get(id, 0), nodes))
+        self._nodes[id] = nodes
 
 
 def simulate(workload: Workload, policy: Policy, *, nodes: int, tick_s: float, lock: Lock) -> list[Change]:
     """What the simulator does with `workload`, asked with snapshots and ticks as a live policy is."""
     options = Options(tick_s=tick_s, lock=lock, snapshots=True)
-    engine = _Recorded(workload, policy, Machine(nodes=nodes), options)
+    engine = Engine(workload, policy, Machine(nodes=nodes), options)
+    engine.world.listener = changes = _Changes(engine.world)
     engine.run()
-    return engine.noted
+    return changes.noted

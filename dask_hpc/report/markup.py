@@ -29,6 +29,7 @@ def environment(package: str) -> Environment:
         auto_reload=False,
     )
     made.filters |= {"seconds": seconds, "number": number}
+    made.globals["zip"] = functools.partial(zip, strict=True)
     return made
 
 
@@ -38,8 +39,9 @@ def render(package: str, template: str, **values: Any) -> Markup:
 
 
 def render_macro(package: str, template: str, name: str, *arguments: Any) -> Markup:
-    """As `render`, for one macro of a template: a piece that Python code puts together with others."""
-    return Markup(printable(_macros(package, template)[name](*arguments)))
+    """What one macro of a template gives: a piece, to be put together with others and made `printable`."""
+    made: Markup = _macros(package, template)[name](*arguments)
+    return made
 
 
 @functools.cache

@@ -14,16 +14,16 @@ from typing import Any, Literal
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import WorkloadError
-from dask_hpc.sim.engine.asking import Asker
+from dask_hpc.sim.engine.asking import Answer, Asker
 from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.engine.recording import recorded
 from dask_hpc.sim.engine.table import Counts, Refused, Row
+from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.job import Stage, Transfer
 from dask_hpc.sim.model.machine import Machine, Options
 from dask_hpc.sim.model.workload import Workload, fitted, machine_for
 from dask_hpc.trace.files import write_trace
 from dask_hpc_policies import codec, registry
-from dask_hpc_policies.decision import Action
 from dask_hpc_policies.metrics import JobRun, summarize
 from dask_hpc_policies.model import Trigger
 from dask_hpc_policies.protocol import Policy
@@ -151,9 +151,9 @@ def finished(
     trace: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Run `engine` to its end; see `simulate`."""
-    timed = _Timed(engine.asker)
+    timed = _Timed(engine.enactor.asker)
     if profile:
-        engine.asker = timed
+        engine.enactor.asker = timed
     began_s = stopwatch_s()
     if trace is None:
         engine.run(progress)
@@ -163,31 +163,32 @@ def finished(
         except OSError as error:
             raise WorkloadError(f"{trace}: cannot be written: {error.strerror or error}") from None
     run_s = stopwatch_s() - began_s
+    world = engine.world
     return Result(
-        workload=_noted(engine),
-        machine=engine.machine,
+        workload=_noted(world),
+        machine=world.machine,
         policy=registry.spec_of(engine.policy),
-        options=engine.options,
-        runs=tuple(_from(engine.from_s, run) for run in engine.table.runs(engine.workload.jobs)),
-        rows=tuple(sorted(engine.table.rows, key=lambda row: row.key)),
-        counts=engine.counts,
-        refusals=tuple(engine.refusals),
+        options=world.options,
+        runs=tuple(_from(world.from_s, run) for run in world.table.runs(world.workload.jobs)),
+        rows=tuple(sorted(world.table.rows, key=lambda row: row.key)),
+        counts=world.counts,
+        refusals=tuple(world.refusals),
         node_log=tuple(sorted(engine.nodes.log)),
-        file_system=tuple(engine.file_system_series),
-        from_s=engine.from_s,
+        file_system=tuple(world.file_system_series),
+        from_s=world.from_s,
         run_s=run_s,
         policy_s=timed.seconds,
     )
 
 
-def _noted(engine: Engine) -> Workload:
+def _noted(world: World) -> Workload:
     """The workload, with what a reader of the result should know."""
-    workload, passes, machine = engine.workload, engine.passes, engine.machine
+    workload, machine = world.workload, world.machine
     notes = []
-    if engine.options.decision_s == "measured":
+    if world.options.decision_s == "measured":
         notes.append(
-            f"decision latency measured on this computer ({engine.counts.policy_calls} calls of the policy "
-            f"took {passes.total_latency_s:.3g} s, the longest {passes.longest_latency_s:.3g} s): "
+            f"decision latency measured on this computer ({world.counts.policy_calls} calls of the policy "
+            f"took {world.total_latency_s:.3g} s, the longest {world.longest_latency_s:.3g} s): "
             "another run may differ"
         )
     free = machine.file_system_bytes_s is None and machine.link_bytes_s is None
@@ -218,7 +219,7 @@ class _Timed:
         self.seconds = 0.0
         self._ask = asker.ask
 
-    def ask(self, trigger: Trigger, about: int | None) -> Sequence[Action]:
+    def ask(self, trigger: Trigger, about: int | None) -> Answer:
         """See `Asker`."""
         began_s = stopwatch_s()
         try:

@@ -94,7 +94,7 @@ def _mean_depth(workload: Workload) -> float:
     depths = []
     for job in workload.jobs[:: max(1, len(workload.jobs) // 100)]:
         engine.run_until(job.submit_s)
-        depths.append(sum(active.state == "pending" for active in engine.active.values()))
+        depths.append(sum(active.state == "pending" for active in engine.world.active.values()))
     return sum(depths) / len(depths)
 
 
@@ -104,7 +104,7 @@ def _memory(sizes: tuple[int, int]) -> list[Row]:
     for jobs in sizes:
         trace = load("builtin:poisson", seed=SEED, jobs=jobs, nodes=100, load=0.5)
         engine = Engine(trace, registry.create("easy"), trace.machine or Machine(nodes=100), Options())
-        engine.table.rows = _Nowhere()
+        engine.world.table.rows = _Nowhere()
         tracemalloc.start()
         engine.run()
         peak = tracemalloc.get_traced_memory()[1]

@@ -51,6 +51,7 @@ async def test_settings_come_from_the_scheduler_configuration():
             assert status["settings"]["lock"] == "system"
 
 
+@pytest.mark.errors("is not installed on this scheduler")
 @pytest.mark.parametrize("trouble", ["internals", "policy"])
 @gen_test()
 async def test_a_preload_that_cannot_install_leaves_the_scheduler_running(trouble, monkeypatch, caplog):

@@ -21,9 +21,9 @@ from click.testing import CliRunner
 from distributed import Client
 
 import dask_hpc
-from dask_hpc import settings_table
 from dask_hpc.cli import hpc
 from dask_hpc.config import Setting, Settings, register, settings, table
+from dask_hpc.config import rows as settings_table
 from dask_hpc.errors import ConfigError
 from dask_hpc_policies.params import Bool, Choice, Duration, Float, Int, Parameter, Power
 

@@ -15,8 +15,8 @@ import jsonschema
 import pytest
 import yaml
 
-from dask_hpc import settings_text
 from dask_hpc.config import Settings, is_setting, load_defaults, settings, table
+from dask_hpc.config import text as settings_text
 from dask_hpc.errors import ConfigError, DaskHPCError
 from dask_hpc_policies import codec
 from dask_hpc_policies.params import shown

@@ -7,8 +7,8 @@ from typing import Any
 import dask.config
 import pytest
 
-from dask_hpc import knobs, settings_text
-from dask_hpc.config import Settings, settings, table
+from dask_hpc.config import Settings, knobs, settings, table
+from dask_hpc.config import text as settings_text
 from dask_hpc_policies.params import ParameterError
 
 

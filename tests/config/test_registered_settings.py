@@ -15,8 +15,9 @@ import pytest
 import yaml
 
 import dask_hpc
-from dask_hpc import settings_table, settings_text
 from dask_hpc.config import Settings, register, settings
+from dask_hpc.config import rows as settings_table
+from dask_hpc.config import text as settings_text
 from dask_hpc.errors import ConfigError
 from dask_hpc_policies import codec
 from dask_hpc_policies.params import Choice, Duration, Float, Int

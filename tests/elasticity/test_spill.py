@@ -299,6 +299,7 @@ def test_what_is_not_wanted_any_more_leaves_neither_files_nor_ancestors(tmp_path
     asyncio.run(run())
 
 
+@pytest.mark.errors("is lost: it cannot be loaded", "is computed again: it cannot be loaded")
 @pytest.mark.parametrize("damage", ["changed", "gone"])
 def test_of_damaged_files_the_computed_are_computed_again_and_the_others_named(
     tmp_path: Path, damage: str
@@ -382,6 +383,7 @@ class Heard(logging.Handler):
         self.lines.append(record.getMessage())
 
 
+@pytest.mark.errors("cannot be written below")
 def test_what_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
     said = Heard()
     log = logging.getLogger("dask_hpc.scheduler.leaving.spilled")
@@ -425,6 +427,7 @@ def test_a_folder_that_cannot_be_used_is_said_when_the_cluster_starts(tmp_path: 
     asyncio.run(run())
 
 
+@pytest.mark.errors("cannot be written below")
 def test_one_value_that_cannot_be_written_does_not_keep_the_others(tmp_path: Path) -> None:
     async def run() -> None:
         async with spilling(tmp_path) as made:

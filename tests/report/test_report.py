@@ -319,7 +319,8 @@ def test_ticks_are_few_and_inside(end_s):
 
 def test_templates_escape_text_and_attributes():
     drawn = Drawing(9, HOSTILE, [Rect(0, 1, 0, 1, css="idle", title=HOSTILE), Label(0, 1, 0, 1, HOSTILE, 4)])
-    svg = ElementTree.fromstring(render_macro("dask_hpc.report", "charts.html", "chart", drawn, HOSTILE))
+    made = render_macro("dask_hpc.report", "charts.html", "chart", drawn, HOSTILE)
+    svg = ElementTree.fromstring(printable(made))
     safe = printable(HOSTILE)
     assert svg.get("aria-label") == svg.get("class") == safe
     assert [one.tag for one in svg.iter()] == ["svg", "rect", "title", "svg", "text"]

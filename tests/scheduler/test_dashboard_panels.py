@@ -275,6 +275,7 @@ async def test_an_open_page_says_that_the_runtime_is_gone(c, s, a):
             assert [page.document.session_callbacks for page in (jobs, decisions)] == [[], []]
 
 
+@pytest.mark.errors("cannot be shown any more")
 @live(1, scheduler_kwargs=DASHBOARD)
 async def test_a_panel_that_fails_says_so_once_and_stops(c, s, a):
     await dask_hpc.install(c)
@@ -314,6 +315,7 @@ class CountPanel:
         self.root.text = "gone"
 
 
+@pytest.mark.errors("Uncaught exception GET")
 @live(1, scheduler_kwargs=DASHBOARD)
 async def test_a_page_is_one_registration(c, s, a):
     more = page.Page(path="/individual-hpc-count", title="HPC Count", panel=CountPanel)
@@ -458,6 +460,7 @@ def test_a_dashboard_of_another_shape_is_left_alone_with_a_warning(trouble, said
     on_a_scheduler()
 
 
+@pytest.mark.errors("could not be taken off")
 @live(1, scheduler_kwargs=DASHBOARD)
 async def test_the_runtime_can_be_switched_off_when_its_panels_cannot(c, s, a):
     rt = await dask_hpc.install(c)

@@ -55,6 +55,7 @@ async def test_a_policy_that_fails_on_the_present_state_is_refused(c, s, *worker
         assert await c.submit(inc, 1) == 2
 
 
+@pytest.mark.errors("Policy fails failed")
 @live(workers=2)
 async def test_a_policy_that_fails_when_it_is_first_asked_gives_way_to_the_last_good_one(c, s, *workers):
     rt = await dask_hpc.install(c, "easy", tick="50 ms")
@@ -74,6 +75,7 @@ async def test_a_policy_that_fails_when_it_is_first_asked_gives_way_to_the_last_
         assert (status["policy"]["policy"], status["policy_dropped"]) == ("fcfs", None)
 
 
+@pytest.mark.errors("Policy fails failed")
 @live(workers=2)
 async def test_a_policy_that_has_decided_before_stays_and_so_do_the_nodes_of_jobs(c, s, *workers):
     rt = await dask_hpc.install(c, "easy", tick="50 ms")

@@ -63,6 +63,7 @@ async def test_a_path_that_cannot_be_written_is_refused_and_changes_nothing(c, s
     assert (await rt.status())["policy"]["policy"] == "pwma-fpsma"
 
 
+@pytest.mark.errors("Going on without a trace file")
 @live(config={"hpc.trace.path": "/proc/nowhere/trace.jsonl"})
 async def test_a_configured_path_that_cannot_be_written_costs_the_file_and_nothing_else(c, s, *workers):
     rt = await dask_hpc.install(c)

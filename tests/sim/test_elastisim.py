@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.sim.engine.asking import mtct
+from dask_hpc.sim.engine.views import mtct
 from dask_hpc.sim.formats import elastisim
 from dask_hpc.sim.model.job import (
     Compute,

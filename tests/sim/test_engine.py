@@ -68,19 +68,20 @@ def test_esp_10_with_one_malleable_job_stays_near_fcfs_in_the_mean() -> None:
             run(load("builtin:esp-10", which=i), policy).metrics()["makespan_s"] / 60 for i in range(1, 11)
         ]
         assert abs(sum(spans) / 10 - 47.85) <= 1.5
+        # it does matter which job it is
+        assert min(spans) < 42
 
 
-def test_esp_10_all_malleable_no_strategy_beats_fpsma_with_pwma() -> None:
+def test_esp_10_all_malleable_all_strategies_beat_fcfs_and_none_beats_fpsma_with_pwma() -> None:
     work = load("builtin:esp-10", malleable=1)
-    found = {
-        policy: run(work, policy).metrics()
-        for policy in ("pwma-fpsma", "prma-fpsma", "pwma-egs", "prma-egs", "fcfs")
-    }
-    best = found.pop("pwma-fpsma")
-    for other in found.values():
-        assert other["makespan_s"] >= best["makespan_s"] * 0.999
-        assert other["mean_wait_s"] >= best["mean_wait_s"] * 0.999
-    assert best["makespan_s"] / found["fcfs"]["makespan_s"] - 1 == pytest.approx(-0.22, abs=0.02)
+    expected = {
+        "pwma-fpsma": (37.41, 0.13), "pwma-egs": (37.41, 4.57), "prma-fpsma": (38.06, 9.09),
+        "prma-egs": (42.44, 9.87), "fcfs": (47.85, 16.19),
+    }  # fmt: skip
+    found = {policy: run(work, policy).metrics() for policy in expected}
+    minutes = {name: (one["makespan_s"] / 60, one["mean_wait_s"] / 60) for name, one in found.items()}
+    assert minutes == {name: pytest.approx(pair, abs=0.005) for name, pair in expected.items()}
+    assert minutes["pwma-fpsma"] == min(minutes.values())
 
 
 def test_node_stealing_toy() -> None:
@@ -278,14 +279,14 @@ def test_a_fork_goes_on_exactly_as_the_original(policy: str) -> None:
     half_s = work.jobs[60].submit_s
     assert engine.run_until(half_s)
     other = engine.fork()
-    before = copy.deepcopy(engine.table.rows)
+    before = copy.deepcopy(engine.world.table.rows)
     other.run()
-    assert engine.table.rows == before, "the original has not moved"
+    assert engine.world.table.rows == before, "the original has not moved"
     engine.run()
-    assert engine.table.rows == other.table.rows
-    assert engine.counts == other.counts
+    assert engine.world.table.rows == other.world.table.rows
+    assert engine.world.counts == other.world.counts
     whole = simulate(work, policy, machine=machine, options=Options(seed=5))
-    assert list(whole.rows) == sorted(engine.table.rows, key=lambda row: row.key)
+    assert list(whole.rows) == sorted(engine.world.table.rows, key=lambda row: row.key)
 
 
 def _often() -> Any:
@@ -305,8 +306,8 @@ def test_a_fork_may_go_on_with_another_policy() -> None:
     def wait_s(rows: Any) -> float:
         return sum((row.start_s or 0.0) - work.jobs[row.key].submit_s for row in rows)
 
-    assert len(engine.table.rows) == len(other.table.rows) == 120
-    assert wait_s(other.table.rows) < wait_s(engine.table.rows)
+    assert len(engine.world.table.rows) == len(other.world.table.rows) == 120
+    assert wait_s(other.world.table.rows) < wait_s(engine.world.table.rows)
 
 
 def test_memory_of_the_engine_follows_what_waits_and_runs() -> None:
@@ -316,9 +317,9 @@ def test_memory_of_the_engine_follows_what_waits_and_runs() -> None:
     t_s = 0.0
     while engine.run_until(t_s):
         t_s += 5000.0
-        most = max(most, len(engine.active))
-        assert len(engine._calendar) <= len(engine.active) + 1
-    assert len(engine.table.rows) == 2000
+        most = max(most, len(engine.world.active))
+        assert len(engine.calendar) <= len(engine.world.active) + 1
+    assert len(engine.world.table.rows) == 2000
     assert most < 200
 
 

@@ -117,7 +117,7 @@ def test_sums_equal_those_computed_anew_after_every_event() -> None:
     policy = create("io-aware", reordering=0.4)
     engine = Engine(work, policy, work.machine, Options())
     session = Checked(work.machine.nodes, policy.params)  # type: ignore[attr-defined]
-    engine.asker.session = session  # type: ignore[attr-defined]
+    engine.enactor.asker.session = session  # type: ignore[attr-defined]
     engine.run()
     assert session.calls > 1000
 

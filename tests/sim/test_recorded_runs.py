@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dask_hpc.sim import Machine, Options, simulate
 from dask_hpc.sim.engine.active import ActiveJob
-from dask_hpc.sim.engine.asking import running_view
+from dask_hpc.sim.engine.views import running_view
 from dask_hpc.sim.model.job import Job, power_law
 from dask_hpc.sim.model.workload import Workload, ordered, with_malleable_share
 from dask_hpc.sim.workloads.recorded import recorded_runs, with_recorded

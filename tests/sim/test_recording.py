@@ -92,16 +92,16 @@ def check(work: Workload, policy: Any, **options: Any) -> Trace:
     assert replay(trace).ok, replay(trace).first
     again = replay(trace, create(policy))
     assert (again.mode, again.ok) == ("verify", True)
-    assert len(trace.passes) == engine.counts.policy_calls
+    assert len(trace.passes) == engine.world.counts.policy_calls
     by_id = {found.id: found for found in job_runs(trace.records)}
-    for was in engine.table.runs(engine.workload.jobs):
+    for was in engine.world.table.runs(engine.world.workload.jobs):
         found = by_id[was.id]
         assert (found.submit_s, found.state) == (was.submit_s, was.state)
         assert (found.start_s, found.end_s) == (was.start_s, was.end_s)
         assert (found.expansions, found.shrinks) == (was.expansions, was.shrinks)
     assert sizes_held(trace.records) == sizes_told(trace.records)
     outcomes = [record.outcome for record in trace.records if isinstance(record, Done)]
-    assert sum(outcome.result == "refused" for outcome in outcomes) == engine.counts.refused
+    assert sum(outcome.result == "refused" for outcome in outcomes) == engine.world.counts.refused
     asked = sum(action.TAG != "hold" for item in trace.passes for action in item.decision.actions)
     assert len(outcomes) == asked
     return trace
@@ -197,8 +197,8 @@ def test_a_fork_is_not_recorded() -> None:
     records = [next(stream) for _ in range(5)]
     engine.fork().run()
     records += stream
-    assert len([record for record in records if isinstance(record, Pass)]) == engine.counts.policy_calls
-    assert not engine.active
+    assert len([record for record in records if isinstance(record, Pass)]) == engine.world.counts.policy_calls
+    assert not engine.world.active
 
 
 def test_a_trace_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Path) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,22 +97,31 @@ def test_the_number_of_processes_changes_nothing(tmp_path: Path) -> None:
     assert steps == [(number, 12) for number in range(1, 13)]
 
 
-def test_an_interrupt_ends_the_processes(tmp_path: Path) -> None:
-    # the second run would go on for longer than any test may take
-    text = """
+#: The second run would go on for longer than any test may take.
+ENDLESS = """
 workloads:
   short: builtin:figure-5-1
   endless: {source: builtin:poisson, set: {option.jobs: 1000000, option.load: 5, option.nodes: 1000}}
 policies: {conservative: conservative}
 """
-    before = set(multiprocessing.active_children())
+
+
+def processes() -> set[psutil.Process]:
+    there = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
+    return {one for one in there if "dask_hpc.processes" in one.cmdline()}
+
+
+def test_an_interrupt_ends_the_processes(tmp_path: Path) -> None:
+    seen: list[set[psutil.Process]] = []
 
     def interrupt(done: int, all: int) -> None:
+        seen.append(processes())
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_study(load_study(write(tmp_path, text)), jobs=2, progress=interrupt)
-    assert set(multiprocessing.active_children()) <= before
+        run_study(load_study(write(tmp_path, ENDLESS)), jobs=2, progress=interrupt)
+    assert seen[0]
+    assert processes() == set()
 
 
 FAILING = """
@@ -287,24 +294,16 @@ def test_too_many_runs_are_refused(tmp_path: Path) -> None:
         run_study(load_study(write(tmp_path, SMALL), overrides=overrides))
 
 
-def test_a_process_that_dies_is_said_to_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(ThreadPoolExecutor):
-        def __init__(self, jobs: int, **_: Any) -> None:
-            super().__init__(jobs)
+def test_a_process_that_dies_is_said_to_have(tmp_path: Path) -> None:
+    def kill(done: int, all: int) -> None:
+        for process in processes():
+            process.kill()
 
-        def submit(self, work: Any, scenario: Any, /) -> Any:  # type: ignore[override]
-            if scenario.policy == "pwma":
-                work = fail
-            return super().submit(work, scenario)
-
-    def fail(_: object) -> None:
-        raise BrokenProcessPool("gone")
-
-    monkeypatch.setattr("dask_hpc.sim.study.runs.ProcessPoolExecutor", Broken)
-    found = run(tmp_path, jobs=2)
-    assert [bool(one.error) for one in found.runs] == [False] * 3 + [True] * 9
+    found = run_study(load_study(write(tmp_path, ENDLESS)), jobs=2, progress=kill)
+    assert [bool(one.error) for one in found.runs] == [False, True]
     assert "was there enough memory" in found.failures[0]
-    assert [row.policy for row in found.rows if row.runs] == ["fcfs"]
+    assert "--jobs 1" in found.failures[0]
+    assert [row.workload for row in found.rows if row.runs] == ["short"]
 
 
 def test_jobs_per_node_counts_how_often_a_node_is_given() -> None:

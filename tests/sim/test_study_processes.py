@@ -15,9 +15,8 @@ import pytest
 SCRIPT = """
 from dask_hpc.sim.study import load_study, run_study
 
-if __name__ == "__main__":
-    study = load_study("builtin:io-aware", overrides={"option.jobs": 400, "seed": range(500)})
-    run_study(study, jobs=2, progress=lambda done, all: print(done, flush=True))
+study = load_study("builtin:io-aware", overrides={"option.jobs": 400, "seed": range(500)})
+run_study(study, jobs=2, progress=lambda done, all: print(done, flush=True))
 """
 
 

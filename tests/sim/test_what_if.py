@@ -32,7 +32,7 @@ VIEW = ClusterSnapshot(now_s=100.0, jobs=(RUNNING, WAITING), idle_nodes=2)
 def ends(policy: str, view: ClusterSnapshot = VIEW) -> dict[str, tuple[float | None, float | None]]:
     engine = engine_from(view, policy)
     engine.run()
-    return {run.id: (run.start_s, run.end_s) for run in engine.table.runs(engine.workload.jobs)}
+    return {run.id: (run.start_s, run.end_s) for run in engine.world.table.runs(engine.world.workload.jobs)}
 
 
 def test_what_runs_goes_on_and_what_waits_starts_when_there_is_room() -> None:
@@ -51,7 +51,7 @@ def test_forks_compare_policies_from_the_same_moment() -> None:
     other = engine.fork(registry.create("pwma-fpsma"))
     engine.run()
     other.run()
-    last = [max(row.end_s or 0.0 for row in one.table.rows) for one in (engine, other)]
+    last = [max(row.end_s or 0.0 for row in one.world.table.rows) for one in (engine, other)]
     assert last[1] < last[0]
 
 
@@ -61,7 +61,7 @@ def test_a_job_of_unknown_length_needs_a_default() -> None:
         engine_from(view, "fcfs")
     engine = engine_from(view, "fcfs", default_s=7.0)
     engine.run()
-    assert engine.table.rows[0].end_s == 7.0
+    assert engine.world.table.rows[0].end_s == 7.0
     with pytest.raises(WorkloadError, match="no job runs or waits there"):
         engine_from(ClusterSnapshot(now_s=0.0), "fcfs")
 

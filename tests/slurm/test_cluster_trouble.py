@@ -51,6 +51,7 @@ def submitted(folder: Path) -> int:
     return len(path.read_text().split()) if path.exists() else 0
 
 
+@pytest.mark.errors("could not be started")
 @pytest.mark.parametrize(
     ("script", "text"),
     [
@@ -106,6 +107,7 @@ def test_a_squeue_that_hangs_or_talks_nonsense_is_said_once_and_jobs_come_and_go
         assert submitted(tmp_path) == 3
 
 
+@pytest.mark.errors("in a row without a worker")
 def test_an_adaptive_cluster_stops_asking_for_jobs_that_never_have_a_worker(
     fakes: Any, tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
@@ -124,6 +126,7 @@ def test_an_adaptive_cluster_stops_asking_for_jobs_that_never_have_a_worker(
         until(lambda: submitted(tmp_path) > asked, "one more is asked for")
 
 
+@pytest.mark.errors("could not be started")
 def test_an_adaptive_cluster_does_not_call_an_sbatch_that_fails_for_ever(
     fakes: Any, tmp_path: Path, caplog: Any
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_path_that_cannot_be_written_names_the_setting(tmp_path: Path) -> None
         TraceFile(tmp_path, HEADER)
 
 
+@pytest.mark.errors("ends here, because it could not be written")
 def test_a_full_disk_is_told_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     stream = TraceFile("/dev/full", HEADER)
     for event in EVENTS:

@@ -297,6 +297,7 @@ def test_a_policy_that_fails_is_shown_to_and_the_cluster_keeps_its_own(rt, fails
         panel.close()
 
 
+@pytest.mark.errors("Policy fails failed")
 def test_a_policy_that_fails_later_gives_way_and_the_panel_says_so(rt, fails):
     fails.failing = False
     panel = rt.panel()

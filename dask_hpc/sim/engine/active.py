@@ -1,7 +1,7 @@
 """A job inside a run: where it is in its program, what it holds, what it has done so far.
 
-Rules of the file: plain data that `copy.deepcopy` copies. The engine makes a record when a job is submitted
-and drops it when the job has ended, so that memory follows what runs and waits.
+Rules of the file: plain data that `copy.deepcopy` copies. A record is made when a job is submitted and
+dropped when the job has ended, so that memory follows what runs and waits.
 """
 
 from __future__ import annotations
@@ -54,15 +54,32 @@ class Walker:
         return self.copy()
 
 
+class Round:
+    """The actions of one decision that change allotments; `rounds` carries it out."""
+
+    __slots__ = ("growing", "grows", "pending", "ready_nodes", "wanted_nodes")
+
+    def __init__(self) -> None:
+        #: Reductions that have not ended.
+        self.pending = 0
+        #: Expansions that have begun and not ended.
+        self.growing = 0
+        #: Jobs that wait for the reductions to start or expand, with their targets.
+        self.grows: list[tuple[ActiveJob, int]] = []
+        #: Nodes set aside for them, and how many they need together.
+        self.ready_nodes = 0
+        self.wanted_nodes = 0
+
+
 class ActiveJob:
     """One job from its submission to its end."""
 
     __slots__ = (
         "at_point", "began_s", "checkpoint_s", "checkpoints", "done", "expansions", "first_s",
-        "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key", "left",
-        "length_s", "mtct_previous", "node_ids", "nodes", "rank", "released", "requested_nodes", "resize_s",
-        "restarts", "round", "shrinks", "stage", "start_s", "state", "steps", "target", "version", "view",
-        "walker", "wasted_node_s",
+        "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key",
+        "left", "length_s", "mtct_previous", "node_ids", "nodes", "paused", "rank", "released",
+        "requested_nodes", "resize_s", "restarts", "round", "shrinks", "stage", "start_s", "state",
+        "steps", "target", "version", "view", "walker", "wasted_node_s",
     )  # fmt: skip
 
     def __init__(self, job: Job, key: int) -> None:
@@ -84,10 +101,12 @@ class ActiveJob:
         self.began_s = 0.0
         self.length_s = 0.0
         self.left = 1.0
+        #: The present stage is held up: neither does it get on nor is its transfer under way.
+        self.paused = False
         self.walker: Walker | None = None
         #: Size it is being resized to, and the decision that asked for it.
         self.target: int | None = None
-        self.round: object | None = None
+        self.round: Round | None = None
         #: At a scheduling point at this very moment.
         self.at_point = False
         #: Nodes that joined in the resize under way.
@@ -97,7 +116,7 @@ class ActiveJob:
         #: Why it waits again, and when it was interrupted.
         self.interruption: Interruption = "none"
         self.interrupted_s: float | None = None
-        #: Order of service: 0 for what failed, 1 for what was robbed, 2 for all others.
+        #: Order of service, before priority and submission: see `life.RANKS`.
         self.rank = 2
         self.node_ids: list[int] = []
         self.requested_nodes: int | None = None

@@ -9,26 +9,39 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.sim.engine.active import ActiveJob
-from dask_hpc.sim.engine.progress import saved_share
-from dask_hpc.sim.model.job import Compute, Job, Stage
+from dask_hpc.sim.engine.nodes import NodePool
+from dask_hpc.sim.engine.views import pending_view, running_view
+from dask_hpc.sim.engine.world import World
+from dask_hpc.sim.model.job import Job
 from dask_hpc_policies.decision import Action, Expand, Hold, Reason, ReasonCode, Shrink, Start
 from dask_hpc_policies.jobs.queue_orders import place
-from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView, Trigger
-from dask_hpc_policies.protocol import Session
-from dask_hpc_policies.views import job_view
-
-if TYPE_CHECKING:
-    from dask_hpc.sim.engine.engine import Engine
+from dask_hpc_policies.model import ClusterSnapshot, NodeView, Trigger
+from dask_hpc_policies.protocol import Policy, Session
 
 _NO_REASON = Reason(ReasonCode.FITS, "decided by the incremental form of the policy")
 
 
+class Answer(NamedTuple):
+    """What a policy wants; holds are left out."""
+
+    #: Jobs that start at once, with their sizes: they fit, by the contract of `Session`.
+    starts: Sequence[tuple[ActiveJob, int]] = ()
+    #: What is a round of its own, and may be refused.
+    actions: Sequence[Action] = ()
+    #: Seconds from the question to the answer.
+    latency_s: float = 0.0
+
+
+#: Nothing is to be done.
+NOTHING = Answer()
+
+
 class Asker(Protocol):
-    """How an engine asks its policy."""
+    """How a policy is asked: it is told what happens to jobs, and answers."""
 
     def submitted(self, active: ActiveJob) -> None:
         """A job waits."""
@@ -42,31 +55,32 @@ class Asker(Protocol):
     def at_point(self, active: ActiveJob) -> None:
         """A job has come to a scheduling point (`ActiveJob.at_point`), or goes on from it."""
 
-    def ask(self, trigger: Trigger, about: int | None) -> Sequence[Action]:
-        """What to do now, holds left out."""
+    def ask(self, trigger: Trigger, about: int | None) -> Answer:
+        """What to do now."""
         ...
 
 
-def make_asker(engine: Engine) -> Asker:
+def make_asker(policy: Policy, world: World, nodes: NodePool) -> Asker:
     """The incremental form when there is one and it may be used, else snapshots."""
-    make = getattr(engine.policy, "session", None)
-    machine, options = engine.machine, engine.options
+    make = getattr(policy, "session", None)
+    machine, options, jobs = world.machine, world.options, world.workload.jobs
     # An incremental form knows the jobs from their submission on, and no node but by its number. What it was
     # told then of the time of a job stays: a recorded time must not be outlasted, nor beyond the walltime.
     plain = not (
         options.snapshots
+        or world.twins
         or options.decision_s
         or options.tick_s
-        or engine.active
+        or world.active
         or machine.failures.listed
         or machine.failures.node_mtbf_s is not None
-        or any(job.recorded_s is not None and _corrected(job) for job in engine.workload.jobs)
+        or any(job.recorded_s is not None and _corrected(job) for job in jobs)
     )
     if make is not None and plain:
-        session = make(machine.nodes, frozenset(job.kind for job in engine.workload.jobs))
+        session = make(machine.nodes, frozenset(job.kind for job in jobs))
         if session is not None:
-            return BySession(engine, session)
-    return BySnapshots(engine)
+            return BySession(session, world)
+    return BySnapshots(policy, world, nodes)
 
 
 def _corrected(job: Job) -> bool:
@@ -82,9 +96,9 @@ def _corrected(job: Job) -> bool:
 class BySession:
     """Asks the incremental form."""
 
-    def __init__(self, engine: Engine, session: Session) -> None:
-        self.engine = engine
+    def __init__(self, session: Session, world: World) -> None:
         self.session = session
+        self._world = world
 
     def submitted(self, active: ActiveJob) -> None:
         """See `Asker`."""
@@ -102,21 +116,19 @@ class BySession:
         """See `Asker`."""
         self.session.at_point(active.key, active.at_point)
 
-    def ask(self, trigger: Trigger, about: int | None) -> Sequence[Action]:
+    def ask(self, trigger: Trigger, about: int | None) -> Answer:
         """See `Asker`."""
-        engine = self.engine
-        engine.counts.policy_calls += 1
-        scans = self.session.scans
-        answer = self.session.decide(engine.now_s, trigger, about)
-        engine.counts.queue_scans += self.session.scans - scans
+        world, session = self._world, self.session
+        counts, active = world.counts, world.active
+        counts.policy_calls += 1
+        scans = session.scans
+        answer = session.decide(world.now_s, trigger, about)
+        counts.queue_scans += session.scans - scans
         if not answer:
-            return ()
-        active = engine.active
+            return NOTHING
         if all(active[key].state == "pending" for key, _ in answer):
-            for key, nodes in answer:
-                engine.start(active[key], nodes)
-            return ()
-        return [_action(active[key], nodes) for key, nodes in answer]
+            return Answer(starts=[(active[key], nodes) for key, nodes in answer])
+        return Answer(actions=[_action(active[key], nodes) for key, nodes in answer])
 
 
 def _action(active: ActiveJob, nodes: int) -> Action:
@@ -129,14 +141,16 @@ def _action(active: ActiveJob, nodes: int) -> Action:
 class BySnapshots:
     """Asks `decide` about a snapshot, and keeps the policy's state."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.state = engine.policy.initial_state()
+    def __init__(self, policy: Policy, world: World, nodes: NodePool) -> None:
+        self._policy = policy
+        self._world = world
+        self._pool = nodes
+        self._state = policy.initial_state()
         #: Jobs in order of service.
         self._order: list[tuple[int, Any, int]] = []
         self._nodes: tuple[NodeView, ...] = ()
         self._moves = -1
-        for active in engine.active.values():
+        for active in world.active.values():
             insort(self._order, _place(active))
 
     def submitted(self, active: ActiveJob) -> None:
@@ -153,46 +167,49 @@ class BySnapshots:
     def at_point(self, active: ActiveJob) -> None:
         """See `Asker`."""
 
-    def ask(self, trigger: Trigger, about: int | None) -> Sequence[Action]:
+    def ask(self, trigger: Trigger, about: int | None) -> Answer:
         """See `Asker`."""
-        engine = self.engine
+        world = self._world
         view = self.snapshot(trigger)
-        before, given_s = self.state, engine.options.decision_s
+        before, given_s = self._state, world.options.decision_s
         began_s = stopwatch_s() if given_s == "measured" else 0.0
-        decision, self.state = engine.policy.decide(view, before)
-        engine.passes.latency_s = stopwatch_s() - began_s if given_s == "measured" else given_s
-        engine.counts.policy_calls += 1
-        engine.counts.queue_scans += bool(view.jobs)
-        engine.decided(view, before, decision)
-        return [action for action in decision.actions if not isinstance(action, Hold)]
+        decision, self._state = self._policy.decide(view, before)
+        latency_s = stopwatch_s() - began_s if given_s == "measured" else given_s
+        world.counts.policy_calls += 1
+        world.counts.queue_scans += bool(view.jobs)
+        allowed = world.twins.arbitrated(view, decision) if world.twins else decision
+        world.listener.passed(view, before, decision, allowed, latency_s)
+        actions = [action for action in allowed.actions if not isinstance(action, Hold)]
+        return Answer(actions=actions, latency_s=latency_s)
 
     def snapshot(self, trigger: Trigger) -> ClusterSnapshot:
         """What the policy sees now."""
-        engine = self.engine
+        world, pool = self._world, self._pool
         jobs = []
         for _, _, key in self._order:
-            active = engine.active[key]
+            active = world.active[key]
             if active.state != "pending":
-                jobs.append(running_view(active, engine.now_s))
+                jobs.append(running_view(active, world.now_s))
             elif active.round is None:
                 if active.view is None:
                     active.view = pending_view(active)
                 jobs.append(active.view)
         return ClusterSnapshot(
-            now_s=engine.now_s,
+            now_s=world.now_s,
             trigger=trigger,
             nodes=self._node_views(),
             jobs=tuple(jobs),
-            idle_nodes=engine.rounds.idle_nodes,
-            returns_s=engine.failures.returns_s(),
-            lock=engine.options.lock,
+            idle_nodes=pool.idle,
+            returns_s=pool.returns_s(),
+            lock=world.options.lock,
+            sections=world.twins.sections() if world.twins else {},
         )
 
     def _node_views(self) -> tuple[NodeView, ...]:
-        pool = self.engine.nodes
+        pool = self._pool
         if not pool.identities:
             if not self._nodes:
-                self._nodes = tuple(NodeView(id=f"n{i}") for i in range(self.engine.machine.nodes))
+                self._nodes = tuple(NodeView(id=f"n{i}") for i in range(pool.total))
         elif self._moves != pool.moves:
             self._moves = pool.moves
             self._nodes = tuple(
@@ -208,99 +225,3 @@ class BySnapshots:
 
 def _place(active: ActiveJob) -> tuple[int, Any, int]:
     return active.rank, place(active.job), active.key
-
-
-def pending_view(active: ActiveJob) -> JobView:
-    """What a policy sees of a job that waits."""
-    job = active.job
-    again = active.restarts > 0 and job.walltime_s is not None
-    return job_view(
-        job,
-        id=job.id,
-        # What it did before it was interrupted, and has kept, need not be done again.
-        remaining_s=expected_s(active) if again else None,
-        at_scheduling_point=job.program is None or job.program.resize == "anytime",
-        interruption=active.interruption,
-        interrupted_s=active.interrupted_s,
-    )
-
-
-def running_view(active: ActiveJob, now_s: float) -> JobView:
-    """What a policy sees of a job that holds nodes."""
-    job, start_s = active.job, active.start_s
-    assert start_s is not None
-    share = mtct(job, active.nodes)
-    end_s = _expected_end_s(active, start_s, now_s)
-    program = job.program
-    return job_view(
-        job,
-        id=job.id,
-        state=active.state,
-        nodes=active.nodes,
-        start_s=start_s,
-        remaining_s=None if end_s is None else max(0.0, end_s - now_s),
-        restart_s=_restart_s(active, now_s),
-        requested_nodes=active.requested_nodes,
-        at_scheduling_point=program is None or program.resize == "anytime" or active.at_point,
-        interrupted_s=active.interrupted_s,
-        expansions=active.expansions,
-        mtct=share,
-        mtct_previous=share if active.mtct_previous is None else active.mtct_previous,
-    )
-
-
-def expected_s(active: ActiveJob) -> float | None:
-    """Walltime, less what need not be done again after an interruption; None without a walltime."""
-    job = active.job
-    if job.walltime_s is None or not isinstance(active.kept, float):
-        return job.walltime_s
-    return max(0.0, job.walltime_s - active.kept * job.runtime_s)
-
-
-def _expected_end_s(active: ActiveJob, start_s: float, now_s: float) -> float | None:
-    """When a running job is expected to end, by the rule of `dask_hpc_policies.jobs.estimates.remaining_s`.
-
-    That is what a live scheduler says, and policies must see the same: to the end of the recorded time while
-    the job has neither outlasted it nor been resized (what is recorded is about one size), else of the
-    walltime. The walltime is a limit of wall-clock time at any size: after a resize it stays, although the
-    job will be faster or slower, because a live scheduler does not know the speed-up either.
-    """
-    job, limit_s = active.job, expected_s(active)
-    recorded_s = None if active.expansions or active.shrinks else job.recorded_s
-    if recorded_s is not None and isinstance(active.kept, float):
-        recorded_s = max(0.0, recorded_s - active.kept * job.runtime_s)
-    if recorded_s is not None and (limit_s is None or now_s - start_s < recorded_s):
-        return start_s + (recorded_s if limit_s is None else min(recorded_s, limit_s))
-    return None if limit_s is None else start_s + limit_s
-
-
-def _restart_s(active: ActiveJob, now_s: float) -> float | None:
-    job = active.job
-    if job.walltime_s is None or job.program is not None:
-        return job.walltime_s
-    return max(0.0, job.walltime_s - saved_share(active, now_s) * job.runtime_s)
-
-
-def mtct(job: Job, nodes: int) -> float | None:
-    """Time lost in communication over time in computation that the speed-up model implies.
-
-    A job that computed without loss on n nodes would be n times as fast as on one; what it takes longer is
-    taken for communication: n * speed(1) / speed(n) - 1. None when nothing of the job computes.
-    """
-    speed = job.speed
-    if job.program is not None:
-        stage = _first_compute(job.program.stages)
-        if stage is None:
-            return None
-        speed = stage.speed
-    return max(0.0, nodes * speed(1) / speed(nodes) - 1.0)
-
-
-def _first_compute(stages: tuple[Stage, ...]) -> Compute | None:
-    for stage in stages:
-        if isinstance(stage, Compute):
-            return stage
-        found = _first_compute(getattr(stage, "stages", ()))
-        if found is not None:
-            return found
-    return None

@@ -1,33 +1,38 @@
 """How applications get on: stages begin, are held up, go on at another size, and end.
 
-Rules of the file: a stage of computing is a share from 1 to 0 that falls at 1 / (its length at the present
-size) per second; a transfer belongs to the shared file system; a delay passes. Work is conserved: whatever
-the resizes, the shares done of a stage add up to 1, which is checked at its end, and the bytes moved are
-the bytes asked for.
+Rules of the file: what a job comes to is returned as a `Step`; who calls acts on it. A stage of computing
+is a share from 1 to 0 that falls at 1 / (its length at the present size) per second; a transfer belongs to
+the shared file system; a delay passes. Work is conserved: whatever the resizes, the shares done of a stage
+add up to 1, which is checked at its end, and the bytes moved are the bytes asked for.
 """
 
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dask_hpc.errors import SimulationError
 from dask_hpc.sim.engine.active import ActiveJob, Walker
+from dask_hpc.sim.engine.calendar import IO, STAGE, Calendar
 from dask_hpc.sim.engine.file_system import FileSystem
+from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.job import (
     Compute,
     Delay,
     Request,
     SchedulingPoint,
-    Stage,
     Transfer,
     amount,
     computing_s,
     on_nodes,
 )
 
-if TYPE_CHECKING:
-    from dask_hpc.sim.engine.engine import Engine
+#: What a job has come to: it is ``busy`` until an entry of the calendar, or its resize holds it up; it is
+#: ``done`` with all its work; it is at a scheduling ``point``; it has made a ``request`` and goes on.
+Step = Literal["busy", "done", "point", "request"]
+
+#: What a job that is interrupted keeps: what it has ``saved``, or ``all``, after a checkpoint taken now.
+Keep = Literal["saved", "all"]
 
 #: What a job without a program does.
 _PLAIN = Compute(work=0.0)
@@ -38,9 +43,10 @@ _TOLERANCE = 1e-6
 class Progress:
     """The applications of one run."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.file_system = FileSystem(engine.machine)
+    def __init__(self, world: World, calendar: Calendar) -> None:
+        self._world = world
+        self._calendar = calendar
+        self.file_system = FileSystem(world.machine)
         #: Bytes of the transfers that have ended, and of the parts of those that were broken off.
         self.ended_bytes = 0.0
         #: Number of the calendar entry for the next end of a transfer; others are stale.
@@ -49,61 +55,64 @@ class Progress:
         #: Whether the load has changed in this moment.
         self.io_changed = False
 
-    def begin(self, active: ActiveJob) -> None:
+    def begin(self, active: ActiveJob) -> Step:
         """A job has just been given its nodes: it does its first stage, or goes on after a failure."""
         program = active.job.program
         if program is None:
             active.stage = _PLAIN
+            if active.kept is None:
+                # its first start: what `resume` does, for the jobs of traces
+                active.length_s = computing_s(active.job, active.nodes)
+                active.began_s = now_s = self._world.now_s
+                self._calendar.enter(now_s + active.length_s, STAGE, active, active.version)
+                return "busy"
             active.left = 1.0 - (active.kept if isinstance(active.kept, float) else 0.0)
             active.done = 1.0 - active.left
-            self.resume(active)
-            return
+            self._resume(active)
+            return "busy"
         active.walker = active.kept.copy() if isinstance(active.kept, Walker) else Walker(program)
-        self.advance(active)
+        return self.advance(active)
 
-    def begin_plain(self, active: ActiveJob, seconds: float) -> None:
-        """A job without a program has been given its first nodes, for `seconds` at this size."""
-        now_s = self.engine.now_s
-        active.stage = _PLAIN
-        active.began_s = now_s
-        active.length_s = seconds
-        self.engine.schedule_end(active, now_s + seconds)
-
-    def advance(self, active: ActiveJob) -> None:
-        """Go on to the next stage that takes time, or to the end of the job."""
-        engine, walker, nodes = self.engine, active.walker, active.nodes
+    def advance(self, active: ActiveJob) -> Step:
+        """Go on to the next stage that takes time, or to what others have to know of."""
+        walker, nodes = active.walker, active.nodes
         assert walker is not None
         while True:
             stage = walker.next(nodes)
             if isinstance(stage, Transfer):
                 active.stage = stage
                 active.left = amount(stage.size_bytes, nodes)
-                active.began_s = engine.now_s
+                active.began_s = self._world.now_s
                 if self._transfer(active, stage):
-                    return
+                    return "busy"
             elif isinstance(stage, (Compute, Delay)):
                 active.stage = stage
                 active.left = 1.0
-                if self.resume(active):
-                    return
+                if self._resume(active):
+                    return "busy"
             elif stage is None:
                 active.stage = None
-                engine.complete(active)
-                return
+                return "done"
             elif isinstance(stage, SchedulingPoint):
                 active.stage = None
-                engine.reached_point(active)
-                return
+                return "point"
             elif isinstance(stage, Request):
                 wanted = max(1, round(amount(stage.nodes, nodes)))
                 active.requested_nodes = None if wanted == nodes else wanted
                 if wanted != nodes:
-                    engine.changed("request", active)
+                    return "request"
 
-    def resume(self, active: ActiveJob) -> bool:
+    def go_on(self, active: ActiveJob) -> Step:
+        """Do the rest of the present stage at the present size; the next one when nothing is left of it."""
+        if active.stage is not None and self._resume(active):
+            return "busy"
+        return self.advance(active)
+
+    def _resume(self, active: ActiveJob) -> bool:
         """Do the rest of the present stage at the present size; False when it takes no time at all."""
-        engine, stage = self.engine, active.stage
-        active.began_s = engine.now_s
+        world, stage = self._world, active.stage
+        active.paused = False
+        active.began_s = world.now_s
         if isinstance(stage, Transfer):
             return self._transfer(active, stage)
         if active.job.program is None:
@@ -115,7 +124,7 @@ class Progress:
         if active.length_s <= 0 and active.job.program is not None:
             active.left = 0.0
             return False
-        engine.schedule_end(active, engine.now_s + active.left * active.length_s)
+        self._calendar.enter(world.now_s + active.left * active.length_s, STAGE, active, active.version)
         return True
 
     def adapt(self, active: ActiveJob) -> None:
@@ -129,9 +138,12 @@ class Progress:
             active.walker.insert(on_nodes(program.on_expansion, joined))
 
     def pause(self, active: ActiveJob) -> None:
-        """Stop the present stage where it is."""
-        now_s, stage = self.engine.now_s, active.stage
+        """Stop the present stage where it is; a stage that is held up already stays so."""
+        now_s, stage = self._world.now_s, active.stage
         active.version += 1
+        if active.paused:
+            return
+        active.paused = True
         if isinstance(stage, Transfer):
             left_bytes = self.file_system.remove(active, now_s)
             self.ended_bytes += active.left - left_bytes
@@ -143,22 +155,21 @@ class Progress:
             active.left -= share
             active.done += share
 
-    def stage_ended(self, active: ActiveJob) -> None:
+    def stage_ended(self, active: ActiveJob) -> Step:
         """The calendar says that the present stage is over."""
         if active.length_s > 0:
-            self._check_share(active, (self.engine.now_s - active.began_s) / active.length_s)
+            self._check_share(active, (self._world.now_s - active.began_s) / active.length_s)
         if active.job.program is None:
             active.stage = None
-            self.engine.complete(active)
-        else:
-            self.advance(active)
+            return "done"
+        return self.advance(active)
 
     def _check_share(self, active: ActiveJob, share: float) -> None:
         # What is asked of the clock is a difference of large times: allow for its rounding.
-        rounding = 4 * abs(self.engine.now_s) * 2.3e-16 / active.length_s
+        rounding = 4 * abs(self._world.now_s) * 2.3e-16 / active.length_s
         if abs(share - active.left) > _TOLERANCE + rounding:
             raise SimulationError(
-                f"job {active.job.id!r} at {self.engine.now_s:g} s: {share:.9g} of a stage was done, "
+                f"job {active.job.id!r} at {self._world.now_s:g} s: {share:.9g} of a stage was done, "
                 f"{active.left:.9g} was left to do"
             )
         active.done += active.left
@@ -173,7 +184,7 @@ class Progress:
         nodes = active.nodes
         if stage.participants is not None:
             nodes = max(1, min(nodes, round(amount(stage.participants, nodes))))
-        self.file_system.add(active, active.left, nodes, self.engine.now_s, stage.direction == "read")
+        self.file_system.add(active, active.left, nodes, self._world.now_s, stage.direction == "read")
         self.io_changed = True
         return True
 
@@ -188,45 +199,53 @@ class Progress:
                 active.kept = active.walker.copy()
 
     def _spent_in_io(self, active: ActiveJob, stage: Transfer) -> None:
-        spent_s = self.engine.now_s - active.began_s
+        spent_s = self._world.now_s - active.began_s
         active.io_s += spent_s
         if stage.purpose == "checkpoint":
             active.checkpoint_s += spent_s
 
-    def io_event(self, version: int) -> None:
-        """The next transfer ends now, unless the load has grown since that was computed."""
+    def transfers_over(self, version: int) -> list[ActiveJob]:
+        """The jobs whose transfers end now, as the calendar said; none when the load has grown since it did.
+
+        Each is to be told with `transfer_ended`.
+        """
         if version != self._io_version:
-            return
+            return []
         self._io_at_s = inf
         self.io_changed = True
-        now_s = self.engine.now_s
+        now_s = self._world.now_s
         at_s = self.file_system.next_end_s()
         if at_s is None or at_s > now_s:
-            return
-        for active in self.file_system.ended(now_s):
-            stage = active.stage
-            assert isinstance(stage, Transfer)
-            self._transfer_ended(active, stage)
-            self.advance(active)
+            return []
+        return self.file_system.ended(now_s)
+
+    def transfer_ended(self, active: ActiveJob) -> Step:
+        """The job's transfer is over: it goes on."""
+        stage = active.stage
+        assert isinstance(stage, Transfer)
+        self._transfer_ended(active, stage)
+        return self.advance(active)
 
     def schedule_io(self) -> None:
         """The load of the file system has changed in this moment: find the next end anew.
 
         An entry that comes too early is left where it is, and finds out: most often the load only grows.
         """
+        world = self._world
         self.io_changed = False
         at_s = self.file_system.next_end_s()
         if at_s is not None and at_s < self._io_at_s:
             self._io_version += 1
-            self._io_at_s = max(at_s, self.engine.now_s)
-            self.engine.schedule_io(self._io_at_s, self._io_version)
-        self.engine.note_io()
+            self._io_at_s = max(at_s, world.now_s)
+            self._calendar.enter(self._io_at_s, IO, None, self._io_version)
+        if world.options.file_system_series:
+            world.file_system_series.append((world.now_s, *self.file_system.rates_bytes_s))
 
     # ---------------------------------------------------------------- failures
 
-    def lose(self, active: ActiveJob, keep: Literal["saved", "all"] = "saved") -> None:
+    def lose(self, active: ActiveJob, keep: Keep) -> None:
         """The job is interrupted: what it has not saved is lost, nothing after a proactive checkpoint."""
-        job, now_s = active.job, self.engine.now_s
+        job, now_s = active.job, self._world.now_s
         saved = saved_share(active, now_s)
         if active.stage is not None:
             self.pause(active)
@@ -237,6 +256,7 @@ class Progress:
         elif active.start_s is not None and not isinstance(active.kept, Walker):
             active.wasted_node_s += active.nodes * (now_s - active.start_s)
         active.stage = None
+        active.paused = False
         active.walker = None
         active.requested_nodes = None
 
@@ -246,7 +266,7 @@ class Progress:
         if job.program is not None or job.checkpoint_interval_s is None or active.length_s <= 0:
             return None
         share = job.checkpoint_interval_s / job.runtime_s
-        done = active.done + (self.engine.now_s - active.began_s) / active.length_s
+        done = active.done + (self._world.now_s - active.began_s) / active.length_s
         wanted = (int(done / share + 1e-9) + 1) * share
         if wanted >= 1.0:
             return None
@@ -264,15 +284,8 @@ def saved_share(active: ActiveJob, now_s: float) -> float:
     if job.program is not None or job.checkpoint_interval_s is None or job.runtime_s <= 0:
         return kept
     done = active.done
-    if active.stage is not None and active.length_s > 0:
+    if active.stage is not None and not active.paused and active.length_s > 0:
         done += min(active.left, (now_s - active.began_s) / active.length_s)
     share = job.checkpoint_interval_s / job.runtime_s
     # A checkpoint that is due at this very moment has been taken, whatever the rounding.
     return max(kept, min(done, int(done / share + 1e-9) * share))
-
-
-def has_points(stages: tuple[Stage, ...]) -> bool:
-    """Whether `stages` hold a scheduling point at any depth."""
-    return any(
-        isinstance(stage, SchedulingPoint) or has_points(getattr(stage, "stages", ())) for stage in stages
-    )

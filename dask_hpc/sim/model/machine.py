@@ -6,8 +6,9 @@ all nodes doing I/O share equally: `nodes` of them together get min(nodes * link
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from dask_hpc_policies.model import Lock
 
@@ -108,3 +109,5 @@ class Options:
     snapshots: bool = False
     #: Note the rate of the file system over time.
     file_system_series: bool = False
+    #: What is switched on of capabilities, by their names: values by the names of their settings.
+    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

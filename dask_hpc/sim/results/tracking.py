@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dask_hpc.sim.engine.active import ActiveJob
-from dask_hpc.sim.engine.asking import pending_view
+from dask_hpc.sim.engine.views import pending_view
 from dask_hpc_policies.rules.io.intensity import Mix, job_intensity, preferred_size
 
 if TYPE_CHECKING:

@@ -1,26 +1,19 @@
 """The runs of a study, in processes: one scenario each, the results in the order of the scenarios.
 
 Rules of the file: a run depends on its scenario alone, so that the number of processes changes nothing but
-the time. A run that fails is a result too. Processes are started afresh (none is a copy of this one), and end
-with the one that started them.
+the time. A run that fails is a result too.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
-from multiprocessing.connection import wait
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dask_hpc.errors import DaskHPCError, WorkloadError
+from dask_hpc.processes import ProcessError, Tell, call_all
 from dask_hpc.sim.model.machine import PUBLISHED, Options
 from dask_hpc.sim.model.workload import fitted, machine_for, with_malleable_share
 from dask_hpc.sim.run import simulate
@@ -181,49 +174,27 @@ def _has(name: str, options: Any, policy: StudyPolicy) -> bool:
     return not name.startswith(PARAM) or name.removeprefix(PARAM) in policy.declared
 
 
+def called(arguments: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """`run_one` for `dask_hpc.processes`: a scenario's fields in, its values and error out."""
+    run = run_one(Scenario(**{**arguments, "metrics": tuple(arguments["metrics"])}))
+    return {"values": dict(run.values), "error": run.error}
+
+
 def _in_processes(
     todo: Sequence[Scenario], jobs: int, progress: Callable[[int, int], None] | None
 ) -> list[Run]:
-    others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
-    )
-    try:
-        places: dict[Future[Run], int] = {
-            pool.submit(run_one, scenario): place for place, scenario in enumerate(todo)
-        }
-        found: dict[int, Run] = {}
-        for future in as_completed(places):
-            place = places[future]
-            try:
-                found[place] = future.result()
-            except BrokenProcessPool:
-                error = (
-                    "its process ended, or another one beside it: was there enough memory, and has a script "
-                    "'if __name__ == \"__main__\":'? With one process (--jobs 1) no other one can fail"
-                )
-                found[place] = Run(scenario=todo[place], values={}, error=error)
-            if progress is not None:
-                progress(len(found), len(todo))
-    except BaseException:
-        # Ctrl-C, or an error in `progress`: nothing goes on behind the user's back
-        for process in set(multiprocessing.active_children()) - others:
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    found: dict[int, Run] = {}
+
+    def done(place: int, came: Any) -> None:
+        if isinstance(came, ProcessError):
+            came = {"values": {}, "error": f"{came}; with one process (--jobs 1) no other one can fail"}
+        found[place] = Run(scenario=todo[place], **came)
+        if progress is not None:
+            progress(len(found), len(todo))
+
+    call_all(f"{__name__}:{called.__name__}", [_fields(scenario) for scenario in todo], jobs, done)
     return [found[place] for place in range(len(todo))]
 
 
-def _end_with_parent() -> None:
-    """Make this process end when the one that started it does, and leave Ctrl-C to that one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, name="watch-parent", daemon=True).start()
+def _fields(scenario: Scenario) -> dict[str, Any]:
+    return {field.name: getattr(scenario, field.name) for field in fields(scenario)}

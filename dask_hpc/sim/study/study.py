@@ -1,13 +1,10 @@
 """Studies: many scenarios in parallel processes, one table, published figures beside ours, conditions.
 
-    from dask_hpc.sim.study import load_study, run_study
+from dask_hpc.sim.study import load_study, run_study
 
-    found = run_study(load_study("builtin:esp-10"), jobs=2)
-    print(found.table())
-    found.failures                  # a line for each run and condition that failed
-
-With more than one process a script needs ``if __name__ == "__main__":`` around this, as processes are started
-afresh and import it.
+found = run_study(load_study("builtin:esp-10"), jobs=2)
+print(found.table())
+found.failures                  # a line for each run and condition that failed
 """
 
 from __future__ import annotations

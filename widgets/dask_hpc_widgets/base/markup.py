@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from dask_hpc.report.looks import printable
 from dask_hpc.report.markup import render, render_macro, seconds
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "seconds",
     "soft",
     "status",
+    "steps",
     "strong",
     "style",
     "table",
@@ -64,7 +66,7 @@ def style() -> Markup:
 
 def part(*pieces: str) -> str:
     """A whole piece of HTML for a document that has the `style` once."""
-    return str(_piece("part", pieces))
+    return printable(_piece("part", pieces))
 
 
 def page(*pieces: str) -> str:
@@ -74,7 +76,9 @@ def page(*pieces: str) -> str:
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], caption: str) -> Markup:
     """A table; `caption` says what it is, for those who hear it."""
-    return _piece("table", columns, rows, caption)
+    # escaped once, not in every row
+    heads = [(escape(label), is_number) for label, is_number in columns]
+    return _piece("table", heads, rows, caption)
 
 
 def alert(text: str) -> Markup:
@@ -131,6 +135,11 @@ def folded(title: str, body: str) -> Markup:
 def image(png: str, alt: str) -> Markup:
     """A picture, as PNG in base64; `alt` says what it shows, for those who do not see it."""
     return _piece("image", png, alt)
+
+
+def steps(label: str, height: float, path: str, color: str) -> Markup:
+    """Sizes over time as a drawing 100 wide; `path` is that of SVG, `label` says the same in words."""
+    return _piece("steps", label, f"{height:g}", path, color)
 
 
 def roughly(value: float | None, none: str = "n/a") -> str:

@@ -49,20 +49,18 @@ def _count(nodes: list[Mapping[str, Any]]) -> str:
     return "; ".join(parts)
 
 
-def _tile(node: Mapping[str, Any], holders: Mapping[str, int], names: Mapping[str, str]) -> dict[str, Any]:
+def _tile(node: Mapping[str, Any], holders: Mapping[str, int], names: Mapping[str, str]) -> tuple[Any, ...]:
+    """Id, state, colour, letter, holder and further lines, as the template has them."""
     job, state, left_s = node["job"], node["state"], node["walltime_left_s"]
-    return {
-        "id": node["id"],
-        "state": state,
-        "color": COLORS[holders[job] % len(COLORS)] if job else "",
-        "letter": letters(holders[job]) if job else "",
-        "holder": names.get(job, job) if job else "no job",
-        "lines": [
-            *([_STATES[state]] if _STATES[state] else []),
-            _equipment(node),
-            *([] if left_s is None else [f"{markup.roughly(left_s)} of walltime left"]),
-        ],
-    }
+    lines = [
+        *([_STATES[state]] if _STATES[state] else []),
+        _equipment(node),
+        *([] if left_s is None else [f"{markup.roughly(left_s)} of walltime left"]),
+    ]
+    if not job:
+        return node["id"], state, "", "", "no job", lines
+    color = COLORS[holders[job] % len(COLORS)]
+    return node["id"], state, color, letters(holders[job]), names.get(job, job), lines
 
 
 def _equipment(node: Mapping[str, Any]) -> str:

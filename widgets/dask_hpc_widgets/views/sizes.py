@@ -45,13 +45,8 @@ def _row(
     told = "; ".join(
         f"{nodes} nodes from {markup.roughly(max(0.0, now_s - t_s))} ago" for t_s, nodes in sizes
     )
-    chart = markup.template(
-        "steps.html",
-        height=f"{_HEIGHT:g}",
-        label=f"{name}: {told}",
-        path=_path(sizes, first_s, span_s, min(now_s, first_s + span_s), most),
-        color=COLORS[index % len(COLORS)],
-    )
+    path = _path(sizes, first_s, span_s, min(now_s, first_s + span_s), most)
+    chart = markup.steps(f"{name}: {told}", _HEIGHT, path, COLORS[index % len(COLORS)])
     return [markup.strong(letters(index)) + f" {name}", chart, str(job["nodes"])]
 
 

@@ -1,7 +1,7 @@
 """Settings: read once from Dask's configuration, checked, then passed around as a value.
 
 Rules of the file: a setting is one row, written at its field of `Settings`; everything else about it follows
-from the row (`dask_hpc.settings_table`). Every value, wherever it comes from (files, environment, a live
+from the row (`dask_hpc.config.rows`). Every value, wherever it comes from (files, environment, a live
 update, a trace), passes it. Loading touches nothing but Dask's defaults in memory.
 """
 
@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import dask.config
 
-from dask_hpc import knobs
+from dask_hpc.config import knobs
+from dask_hpc.config.rows import BUILTIN, Setting, find, is_setting, no_setting, register, table
 from dask_hpc.errors import ConfigError
-from dask_hpc.settings_table import BUILTIN, Setting, find, is_setting, no_setting, register, table
 from dask_hpc_policies.params import AbsolutePath, Choice, Duration, Int, Parameter, Table, Text, shown
 from dask_hpc_policies.pool import HOLD
 

@@ -37,7 +37,7 @@ class Setting:
     field: str
     #: Section of `Settings.extra`; empty for a field of `Settings`.
     extra: str = ""
-    #: Honoured, and not offered (`dask_hpc.knobs`).
+    #: Honoured, and not offered (`dask_hpc.config.knobs`).
     knob: bool = False
 
     @property

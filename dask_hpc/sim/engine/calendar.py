@@ -1,0 +1,39 @@
+"""The calendar: what is going to happen, and in which order.
+
+Rules of the file: entries are ordered by (time, kind, sequence number), so that equal times have one order
+and a run is a function of its inputs and its seed. An entry about a job carries the job's version; it is
+stale when the job has another one by then.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+from dask_hpc.sim.engine.active import ActiveJob
+
+#: Kinds of entries, in the order in which they happen at one moment. What happens with the submissions of
+#: the workload, or later, is `SUBMIT` and after.
+NODE_BACK, STAGE, IO, WINDOW, THEFT, NODE_FAILS, SUBMIT, ANSWER, TICK = range(9)
+
+#: Time, kind, sequence number, job, and what the kind needs to know.
+Entry = tuple[float, int, int, ActiveJob | None, Any]
+
+
+class Calendar:
+    """The entries of one run."""
+
+    __slots__ = ("_sequence", "entries")
+
+    def __init__(self) -> None:
+        #: A heap: the next entry is the first. The engine takes entries out of it directly.
+        self.entries: list[Entry] = []
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def enter(self, at_s: float, kind: int, active: ActiveJob | None = None, data: Any = None) -> None:
+        """Something of this kind happens at `at_s`."""
+        self._sequence += 1
+        heapq.heappush(self.entries, (at_s, kind, self._sequence, active, data))

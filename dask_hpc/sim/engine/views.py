@@ -1,0 +1,122 @@
+"""What policies and their rules see of a job of the simulator: the same as of a live one.
+
+Rules of the file: pure functions of one job and the time.
+"""
+
+from __future__ import annotations
+
+from dask_hpc.sim.engine.active import ActiveJob
+from dask_hpc.sim.engine.progress import saved_share
+from dask_hpc.sim.model.job import Compute, Job, Stage
+from dask_hpc_policies.model import JobView
+from dask_hpc_policies.rules.feasible import Facts
+from dask_hpc_policies.views import job_view
+
+
+def pending_view(active: ActiveJob) -> JobView:
+    """What a policy sees of a job that waits."""
+    job = active.job
+    again = active.restarts > 0 and job.walltime_s is not None
+    return job_view(
+        job,
+        id=job.id,
+        # What it did before it was interrupted, and has kept, need not be done again.
+        remaining_s=expected_s(active) if again else None,
+        at_scheduling_point=job.program is None or job.program.resize == "anytime",
+        interruption=active.interruption,
+        interrupted_s=active.interrupted_s,
+    )
+
+
+def running_view(active: ActiveJob, now_s: float) -> JobView:
+    """What a policy sees of a job that holds nodes."""
+    job, start_s = active.job, active.start_s
+    assert start_s is not None
+    share = mtct(job, active.nodes)
+    end_s = _expected_end_s(active, start_s, now_s)
+    program = job.program
+    return job_view(
+        job,
+        id=job.id,
+        state=active.state,
+        nodes=active.nodes,
+        start_s=start_s,
+        remaining_s=None if end_s is None else max(0.0, end_s - now_s),
+        restart_s=_restart_s(active, now_s),
+        requested_nodes=active.requested_nodes,
+        at_scheduling_point=program is None or program.resize == "anytime" or active.at_point,
+        interrupted_s=active.interrupted_s,
+        expansions=active.expansions,
+        mtct=share,
+        mtct_previous=share if active.mtct_previous is None else active.mtct_previous,
+    )
+
+
+def facts(active: ActiveJob) -> Facts:
+    """What the rules for carrying out actions ask about a job."""
+    job = active.job
+    return Facts(
+        id=job.id,
+        request=job,
+        state=active.state,
+        nodes=active.nodes,
+        reconfiguring=active.target is not None or active.round is not None,
+        interrupted=active.interruption != "none",
+    )
+
+
+def expected_s(active: ActiveJob) -> float | None:
+    """Walltime, less what need not be done again after an interruption; None without a walltime."""
+    job = active.job
+    if job.walltime_s is None or not isinstance(active.kept, float):
+        return job.walltime_s
+    return max(0.0, job.walltime_s - active.kept * job.runtime_s)
+
+
+def _expected_end_s(active: ActiveJob, start_s: float, now_s: float) -> float | None:
+    """When a running job is expected to end, by the rule of `dask_hpc_policies.jobs.estimates.remaining_s`.
+
+    That is what a live scheduler says, and policies must see the same: to the end of the recorded time while
+    the job has neither outlasted it nor been resized (what is recorded is about one size), else of the
+    walltime. The walltime is a limit of wall-clock time at any size: after a resize it stays, although the
+    job will be faster or slower, because a live scheduler does not know the speed-up either.
+    """
+    job, limit_s = active.job, expected_s(active)
+    recorded_s = None if active.expansions or active.shrinks else job.recorded_s
+    if recorded_s is not None and isinstance(active.kept, float):
+        recorded_s = max(0.0, recorded_s - active.kept * job.runtime_s)
+    if recorded_s is not None and (limit_s is None or now_s - start_s < recorded_s):
+        return start_s + (recorded_s if limit_s is None else min(recorded_s, limit_s))
+    return None if limit_s is None else start_s + limit_s
+
+
+def _restart_s(active: ActiveJob, now_s: float) -> float | None:
+    job = active.job
+    if job.walltime_s is None or job.program is not None:
+        return job.walltime_s
+    return max(0.0, job.walltime_s - saved_share(active, now_s) * job.runtime_s)
+
+
+def mtct(job: Job, nodes: int) -> float | None:
+    """Time lost in communication over time in computation that the speed-up model implies.
+
+    A job that computed without loss on n nodes would be n times as fast as on one; what it takes longer is
+    taken for communication: n * speed(1) / speed(n) - 1. None when nothing of the job computes.
+    """
+    speed = job.speed
+    if job.program is not None:
+        stage = _first_compute(job.program.stages)
+        if stage is None:
+            return None
+        speed = stage.speed
+    return max(0.0, nodes * speed(1) / speed(nodes) - 1.0)
+
+
+def _first_compute(stages: tuple[Stage, ...]) -> Compute | None:
+    for stage in stages:
+        if isinstance(stage, Compute):
+            return stage
+        found = _first_compute(getattr(stage, "stages", ()))
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,230 @@
+"""Parts: what a part of the runtime takes part in is asked, in order, and what it says has its effect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from helpers import Gate, asleep, engine, live, record, started, through, until
+from tasks import inc
+
+import dask_hpc
+from dask_hpc.scheduler.tables.parts import Parts, registered
+from dask_hpc_policies import registry
+from dask_hpc_policies.decision import ACTIONS, Action, Decision, Outcome, Reason, ReasonCode, register
+
+
+class Part:
+    """A part that has the methods it is given."""
+
+    def __init__(self, **methods: Callable[..., Any]) -> None:
+        vars(self).update(methods)
+
+
+def why(text: str) -> Reason:
+    return Reason(ReasonCode.KEPT, text)
+
+
+def test_costs_stand_in_order_and_the_first_veto_counts() -> None:
+    parts = Parts()
+    parts.add(
+        Part(cost=lambda node: (2,), veto=lambda subject, action: None),
+        Part(cost=lambda node: (0, 7), veto=lambda subject, action: why("first")),
+        Part(veto=lambda subject, action: why("second")),
+    )
+    assert parts.cost(SimpleNamespace()) == (2, 0, 7)
+    found = parts.veto(SimpleNamespace(), None)
+    assert found is not None
+    assert found.text == "first"
+    assert Parts().veto(SimpleNamespace(), None) is None
+
+
+def test_what_was_put_in_last_is_taken_out_first() -> None:
+    order: list[str] = []
+    parts = Parts()
+    parts.add(Part(unwrap=lambda: order.append("first")), Part(unwrap=lambda: order.append("second")))
+    parts.unwrap()
+    assert order == ["second", "first"]
+
+
+def test_a_method_that_only_has_the_name_of_a_parts_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Part\.leave takes other arguments"):
+        Parts().add(Part(leave=lambda: None))
+
+
+@live(4)
+async def test_a_job_gets_the_nodes_that_suit_it_best_and_the_reason_is_told(c, s, *workers):
+    def last_first(job: Any, nodes: Any) -> Any:
+        return sorted(nodes, key=lambda node: node.id, reverse=True), why("the last ones are near its data")
+
+    with registered(lambda engine: Part(rank=last_first)):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("first", nodes=4) as job:
+            await started(s, job, 4)
+            names = sorted(record(s, job).nodes)
+        await job.wait(10)
+        async with rt.job("main", min_nodes=2, max_nodes=4) as job:
+            await started(s, job, 4)
+            await job.resize(2)
+            await job.resize(3)
+            outcomes = [one.outcome for one in engine(s).state.records if hasattr(one, "outcome")]
+    assert len(names) == 4
+    assert [one.reason.text for one in outcomes if one.action.TAG in ("start", "expand")] == [
+        "the last ones are near its data"
+    ] * 3
+
+
+@live(2)
+async def test_a_worker_gets_no_more_tasks_than_a_part_allows(c, s, a, b):
+    open_slots = {"main": 0}
+
+    def slots(job: Any, worker: Any) -> int:
+        return open_slots.get(job.name, 1000)
+
+    with registered(lambda engine: Part(slots=slots)):
+        rt = await dask_hpc.install(c)
+        gate = Gate()
+        gate.open()
+        async with rt.job("main", nodes=1) as job:
+            await started(s, job, 1)
+            futures = c.map(through, range(6), gate=gate, pure=False)
+            await until(lambda: record(s, job).held == 6, "all are held")
+            passes = engine(s).admission._counter
+            await until(lambda: engine(s).admission._counter > passes + 2, "admission has looked again")
+            assert gate.arrived == 0
+            open_slots["main"] = 1
+            assert await c.gather(futures) == list(range(6))
+
+
+@live(2)
+async def test_the_runtime_is_awake_while_a_part_needs_it_and_parts_hear_ticks(c, s, a, b):
+    need = {"now": True}
+    ticks: list[float] = []
+    with registered(lambda engine: Part(needed=lambda: need["now"], tick=ticks.append)):
+        rt = await dask_hpc.install(c, tick_s=0.05)
+        async with rt.job("main", nodes=1):
+            assert await c.submit(inc, 1) == 2
+        await until(lambda: not engine(s).state.jobs.named, "no job is left")
+        seen = len(ticks)
+        await until(lambda: len(ticks) > seen + 2, "it ticks on")
+        assert engine(s).awake
+        assert ticks == sorted(ticks)
+        need["now"] = False
+        engine(s).rest()
+        await asleep(s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note(Action):
+    """A kind of action that allots nothing."""
+
+    TAG: ClassVar[str] = "note-of-test"
+    job: str
+    reason: Reason
+
+
+class Notes:
+    """A policy that decides as fcfs does, and notes every job that runs."""
+
+    name = "notes"
+
+    def __init__(self) -> None:
+        self.fcfs = registry.create("fcfs")
+
+    def initial_state(self) -> Any:
+        return self.fcfs.initial_state()
+
+    def decide(self, view: Any, state: Any) -> tuple[Decision, Any]:
+        decision, state = self.fcfs.decide(view, state)
+        notes = [Note(job=job.id, reason=why("it runs")) for job in view.running]
+        return replace(decision, actions=(*decision.actions, *notes)), state
+
+
+@pytest.mark.parametrize("known", [True, False])
+@live(2)
+async def test_a_kind_of_action_is_carried_out_by_its_part_or_refused(c, s, a, b, known, monkeypatch):
+    monkeypatch.setitem(ACTIONS, Note.TAG, Note)
+    assert register(Note) is Note
+    done: list[str] = []
+
+    def carry_out(action: Note) -> Outcome:
+        done.append(action.job)
+        return Outcome(action=action, result="done", reason=action.reason)
+
+    def make(engine: Any) -> Part:
+        return Part(enactors=lambda: {Note: carry_out} if known else {})
+
+    with registered(make):
+        rt = await dask_hpc.install(c, Notes(), tick_s=0.05)
+        async with rt.job("main", nodes=1) as job:
+            await started(s, job, 1)
+
+            def told() -> Any:
+                return [row for row in engine(s).controller.decisions if row["action"] == Note.TAG]
+
+            rows = await until(told, "it was decided")
+            assert rows[0]["result"] == ("done" if known else "refused")
+            assert rows[0]["reason_code"] == ("kept" if known else "unsupported")
+            assert set(done) == ({job.id} if known else set())
+
+
+ANSWERS = """
+def double(question, tell):
+    if question["size"] < 0:
+        raise ValueError("size is below 0")
+    return 2 * question["size"]
+"""
+
+
+class Sees(Notes):
+    """A policy that decides as fcfs does, and keeps what it was shown."""
+
+    name = "sees"
+    seen: ClassVar[list[tuple[str, Any]]] = []
+
+    def decide(self, view: Any, state: Any) -> tuple[Decision, Any]:
+        self.seen.append((view.trigger, view.sections.get("answers", {}).get("sizes", {}).get("result")))
+        return self.fcfs.decide(view, state)  # type: ignore[no-any-return]
+
+
+@live(2)
+async def test_answers_are_found_beside_the_loop_and_the_last_one_holds(c, s, a, b, tmp_path, monkeypatch):
+    (tmp_path / "answers_of_tests.py").write_text(ANSWERS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    rt = await dask_hpc.install(c, Sees(), tick_s=0.05)
+    async with rt.job("main", nodes=1) as job:
+        await started(s, job, 1)
+        answers = engine(s).answers
+        assert "answers" not in (await rt.snapshot()).sections
+        for size in (1, 2, 3):
+            answers.ask("sizes", "answers_of_tests:double", {"size": size}, cpu_s=20.0)
+        # the first is asked at once, of those that come meanwhile the latest
+        await until(lambda: answers.last("sizes") and answers.last("sizes").result == 6, "the latest")
+        found = (await rt.snapshot()).sections["answers"]["sizes"]
+        assert (found["question"], found["result"], found["error"]) == ({"size": 3}, 6, "")
+        await until(lambda: ("answer", 6) in Sees.seen, "the policy has seen it, and why it was asked")
+        answers.ask("sizes", "answers_of_tests:double", {"size": -1})
+        await until(lambda: "sizes" not in answers._tasks, "it was asked")
+        assert answers.last("sizes").result == 6
+    processes = list(answers._processes.values())
+    await rt.uninstall()
+    await until(lambda: all(process._child is None for process in processes), "its process has ended")
+
+
+@pytest.mark.errors("A guard failed")
+@live(2)
+async def test_a_guard_that_fails_holds_everything_and_is_told(c, s, a, b):
+    def guards() -> Any:
+        raise ZeroDivisionError("no watts")
+
+    with registered(lambda engine: Part(guards=guards)):
+        rt = await dask_hpc.install(c, "fcfs", tick_s=0.05)
+        job = rt.job("main", nodes=1)
+        async with job:
+            await until(lambda: "a guard failed" in record(s, job).reason, "it is told")
+            assert record(s, job).state == "pending"
+            await asyncio.wait_for(job.cancel(), 10)
