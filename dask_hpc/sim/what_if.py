@@ -22,8 +22,9 @@ from dask_hpc.sim.model.machine import FREE, AdaptationCost, Machine, Options
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc.sim.run import Result, finished
 from dask_hpc_policies import registry
-from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView, values_of
+from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
 from dask_hpc_policies.rules.reservation import expected_s
+from dask_hpc_policies.views import values_of
 
 
 def engine_from(

@@ -12,10 +12,8 @@ sizes while it runs. A *node* is the unit of allocation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from functools import cache
-from operator import attrgetter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 #: Why a policy was called.
@@ -59,7 +57,7 @@ class NodeFacts:
 class NodeView(NodeFacts):
     """One node: the unit of allocation (one or more workers that come and go together).
 
-    `node_view` makes the same at less cost.
+    `views.node_view` makes the same at less cost.
     """
 
     WRITTEN: ClassVar[tuple[str, ...]] = (
@@ -131,7 +129,7 @@ class JobRequest(JobFacts):
 class JobView(JobRequest):
     """One job that is pending, running or adapting: what was asked for it, and how it stands.
 
-    `job_view` makes the same at less cost.
+    `views.job_view` makes the same at less cost.
     """
 
     WRITTEN: ClassVar[tuple[str, ...]] = (
@@ -245,80 +243,3 @@ class Demand:
     limit_bytes: int = 0
     #: Nodes that `Scheduler.workers_to_close` would give up; None when not known.
     closable_nodes: int | None = None
-
-
-def values_of(kind: type, instance: Any) -> dict[str, Any]:
-    """The fields of the dataclass `kind` in `instance`, which is of that class or of one below it."""
-    names, values = _fields_of(kind)
-    return dict(zip(names, values(instance), strict=True))
-
-
-@cache
-def _fields_of(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    names = tuple(one.name for one in fields(kind))
-    return names, attrgetter(*names)
-
-
-def _setters(base: type, kind: type) -> tuple[Callable[[Any, Any], None], ...]:
-    """What sets the slots of a frozen `kind`: first the fields of `base`, then its own."""
-    names, _ = _fields_of(base)
-    own = [one.name for one in fields(kind) if one.name not in names]
-    return tuple([getattr(kind, name).__set__ for name in (*names, *own)])
-
-
-_, _facts = _fields_of(NodeFacts)
-_SET_NODE = _setters(NodeFacts, NodeView)
-_, _request = _fields_of(JobRequest)
-_SET_JOB = _setters(JobRequest, JobView)
-
-
-def node_view(
-    facts: NodeFacts,
-    *,
-    id: str,
-    job: str | None = None,
-    state: NodeState = "up",
-    walltime_left_s: float | None = None,
-) -> NodeView:
-    """The view of a node that is as `facts` say; see `NodeView`, and `job_view` for why it is made here."""
-    view = object.__new__(NodeView)
-    for put, value in zip(_SET_NODE, (*_facts(facts), id, job, state, walltime_left_s), strict=True):
-        put(view, value)
-    return view
-
-
-def job_view(
-    request: JobRequest,
-    *,
-    id: str,
-    state: JobState = "pending",
-    nodes: int = 0,
-    start_s: float | None = None,
-    remaining_s: float | None = None,
-    restart_s: float | None = None,
-    requested_nodes: int | None = None,
-    at_scheduling_point: bool = True,
-    interruption: Interruption = "none",
-    interrupted_s: float | None = None,
-    expansions: int = 0,
-    mtct: float | None = None,
-    mtct_previous: float | None = None,
-    unfinished_tasks: int = 0,
-    processing_tasks: int = 0,
-    is_default: bool = False,
-) -> JobView:
-    """The view of a job that was asked for by `request` and stands as is said; see `JobView`.
-
-    A snapshot makes one for each job, a simulation of a long trace one for each job of it: the slots are set
-    past the constructor of the frozen class, which takes half as long again.
-    """
-    view = object.__new__(JobView)
-    # fmt: off
-    own = (
-        id, state, nodes, start_s, remaining_s, restart_s, requested_nodes, at_scheduling_point, interruption,
-        interrupted_s, expansions, mtct, mtct_previous, unfinished_tasks, processing_tasks, is_default,
-    )
-    # fmt: on
-    for put, value in zip(_SET_JOB, (*_request(request), *own), strict=True):
-        put(view, value)
-    return view

@@ -30,8 +30,9 @@ from dask_hpc.sim.model.machine import PUBLISHED
 from dask_hpc_policies.decision import Expand, Reason, ReasonCode, Shrink, Start, Steal
 from dask_hpc_policies.jobs.constraints import CONSTRAINTS, largest_at_most, smallest_at_least
 from dask_hpc_policies.jobs.jobspec import JobSpec
-from dask_hpc_policies.model import JobRequest, values_of
+from dask_hpc_policies.model import JobRequest
 from dask_hpc_policies.rules.feasible import Facts, refusal
+from dask_hpc_policies.views import values_of
 
 BECAUSE = Reason(ReasonCode.IDLE_NODES, "the test says so")
 ASKED = Reason(ReasonCode.USER_REQUEST, "the user says so")

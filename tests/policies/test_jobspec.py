@@ -17,7 +17,8 @@ from dask_hpc_policies.jobs.jobspec import (
     job_spec_from_mapping,
     resolve,
 )
-from dask_hpc_policies.model import JobFacts, JobRequest, values_of
+from dask_hpc_policies.model import JobFacts, JobRequest
+from dask_hpc_policies.views import values_of
 
 
 def sizes(job: JobRequest) -> tuple[str, int | None, int, int]:

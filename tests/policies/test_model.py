@@ -11,17 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.codec import decode, encode, field_names
-from dask_hpc_policies.model import (
-    ClusterSnapshot,
-    JobFacts,
-    JobRequest,
-    JobView,
-    NodeFacts,
-    NodeView,
-    job_view,
-    node_view,
-    values_of,
-)
+from dask_hpc_policies.model import ClusterSnapshot, JobFacts, JobRequest, JobView, NodeFacts, NodeView
+from dask_hpc_policies.views import job_view, node_view, values_of
 
 #: A view as the first release wrote it.
 FIRST_JOB = (

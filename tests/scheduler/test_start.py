@@ -8,7 +8,8 @@ from tasks import inc
 
 import dask_hpc
 from dask_hpc_policies.jobs.jobspec import InvalidJob, job_spec
-from dask_hpc_policies.model import JobFacts, values_of
+from dask_hpc_policies.model import JobFacts
+from dask_hpc_policies.views import values_of
 
 SIZES = [
     # on a pool of six nodes

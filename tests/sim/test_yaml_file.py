@@ -31,7 +31,8 @@ from dask_hpc.sim.model.job import (
 )
 from dask_hpc.trace.files import read_trace
 from dask_hpc_policies.jobs.jobspec import job_spec_from_mapping
-from dask_hpc_policies.model import JobFacts, values_of
+from dask_hpc_policies.model import JobFacts
+from dask_hpc_policies.views import values_of
 
 
 def documented() -> str:

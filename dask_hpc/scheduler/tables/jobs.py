@@ -19,7 +19,8 @@ from dask_hpc.scheduler.tables.meter import Meter
 from dask_hpc_policies import states
 from dask_hpc_policies.jobs.estimates import RecordedRuns, remaining_s
 from dask_hpc_policies.jobs.jobspec import JobSpec
-from dask_hpc_policies.model import DEFAULT_JOB, Interruption, JobRequest, JobState, JobView, job_view
+from dask_hpc_policies.model import DEFAULT_JOB, Interruption, JobRequest, JobState, JobView
+from dask_hpc_policies.views import job_view
 
 #: States in which a job may hold nodes or wait for them.
 ACTIVE: frozenset[JobState] = frozenset({"pending", "running", "adapting", "completing"})

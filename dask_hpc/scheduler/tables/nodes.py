@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dask_hpc_policies.model import NodeFacts, NodeState, NodeView, node_view
+from dask_hpc_policies.model import NodeFacts, NodeState, NodeView
+from dask_hpc_policies.views import node_view
 
 
 def node_id(by: str, name: Any, host: str) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.progress import saved_share
 from dask_hpc.sim.model.job import Compute, Job, Stage
-from dask_hpc_policies.model import JobView, job_view
+from dask_hpc_policies.model import JobView
 from dask_hpc_policies.rules.feasible import Facts
+from dask_hpc_policies.views import job_view
 
 
 def pending_view(active: ActiveJob) -> JobView:

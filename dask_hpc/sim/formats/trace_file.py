@@ -27,7 +27,8 @@ from dask_hpc.trace.files import Trace, TraceWarning, read_trace
 from dask_hpc.trace.records import JobEvent, Pass
 from dask_hpc.trace.runs import job_runs, pool_steps
 from dask_hpc_policies.metrics import JobRun, node_seconds
-from dask_hpc_policies.model import JobRequest, JobView, values_of
+from dask_hpc_policies.model import JobRequest, JobView
+from dask_hpc_policies.views import values_of
 
 
 def read(path: str | Path) -> Workload:

@@ -74,7 +74,8 @@ from dask_hpc_policies.jobs.jobspec import (
     job_spec_from_mapping,
     resolve,
 )
-from dask_hpc_policies.model import JobFacts, JobKind, values_of
+from dask_hpc_policies.model import JobFacts, JobKind
+from dask_hpc_policies.views import values_of
 
 _SHARED = (
     "speedup", "runtime", "reference_nodes", "stages", "resize", "data_bytes", "checkpoint_interval",

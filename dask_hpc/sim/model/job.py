@@ -259,7 +259,7 @@ class Job(JobRequest):
 
 def computing_s(job: Job, nodes: int) -> float:
     """Seconds that a job without a program takes on `nodes` nodes from start to end."""
-    reference = job.reference_nodes or job.nodes or job.max_nodes
+    reference = job.reference_nodes or job.start_nodes or job.max_nodes
     if nodes == reference:
         return job.runtime_s
     return job.runtime_s * job.speed(reference) / job.speed(nodes)

@@ -56,7 +56,7 @@ def fitted(workload: Workload, nodes: int, wide: Literal["drop", "clip", "refuse
     jobs: list[Job] = []
     changed = 0
     for job in workload.jobs:
-        need = max(job.nodes or 0, job.min_nodes)
+        need = max(job.start_nodes or 0, job.min_nodes)
         if need > nodes:
             changed += 1
             if wide == "refuse":
@@ -71,12 +71,11 @@ def fitted(workload: Workload, nodes: int, wide: Literal["drop", "clip", "refuse
                 start_nodes=None if job.start_nodes is None else nodes,
                 min_nodes=min(job.min_nodes, nodes),
                 max_nodes=nodes,
-                reference_nodes=0 if job.program is not None or job.nodes is None else nodes,
+                reference_nodes=0 if job.program is not None or job.start_nodes is None else nodes,
             )
         elif job.max_nodes > nodes:
-            job = replace(
-                job, max_nodes=nodes, reference_nodes=job.reference_nodes or job.nodes or job.max_nodes
-            )
+            reference = job.reference_nodes or job.start_nodes or job.max_nodes
+            job = replace(job, max_nodes=nodes, reference_nodes=reference)
         jobs.append(job)
     if not jobs:
         raise WorkloadError(f"{workload.source or workload.name}: no job fits on {nodes} nodes")

@@ -24,8 +24,9 @@ from typing import Any, ClassVar
 
 from dask_hpc_policies.codec import field_names
 from dask_hpc_policies.jobs import constraints
-from dask_hpc_policies.model import JobFacts, JobRequest, values_of
+from dask_hpc_policies.model import JobFacts, JobRequest
 from dask_hpc_policies.params import ParameterError, parse_duration, parse_power, suggestion
+from dask_hpc_policies.views import values_of
 
 #: Larger than any pool: the upper bound while the pool is not known.
 _UNBOUNDED = 1 << 40
