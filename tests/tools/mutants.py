@@ -2,8 +2,8 @@
 
 Each row of ``mutants.toml`` names a file, a text that stands there once, what is put in its place, and the
 tests that must fail then. Rows are worked on in copies of the source tree, several at a time, one copy each;
-the tree itself is never touched. First all named tests run with nothing broken: a test that fails anyway would
-notice everything.
+the tree itself is never touched. First all named tests run with nothing broken: a test that fails anyway
+would notice everything.
 
 Exits with 1 when more than `MOST_SURVIVORS` rows survive, and with 2 when a row cannot be judged: its text is
 not there, or its tests fail unbroken or cannot be collected.
