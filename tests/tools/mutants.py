@@ -110,7 +110,8 @@ def run_tests(
     tree: Path, tests: Iterable[str], limit_s: float = LIMIT_S
 ) -> subprocess.CompletedProcess[str] | None:
     """Run tests of a copy; None when they have not ended after `limit_s` seconds."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header"]
+    how = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", "--show-capture=no"]
+    command = [sys.executable, "-m", "pytest", *how]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("CI", None)
     with subprocess.Popen(
