@@ -2,11 +2,13 @@
 # Python 3.11 or newer with the venv module.
 #
 #   make demo        the main job end to end            DEMO_ARGS="--fast" for a short one
-#   make test        linters, types, tests, coverage    PYTEST_ARGS="-k trace" to choose tests
+#   make test        linters, types, tests, two processes at a time    PYTEST_ARGS="-k trace" to choose tests
+#   make coverage    the same tests, and which lines none of them runs
 #   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm
 #   make test-browser  the panel in a real JupyterLab in headless Chromium; SCREENSHOTS=folder keeps the pictures
 #   make screenshots  the same, and the pictures in the README anew: the panel, and the demo's node map
 #   make test-previous  the tests on live clusters with the release of distributed before the newest
+#   make mutants     breaks chosen lines, one at a time, and lists those that no test notices
 #   make lint        linters and types alone
 #   make benchmarks  measured claims, with their bars   BENCHMARK_ARGS="--fast" for short ones
 #                    and the notebooks of published studies, whose results are kept beside them
@@ -21,24 +23,36 @@ PYTHON ?= python3
 VENV ?= .venv
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+TEST_PROCESSES ?= 2
 SCREENSHOTS ?=
 BENCHMARK_ARGS ?=
+MUTANTS_ARGS ?=
 STORIES ?=
 NOTEBOOK_ARGS ?= $(filter --fast,$(BENCHMARK_ARGS))
 BIN := $(VENV)/bin
 PREVIOUS := 2026.7.1
 
 .NOTPARALLEL:
-.PHONY: demo test test-slow test-browser screenshots test-previous lint benchmarks notebooks binder clean
+.PHONY: demo test coverage mutants test-slow test-browser screenshots test-previous lint benchmarks notebooks binder clean
 
 demo: $(VENV)/.demo
 	$(BIN)/dask hpc demo $(DEMO_ARGS)
 
+# Tests of a file share clusters, so a file is run by one process.
+PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+
 test: lint
-	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
+
+# Watching every line takes half as long again.
+coverage: $(VENV)/.test
+	$(PYTEST) --cov --cov-report=term $(PYTEST_ARGS)
+
+mutants: $(VENV)/.test
+	$(BIN)/python tests/tools/mutants.py $(MUTANTS_ARGS)
 
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	$(PYTEST) -m slow $(PYTEST_ARGS)
 
 test-browser: $(VENV)/.test
 	$(if $(SCREENSHOTS),DASK_HPC_SCREENSHOTS='$(SCREENSHOTS)') $(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)
@@ -49,7 +63,7 @@ screenshots: $(VENV)/.test
 	$(BIN)/dask hpc demo --report build/screenshots/demo.html --plot notebooks/images/demo-report.png
 
 test-previous: $(VENV)-previous/.test
-	$(VENV)-previous/bin/python -m pytest tests/scheduler tests/client tests/program $(PYTEST_ARGS)
+	$(VENV)-previous/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadfile tests/scheduler tests/client tests/program $(PYTEST_ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check

@@ -518,21 +518,20 @@ async def _fan_out(c, by, n):
     return await within(actor.fan_out(n) if by == "actor" else actor.fan_out_async(n), 20)
 
 
-@pytest.mark.parametrize("by", SUBMITTERS)
 @live(workers=2, Worker=Nanny, timeout=60)
 async def test_tasks_that_coroutines_and_actors_submit_do_not_block_a_job_that_holds_every_node(
-    c, s, *nannies, by
+    c, s, *nannies
 ):
     rt = await dask_hpc.install(c)
-    async with rt.job("nested", nodes=2) as job:
-        await started(s, job, 2)
-        assert len(await _fan_out(c, by, 5)) == 5
-    assert (await job.wait(10))["state"] == "completed"
+    for by in SUBMITTERS:
+        async with rt.job(by, nodes=2) as job:
+            await started(s, job, 2)
+            assert len(await _fan_out(c, by, 5)) == 5, by
+        assert (await job.wait(10))["state"] == "completed"
 
 
-@pytest.mark.parametrize("by", SUBMITTERS)
 @live(workers=2, threads=2, Worker=Nanny, timeout=60)  # a coroutine takes one of the threads
-async def test_tasks_that_coroutines_and_actors_submit_run_on_the_nodes_of_their_job(c, s, *nannies, by):
+async def test_tasks_of_coroutines_and_actors_run_on_the_nodes_of_their_job(c, s, *nannies):
     # workers make their clients before there is a job, and before anybody listens
     with dask.annotate(workers=list(s.workers)):
         await within(c.gather(c.map(fan_out_async, [1, 1], pure=False)), 20)
@@ -541,8 +540,9 @@ async def test_tasks_that_coroutines_and_actors_submit_run_on_the_nodes_of_their
     async with rt.job("first", nodes=1) as first, rt.job("second", nodes=1) as second:
         for job in (first, second):
             await started(s, job, 1)
-            with dask.annotate(hpc_job=job.id):
-                assert set(await _fan_out(c, by, 8)) == set(addresses_of(s, job))
+            for by in SUBMITTERS:
+                with dask.annotate(hpc_job=job.id):
+                    assert set(await _fan_out(c, by, 8)) == set(addresses_of(s, job)), by
 
 
 @pytest.mark.parametrize("now", ["released", "held"])

@@ -34,7 +34,7 @@ class Unexpected(logging.Handler):
         super().__init__(logging.ERROR)
         self._logged: list[str] = []
         self._missing: set[str] = set()
-        #: Event loops since the last look, and those that are still open.
+        #: Event loops since the last test, and those that still run.
         self._loops: list[asyncio.BaseEventLoop] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -84,13 +84,13 @@ class Unexpected(logging.Handler):
         self._look(item)
         return result
 
-    @pytest.hookimpl(wrapper=True)
+    # the outermost: what others keep of a test, such as records with what was logged, is gone by then
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """The same for its fixtures, for what it left to be collected, and for what did not come."""
         result = yield
         if self._loops:
-            self._loops = [loop for loop in self._loops if not loop.is_closed()]
-            gc.collect()
+            self._collect()
         self._look(item)
         if self._missing and getattr(item, "passed", False):
             pytest.fail(f"expected errors have not come: {', '.join(sorted(self._missing))}", pytrace=False)
@@ -103,6 +103,14 @@ class Unexpected(logging.Handler):
         if call.when == "call":
             item.passed = report.passed  # type: ignore[attr-defined]
         return report
+
+    def _collect(self) -> None:
+        gc.collect()
+        # those of clusters that several tests share run on
+        self._loops = [loop for loop in self._loops if loop.is_running()]
+        if not self._loops:
+            # whatever is still there stays: the next test need not look through it
+            gc.freeze()
 
     def _look(self, item: pytest.Item) -> None:
         logged, self._logged = self._logged, []
