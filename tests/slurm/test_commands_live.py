@@ -14,7 +14,7 @@ import psutil
 import pytest
 from private_slurm import PrivateSlurm, poll
 
-from dask_hpc import doctor
+from dask_hpc.doctor import machine as doctor
 from dask_hpc.errors import SlurmError
 from dask_hpc.slurm import commands
 from dask_hpc.slurm.notation import JobId, expand_hosts
