@@ -72,6 +72,9 @@ class Settings:
     lock: Literal["job", "system"] = _row(Choice("lock", "job", ("job", "system"),
         help="job: a job that is being resized gets no new decision. system: no job is resized while any "
         "is."))
+    lend_s: float = _row(Duration("lend", 5.0, hi=3600.0,
+        help="Threads of a job's nodes that the job cannot fill run held tasks of others, if tasks of that "
+        "name usually take at most this long. 0 s: never."))
     window_timeout_s: float = _row(Duration("window-timeout", 60.0, lo=0.01, hi=30 * _DAY_S,
         help="A producer (a job that keeps state on its nodes) that neither reaches a step boundary nor "
         "changes its layout for this long keeps its old size; the resize is aborted with a reason."))

@@ -99,6 +99,8 @@ class JobFacts:
     protect: bool | str = False
     #: Name of the protocol by which it survives failures; empty: not said.
     resilience: str = ""
+    #: Whether its nodes are its alone: nothing of others runs there, also while it cannot fill them.
+    exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

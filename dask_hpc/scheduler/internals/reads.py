@@ -43,6 +43,24 @@ def free_slots(scheduler: Scheduler, ws: WorkerState) -> int:
     return _UNLIMITED_SLOTS if math.isinf(saturation) else _task_slots_available(ws, saturation)
 
 
+def idle_threads(scheduler: Scheduler, ws: WorkerState) -> int:
+    """Threads of the worker for which it has no task at all; 0 unless it is running."""
+    if ws not in scheduler.running:
+        return 0
+    return ws.nthreads - len(ws.processing) + len(ws.long_running)
+
+
+def kind(ts: TaskState) -> str:
+    """What Dask calls tasks of this kind."""
+    return ts.prefix.name
+
+
+def usual_s(ts: TaskState) -> float | None:
+    """How long tasks of this kind have taken lately, in seconds; None when none has ended yet."""
+    average_s = ts.prefix.duration_average
+    return average_s if average_s >= 0 else None
+
+
 def load(ws: WorkerState) -> float:
     """Tasks per thread: what stock queuing compares to find the least busy worker."""
     return len(ws.processing) / ws.nthreads

@@ -37,6 +37,11 @@ def restrict(ts: TaskState, lane: Lane) -> None:
     ts.worker_restrictions = lane.restriction
 
 
+def hold(ts: TaskState) -> None:
+    """Let a task that has found no worker wait to be admitted."""
+    ts.worker_restrictions = HOLD
+
+
 def admit(
     scheduler: Scheduler,
     batch: list[tuple[TaskState, WorkerState, Lane]],

@@ -157,6 +157,10 @@ class Releases:
         pinned = self._pinned(subject) if isinstance(subject, Node) else None
         return None if pinned is None else Reason(ReasonCode.KEPT, pinned)
 
+    def lends(self, node: Node) -> bool:
+        """Nothing of others comes to a node that the user keeps."""
+        return not self.pinned or self._pinned(node) is None
+
     def _veto(self, node: Node) -> str | None:
         why = self.engine.parts.veto(node, None)
         return None if why is None else why.text

@@ -1,5 +1,7 @@
 """Admission: sends held tasks to workers as slots open, never more than stock queuing would.
 
+Each worker serves its holder first; what it has left over is lent (`lending`).
+
 Every source of free slots ends in `wake` (one pass per turn of the event loop) or is found by the
 sweep, which looks at everything while any task is held.
 """
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.internals.allotment import AllotmentSet
+from dask_hpc.scheduler.placing.lending import Lending
 from dask_hpc.scheduler.tables.events import AdmissionPassed, Event
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Parts
@@ -46,6 +49,7 @@ class Admission:
         #: Jobs whose whole allotment is looked at in the next pass, and those where it has changed.
         self.offered: set[JobRecord] = set()
         self.grown: set[JobRecord] = set()
+        self.lending = Lending(state, parts)
         #: Parts that limit how many tasks a worker takes.
         self._limits = parts.slots
         self._handle = handle
@@ -69,8 +73,10 @@ class Admission:
                 if job.queue:
                     self.dirty.add(address)
                     break
-            else:  # nobody waits for its slots: a pass would be for those who wait for its end alone
-                if not self._watched():
+            else:  # its holder has nothing for its slots
+                if self.lending.wanted or address in self.lending.loans:
+                    self.dirty.add(address)
+                elif not self._watched():
                     return
         elif lane is not None:
             self.offered.add(lane.job)
@@ -90,6 +96,7 @@ class Admission:
     def worker_left(self, address: str) -> None:
         """A worker has gone."""
         self._only.pop(address, None)
+        self.lending.settle(address)
 
     def sweep(self) -> None:
         """Look at every job that has held tasks."""
@@ -103,12 +110,15 @@ class Admission:
         self._counter += 1
         stimulus_id = f"hpc-admit-{self._counter}"
         batch: Batch = []
-        if self.grown or self.offered:
+        everywhere = bool(self.grown or self.offered)
+        if everywhere:
             self._look_everywhere(batch, stimulus_id)
         promised = Counter([ws.address for _, ws, _ in batch]) if batch else None
         dirty, self.dirty = self.dirty, set()
         owner = self.state.owner
         for address in dirty:
+            if address in self.lending.loans:
+                self.lending.settle(address)
             worker = scheduler.workers.get(address)
             if worker is None:
                 continue
@@ -125,9 +135,15 @@ class Admission:
                     batch.append((ts, worker, owner[ts.key]))
                     slots -= 1
                     room -= 1
+        lent = self.lending.choose(
+            scheduler.workers if everywhere else dirty, Counter([ws.address for _, ws, _ in batch])
+        )
+        batch += lent
         if batch:
             for ts, lane in writes.admit(scheduler, batch, self._only, stimulus_id):
                 lane.job.park(ts)
+        if lent:
+            self.lending.lent(lent)
         if self._watched():
             self._handle(_PASSED)
 

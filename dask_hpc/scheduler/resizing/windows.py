@@ -155,6 +155,10 @@ class Windows:
             return None
         return Reason(ReasonCode.RIGID_PHASE, f"{subject.id} is in its rigid phase {producer.rigid!r}")
 
+    def lends(self, node: Node) -> bool:
+        """Nothing of others comes to the nodes of a producer: between two steps they only look idle."""
+        return node.job not in self.producers
+
     # --------------------------------------------------------------- windows
 
     def all_lost(self, job: JobRecord) -> bool:

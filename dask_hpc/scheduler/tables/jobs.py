@@ -80,6 +80,9 @@ class JobRecord:
         #: What failed last, in words, and how many failures stand.
         self.failure = ""
         self.erred = 0
+        #: Tasks of others on its nodes, and its own on nodes of others, with their time there.
+        self.lent_tasks = self.borrowed_tasks = 0
+        self.lent_s = self.borrowed_s = 0.0
         self.expansions = 0
         self.shrinks = 0
         #: Since when it has had how many nodes, the latest changes.
@@ -186,6 +189,13 @@ class JobRecord:
                 return ts
         return None
 
+    def first(self) -> Any | None:
+        """The first held task, which stays in the queue; None when there is none."""
+        queue = self.queue
+        while queue and not is_parked(queue[0][2]):
+            heapq.heappop(queue)
+        return queue[0][2] if queue else None
+
     def first_held(self, count: int) -> list[Any]:
         """Up to `count` held tasks, among them the next one; for a look at what waits."""
         return [entry[2] for entry in itertools.islice(self.queue, count) if is_parked(entry[2])]
@@ -247,6 +257,10 @@ class JobRecord:
             "below_minimum": self.state == "running" and nodes_up < self.request.min_nodes,
             "expansions": self.expansions,
             "shrinks": self.shrinks,
+            "lent_tasks": self.lent_tasks,
+            "lent_s": self.lent_s,
+            "borrowed_tasks": self.borrowed_tasks,
+            "borrowed_s": self.borrowed_s,
             "sizes": list(self.sizes),
             "mtct": self.meter.mtct,
             "mtct_previous": self.meter.mtct_previous,

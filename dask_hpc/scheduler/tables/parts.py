@@ -61,6 +61,14 @@ class Slots(Protocol):
         ...
 
 
+class Lends(Protocol):
+    """Has a say in whether tasks of others may run on a node while its holder cannot fill it."""
+
+    def lends(self, node: Node) -> bool:
+        """Whether they may."""
+        ...
+
+
 class Leaves(Protocol):
     """Saves something of workers that have to go."""
 
@@ -168,6 +176,7 @@ _PROTOCOLS: tuple[type, ...] = (
     Costs,
     Ranks,
     Slots,
+    Lends,
     Leaves,
     Reserves,
     Sections,
@@ -229,6 +238,10 @@ class Parts:
             if found is not None:
                 return found
         return nodes, None
+
+    def lends(self, node: Node) -> bool:
+        """Whether tasks of others may run on the node: nobody minds."""
+        return all(ask(node) for ask in self._of["lends"])
 
     async def leave(self, departure: Departure) -> bool:
         """Have every part in turn save what it can; whether one of them could save more with more room."""

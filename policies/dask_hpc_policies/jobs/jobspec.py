@@ -73,6 +73,7 @@ def job_spec(
     value: float | None = None,
     protect: bool | str = False,
     resilience: str = "",
+    exclusive: bool = False,
     rigid: bool = False,
 ) -> JobSpec:
     """A validated job description.
@@ -102,6 +103,8 @@ def job_spec(
         Whether the data it keeps is protected against loss, or how, in words.
     resilience
         Name of the protocol by which it survives failures.
+    exclusive
+        Let nothing of others run on its nodes, also while it cannot fill them.
     rigid
         Never resize the job once it has started.
 
@@ -125,8 +128,9 @@ def job_spec(
             f"job {name!r}: priority={priority!r} must be a whole number from {-_LARGEST} to {_LARGEST}; "
             "larger is served first"
         )
-    if not isinstance(rigid, bool):
-        raise InvalidJob(f"job {name!r}: rigid={rigid!r} must be true or false")
+    for argument, flag in (("exclusive", exclusive), ("rigid", rigid)):
+        if not isinstance(flag, bool):
+            raise InvalidJob(f"job {name!r}: {argument}={flag!r} must be true or false")
     _check_sizes(name, nodes, min_nodes, max_nodes, constraint)
     low_w = _quantity(name, "min_power_w", min_power_w)
     high_w = _quantity(name, "max_power_w", max_power_w)
@@ -156,6 +160,7 @@ def job_spec(
         value=_number(name, "value", value, _LARGEST),
         protect=protect,
         resilience=resilience,
+        exclusive=exclusive,
         rigid=rigid,
     )
 

@@ -1,0 +1,168 @@
+"""Lending: threads of a job's nodes that the job cannot fill run the held tasks of others, one at a time.
+
+A job keeps its nodes also while it has less to do than they could: in a chain of tasks, at the end of a
+reduction, before its first graph. What waits elsewhere need not wait for that: no thread is idle while any
+held task could run on it (work conservation; Kleinrock 1976, section 3.4). A lent slot comes back when the
+task on it ends, so only tasks that are known to be short are lent one (``hpc.lend``); the first of a name,
+of which nothing is known, goes alone. The job itself always comes first: what it holds is served before.
+
+Not lent are nodes of a producer (it has them between two steps, too), pinned ones, those that take part in a
+round, and those of a job with ``exclusive=True``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.scheduler.internals import reads, writes
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.parts import Parts
+from dask_hpc.scheduler.tables.state import State
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskState, WorkerState
+
+    from dask_hpc.scheduler.internals.allotment import Lane
+
+
+@dataclass(slots=True)
+class Loan:
+    """One task of a job on a node that is not the job's."""
+
+    borrower: JobRecord
+    #: None: the node is nobody's.
+    lender: JobRecord | None
+    #: The name of its kind while nothing is known of that; else empty.
+    alone: str
+    run_id: int | None
+    since_s: float
+
+
+class Lending:
+    """Chooses the tasks that are lent a slot, and keeps account of them."""
+
+    def __init__(self, state: State, parts: Parts) -> None:
+        self.state = state
+        self._parts = parts
+        #: Whether held tasks were left over when slots were last dealt out.
+        self.wanted = False
+        #: Tasks that run on borrowed slots, by worker and key.
+        self.loans: dict[str, dict[Any, Loan]] = {}
+        #: Names of which nothing is known, and of which one task is on its way.
+        self._alone: set[str] = set()
+
+    def choose(
+        self, addresses: Iterable[str], promised: Counter[str]
+    ) -> list[tuple[TaskState, WorkerState, Lane]]:
+        """Held tasks for idle threads of these workers; `promised` counts tasks about to be sent to each."""
+        state = self.state
+        limit_s = state.settings.lend_s
+        borrowers = [job for job in state.jobs.active.values() if self._wants(job)]
+        self.wanted = bool(borrowers) and limit_s > 0
+        if not self.wanted:
+            return []
+        workers, owner = state.scheduler.workers, state.owner
+        count = Counter({job: job.processing for job in borrowers})
+        batch = []
+        for address in addresses:
+            worker = workers.get(address)
+            if worker is None:
+                continue
+            idle = reads.idle_threads(state.scheduler, worker) - promised[address]
+            if idle <= 0 or not self._lends(address):
+                continue
+            while idle > 0 and (ts := self._next(borrowers, count, limit_s)) is not None:
+                batch.append((ts, worker, owner[ts.key]))
+                idle -= 1
+            if not borrowers:
+                break
+        return batch
+
+    def lent(self, batch: Iterable[tuple[TaskState, WorkerState, Lane]]) -> None:
+        """These tasks were sent where `choose` said; what was refused is not on the worker."""
+        state = self.state
+        for ts, worker, lane in batch:
+            name = reads.kind(ts)
+            if ts.processing_on is not worker:
+                self._alone.discard(name)
+                continue
+            node = state.nodes.at.get(worker.address)
+            lender = state.jobs.active.get(node.job) if node is not None and node.job is not None else None
+            alone = name if name in self._alone and reads.usual_s(ts) is None else ""
+            loan = Loan(lane.job, lender, alone, ts.run_id, state.now_s())
+            self.loans.setdefault(worker.address, {})[ts.key] = loan
+            lane.job.borrowed_tasks += 1
+            if lender is not None:
+                lender.lent_tasks += 1
+
+    def settle(self, address: str) -> None:
+        """Account for the tasks that are no longer on borrowed slots of the worker."""
+        loans = self.loans.get(address)
+        if loans is None:
+            return
+        tasks, now_s = self.state.scheduler.tasks, self.state.now_s()
+        for key, loan in list(loans.items()):
+            ts = tasks.get(key)
+            if ts is not None and reads.runs_on(ts, address, loan.run_id):
+                continue
+            del loans[key]
+            self._alone.discard(loan.alone)
+            seconds = now_s - loan.since_s
+            loan.borrower.borrowed_s += seconds
+            if loan.lender is not None:
+                loan.lender.lent_s += seconds
+        if not loans:
+            del self.loans[address]
+
+    def _wants(self, job: JobRecord) -> bool:
+        """Whether the job has held tasks; those that wait for its first node count as held from then on."""
+        if job.stranded and not len(job.allotment):
+            self._hold(job)
+        return job.first() is not None
+
+    def _hold(self, job: JobRecord) -> None:
+        tasks, owner = self.state.scheduler.tasks, self.state.owner
+        for key in list(job.stranded):
+            ts, lane = tasks.get(key), owner.get(key)
+            # not what a shuffle pins, nor what belongs on one node
+            if ts is None or lane is None or lane.kind != "rest" or lane.restriction is not job.allotment:
+                continue
+            if ts.state == "no-worker" and not ts.actor and ts.worker_restrictions is job.allotment:
+                del job.stranded[key]
+                writes.hold(ts)
+                job.park(ts)
+
+    def _lends(self, address: str) -> bool:
+        node = self.state.nodes.at.get(address)
+        if node is None or node.reserved:
+            return False
+        if node.job is not None:
+            job = self.state.jobs.active.get(node.job)
+            if job is None or job.request.exclusive or job.first() is not None:
+                return False
+        return self._parts.lends(node)
+
+    def _next(self, borrowers: list[JobRecord], count: Counter[JobRecord], limit_s: float) -> Any | None:
+        """The next task that is lent a slot: of the larger priority, then of who has fewer on workers."""
+        while borrowers:
+            job = min(borrowers, key=lambda job: (-job.request.priority, count[job], job.submit_s))
+            ts = job.first()
+            if ts is not None and self._fits(ts, limit_s):
+                job.next_held()
+                count[job] += 1
+                return ts
+            borrowers.remove(job)
+        return None
+
+    def _fits(self, ts: TaskState, limit_s: float) -> bool:
+        usual_s = reads.usual_s(ts)
+        if usual_s is not None:
+            return usual_s <= limit_s
+        name = reads.kind(ts)
+        if name in self._alone:
+            return False
+        self._alone.add(name)
+        return True

@@ -1,0 +1,158 @@
+"""Idle threads of a job's nodes run what others wait for, and come back when one task has ended."""
+
+from __future__ import annotations
+
+import dask
+import pytest
+from helpers import (
+    Gate,
+    Starts,
+    addresses_of,
+    engine,
+    live,
+    record,
+    started,
+    state_of,
+    through,
+    until,
+    within,
+)
+
+import dask_hpc
+
+
+def quick(i):
+    """A task of a kind of its own, so that what is learned of it is known."""
+    return i
+
+
+async def learn(c, s):
+    """Have Dask know how long `quick` takes, before there is a job."""
+    await c.gather(c.map(quick, range(2), key="quick", pure=False))
+    await until(lambda: not s.tasks, "what it took is known, and the results are gone")
+
+
+async def idle_and_busy(c, s, *, gate, lender_options=None, policy="fcfs"):
+    """A job with one node that has nothing to do, and one with the other node that it fills."""
+    rt = await dask_hpc.install(c, policy=policy)
+    idle = await rt.job("idle", nodes=1, **(lender_options or {})).__aenter__()
+    busy = await rt.job("busy", nodes=1).__aenter__()
+    await started(s, idle)
+    await started(s, busy)
+    stop = c.submit(through, 0, gate, key="fills-the-node")
+    await until(lambda: gate.arrived, "its node is busy")
+    return rt, idle, busy, stop
+
+
+@live(2)
+async def test_an_idle_node_of_a_job_runs_what_another_job_waits_for(c, s, a, b):
+    starts, gate = Starts(), Gate()
+    await starts.watch([a, b])
+    await learn(c, s)
+    rt, idle, busy, stop = await idle_and_busy(c, s, gate=gate)
+    [lent] = addresses_of(s, idle)
+    futures = c.map(quick, range(20), key="quick", pure=False)
+    # all but the one that queuing has sent behind what fills the node
+    await until(lambda: sum(f.done() for f in futures) >= 19, "lent slots are enough")
+    assert all(starts.where[f.key] == {lent} for f in futures if f.done())
+    gate.open()
+    assert await c.gather(futures) == list(range(20))
+    row, theirs = await busy.status(), await idle.status()
+    assert row["borrowed_tasks"] == theirs["lent_tasks"] >= 19
+    assert row["borrowed_s"] == pytest.approx(theirs["lent_s"]) and theirs["lent_s"] > 0
+    assert not starts.twice(starts.count)
+    await busy.__aexit__(None, None, None)
+    await idle.__aexit__(None, None, None)
+
+
+@live(1)
+async def test_a_job_that_waits_for_nodes_is_done_on_borrowed_ones(c, s, a):
+    await learn(c, s)
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        async with rt.job("waits", nodes=1) as waits:
+            inputs = c.map(quick, range(5), key="quick", pure=False)
+            total = c.submit(sum, inputs, key="total")
+            assert await within(total.result(), 20) == 10
+            assert state_of(s, waits) == "pending"
+        row = await waits.wait(20)
+        assert row["state"] == "completed" and row["start_s"] is None
+        assert row["borrowed_tasks"] == 6
+
+
+@live(1)
+async def test_plain_work_borrows_too(c, s, a):
+    await learn(c, s)
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        with dask.annotate(hpc_job=None):
+            assert await within(c.gather(c.map(quick, range(5), key="quick", pure=False)), 20) == list(
+                range(5)
+            )
+
+
+@pytest.mark.parametrize("how", ["exclusive", "producer", "setting"])
+@live(1)
+async def test_what_is_not_lent(c, s, a, how):
+    await learn(c, s)
+    with dask.config.set({"hpc.lend": "0 s"} if how == "setting" else {}):
+        rt = await dask_hpc.install(c, policy="fcfs")
+    job = rt.job("idle", nodes=1, exclusive=how == "exclusive")
+    async with job:
+        await started(s, job)
+        if how == "producer":
+            await job.producer().start()
+        async with rt.job("waits", nodes=1) as waits:
+            future = c.submit(quick, 1, key="quick-later")
+            await until(lambda: record(s, waits).held == 1, "it is held")
+            # admission has looked, more than once
+            passes = engine(s).admission._counter
+            await until(lambda: engine(s).admission._counter > passes + 2, "nobody lends")
+            assert s.tasks[future.key].state == "no-worker"
+            assert record(s, waits).borrowed_tasks == 0
+    assert await within(future.result(), 20) == 1
+
+
+@live(1, threads=4)
+async def test_the_first_of_a_name_goes_alone_and_long_ones_not_at_all(c, s, a):
+    gate = Gate()
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        async with rt.job("waits", nodes=1) as waits:
+            futures = c.map(through, range(4), gate=gate, key="new", pure=False)
+            await until(lambda: gate.arrived, "the first runs")
+            passes = engine(s).admission._counter
+            await until(lambda: engine(s).admission._counter > passes + 2, "admission has looked again")
+            assert gate.arrived == 1 and record(s, waits).held == 3
+            # as if it had taken long
+            next(iter(s.tasks.values())).prefix.duration_average = 6.0
+            s.tasks[futures[0].key].prefix.duration_average = 6.0
+            await until(lambda: engine(s).admission._counter > passes + 5, "and again")
+            assert gate.arrived == 1
+            await rt.update(settings={"hpc.lend": "1 min"})
+            await until(lambda: gate.arrived == 4, "now they are short enough")
+            gate.open()
+            assert await c.gather(futures) == list(range(4))
+
+
+@live(2)
+async def test_a_resize_does_not_wait_for_what_is_lent(c, s, a, b):
+    gate, stays = Gate(), Gate()
+    rt, idle, busy, stop = await idle_and_busy(c, s, gate=gate)
+    future = c.submit(through, 1, stays, key="lent")
+    await until(lambda: stays.arrived or record(s, busy).held == 0, "it is on its way")
+    await until(lambda: stays.arrived == 1, "it runs on the borrowed node")
+    # the lender ends, its node goes to the next job, and the task goes on
+    await idle.__aexit__(None, None, None)
+    await within(idle.wait(), 20)
+    async with rt.job("next", nodes=1) as following:
+        await started(s, following)
+        assert not future.done()
+        stays.open()
+        assert await within(future.result(), 20) == 1
+    gate.open()
+    await stop
+    await busy.__aexit__(None, None, None)
