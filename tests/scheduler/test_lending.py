@@ -49,17 +49,18 @@ async def test_an_idle_node_of_a_job_runs_what_another_job_waits_for(c, s, a, b)
     starts, gate = Starts(), Gate()
     await starts.watch([a, b])
     await learn(c, s)
-    rt, idle, busy, stop = await idle_and_busy(c, s, gate=gate)
+    _rt, idle, busy, _stop = await idle_and_busy(c, s, gate=gate)
     [lent] = addresses_of(s, idle)
     futures = c.map(quick, range(20), key="quick", pure=False)
-    # all but the one that queuing has sent behind what fills the node
+    # nobody comes behind what fills the node while a thread is idle elsewhere, but for the last one
     await until(lambda: sum(f.done() for f in futures) >= 19, "lent slots are enough")
     assert all(starts.where[f.key] == {lent} for f in futures if f.done())
     gate.open()
     assert await c.gather(futures) == list(range(20))
     row, theirs = await busy.status(), await idle.status()
     assert row["borrowed_tasks"] == theirs["lent_tasks"] >= 19
-    assert row["borrowed_s"] == pytest.approx(theirs["lent_s"]) and theirs["lent_s"] > 0
+    assert row["borrowed_s"] == pytest.approx(theirs["lent_s"])
+    assert theirs["lent_s"] > 0
     assert not starts.twice(starts.count)
     await busy.__aexit__(None, None, None)
     await idle.__aexit__(None, None, None)
@@ -77,7 +78,7 @@ async def test_a_job_that_waits_for_nodes_is_done_on_borrowed_ones(c, s, a):
             assert await within(total.result(), 20) == 10
             assert state_of(s, waits) == "pending"
         row = await waits.wait(20)
-        assert row["state"] == "completed" and row["start_s"] is None
+        assert (row["state"], row["start_s"]) == ("completed", None)
         assert row["borrowed_tasks"] == 6
 
 
@@ -126,13 +127,12 @@ async def test_the_first_of_a_name_goes_alone_and_long_ones_not_at_all(c, s, a):
             await until(lambda: gate.arrived, "the first runs")
             passes = engine(s).admission._counter
             await until(lambda: engine(s).admission._counter > passes + 2, "admission has looked again")
-            assert gate.arrived == 1 and record(s, waits).held == 3
-            # as if it had taken long
-            next(iter(s.tasks.values())).prefix.duration_average = 6.0
+            assert (gate.arrived, record(s, waits).held) == (1, 3)
+            # as if others had taken long
             s.tasks[futures[0].key].prefix.duration_average = 6.0
             await until(lambda: engine(s).admission._counter > passes + 5, "and again")
             assert gate.arrived == 1
-            await rt.update(settings={"hpc.lend": "1 min"})
+            await rt.update(lend="1 min")
             await until(lambda: gate.arrived == 4, "now they are short enough")
             gate.open()
             assert await c.gather(futures) == list(range(4))

@@ -22,7 +22,7 @@ from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 
 if TYPE_CHECKING:
-    from distributed.scheduler import TaskState, WorkerState
+    from distributed.scheduler import Scheduler, TaskState, WorkerState
 
     from dask_hpc.scheduler.internals.allotment import Lane
 
@@ -110,9 +110,9 @@ class Admission:
         self._counter += 1
         stimulus_id = f"hpc-admit-{self._counter}"
         batch: Batch = []
-        everywhere = bool(self.grown or self.offered)
-        if everywhere:
-            self._look_everywhere(batch, stimulus_id)
+        lent: Batch = []
+        if self.grown or self.offered:
+            lent = self._look_everywhere(batch, stimulus_id)
         promised = Counter([ws.address for _, ws, _ in batch]) if batch else None
         dirty, self.dirty = self.dirty, set()
         owner = self.state.owner
@@ -135,10 +135,10 @@ class Admission:
                     batch.append((ts, worker, owner[ts.key]))
                     slots -= 1
                     room -= 1
-        lent = self.lending.choose(
-            scheduler.workers if everywhere else dirty, Counter([ws.address for _, ws, _ in batch])
-        )
-        batch += lent
+        if self.lending.wanted and dirty:
+            more = self.lending.choose(dirty, Counter([ws.address for _, ws, _ in batch]))
+            batch += more
+            lent += more
         if batch:
             for ts, lane in writes.admit(scheduler, batch, self._only, stimulus_id):
                 lane.job.park(ts)
@@ -153,20 +153,30 @@ class Admission:
             slots = min(slots, limit(job, worker))
         return slots
 
-    def _look_everywhere(self, batch: Batch, stimulus_id: str) -> None:
-        """Serve the jobs whose whole allotment is to be looked at, first come first."""
+    def _look_everywhere(self, batch: Batch, stimulus_id: str) -> Batch:
+        """Serve the jobs whose whole allotment is to be looked at, first come first; returns what is lent.
+
+        Idle threads come first, wherever they are; what is left waits behind what executes.
+        """
         grown, self.grown = self.grown, set()
         offered, self.offered = self.offered, set()
         for job in grown:
             if job.stranded and len(job.allotment):
                 stranded, job.stranded = job.stranded, {}
                 writes.retry_unplaced(self.state.scheduler, stranded, stimulus_id)
-        for job in sorted(grown | offered, key=lambda job: job.submit_s):
+        jobs = sorted(grown | offered, key=lambda job: job.submit_s)
+        for job in jobs:
             if job.queue:
-                self._fill(job, batch)
+                self._fill(job, batch, reads.idle_threads)
+        lent = self.lending.choose(self.state.scheduler.workers, Counter([ws.address for _, ws, _ in batch]))
+        batch += lent
+        for job in jobs:
+            if job.queue:
+                self._fill(job, batch, reads.free_slots)
+        return lent
 
-    def _fill(self, job: JobRecord, batch: Batch) -> None:
-        """Fill the free slots of a job's workers, the least busy first."""
+    def _fill(self, job: JobRecord, batch: Batch, free: Callable[[Scheduler, WorkerState], int]) -> None:
+        """Fill the slots of a job's workers that are free, the least busy first."""
         scheduler = self.state.scheduler
         taken = Counter([ws.address for _, ws, _ in batch])
         open_workers: list[tuple[float, str, int, Any]] = []
@@ -175,7 +185,7 @@ class Admission:
             if worker is None:
                 continue
             used = taken[address]
-            slots = self._room(reads.free_slots(scheduler, worker) - used, job, worker)
+            slots = self._room(free(scheduler, worker) - used, job, worker)
             if slots > 0:
                 load = reads.load(worker) + used / worker.nthreads
                 open_workers.append((load, address, slots, worker))
