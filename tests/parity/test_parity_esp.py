@@ -1,11 +1,11 @@
 """The ten jobs of ESP, a hundred times as fast, live on sixteen nodes as in the simulator.
 
-These are runs by the clock: what Dask costs and what else the machine does makes the live one longer. The bar
-of 10 % on makespans is for what Dask costs: by how much longer the tasks themselves slept than they were
-told to, which a busy machine does, is measured in the same run and allowed on top. Workers are processes, so
-that they wait for processors alone and not for one another. A run in another order is done again, `TRIES` times
-in all: where other work delays the scheduler by a tenth of a second, what happened moments apart changes
-places, and how long tasks slept does not tell.
+These are runs by the clock: what Dask costs and what else the machine does makes the live one longer. The
+bar of 10 % on makespans is for what Dask costs: by how much longer the tasks themselves slept than they
+were told to, which a busy machine does, is measured in the same run and allowed on top. Workers are
+processes, so that they wait for processors alone and not for one another. A run in another order is done
+again, up to `TRIES` runs: where other work delays the scheduler by a tenth of a second, what happened
+moments apart changes places, and how long tasks slept does not tell.
 """
 
 from __future__ import annotations
