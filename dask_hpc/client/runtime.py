@@ -174,8 +174,9 @@ class Runtime:
             ``nodes`` (start size), ``min_nodes``, ``max_nodes``, ``constraint`` (any, even, odd,
             pof2, square, cube), ``walltime`` ("30 min" or seconds), ``priority`` (larger is served
             first), ``min_power_w``, ``max_power_w`` (per node), ``io_intensity`` (0 to 1), ``rigid``,
-            ``deadline``, ``soft_deadline``, ``value``, ``protect``, ``resilience`` (for policies and parts
-            that look at them; see `dask_hpc_policies.jobs.jobspec.job_spec`).
+            ``exclusive`` (lend no idle thread of its nodes to others), ``deadline``, ``soft_deadline``,
+            ``value``, ``protect``, ``resilience`` (for policies and parts that look at them; see
+            `dask_hpc_policies.jobs.jobspec.job_spec`).
             `nodes` with bounds starts at exactly `nodes`; bounds alone start at the largest legal
             size that fits; `nodes` alone is rigid; nothing is 1 to the pool's size.
 

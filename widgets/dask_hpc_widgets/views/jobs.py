@@ -87,8 +87,10 @@ def _tasks(job: Mapping[str, Any]) -> str:
             ("processing_tasks", "on workers"),
             ("held_tasks", "held"),
             ("unfinished_tasks", "unfinished"),
+            ("lent_tasks", "of others on its nodes so far"),
+            ("borrowed_tasks", "on nodes of others so far"),
         )
-        if job[key]
+        if job.get(key)
     ]
     return ", ".join(parts) or "none left"
 
