@@ -44,7 +44,7 @@ async def idle_and_busy(c, s, *, gate, lender_options=None, policy="fcfs"):
     return rt, idle, busy, stop
 
 
-@live(2)
+@live(2, lend="5 s")
 async def test_an_idle_node_of_a_job_runs_what_another_job_waits_for(c, s, a, b):
     starts, gate = Starts(), Gate()
     await starts.watch([a, b])
@@ -66,7 +66,7 @@ async def test_an_idle_node_of_a_job_runs_what_another_job_waits_for(c, s, a, b)
     await idle.__aexit__(None, None, None)
 
 
-@live(1)
+@live(1, lend="5 s")
 async def test_a_job_that_waits_for_nodes_is_done_on_borrowed_ones(c, s, a):
     await learn(c, s)
     rt = await dask_hpc.install(c, policy="fcfs")
@@ -82,7 +82,7 @@ async def test_a_job_that_waits_for_nodes_is_done_on_borrowed_ones(c, s, a):
         assert row["borrowed_tasks"] == 6
 
 
-@live(1)
+@live(1, lend="5 s")
 async def test_plain_work_borrows_too(c, s, a):
     await learn(c, s)
     rt = await dask_hpc.install(c, policy="fcfs")
@@ -95,7 +95,7 @@ async def test_plain_work_borrows_too(c, s, a):
 
 
 @pytest.mark.parametrize("how", ["exclusive", "producer", "setting"])
-@live(1)
+@live(1, lend="5 s")
 async def test_what_is_not_lent(c, s, a, how):
     await learn(c, s)
     with dask.config.set({"hpc.lend": "0 s"} if how == "setting" else {}):
@@ -116,7 +116,7 @@ async def test_what_is_not_lent(c, s, a, how):
     assert await within(future.result(), 20) == 1
 
 
-@live(1, threads=4)
+@live(1, lend="5 s", threads=4)
 async def test_the_first_of_a_name_goes_alone_and_long_ones_not_at_all(c, s, a):
     gate = Gate()
     rt = await dask_hpc.install(c, policy="fcfs")
@@ -138,7 +138,7 @@ async def test_the_first_of_a_name_goes_alone_and_long_ones_not_at_all(c, s, a):
             assert await c.gather(futures) == list(range(4))
 
 
-@live(2)
+@live(2, lend="5 s")
 async def test_a_resize_does_not_wait_for_what_is_lent(c, s, a, b):
     gate, stays = Gate(), Gate()
     rt, idle, busy, stop = await idle_and_busy(c, s, gate=gate)

@@ -26,8 +26,12 @@ ENTRIES = (OPEN, BIND, CLOSE)
 PATIENCE_S = 40.0
 
 
-def live(workers: int = 4, threads: int = 1, **kwargs: Any) -> Callable[..., Any]:
-    """A test with a client, a scheduler that validates itself, and workers in this process."""
+def live(workers: int = 4, threads: int = 1, lend: str = "0 s", **kwargs: Any) -> Callable[..., Any]:
+    """A test with a client, a scheduler that validates itself, and workers in this process.
+
+    Jobs lend nothing unless `lend` says so: where tasks run is a matter of allotments alone then.
+    """
+    kwargs["config"] = {"hpc.lend": lend, **kwargs.pop("config", {})}
     scheduler_kwargs = {"validate": True, **kwargs.pop("scheduler_kwargs", {})}
     return gen_cluster(
         client=True,

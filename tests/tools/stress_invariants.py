@@ -90,6 +90,8 @@ def _restrictions(engine: Engine) -> Iterable[str]:
         legal = [lane.job.allotment, *_pins(engine, lane)]
         if lane.kind == "root":
             legal = [HOLD] if ts.state == "no-worker" else [HOLD, lane.job.allotment]
+        elif bound is HOLD and any(entry[2] is ts for entry in lane.job.queue):
+            legal = [HOLD]  # without a node of its job it waits for a borrowed slot
         if isinstance(bound, AllotmentSet) and not any(bound is one for one in legal):
             yield f"{key!r} ({lane}, {ts.state}) is bound to {bound!r} of another job"
         if not isinstance(bound, AllotmentSet) and lane.kind != "p2p":
