@@ -172,7 +172,10 @@ class Lifecycle:
             self.maybe_done(job)
 
     def cancel(self, job: JobRecord, code: ReasonCode, text: str) -> None:
-        """End a job now: what it has not finished is cancelled, what it has computed stays."""
+        """End a job now: what it has computed stays, what it has not finished is cancelled for its clients.
+
+        What others want of it (clients, variables, datasets, `fire_and_forget`) is computed as plain work.
+        """
         if job.is_default:
             raise ValueError(f"{job.id} is plain work, not a job: cancel its futures instead")
         if job.id in self.state.jobs.announced:
@@ -182,6 +185,7 @@ class Lifecycle:
         if not job.active:
             return
         wanted = reads.wanted_by(self.scheduler, self.ownership.unfinished_keys(job))
+        wanted = {client: keys for client, keys in wanted.items() if client in job.clients}
         writes.cancel(self.scheduler, wanted, f"job {job.id}: {text}", f"hpc-cancel-{job.id}")
         self.end(job, "cancel", code, text)
 

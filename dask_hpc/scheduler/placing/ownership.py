@@ -168,6 +168,8 @@ class Ownership:
         if job is None:
             job = self.plain_intake()
             job.client = client
+        else:
+            job.clients.add(client)
         return job
 
     def declared_job(self, graph: Mapping[str, Any]) -> JobRecord | None:

@@ -59,6 +59,9 @@ class JobRecord:
         self.spec = spec
         self.request = request
         self.client = client
+        #: Who has submitted into it, besides the one that has declared it: its tasks, through their worker's
+        #: client, and clients that named it.
+        self.clients: set[str] = set() if client is None else {client}
         self.is_default = is_default
         self.state: JobState = "pending"
         #: When it began to run, the first time.
