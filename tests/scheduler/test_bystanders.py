@@ -5,15 +5,19 @@ Each claim is checked on stock Dask, too, where the client cancels its own futur
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import dask
 import pytest
-from distributed import Client, Variable, fire_and_forget
-from helpers import Gate, asleep, live, state_of, through, until, within
+from distributed import Client, Scheduler, Variable, Worker, fire_and_forget, wait
+from helpers import Gate, addresses_of, asleep, live, started, state_of, through, until, within
+from tasks import inc, slow_inc
 
 import dask_hpc
+from dask_hpc_policies import registry
 
 #: What others want, by key; the last one only its own client does.
 THEIRS, VARIABLE, DATASET, FORGOTTEN, DEPENDED, OWN = KEYS = (
@@ -91,3 +95,116 @@ async def test_what_others_want_of_a_job_that_ends_is_computed(c, s, a, b, how):
         await until(lambda: FORGOTTEN not in s.tasks, "it was computed, and forgotten")
         if ours:
             await asleep(s)
+
+
+# ------------------------------------------------------------- lost results
+
+POLICIES = ["stock", *sorted(registry.names())]
+
+
+@live(3, timeout=120)
+async def test_lost_results_of_plain_work_are_computed_at_once_beside_jobs_that_hold_every_node(
+    c, s, *workers
+):
+    """Under every policy, and as stock does; what a job has queued does not come first."""
+    rt = None
+    for number, policy in enumerate(POLICIES):
+        if policy != "stock":
+            rt = rt or await dask_hpc.install(c)
+            await rt.update(policy=policy)
+        async with Worker(s.address, name=f"lost-{number}", nthreads=1) as extra:
+            first = c.map(inc, range(8), pure=False)
+            second = c.map(inc, first, pure=False)
+            await wait(second)
+            ours = {future.key for future in second}
+            assert ours & {ts.key for ts in s.workers[extra.address].has_what}, "it has some of them"
+            del first
+            job = None if rt is None else rt.job("all", nodes=4)
+            async with job or nullcontext():
+                if job is not None:
+                    await started(s, job, 4)
+                more = c.map(slow_inc, range(100), delay_s=0.05, pure=False)
+                last = more[-1].key
+                await until(partial(s.tasks.get, last), "submitted")
+                await extra.close()
+                assert await within(c.gather(second), 20) == [i + 2 for i in range(8)]
+                unfinished = sum(s.tasks[future.key].state != "memory" for future in more)
+                assert policy == "stock" or unfinished > 50, policy
+                del more
+                if job is not None:
+                    await job.cancel()
+                    await asleep(s)
+
+
+def repeated(value: int, before: Gate, again: Gate, fails: bool) -> int:
+    """Return `value` the first time; wait at `again`, and fail if told so, when it is computed again."""
+    if before.arrived:
+        again.wait()
+        if fails:
+            raise Failure
+    return before.wait(value)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@live(3)
+async def test_a_job_neither_waits_for_results_of_others_on_its_nodes_nor_fails_with_them(
+    c, s, a, b, d, fails
+):
+    rt = await dask_hpc.install(c)
+    before, again = Gate(), Gate()
+    before.open()
+    plain = c.submit(repeated, 1, before, again, fails, pure=False)
+    await wait(plain)
+    (holder,) = s.tasks[plain.key].who_has
+    async with rt.job("all", nodes=3) as job:
+        await started(s, job, 3)
+        await next(w for w in (a, b, d) if w.address == holder.address).close(executor_wait=False)
+        await until(lambda: again.arrived, "it is computed again")
+        assert await c.submit(inc, 1, pure=False) == 2
+        if fails:
+            again.open()
+            with pytest.raises(Failure):
+                await within(plain, 20)
+    row = await job.wait(10)
+    assert row["state"] == "completed"
+    if not fails:
+        assert not plain.done()
+        again.open()
+        assert await within(plain, 20) == 1
+    await asleep(s)
+
+
+async def go_on_elsewhere(c: Client, s: Scheduler, workers: Sequence[Worker]) -> None:
+    rt = await dask_hpc.install(c, "fcfs")
+    before, again, gate = Gate(), Gate(), Gate()
+    before.open()
+    plain = c.submit(repeated, 1, before, again, False, pure=False)
+    await wait(plain)
+    (holder,) = s.tasks[plain.key].who_has
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle, 1)
+        async with rt.job("busy", nodes=3) as busy:
+            await started(s, busy, 3)
+            assert holder.address in addresses_of(s, busy)
+            tasks = c.map(through, range(20), gate=gate, pure=False)
+            await until(lambda: gate.arrived == 3, "it is busy")
+            await next(w for w in workers if w.address == holder.address).close(executor_wait=False)
+            await until(lambda: again.arrived, "an idle job computes it again")
+            (host,) = addresses_of(s, idle)
+            assert s.tasks[plain.key].processing_on.address == host
+            await next(w for w in workers if w.address == host).close(executor_wait=False)
+            again.open()
+            gate.open()
+            assert await within(plain, 20) == 1
+            assert await within(c.gather(tasks), 20) == list(range(20))
+        await busy.wait(10)
+
+
+@live(4)
+async def test_lost_results_go_on_elsewhere_when_the_job_that_computes_them_loses_its_nodes(c, s, *workers):
+    await go_on_elsewhere(c, s, workers)
+
+
+@live(4, config={"distributed.scheduler.worker-saturation": float("inf")})
+async def test_they_do_so_without_queuing(c, s, *workers):
+    await go_on_elsewhere(c, s, workers)

@@ -29,6 +29,7 @@ from dask_hpc.scheduler.core.plugin import PLUGIN_NAME, HPCSchedulerPlugin
 from dask_hpc.scheduler.core.tracing import Tracing
 from dask_hpc.scheduler.internals import overrides, selfcheck, writes
 from dask_hpc.scheduler.placing.admission import Admission
+from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.placing.ownership import Ownership
 from dask_hpc.scheduler.resizing.rounds import Rounds
 from dask_hpc.scheduler.resizing.work import StockWork
@@ -75,7 +76,8 @@ class Engine:
         self.state = State(scheduler, settings, Clock(), self.parts)
         self._overrides = overrides.Overrides(scheduler)
         self.tracing = Tracing(self.state, self._spawn)
-        self.ownership = Ownership(self.state, self._overrides.let_actors_wait)
+        self.guests = Guests(self.state)
+        self.ownership = Ownership(self.state, self.guests, self._overrides.let_actors_wait)
         self.rounds = Rounds(self.state, self.parts, self.handle)
         self.admission = Admission(self.state, self.parts, self.handle, lambda: self.rounds.watching)
         self.controller = Controller(self.state, self.parts, self.rounds, policy)
@@ -188,7 +190,9 @@ class Engine:
 
     def _join(self) -> None:
         scheduler = self.scheduler
-        plugin = HPCSchedulerPlugin(self.state, self.ownership, self.admission, self.lifecycle, self.handle)
+        plugin = HPCSchedulerPlugin(
+            self.state, self.ownership, self.guests, self.admission, self.lifecycle, self.handle
+        )
         scheduler.add_plugin(plugin, name=PLUGIN_NAME)
         self._overrides.cache_valid_workers()
         self._overrides.hold_without_limit()
@@ -372,6 +376,7 @@ class Engine:
     # ------------------------------------------------------------------ periodic
 
     def _sweep(self) -> None:
+        self.guests.place_lost()
         self.admission.sweep()
         self._poll()
 

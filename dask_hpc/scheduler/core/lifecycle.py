@@ -54,7 +54,7 @@ class Lifecycle:
             if job.client == client:
                 job.client_gone_s = self.state.now_s()
                 # what only this client wanted has just been dropped; what others want goes on
-                job.dropped = job.closed and not job.unfinished
+                job.dropped = job.closed and job.done
         for job in list(self.state.jobs.announced.values()):
             if job.client == client:
                 self.cancel(job, ReasonCode.CLIENT_GONE, "its client has gone")
@@ -89,7 +89,7 @@ class Lifecycle:
         state = self.state
         state.owner.clear()
         for job in list(state.jobs.active.values()):
-            job.unfinished = job.processing = job.held = job.erred = 0
+            job.unfinished = job.processing = job.held = job.guests = job.erred = 0
             job.queue.clear()
             job.stranded.clear()
             if job.closed:
@@ -105,7 +105,7 @@ class Lifecycle:
     def _check_done(self) -> None:
         jobs, self._maybe_done = self._maybe_done, set()
         for job in jobs:
-            if not job.active or job.unfinished:
+            if not job.active or not job.done:
                 continue
             if job.is_default and self.state.plain:
                 self._plain_done(job)

@@ -55,7 +55,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     module.TaskState: (
         "worker_restrictions host_restrictions resource_restrictions annotations priority run_id run_spec "
         "group actor who_wants who_has dependencies dependents processing_on key state waiters type "
-        "has_lost_dependencies loose_restrictions prefix"
+        "has_lost_dependencies loose_restrictions prefix nbytes"
     ).split(),
     module.TaskPrefix: ["duration_average"],
     module.WorkerState: (

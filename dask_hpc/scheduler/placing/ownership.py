@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from dask.utils import key_split
 
 from dask_hpc.scheduler.internals import reads, writes
-from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane, LaneKind
+from dask_hpc.scheduler.internals.allotment import AllotmentSet, LaneKind
 from dask_hpc.scheduler.internals.origins import WorkerClients
+from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.wire import ANNOTATION
@@ -36,8 +37,9 @@ _CHUNK = 500
 class Ownership:
     """Puts tasks into lanes, and takes them out again."""
 
-    def __init__(self, state: State, let_actors_wait: Callable[[], None]) -> None:
+    def __init__(self, state: State, guests: Guests, let_actors_wait: Callable[[], None]) -> None:
         self.state = state
+        self._guests = guests
         #: Called before the first actor is placed, and later ones.
         self._let_actors_wait = let_actors_wait
         #: Id of the active job that a client is bound to, by client.
@@ -125,7 +127,7 @@ class Ownership:
                 job = jobs[name] = self._job(name, client)
             if known is not None and ts.state != "released":
                 if not job.is_default and (starving or known.job not in state.plain):
-                    self._borrow([ts], job)
+                    self._guests.borrow([ts], job)
                 continue
             if known is not None and known.kind != "free":
                 writes.unrestrict(ts)
@@ -136,32 +138,8 @@ class Ownership:
             if lane.restriction is not None:
                 ts.worker_restrictions = lane.restriction
             if starving and not job.is_default:
-                self._borrow(list(ts.dependencies), job)
+                self._guests.borrow(list(ts.dependencies), job)
         return set(jobs.values())
-
-    def _borrow(self, needed: list[TaskState], job: JobRecord) -> None:
-        """Make what a job needs of plain work that has no node the job's own work."""
-        owner = self.state.owner
-        while needed:
-            dts = needed.pop()
-            lane = owner.get(dts.key)
-            if lane is None or lane.kind == "free" or dts.state not in ("waiting", "no-worker"):
-                continue
-            plain = lane.job
-            if not plain.is_default:
-                continue
-            borrowed = owner[dts.key] = job.borrowed(lane.kind)
-            held = dts.state == "no-worker"
-            plain.unfinished -= 1
-            job.unfinished += 1
-            plain.held -= held
-            job.held += held
-            writes.restrict(dts, borrowed)
-            if held and borrowed.kind == "root":
-                job.park(dts)
-            elif held:
-                job.stranded[dts.key] = None
-            needed.extend(dts.dependencies)
 
     def _job(self, name: Any, client: str) -> JobRecord:
         job = self.state.jobs.active.get(name) if isinstance(name, str) else None
@@ -265,7 +243,7 @@ class Ownership:
         heir.unfinished += job.unfinished
         heir.processing += job.processing
         heir.held += job.held
-        job.unfinished = job.processing = job.held = 0
+        job.unfinished = job.processing = job.held = job.guests = 0
         while (ts := job.next_held()) is not None:
             heir.park(ts)
         return bound
@@ -280,27 +258,6 @@ class Ownership:
                 if ts.state == "no-worker":
                     moved.append(ts)
         return moved
-
-    def recomputed(self, ts: TaskState, lane: Lane) -> Lane:
-        """The lane of a plain task that comes (back) into play.
-
-        What a named job needs again, after a worker was lost, is that job's work from now on: plain
-        work may have no node, and the job would wait for ever.
-        """
-        if lane.job.is_default and lane.kind != "free":
-            owner = self.state.owner
-            for dependent in ts.dependents:
-                other = owner.get(dependent.key)
-                if (
-                    other is not None
-                    and not other.job.is_default
-                    and dependent.state in reads.IN_PLAY
-                    and other.job.active
-                ):
-                    lane = owner[ts.key] = other.job.borrowed(lane.kind)
-                    break
-        writes.restrict(ts, lane)
-        return lane
 
     def unfinished_keys(self, job: JobRecord) -> list[Any]:
         """Keys of the job's tasks that are not finished."""
