@@ -195,7 +195,7 @@ class Engine:
         )
         scheduler.add_plugin(plugin, name=PLUGIN_NAME)
         self._overrides.cache_valid_workers()
-        self._overrides.hold_without_limit()
+        self._overrides.limit_what_waits(self.ownership.unplaced_by_users, self.ownership.unplaced_plain)
         self._overrides.keep_shuffles_somewhere()
         self._handlers.install(self._overrides)
         self.ownership.worker_clients.wake()

@@ -295,6 +295,11 @@ def wanted_by(scheduler: Scheduler, keys: Collection[Any]) -> dict[str, list[Any
     return wanted
 
 
+def unplaced(scheduler: Scheduler) -> list[TaskState]:
+    """Tasks that could be sent to a worker if there was one for them; queued ones are not among them."""
+    return list(scheduler.unrunnable)
+
+
 def all_tasks(scheduler: Scheduler) -> Iterator[TaskState]:
     """Every task the scheduler knows, as of now."""
     return iter(list(scheduler.tasks.values()))

@@ -85,7 +85,10 @@ class Guests:
             ts, lane = tasks.get(key), owner.get(key)
             if ts is None or lane is None or ts.state not in ("waiting", "no-worker"):
                 del self._lost[key]
-            elif lane.job in stuck and (host := self._host(lane.job)) is not None:
+            elif lane.job in stuck:
+                host = self._host(lane.job) or self.state.plain[0]
+                if host is lane.job:
+                    continue
                 self.borrow([ts], host)
                 if lane.kind != "root":
                     unplaced.append(key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from dask.utils import key_split
@@ -219,6 +219,8 @@ class Ownership:
             job.unfinished += 1
             job.processing += now == "processing"
             job.held += now == "no-worker"
+            if now == "no-worker" and kind == "free":
+                job.stranded[ts.key] = None
         if now == "processing":
             if kind in ("root", "rest"):
                 ts.worker_restrictions = job.allotment
@@ -246,6 +248,8 @@ class Ownership:
         job.unfinished = job.processing = job.held = job.guests = 0
         while (ts := job.next_held()) is not None:
             heir.park(ts)
+        heir.stranded.update(job.stranded)
+        job.stranded = {}
         return bound
 
     def rebind(self, bound: list[AllotmentSet]) -> list[TaskState]:
@@ -266,6 +270,22 @@ class Ownership:
             key
             for key, lane in self.state.owner.items()
             if lane.job is job and not lane.borrowed and key in tasks and tasks[key].state in reads.IN_PLAY
+        ]
+
+    def unplaced_by_users(self) -> list[TaskState]:
+        """Tasks without a worker that the user has restricted."""
+        tasks, owner = self.state.scheduler.tasks, self.state.owner
+        stranded = chain.from_iterable(job.stranded for job in self.state.jobs.active.values())
+        found = {key: tasks[key] for key in stranded if key in owner and owner[key].kind == "free"}
+        return [ts for ts in found.values() if ts.state == "no-worker"]
+
+    def unplaced_plain(self) -> list[TaskState]:
+        """Other tasks of plain work without a worker."""
+        owner = self.state.owner
+        return [
+            ts
+            for ts in reads.unplaced(self.state.scheduler)
+            if (lane := owner.get(ts.key)) is not None and lane.job.is_default and lane.kind != "free"
         ]
 
     # ------------------------------------------------------------ hand back
