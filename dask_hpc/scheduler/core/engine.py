@@ -298,7 +298,7 @@ class Engine:
         lifecycle, controller = self.lifecycle, self.controller
         return {
             GraphArrived: (self._claim,),
-            GraphTaken: (lambda event: lifecycle.submitted(event.graph),),
+            GraphTaken: (lambda event: lifecycle.submitted(event.job, event.keys),),
             WorkerJoined: (self._worker_joined,),
             WorkerLeft: (self._worker_left,),
             SlotsOpened: (lambda event: admission.freed(event.address, None),),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +59,9 @@ class Lifecycle:
             if job.client == client:
                 self.cancel(job, ReasonCode.CLIENT_GONE, "its client has gone")
 
-    def submitted(self, graph: Mapping[str, Any]) -> None:
+    def submitted(self, named: Any, keys: Collection[Any]) -> None:
         """Stock has taken a graph, or reported to the client that it cannot: then its job has failed."""
-        keys = graph.get("keys") or ()
-        job = self.ownership.declared_job(graph)
+        job = self.ownership.declared_job(named)
         if job is not None and keys and not any(key in self.scheduler.tasks for key in keys):
             job.erred += 1
             job.failure = f"the scheduler could not take the graph of {next(iter(keys))!r} (its log says why)"

@@ -71,7 +71,8 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         **kwargs: Any,
     ) -> None:
         """Claim the new tasks for their jobs, before any of them is placed."""
-        declared, nodes = annotations.get(ANNOTATION) or {}, annotations.get(NODE_ANNOTATION) or {}
+        # the plugins that come after ours are given the same dictionary
+        declared, nodes = annotations.pop(ANNOTATION, {}), annotations.get(NODE_ANNOTATION) or {}
         self._handle(GraphArrived(tasks, declared, client, nodes))
 
     def transition(

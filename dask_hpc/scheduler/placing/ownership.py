@@ -21,13 +21,12 @@ from dask_hpc.scheduler.internals.origins import WorkerClients
 from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
-from dask_hpc.wire import ANNOTATION
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState
 
-#: The job that the graph being taken in names as a whole. Stock passes annotations of new tasks only.
-GRAPH_JOB: ContextVar[str | None] = ContextVar("hpc_graph_job", default=None)
+#: The job that the graph being taken in names as a whole (whatever the user has annotated), or belongs to.
+GRAPH_JOB: ContextVar[Any] = ContextVar("hpc_graph_job", default=None)
 #: States of a task that nobody computes: whoever asks for it anew may make it its own.
 _NOT_SENT = ("released", "waiting", "no-worker")
 #: Tasks converted in one turn of the event loop: a few tens of milliseconds.
@@ -112,12 +111,19 @@ class Ownership:
         jobs: dict[Any, JobRecord] = {}
         active = state.jobs.active
         starving = any(state.starving(job) for job in state.plain)
+        whole = GRAPH_JOB.get()
+        by_key = callable(whole)
+        for key in declared:
+            writes.unannotate(tasks[key])
         for key in keys:
             ts = tasks[key]
             known = owner.get(key)
-            name = declared.get(key) if declared else None
+            # as in stock: what is said of a task comes before what is said of the whole graph
+            name = declared.get(key, whole) if declared else whole
+            if by_key and name is whole:
+                name = whole(key)
             if known is not None:
-                name = GRAPH_JOB.get()
+                name = whole
                 if name not in active or not known.job.is_default or ts.state not in _NOT_SENT:
                     continue
             elif ts.state != "released":
@@ -150,9 +156,8 @@ class Ownership:
             job.clients.add(client)
         return job
 
-    def declared_job(self, graph: Mapping[str, Any]) -> JobRecord | None:
-        """The active job that the ambient annotations of an ``update-graph`` message name."""
-        name = (graph.get("annotations") or {}).get(ANNOTATION)
+    def declared_job(self, name: Any) -> JobRecord | None:
+        """The active job that a graph names."""
         return self.state.jobs.active.get(name) if isinstance(name, str) else None
 
     def plain_intake(self) -> JobRecord:
@@ -213,6 +218,7 @@ class Ownership:
 
     def _adopt_one(self, ts: TaskState, job: JobRecord, in_shuffle: bool, groups: dict[Any, bool]) -> None:
         kind: LaneKind = "p2p" if in_shuffle else self._kind(ts, False, groups)
+        writes.unannotate(ts)
         lane = self.state.owner[ts.key] = job.lanes[kind]
         now = ts.state
         if now in reads.IN_PLAY:
