@@ -80,7 +80,7 @@ async def test_the_job_does_not_show_in_annotations_and_those_of_the_user_do(c, 
         seen = {key: value for plugin in on_worker for key, value in plugin.seen.items()}
         assert {"mine": "yes", "priority": 3} in seen.values()
         assert not any("hpc_job" in value for value in seen.values())
-        with dask.annotate(hpc_job=lambda key: job.id if key == "by key" else None):
+        with dask.annotate(hpc_job=lambda key, id=job.id: id if key == "by key" else None):
             keep.append(c.submit(inc, 3, key="by key"))
         assert await keep[-1] == 4
         assert owner_of(s, "by key") == job.id
