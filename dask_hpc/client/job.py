@@ -2,6 +2,8 @@
 
 Three messages go on the stream on which graphs go, so that none can overtake a graph: a job is opened,
 bound to its client (or unbound), closed. Everything else is a request that is answered.
+
+Over 400 lines because `Job` is one class to its users, and half of it is what they read about it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What the cluster classes take as sizes and options: as stock takes them, or refused with what to write."""
+"""What `scale` and `adapt` may be called with: checked before anything changes.
+
+As stock takes it, or refused with what to write instead.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,9 @@ _INSTEAD = {
 def check_adapt(options: Mapping[str, Any]) -> None:
     """Raise TypeError or ValueError for options of `adapt` that would keep it from working later."""
     if unknown := set(options) - _ADAPT:
-        instead = "".join(
-            f"; in place of {name} write {_INSTEAD[name]}" for name in sorted(unknown & set(_INSTEAD))
-        )
-        raise TypeError(
-            f"adapt got {', '.join(sorted(unknown))}; allowed: {', '.join(sorted(_ADAPT))}{instead}"
-        )
+        instead = [f"; in place of {name} write {_INSTEAD[name]}" for name in sorted(unknown & set(_INSTEAD))]
+        allowed = ", ".join(sorted(_ADAPT))
+        raise TypeError(f"adapt got {', '.join(sorted(unknown))}; allowed: {allowed}{''.join(instead)}")
     bounds = {"minimum": 0, "maximum": math.inf}
     for name in bounds:
         if (value := options.get(name)) is None:

@@ -23,8 +23,9 @@ from distributed.deploy.spec import NoOpAwaitable
 from dask_hpc.config import Settings, settings
 from dask_hpc.deploy.adaptive import PolicyAdaptive
 from dask_hpc.deploy.arguments import check_adapt, check_counts, check_flags, whole
+from dask_hpc.deploy.by_hand import ChangedByHand
 from dask_hpc.deploy.dashboard_link import link_template
-from dask_hpc.deploy.specified import Specified
+from dask_hpc.deploy.specified import DEFAULT_POOL
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.scheduler.install import attach
 from dask_hpc.scheduler.leaving.releases import Releases
@@ -43,11 +44,9 @@ _CLOSING_S = 5.0
 _ENDED_SHOWN = 5
 #: The cluster whose size was changed last, where it was changed.
 _RESIZED: ContextVar[weakref.ref[SafeScaling] | None] = ContextVar("hpc_resized", default=None)
-#: The pool of workers that are in none with a name.
-DEFAULT_POOL = ""
 
 
-class SafeScaling(Specified):
+class SafeScaling(ChangedByHand):
     """Scaling for clusters that are made of worker specifications: nothing is lost."""
 
     _releases: Releases | None = None
@@ -235,19 +234,11 @@ class SafeScaling(Specified):
         adaptive = self._adaptive
         if adaptive is None or adaptive.state != "running" or getattr(adaptive, "scaling", True):
             return
+        between = f"between {adaptive.minimum} and {adaptive.maximum} workers"
         logger.warning(
-            "This cluster follows the load (adapt), between %s and %s workers, and changes its size again; "
-            "cluster.adapt(minimum=n, maximum=n) fixes it at n",
-            adaptive.minimum,
-            adaptive.maximum,
+            f"This cluster follows the load (adapt), {between}, and changes its size again; "
+            "cluster.adapt(minimum=n, maximum=n) fixes it at n"
         )
-
-    def forget_ended(self) -> None:
-        """Do not count workers that have ended of themselves: retired by somebody, or by their lifetime."""
-        for spec, worker in list(self.workers.items()):
-            if worker.status in (Status.closed, Status.failed):
-                self.worker_spec.pop(spec, None)
-                self.workers.pop(spec, None)
 
     async def ask(self, method: str, **arguments: Any) -> Any:
         """What the scheduler side answers; raises `DaskHPCError` for what it refuses."""
@@ -262,32 +253,12 @@ class SafeScaling(Specified):
         """Names of workers whose end is near and whose successors have been asked for."""
         return set()
 
-    @property
-    def workers_per_node(self) -> int:
-        """Workers that come and go together."""
-        return max((len(self._workers_of(spec)) for spec in self.worker_spec), default=1)
-
-    def together(self, workers: Iterable[Any]) -> list[set[Any]]:
-        """Workers (by name) in groups that can only go together, with the rest of each group."""
-        return [set(self._workers_of(spec)) for spec in {self._spec_of(name) for name in workers}]
-
     # ------------------------------------------------------------ internals
-
-    def _pool_of(self, spec: Any) -> str:
-        """The pool that a specification belongs to; there is one, unless a subclass has more."""
-        return str(self.worker_spec.get(spec, {}).get("pool", DEFAULT_POOL))
-
-    def _specs(self, pool: str) -> list[Any]:
-        return [spec for spec in self.worker_spec if self._pool_of(spec) == pool]
 
     def _excess(self, pool: str) -> int:
         """By how much a pool is larger than wanted."""
         staying = len(self._specs(pool)) - self._going.get(pool, 0)
         return staying - self._wanted[pool] if pool in self._wanted else 0
-
-    def _next_spec(self, pool: str) -> dict[Any, Any]:
-        """Name and specification of the next worker of a pool."""
-        return dict(self.new_worker_spec())
 
     def _grow(self, pool: str) -> None:
         while self._excess(pool) < 0:
@@ -390,11 +361,6 @@ class SafeScaling(Specified):
     def _not_started(self, pools: Iterable[str]) -> None:
         """Some of these pools could not be started."""
 
-    async def _coming(self, pool: str) -> list[Any]:
-        """Specifications of which no worker is connected: there is nothing to lose."""
-        there = await self._there()
-        return [s for s in self._specs(pool) if not any(str(name) in there for name in self._workers_of(s))]
-
     async def _forget(self, specs: Iterable[Any]) -> None:
         """Close what specifications stand for: their workers have left the scheduler, or never came."""
         for spec in specs:
@@ -424,5 +390,4 @@ class SafeScaling(Specified):
 
 def _first_line(error: Exception) -> str:
     """What went wrong, without the pages that commands may print."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines)[:500]}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"

@@ -1,60 +1,46 @@
-"""The specifications of a cluster's workers, and what stands behind them.
-
-Whoever takes a specification out by hand, as stock allows, closes nothing that is in use: its workers leave
-as any others do, and those that cannot leave are specified again.
-"""
+"""Which workers, of which pool, the specifications of a cluster stand for, and which of them are there."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from distributed.core import Status
 from distributed.deploy.spec import SpecCluster
 
-logger = logging.getLogger(__name__)
+#: The pool of workers that are in none with a name.
+DEFAULT_POOL = ""
 
 
-class Specified(SpecCluster):
-    """A cluster that is made of worker specifications, and closes none that are in use."""
+class SpecifiedWorkers(SpecCluster):
+    """A cluster made of worker specifications, each of which stands for one worker or a group of them."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: Specifications of what has been started, by name: one that is taken out by hand is known from here.
-        self._made: dict[Any, Any] = {}
-        #: Lets those go whose specifications were taken out by hand.
-        self._taken_out: set[asyncio.Task[None]] = set()
-        super().__init__(*args, **kwargs)
+    def forget_ended(self) -> None:
+        """Do not count workers that have ended of themselves: retired by somebody, or by their lifetime."""
+        for spec, worker in list(self.workers.items()):
+            if worker.status in (Status.closed, Status.failed):
+                self.worker_spec.pop(spec, None)
+                self.workers.pop(spec, None)
 
-    async def scale_down(self, workers: Iterable[Any]) -> None:
-        """Let workers go by name, those that can."""
-        raise NotImplementedError
+    @property
+    def workers_per_node(self) -> int:
+        """Workers that come and go together."""
+        return max((len(self._workers_of(spec)) for spec in self.worker_spec), default=1)
 
-    async def _correct_state_internal(self) -> None:
-        removed = [spec for spec in self.workers if spec not in self.worker_spec and spec in self._made]
-        if removed and self.status == Status.running:
-            there = await self._there()
-            # what we let go ourselves has left the scheduler by now
-            used = [s for s in removed if any(str(name) in there for name in self._names(s, self._made[s]))]
-            self.worker_spec.update({spec: self._made[spec] for spec in used if spec not in self.worker_spec})
-            if used:
-                task = asyncio.ensure_future(self._let_go(used))
-                self._taken_out.add(task)
-                task.add_done_callback(self._taken_out.discard)
-        self._made.update(self.worker_spec)
-        await super()._correct_state_internal()
-        self._made = {name: self._made[name] for name in self._made.keys() & self.workers.keys()}
+    def together(self, workers: Iterable[Any]) -> list[set[Any]]:
+        """Workers (by name) in groups that can only go together, with the rest of each group."""
+        return [set(self._workers_of(spec)) for spec in {self._spec_of(name) for name in workers}]
 
-    async def _let_go(self, specs: list[Any]) -> None:
-        """Have workers leave whose specifications were taken out by hand."""
-        await self.scale_down([name for spec in specs for name in self._workers_of(spec)])
-        stay = [spec for spec in specs if spec in self.worker_spec]
-        if stay and self.status == Status.running:
-            logger.warning(
-                "Workers %s were taken out of worker_spec and cannot leave now; they are specified again",
-                ", ".join(map(str, stay)),
-            )
+    def _pool_of(self, spec: Any) -> str:
+        """The pool that a specification belongs to; there is one, unless a subclass has more."""
+        return str(self.worker_spec.get(spec, {}).get("pool", DEFAULT_POOL))
+
+    def _specs(self, pool: str) -> list[Any]:
+        return [spec for spec in self.worker_spec if self._pool_of(spec) == pool]
+
+    def _next_spec(self, pool: str) -> dict[Any, Any]:
+        """Name and specification of the next worker of a pool."""
+        return dict(self.new_worker_spec())
 
     def _starting(self, specs: Iterable[Any]) -> bool:
         """Whether some are being started: they may execute tasks already, and cannot be stopped halfway."""
@@ -62,12 +48,7 @@ class Specified(SpecCluster):
 
     def _workers_of(self, spec: Any) -> list[Any]:
         """Names of the workers that one specification stands for."""
-        return self._names(spec, self.worker_spec.get(spec, {}))
-
-    @staticmethod
-    def _names(spec: Any, made: Any) -> list[Any]:
-        group = made.get("group")
-        return [f"{spec}{suffix}" for suffix in group] if group else [spec]
+        return names_of(spec, self.worker_spec.get(spec, {}))
 
     def _spec_of(self, worker: Any) -> Any:
         """The specification that a worker, by name, comes from; the name itself when there is none."""
@@ -80,3 +61,14 @@ class Specified(SpecCluster):
         """Names of the workers that are connected to the scheduler."""
         identity = await cast(Any, self.scheduler_comm).identity()
         return {str(worker["name"]) for worker in identity["workers"].values()}
+
+    async def _coming(self, pool: str) -> list[Any]:
+        """Specifications of which no worker is connected: there is nothing to lose."""
+        there = await self._there()
+        return [s for s in self._specs(pool) if not any(str(name) in there for name in self._workers_of(s))]
+
+
+def names_of(name: Any, specification: Mapping[str, Any]) -> list[Any]:
+    """Names of the workers that a specification of that name stands for."""
+    group = specification.get("group")
+    return [f"{name}{suffix}" for suffix in group] if group else [name]

@@ -91,7 +91,7 @@ def test_a_worker_that_is_taken_out_by_hand_and_cannot_leave_is_specified_again(
         async with shrinkable(2) as made:
             await made.cluster.pin(1)
             del made.cluster.worker_spec[0], made.cluster.worker_spec[1]
-            with captured_logger("dask_hpc.deploy.specified") as log:
+            with captured_logger("dask_hpc.deploy.by_hand") as log:
                 await made.cluster
             assert "Workers 1 were taken out of worker_spec and cannot leave now" in log.getvalue()
             assert set(made.cluster.worker_spec) == set(made.cluster.workers) == {1}

@@ -17,10 +17,11 @@ from dask.utils import parse_bytes
 
 from dask_hpc.config import Settings, settings
 from dask_hpc.deploy.arguments import check_counts, check_flags
-from dask_hpc.deploy.scaling import DEFAULT_POOL, ENDED, logger
+from dask_hpc.deploy.scaling import ENDED, logger
 from dask_hpc.deploy.slurm.jobs import SLURMJob, StockCluster
 from dask_hpc.deploy.slurm.pools import OPTIONS, PoolAdaptive, read_pools
 from dask_hpc.deploy.slurm.reconcile import Reconciled
+from dask_hpc.deploy.specified import DEFAULT_POOL
 
 
 class SLURMCluster(Reconciled, StockCluster):
