@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from typing import Any
 
 from distributed.core import Status
@@ -27,10 +26,6 @@ class ChangedByHand(SpecifiedWorkers):
         #: Lets those go whose specifications were taken out by hand.
         self._taken_out: set[asyncio.Task[None]] = set()
         super().__init__(*args, **kwargs)
-
-    async def scale_down(self, workers: Iterable[Any]) -> None:
-        """Let workers go by name, those that can."""
-        raise NotImplementedError
 
     async def _correct_state_internal(self) -> None:
         removed = [spec for spec in self.workers if spec not in self.worker_spec and spec in self._made]

@@ -13,7 +13,7 @@ from typing import Any
 import dask
 import pytest
 from distributed import Client, Scheduler, Variable, Worker, fire_and_forget, wait
-from helpers import Gate, addresses_of, asleep, live, started, state_of, through, until, within
+from helpers import Gate, addresses_of, asleep, engine, live, started, state_of, through, until, within
 from tasks import inc, slow_inc
 
 import dask_hpc
@@ -192,6 +192,8 @@ async def go_on_elsewhere(c: Client, s: Scheduler, workers: Sequence[Worker]) ->
             await until(lambda: again.arrived, "an idle job computes it again")
             (host,) = addresses_of(s, idle)
             assert s.tasks[plain.key].processing_on.address == host
+            # it has a place, and is not looked after any more
+            await until(lambda: not engine(s).guests._lost, "a sweep")
             await next(w for w in workers if w.address == host).close(executor_wait=False)
             again.open()
             gate.open()

@@ -63,12 +63,13 @@ class Guests:
         work may have no node, and the job would wait for ever. What others wait for never waits for a
         node: without one for plain work, a job that has some makes it, before its own tasks.
         """
+        lost = reads.was_computed(ts) and lane.kind != "free"
+        if lost and (lane.job.is_default or lane.borrowed):
+            self._lost[ts.key] = None
         if lane.job.is_default and lane.kind != "free":
             host = self._needing(ts)
-            if reads.was_computed(ts):
-                self._lost[ts.key] = None
-                if host is None or not len(host.allotment):
-                    host = self._host(lane.job) or host
+            if lost and (host is None or not len(host.allotment)):
+                host = self._host(lane.job) or host
             if host is not None and host is not lane.job:
                 lane = self.state.owner[ts.key] = self._lane(host, lane.kind)
         writes.restrict(ts, lane)
