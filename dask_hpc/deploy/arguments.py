@@ -1,4 +1,7 @@
-"""What `scale` and `adapt` may be called with: checked before anything changes."""
+"""What `scale` and `adapt` may be called with: checked before anything changes.
+
+As stock takes it, or refused with what to write instead.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,23 @@ _ADAPT = frozenset(
     "minimum maximum minimum_cores maximum_cores minimum_memory maximum_memory interval wait_count "
     "target_duration worker_key memory_ratio".split()
 )
+#: What to write in place of what stock passes on to `Scheduler.workers_to_close`, or took once.
+_INSTEAD = {
+    "n": "minimum and maximum",
+    "target": "minimum and maximum",
+    "key": "worker_key",
+    "attribute": "nothing, workers are told by their names",
+    "scale_factor": "target_duration",
+    "startup_cost": "target_duration",
+}
 
 
 def check_adapt(options: Mapping[str, Any]) -> None:
     """Raise TypeError or ValueError for options of `adapt` that would keep it from working later."""
     if unknown := set(options) - _ADAPT:
-        raise TypeError(f"adapt got {', '.join(sorted(unknown))}; allowed: {', '.join(sorted(_ADAPT))}")
+        instead = [f"; in place of {name} write {_INSTEAD[name]}" for name in sorted(unknown & set(_INSTEAD))]
+        allowed = ", ".join(sorted(_ADAPT))
+        raise TypeError(f"adapt got {', '.join(sorted(unknown))}; allowed: {allowed}{''.join(instead)}")
     bounds = {"minimum": 0, "maximum": math.inf}
     for name in bounds:
         if (value := options.get(name)) is None:
@@ -45,7 +59,13 @@ def check_adapt(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is {value!r}; allowed: a duration above 0 s, such as '500 ms'")
 
 
+def whole(value: Any) -> Any:
+    """A whole float as the whole number it is; anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _is_count(value: Any) -> bool:
+    value = whole(value)
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable
+import weakref
+from collections.abc import Generator, Iterable
 from contextlib import suppress
-from typing import Any, cast
+from contextvars import ContextVar
+from typing import Any, Self, cast
 
 import dask
 from dask.utils import parse_bytes
@@ -20,9 +22,10 @@ from distributed.deploy.spec import NoOpAwaitable
 
 from dask_hpc.config import Settings, settings
 from dask_hpc.deploy.adaptive import PolicyAdaptive
-from dask_hpc.deploy.arguments import check_adapt, check_counts, check_flags
+from dask_hpc.deploy.arguments import check_adapt, check_counts, check_flags, whole
+from dask_hpc.deploy.by_hand import ChangedByHand
 from dask_hpc.deploy.dashboard_link import link_template
-from dask_hpc.deploy.specified import DEFAULT_POOL, SpecifiedWorkers
+from dask_hpc.deploy.specified import DEFAULT_POOL
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.scheduler.install import attach
 from dask_hpc.scheduler.leaving.releases import Releases
@@ -39,9 +42,11 @@ _AGAIN_S = 5.0
 _CLOSING_S = 5.0
 #: Ended jobs that a cluster shows: it is shown over and over.
 _ENDED_SHOWN = 5
+#: The cluster whose size was changed last, where it was changed.
+_RESIZED: ContextVar[weakref.ref[SafeScaling] | None] = ContextVar("hpc_resized", default=None)
 
 
-class SafeScaling(SpecifiedWorkers):
+class SafeScaling(ChangedByHand):
     """Scaling for clusters that are made of worker specifications: nothing is lost."""
 
     _releases: Releases | None = None
@@ -53,6 +58,8 @@ class SafeScaling(SpecifiedWorkers):
         self._force: dict[str, bool] = {}
         #: How many are on their way out by force, by pool: whatever is asked for now, they go.
         self._going: dict[str, int] = {}
+        #: Set when none of the workers of a pool that are too many could leave.
+        self._stuck: dict[str, asyncio.Event] = {}
         #: What makes each pool smaller.
         self._shrinking: dict[str, asyncio.Task[None]] = {}
         super().__init__(*args, **kwargs)
@@ -139,6 +146,25 @@ class SafeScaling(SpecifiedWorkers):
             n = max(n, math.ceil(cores / self._threads_per_worker()))
         return self._scale_pool(DEFAULT_POOL, n, dry_run, force)
 
+    def scale_up(self, *args: Any, **kwargs: Any) -> Any:
+        """Another name of `scale`, as in stock."""
+        return self.scale(*args, **kwargs)
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        """Wait until it is there and, after a resize, has that size.
+
+        Workers that cannot leave are waited for until it is known why (`refused`). Others than those that
+        have asked for the size do not wait for what leaves: a client that connects meanwhile, for example.
+        """
+        before = set(self._taken_out)
+        yield from super().__await__()
+        if taken_out := self._taken_out - before:
+            yield from asyncio.wait(taken_out).__await__()
+        resized = _RESIZED.get()
+        if resized is not None and resized() is self:
+            yield from self._settled().__await__()
+        return self
+
     def pin(self, *workers: Any) -> Any:
         """Have workers (by name) stay, whatever asks for a smaller cluster; gives the names of all that do.
 
@@ -161,11 +187,14 @@ class SafeScaling(SpecifiedWorkers):
 
     def _scale_pool(self, pool: str, n: int, dry_run: bool, force: bool) -> Any:
         self.forget_ended()
+        n = int(n)
         if dry_run:
             return self.sync(self._rehearse, pool, n)
         if pool == DEFAULT_POOL:
             self._warn_if_adaptive()
-        self._wanted[pool] = int(n)
+        _RESIZED.set(weakref.ref(self))
+        self._stuck.setdefault(pool, asyncio.Event()).clear()
+        self._wanted[pool] = n
         self._force[pool] = force
         if self._releases is not None and self._excess(pool) <= 0:
             # nobody has to go any more
@@ -197,6 +226,7 @@ class SafeScaling(SpecifiedWorkers):
         """
         if isinstance(Adaptive, type) and issubclass(Adaptive, PolicyAdaptive):
             check_adapt(kwargs)
+            kwargs = {name: whole(value) for name, value in kwargs.items()}
         return super().adapt(Adaptive, *args, **kwargs)
 
     def _warn_if_adaptive(self) -> None:
@@ -253,6 +283,15 @@ class SafeScaling(SpecifiedWorkers):
             with suppress(DaskHPCError, OSError):
                 await self.ask("recall", going=max(0, self._excess(pool)), **self._limits(pool))
 
+    async def _settled(self) -> None:
+        """Wait until every pool has the size that was asked for, or cannot have it now."""
+        for pool in list(self._wanted):
+            while self.status == Status.running and self._excess(pool) and not self._stuck[pool].is_set():
+                await self._adjust(pool)
+                stuck = asyncio.ensure_future(self._stuck[pool].wait())
+                await asyncio.wait((self._shrinking[pool], stuck), return_when=asyncio.FIRST_COMPLETED)
+                stuck.cancel()
+
     async def _shrink(self, pool: str) -> None:
         """Release workers until there are as many as wanted; what cannot be released is tried again."""
         while self.status == Status.running and (excess := self._excess(pool)):
@@ -291,6 +330,7 @@ class SafeScaling(SpecifiedWorkers):
             logger.warning("The cluster could not be made smaller: %s", error)
         await self._forget(gone)
         if not gone and self._excess(pool) > 0:
+            self._stuck[pool].set()
             await asyncio.sleep(_AGAIN_S)
 
     def _limits(self, pool: str) -> dict[str, Any]:

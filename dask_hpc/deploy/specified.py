@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from distributed.core import Status
@@ -48,8 +48,7 @@ class SpecifiedWorkers(SpecCluster):
 
     def _workers_of(self, spec: Any) -> list[Any]:
         """Names of the workers that one specification stands for."""
-        group = self.worker_spec.get(spec, {}).get("group")
-        return [f"{spec}{suffix}" for suffix in group] if group else [spec]
+        return names_of(spec, self.worker_spec.get(spec, {}))
 
     def _spec_of(self, worker: Any) -> Any:
         """The specification that a worker, by name, comes from; the name itself when there is none."""
@@ -67,3 +66,9 @@ class SpecifiedWorkers(SpecCluster):
         """Specifications of which no worker is connected: there is nothing to lose."""
         there = await self._there()
         return [s for s in self._specs(pool) if not any(str(name) in there for name in self._workers_of(s))]
+
+
+def names_of(name: Any, specification: Mapping[str, Any]) -> list[Any]:
+    """Names of the workers that a specification of that name stands for."""
+    group = specification.get("group")
+    return [f"{name}{suffix}" for suffix in group] if group else [name]

@@ -104,7 +104,7 @@ class SLURMCluster(Reconciled, StockCluster):
         name = self._known(pool)
         job = self._job(name)
         wanted = max(
-            jobs or 0,
+            math.ceil(jobs or 0),
             math.ceil((n or 0) / job.worker_processes),
             math.ceil((cores or 0) / (job.worker_cores or 1)),
             math.ceil(parse_bytes(memory or 0) / (job.worker_memory or 1)),

@@ -77,7 +77,7 @@ class Lane(Generic[OwnerT]):
     changing its few lanes.
     """
 
-    __slots__ = ("borrowed", "inherited", "job", "kind", "restriction")
+    __slots__ = ("guest", "inherited", "job", "kind", "restriction")
 
     def __init__(self, job: OwnerT, kind: LaneKind, restriction: AllotmentSet | None) -> None:
         self.job = job
@@ -87,7 +87,7 @@ class Lane(Generic[OwnerT]):
         #: Whether the lane has changed hands: its tasks may still be bound to what it was before.
         self.inherited = False
         #: Whether its tasks are plain work that a named job needed and made its own.
-        self.borrowed = False
+        self.guest = False
 
     def __repr__(self) -> str:
         return f"<Lane {self.job.id} {self.kind}>"

@@ -50,15 +50,10 @@ def idle_threads(scheduler: Scheduler, ws: WorkerState) -> int:
     return ws.nthreads - len(ws.processing) + len(ws.long_running)
 
 
-def kind(ts: TaskState) -> str:
-    """What Dask calls tasks of this kind."""
-    return ts.prefix.name
-
-
-def usual_s(ts: TaskState) -> float | None:
-    """How long tasks of this kind have taken lately, in seconds; None when none has ended yet."""
-    average_s = ts.prefix.duration_average
-    return average_s if average_s >= 0 else None
+def usual(ts: TaskState) -> tuple[str, float | None]:
+    """Name of the task's kind, and how many seconds such tasks took lately; None when none has ended yet."""
+    prefix = ts.prefix
+    return prefix.name, prefix.duration_average if prefix.duration_average >= 0 else None
 
 
 def load(ws: WorkerState) -> float:
@@ -69,6 +64,11 @@ def load(ws: WorkerState) -> float:
 def user_restricted(ts: TaskState) -> bool:
     """Whether the user said where the task may run, by workers, hosts or resources."""
     return bool(ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions)
+
+
+def was_computed(ts: TaskState) -> bool:
+    """Whether the task has had a result before."""
+    return ts.nbytes >= 0
 
 
 def is_barrier(key: Any) -> bool:
@@ -306,6 +306,11 @@ def wanted_by(scheduler: Scheduler, keys: Collection[Any]) -> dict[str, list[Any
             for client in ts.who_wants or ():
                 wanted.setdefault(client.client_key, []).append(key)
     return wanted
+
+
+def unplaced(scheduler: Scheduler) -> list[TaskState]:
+    """Tasks that could be sent to a worker if there was one for them; queued ones are not among them."""
+    return list(scheduler.unrunnable)
 
 
 def all_tasks(scheduler: Scheduler) -> Iterator[TaskState]:

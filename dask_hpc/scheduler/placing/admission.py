@@ -141,7 +141,7 @@ class Admission:
             lent += more
         if batch:
             for ts, lane in writes.admit(scheduler, batch, self._only, stimulus_id):
-                lane.job.park(ts)
+                lane.job.park(ts, first=lane.guest)
         if lent:
             self.lending.lent(lent)
         if self._watched():

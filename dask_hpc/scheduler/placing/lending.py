@@ -85,13 +85,13 @@ class Lending:
         """These tasks were sent where `choose` said; what was refused is not on the worker."""
         state = self.state
         for ts, worker, lane in batch:
-            name = reads.kind(ts)
+            name, usual_s = reads.usual(ts)
             if ts.processing_on is not worker:
                 self._alone.discard(name)
                 continue
             node = state.nodes.at.get(worker.address)
             lender = state.jobs.active.get(node.job) if node is not None and node.job is not None else None
-            alone = name if name in self._alone and reads.usual_s(ts) is None else ""
+            alone = name if name in self._alone and usual_s is None else ""
             loan = Loan(lane.job, lender, alone, ts.run_id, state.now_s())
             self.loans.setdefault(worker.address, {})[ts.key] = loan
             lane.job.borrowed_tasks += 1
@@ -158,10 +158,9 @@ class Lending:
         return None
 
     def _fits(self, ts: TaskState, limit_s: float) -> bool:
-        usual_s = reads.usual_s(ts)
+        name, usual_s = reads.usual(ts)
         if usual_s is not None:
             return usual_s <= limit_s
-        name = reads.kind(ts)
         if name in self._alone:
             return False
         self._alone.add(name)
