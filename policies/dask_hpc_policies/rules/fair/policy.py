@@ -12,8 +12,8 @@ jobs have equal sizes and change them only a few times in their lives.
   the jobs of a user by level: in inverse proportion to attained service, rounded to levels (`shares`). Ten
   jobs of one user get together what one job of another does. A job has no less than its minimum, and what
   does not change its size (rigid, reconfiguring, almost over) counts as its user's.
-* A job that could grow does so only when that repays (`terms.repays`); one whose size has changed a moment
-  ago keeps it, unless a job starts. Nodes that would stay idle go to whoever they repay for.
+* A job that could grow does so only when that repays (`terms.repays`); one that was resized a moment ago
+  keeps its size, unless a job starts. Nodes that would stay idle go to whoever they repay for.
 
 Starvation. A running job keeps its minimum. Where no ends are expected, a waiting job is overtaken during its
 first `patience_s` only: from then on no job that came after it, of its priority or a lower one, starts before
@@ -84,12 +84,13 @@ def _parts(
         if job.id in starts:
             low = high = needed_nodes(job) or 0
             if not job.is_default and job.start_nodes is None:
-                high = max(low, min(job.max_nodes, job.preferred_nodes or job.max_nodes))
+                most = min(job.max_nodes, job.preferred_nodes or job.max_nodes)
+                high = largest_at_most(job.constraint, most, low) or low
             part = Part(job, low, high, high, starts=True)
         elif job.is_default or job.nodes == 0:
             continue
         elif job.id in resizable:
-            high = max(job.max_nodes, job.nodes)
+            high = largest_at_most(job.constraint, job.max_nodes, job.nodes) or job.nodes
             part = Part(job, lowest_size(job), high, high, resizable=True)
             changed_s = seen[job.id].changed_s
             if not starts and changed_s is not None and plan.view.now_s - changed_s < params["cooldown_s"]:
@@ -114,12 +115,22 @@ def _share(plan: Pass, parts: list[Part], params: Params) -> None:
         for part in futile:
             part.high = part.job.nodes
     left = total - sum([part.size for part in parts])
-    # what legal sizes, or growth that does not repay, have left over
-    for part in sorted(parts, key=lambda part: part.level) if left > 0 else ():
-        target = largest_at_most(part.job.constraint, min(part.most, part.size + left), part.size + 1)
-        if target is not None and (target <= part.job.nodes or repays(part.job, target, params)):
-            left -= target - part.size
-            part.size = target
+    if left > 0:
+        _hand_out(parts, left, params)
+
+
+def _hand_out(parts: list[Part], left: int, params: Params) -> None:
+    """Give out what legal sizes, or growth that does not repay, have left over; the lowest level first."""
+    by_level = sorted(parts, key=lambda part: part.level)
+    for part in by_level:  # nobody gives up what another one would get here
+        if part.size < part.job.nodes:
+            reach = min(part.job.nodes, part.size + left)
+            target = largest_at_most(part.job.constraint, reach, part.size) or part.size
+            left, part.size = left - (target - part.size), target
+    for part in by_level:
+        grown = largest_at_most(part.job.constraint, min(part.most, part.size + left), part.size + 1)
+        if grown is not None and repays(part.job, grown, params):
+            left, part.size = left - (grown - part.size), grown
 
 
 def _resize(plan: Pass, parts: Collection[Part]) -> None:

@@ -27,7 +27,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     Duration("resize_cost_s", 0.1, hi=86400.0, label="Cost of a resize",
              help="a running job grows only when that is expected to save it more time than this"),
     Duration("cooldown_s", 2.0, hi=86400.0, label="Cooldown",
-             help="a job whose size has changed keeps it so long, unless a job starts or nodes are idle"),
+             help="a job that was resized keeps its size so long, unless a job starts or nodes are idle"),
 )  # fmt: skip
 
 
