@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_hpc_policies.decision import Decision, Expand, ReasonCode, Shrink, Start
+from dask_hpc_policies.decision import Decision, Expand, Hold, ReasonCode, Shrink, Start
 from dask_hpc_policies.jobs.constraints import CONSTRAINTS, smallest_at_least
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.registry import create
@@ -81,13 +81,13 @@ def carried_out(snapshot: ClusterSnapshot, decision: Decision, later_s: float = 
     ("attained_node_s", "found"), [(0.0, 0), (9.99, 0), (10.0, 1), (19.9, 1), (20.0, 2), (40.0, 3), (1e4, 10)]
 )
 def test_a_level_ends_at_twice_the_service_of_the_one_before(attained_node_s: float, found: int) -> None:
-    assert level(running("a", 1, attained_node_s), POLICY.params) == found
+    assert level(attained_node_s, POLICY.params) == found
 
 
 @given(st.integers(0, 60), st.floats(1.1, 1000.0), st.floats(1e-3, 1e12))
 def test_levels_begin_exactly_where_they_should(number: int, factor: float, quantum: float) -> None:
     params = {"quantum_node_s": quantum, "level_factor": factor}
-    assert level(running("a", 1, quantum * factor**number), params) == number + 1
+    assert level(quantum * factor**number, params) == number + 1
 
 
 def test_nodes_go_in_inverse_proportion_to_attained_service() -> None:
@@ -175,6 +175,25 @@ def test_a_small_new_job_does_not_speak_for_the_large_old_one_beside_it() -> Non
     probe = waiting("probe", 1, 1, user="ada", submit_s=2.0)
     picture = view(0, *old, probe)
     assert sizes(picture, decide(picture)) == {"ada": 9, "bob": 10, "probe": 1}
+    # but it comes first among the jobs of its user
+    picture = view(0, *old, replace(probe, max_nodes=64))
+    assert sizes(picture, decide(picture)) == {"ada": 1, "bob": 10, "probe": 9}
+
+
+def test_a_user_starts_no_more_than_fits_into_the_share_while_others_want_nodes() -> None:
+    many = [waiting(f"a{i}", user="ada", submit_s=float(i)) for i in range(10)]
+    one = waiting("b", user="bob", submit_s=10.0)
+    picture = view(12, *many, one)
+    decision = decide(picture)
+    after = sizes(picture, decision)
+    assert after == {**{f"a{i}": int(i < 6) for i in range(10)}, "b": 6}
+    assert {a.reason.code for a in decision.actions if isinstance(a, Hold)} == {ReasonCode.POOL_SHARED}
+    # what nobody else could use is there for all; nobody waits longer than the patience for a share
+    picture = view(12, *many, replace(one, max_nodes=2))
+    assert sum(sizes(picture, decide(picture)).values()) == 12
+    assert sizes(picture, decide(picture))["a9"] == 1
+    late = view(12, *many, replace(one, submit_s=90.0), now_s=100.0)
+    assert sizes(late, decide(late)) == {**{f"a{i}": 1 for i in range(10)}, "b": 2}
 
 
 user_groups = st.dictionaries(
@@ -186,8 +205,9 @@ user_groups = st.dictionaries(
 
 @given(user_groups, st.integers(0, 60), st.sampled_from([0.0, 15.0, 5000.0]))
 def test_users_always_share_by_weight(groups: dict[str, tuple[int, float]], idle: int, had: float) -> None:
+    # all have had the same for each unit of their weight
     jobs = [
-        running(f"{user}{i}", 1, had, user=user, weight=weight)
+        running(f"{user}{i}", 1, had * weight / count, user=user, weight=weight)
         for user, (count, weight) in groups.items()
         for i in range(count)
     ]
@@ -201,6 +221,23 @@ def test_users_always_share_by_weight(groups: dict[str, tuple[int, float]], idle
             if held[one] > count:  # more than the minimum of its jobs
                 assert (held[one] - 1) / weight <= (held[other] + 1) / other_weight * (1 + 1e-9)
     assert sum(held.values()) == idle + len(jobs)
+
+
+def test_what_busy_users_attain_approaches_the_proportion_of_their_weights() -> None:
+    weights = {"ada": 3.0, "bob": 1.0}
+    policy = create("fair")
+    state = policy.initial_state()
+    jobs = [running(user, 8, user=user, weight=weight) for user, weight in weights.items()]
+    for second in range(2000):
+        picture = view(0, *jobs, now_s=float(second))
+        decision, state = policy.decide(picture, state)
+        after = sizes(picture, decision)
+        jobs = [
+            replace(job, nodes=after[job.id], attained_node_s=job.attained_node_s + after[job.id])
+            for job in jobs
+        ]
+    ada, bob = jobs
+    assert ada.attained_node_s / bob.attained_node_s == pytest.approx(3.0, rel=0.1)
 
 
 # --------------------------------------------------------------- pictures at random

@@ -8,10 +8,11 @@ jobs have equal sizes and change them only a few times in their lives.
 
 * Who starts is said in `starting`. Nodes come from what is idle and, at once, from running malleable jobs
   above their smallest sizes.
-* Sizes: nodes are divided between users, by their weight and the level of their newest jobs, then between
-  the jobs of a user by level: in inverse proportion to attained service, rounded to levels (`shares`). Ten
-  jobs of one user get together what one job of another does. A job has no less than its minimum, and what
-  does not change its size (rigid, reconfiguring, almost over) counts as its user's.
+* Sizes: nodes are divided between users, then between the jobs of a user, in inverse proportion to attained
+  service, rounded to levels (`shares`). That of a user is what all present jobs of the user have had,
+  divided by the user's weight. So ten jobs of one user get together what one job of another does. A job
+  has no less than its minimum, and what does not change its size (rigid, reconfiguring, almost over)
+  counts as its user's.
 * A job that could grow does so only when that repays (`terms.repays`); one that was resized a moment ago
   keeps its size, unless a job starts. Nodes that would stay idle go to whoever they repay for.
 
@@ -97,7 +98,7 @@ def _parts(
                 part.low = part.high = job.nodes
         else:
             part = Part(job, job.nodes, job.nodes, job.nodes)
-        part.level = level(job, params)
+        part.level = level(job.attained_node_s, params)
         part.weight = weight_at(part.level, params)
         parts.append(part)
     return parts
@@ -107,7 +108,7 @@ def _share(plan: Pass, parts: list[Part], params: Params) -> None:
     """Set the sizes of `parts`: their shares, but no growth that does not repay."""
     total = plan.idle_nodes + sum([part.job.nodes for part in parts])
     while True:
-        divide_parts(parts, total)
+        divide_parts(parts, total, params)
         growing = [part for part in parts if part.resizable and part.size > part.job.nodes]
         futile = [part for part in growing if not repays(part.job, part.size, params)]
         if not futile:

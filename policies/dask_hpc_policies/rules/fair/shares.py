@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from dask_hpc_policies.jobs.constraints import largest_at_most
 from dask_hpc_policies.model import JobView
+from dask_hpc_policies.rules.fair.terms import Params, level, weight_at
 
 #: Remainders that differ by less are equal.
 _DIGITS = 9
@@ -54,11 +55,11 @@ def _level(claims: Sequence[Claim], nodes: int) -> float:
         turns.append((claim.high / claim.weight, -claim.weight))
     turns.sort()
     taken, slope, at = float(sum([claim.low for claim in claims])), 0.0, 0.0
-    for level, change in turns:
-        reached = taken + slope * (level - at)
+    for turn, change in turns:
+        reached = taken + slope * (turn - at)
         if reached >= nodes and slope > 0:
             break
-        taken, at = reached, level
+        taken, at = reached, turn
         slope += change
     return at + (nodes - taken) / slope if slope > 0 else at
 
@@ -82,40 +83,37 @@ class Part:
     size: int = 0
 
 
-def divide_parts(parts: Sequence[Part], nodes: int) -> None:
-    """Set the sizes of `parts`, which have `nodes` nodes together, to legal ones.
-
-    Users share by the weight that they declare times that of their jobs (`_job_weight`); so a user gets no
-    more for having many jobs.
-    """
-    users: dict[str, list[Part]] = {}
-    for part in parts:
-        users.setdefault(part.job.user, []).append(part)
-    declared = [max([part.job.weight for part in own]) for own in users.values()]
-    each = nodes / sum(declared) if declared else 0.0
-    claims = [
-        Claim(
-            sum([part.low for part in own]),
-            sum([part.high for part in own]),
-            weight * _job_weight(own, weight * each),
-        )
-        for own, weight in zip(users.values(), declared, strict=True)
-    ]
-    for own, share in zip(users.values(), divide(claims, nodes), strict=True):
-        sizes = divide([Claim(part.low, part.high, part.weight) for part in own], share)
+def divide_parts(parts: Sequence[Part], nodes: int, params: Params) -> None:
+    """Set the sizes of `parts`, which have `nodes` nodes together, to legal ones."""
+    users = _by_user(parts)
+    shares = divide_users(parts, nodes, params)
+    for user, own in users.items():
+        sizes = divide([Claim(part.low, part.high, part.weight) for part in own], shares[user])
         for part, size in zip(own, sizes, strict=True):
             legal = largest_at_most(part.job.constraint, size, part.low)
             part.size = part.low if legal is None else legal
 
 
-def _job_weight(own: Sequence[Part], nodes: float) -> float:
-    """The weight of a user's jobs: of the heaviest, but of as many as can make use of `nodes` together.
+def divide_users(parts: Sequence[Part], nodes: int, params: Params) -> dict[str, int]:
+    """What of `nodes` nodes each user gets for all of its `parts`.
 
-    A small new job does not speak for the large old one beside it.
+    Users share as jobs do, by what all their jobs together have attained for each unit of the user's weight:
+    what users who are always busy attain approaches the proportion of their weights.
     """
-    reach, weight = 0, 1.0
-    for part in sorted(own, key=lambda part: -part.weight):
-        reach, weight = reach + part.high, part.weight
-        if reach >= nodes:
-            break
-    return weight
+    users = _by_user(parts)
+    claims = [_claim(own, params) for own in users.values()]
+    return dict(zip(users, divide(claims, nodes), strict=True))
+
+
+def _claim(own: Sequence[Part], params: Params) -> Claim:
+    declared = max([part.job.weight for part in own])
+    attained_node_s = sum([part.job.attained_node_s for part in own])
+    low, high = sum([part.low for part in own]), sum([part.high for part in own])
+    return Claim(low, high, declared * weight_at(level(attained_node_s / declared, params), params))
+
+
+def _by_user(parts: Sequence[Part]) -> dict[str, list[Part]]:
+    users: dict[str, list[Part]] = {}
+    for part in parts:
+        users.setdefault(part.job.user, []).append(part)
+    return users

@@ -31,14 +31,14 @@ PARAMETERS: tuple[Parameter, ...] = (
 )  # fmt: skip
 
 
-def level(job: JobView, params: Params) -> int:
-    """Level of the job by its attained service: 0 within the quantum, then one more for each factor."""
-    quanta = job.attained_node_s / params["quantum_node_s"]
+def level(attained_node_s: float, params: Params) -> int:
+    """Level of so much attained service: 0 within the quantum, then one more for each factor."""
+    quanta = attained_node_s / params["quantum_node_s"]
     return 0 if quanta < 1 else 1 + floor(log(quanta) / log(params["level_factor"]) + _ROUNDING)
 
 
 def weight_at(level: int, params: Params) -> float:
-    """Weight of a job at `level`: the reciprocal of its attained service, rounded to levels."""
+    """Weight of a job or user at `level`: the reciprocal of the attained service, rounded to levels."""
     weight: float = params["level_factor"] ** -level
     return weight
 
