@@ -160,6 +160,14 @@ def test_ten_jobs_of_one_user_get_together_what_one_of_another_does() -> None:
     assert sizes(apart, decide(apart))["b"] == 3, "without users each job counts"
 
 
+def test_users_share_by_what_all_their_jobs_have_had() -> None:
+    # together the jobs of ada have had 40, four times what the one of bob has had
+    picture = view(
+        10, *[running(f"a{i}", 1, 10.0, user="ada") for i in range(4)], running("b", 6, 10.0, user="bob")
+    )
+    assert sizes(picture, decide(picture)) == {"a0": 1, "a1": 1, "a2": 1, "a3": 1, "b": 16}
+
+
 def test_users_start_jobs_in_turn() -> None:
     many = [rigid(f"a{i}", 1, user="ada", submit_s=float(i)) for i in range(4)]
     picture = view(2, *many, rigid("b", 1, user="bob", submit_s=9.0))
