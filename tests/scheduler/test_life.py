@@ -1,4 +1,4 @@
-"""Life of a job: opened without waiting, closed, done, cancelled, failed, resized."""
+"""Life of a job: opened without waiting, closed, done, cancelled, failed."""
 
 from __future__ import annotations
 
@@ -6,22 +6,9 @@ import asyncio
 import re
 
 import pytest
-from distributed import Client, SchedulerPlugin
+from distributed import Client
 from distributed.client import FutureCancelledError
-from helpers import (
-    Gate,
-    Starts,
-    addresses_of,
-    asleep,
-    engine,
-    live,
-    record,
-    started,
-    state_of,
-    through,
-    traces_of_ours,
-    until,
-)
+from helpers import Gate, asleep, live, record, started, state_of, through, traces_of_ours, until
 from tasks import inc, slow_inc
 
 import dask_hpc
@@ -213,220 +200,6 @@ async def test_a_job_can_be_entered_once(c, s, *workers):
         pass
 
 
-# ------------------------------------------------------------------- clients
-
-
-@live()
-async def test_an_open_job_whose_client_has_gone_is_cancelled_after_the_time_out(c, s, *workers):
-    rt = await dask_hpc.install(c, client_timeout_s=0.2, tick_s=0.05)
-    async with Client(s.address, asynchronous=True) as other:
-        job = (await dask_hpc.install(other)).job("orphan", nodes=1)
-        await job._open()
-        await started(s, job, 1)
-    await until(lambda: state_of(s, job) == "cancelled", "cancelled")
-    row = await rt.find(job.id).status()
-    assert "client" in row["reason"]
-    assert "client-gone" in [d["reason_code"] for d in await rt.find(job.id).why()]
-    await asleep(s)
-
-
-@live()
-async def test_a_client_that_comes_back_in_time_keeps_its_job(c, s, *workers):
-    rt = await dask_hpc.install(c, client_timeout_s=5, tick_s=0.05)
-    async with rt.job("main", nodes=1) as job:
-        await started(s, job, 1)
-        # the connection breaks; the client makes a new one under its id
-        gone = []
-
-        class Watch(SchedulerPlugin):
-            def remove_client(self, scheduler, client):
-                gone.append((client, record(s, job).client_gone_s))
-
-        s.add_plugin(Watch(), name="watch")
-        s.client_comms[c.id].comm.abort()
-        await until(lambda: gone, "the loss is seen")
-        assert gone[0][0] == c.id
-        assert gone[0][1] is not None
-        await until(lambda: c.id in s.clients, "it is back")
-        await until(lambda: record(s, job).client_gone_s is None, "the return is seen")
-        assert await c.gather(c.map(inc, range(5), pure=False)) == [1, 2, 3, 4, 5]
-    assert (await job.wait(10))["state"] == "completed"
-
-
-@live()
-async def test_the_job_of_a_client_that_closes_is_cancelled_when_nobody_wants_its_results(c, s, *workers):
-    rt = await dask_hpc.install(c)
-    async with Client(s.address, asynchronous=True) as other:
-        async with (await dask_hpc.install(other)).job("main", nodes=1) as job:
-            futures = other.map(slow_inc, range(1000), pure=False)
-        await started(s, job, 1)
-        assert len(futures) == 1000
-    await until(lambda: state_of(s, job) == "cancelled", "cancelled")
-    assert "client" in (await rt.find(job.id).status())["reason"]
-    await asleep(s)
-
-
-# -------------------------------------------------------------------- resize
-
-
-@live(workers=4, threads=2)
-async def test_a_shrink_recalls_what_has_not_started_and_runs_nothing_twice(c, s, *workers):
-    starts = Starts()
-    await starts.watch(workers)
-    rt = await dask_hpc.install(c, "fcfs")
-    gate = Gate()
-    async with rt.job("main", nodes=4, min_nodes=1, max_nodes=4) as job:
-        await started(s, job, 4)
-        futures = c.map(through, range(40), gate=gate, pure=False)
-        await until(lambda: gate.arrived == 8, "every thread is busy")
-        resize = asyncio.ensure_future(job.resize(2))
-        await until(lambda: state_of(s, job) == "adapting", "adapts")
-        executing = {w.address: len(w.state.executing) for w in workers}
-        assert set(executing.values()) == {2}
-        leaving = {
-            a for node in engine(s).state.nodes_of(record(s, job)) if node.reserved for a in node.workers
-        }
-        assert len(leaving) == 2
-        # unstarted tasks leave, executing ones stay
-        await until(lambda: all(len(s.workers[a].processing) == 2 for a in leaving), "recalled")
-        assert not resize.done()
-        gate.open()
-        assert (await asyncio.wait_for(resize, 10))["result"] == "done"
-        assert addresses_of(s, job).isdisjoint(leaving)
-        assert await c.gather(futures) == list(range(40))
-    assert starts.twice(starts.count) == []
-    await job.wait(10)
-
-
-@live()
-async def test_a_job_grows_and_shrinks_while_tasks_run(c, s, *workers):
-    starts = Starts()
-    await starts.watch(workers)
-    rt = await dask_hpc.install(c, "fcfs")
-    async with rt.job("main", nodes=1, min_nodes=1, max_nodes=4) as job:
-        await started(s, job, 1)
-        futures = c.map(slow_inc, range(150), pure=False)
-        sizes = []
-        for size in (4, 2, 3, 1, 4):
-            out = await asyncio.wait_for(job.resize(size), 10)
-            assert out["result"] == "done", out
-            sizes.append((await job.status())["nodes"])
-        assert sizes == [4, 2, 3, 1, 4]
-        assert await c.gather(futures) == list(range(1, 151))
-        row = await job.status()
-        assert (row["expansions"], row["shrinks"]) == (3, 2)
-    assert starts.twice(starts.count) == []
-    assert starts.places(starts.count) == set(s.workers)
-    await job.wait(10)
-
-
-@live()
-async def test_a_shrink_is_taken_back_at_the_deadline_and_intake_resumes(c, s, *workers):
-    starts = Starts()
-    await starts.watch(workers)
-    rt = await dask_hpc.install(c, shrink_deadline_s=0.2)
-    gate = Gate()
-    async with rt.job("main", nodes=3, min_nodes=1, max_nodes=3) as job:
-        await started(s, job, 3)
-        home = addresses_of(s, job)
-        futures = c.map(through, range(3), gate=gate, pure=False)
-        await until(lambda: gate.arrived == 3, "busy")
-        out = await asyncio.wait_for(job.resize(1), 10)
-        assert (out["result"], out["reason_code"]) == ("aborted", "deadline")
-        assert "shrink-deadline" in out["reason"]
-        assert addresses_of(s, job) == home
-        assert state_of(s, job) == "running"
-        more = c.map(inc, range(30), pure=False)
-        gate.open()
-        assert await c.gather(futures) == [0, 1, 2]
-        assert await c.gather(more) == list(range(1, 31))
-        assert starts.places(f.key for f in more) == home
-    assert starts.twice(starts.count) == []
-    assert (await job.wait(10))["state"] == "completed"
-    assert ("aborted", "deadline") in [(d["result"], d["reason_code"]) for d in await job.why()]
-
-
-REFUSALS = [
-    ({"nodes": 2, "min_nodes": 1, "max_nodes": 4}, 2, "stale"),
-    ({"nodes": 2, "min_nodes": 2, "max_nodes": 4}, 1, "out-of-bounds"),
-    ({"nodes": 2, "min_nodes": 1, "max_nodes": 2}, 3, "out-of-bounds"),
-    ({"nodes": 2}, 3, "out-of-bounds"),
-    ({"nodes": 2, "min_nodes": 1, "max_nodes": 4, "constraint": "pof2"}, 3, "no-legal-size"),
-    ({"nodes": 2, "min_nodes": 1, "max_nodes": 4}, 4, "not-enough-nodes"),
-]
-
-
-@pytest.mark.parametrize(("fields", "size", "code"), REFUSALS)
-@live()
-async def test_a_resize_that_cannot_be_is_refused_with_its_reason(c, s, *workers, fields, size, code):
-    rt = await dask_hpc.install(c, "fcfs")
-    gate = Gate()
-    async with rt.job("other", nodes=1) as other:
-        await started(s, other, 1)
-        held = c.submit(through, 1, gate=gate, pure=False)
-        async with rt.job("main", **fields) as job:
-            await started(s, job, 2)
-            before = addresses_of(s, job)
-            out = await asyncio.wait_for(job.resize(size), 10)
-            assert (out["result"], out["reason_code"]) == ("refused", code)
-            assert out["reason"]
-            assert addresses_of(s, job) == before
-            assert out["reason"] in [d["reason"] for d in await job.why()]
-        gate.open()
-    await job.wait(10)
-    out = await job.resize(1)
-    assert (out["result"], out["reason_code"]) == ("refused", "unknown-job")
-    await other.wait(10)
-    assert await held == 1
-
-
-@live()
-async def test_a_refusal_has_its_reason_also_when_no_trace_is_kept(c, s, *workers):
-    rt = await dask_hpc.install(c, trace_keep=0, decisions_keep=0)
-    async with rt.job("main", nodes=2) as job:
-        await started(s, job, 2)
-        out = await job.resize(3)
-        assert (out["result"], out["reason_code"]) == ("refused", "out-of-bounds")
-    await job.wait(10)
-
-
-@live()
-async def test_a_job_that_is_reconfiguring_is_locked(c, s, *workers):
-    rt = await dask_hpc.install(c, "fcfs")
-    gate = Gate()
-    async with rt.job("main", nodes=4, min_nodes=1, max_nodes=4) as job:
-        await started(s, job, 4)
-        futures = c.map(through, range(4), gate=gate, pure=False)
-        await until(lambda: gate.arrived == 4, "busy")
-        first = asyncio.ensure_future(job.resize(2))
-        await until(lambda: state_of(s, job) == "adapting", "adapts")
-        second = await job.resize(1)
-        assert (second["result"], second["reason_code"]) == ("refused", "locked")
-        gate.open()
-        assert (await first)["result"] == "done"
-    await job.wait(10)
-    assert await c.gather(futures) == [0, 1, 2, 3]
-
-
-@live()
-async def test_a_pending_job_is_not_resized_and_wrong_sizes_are_errors(c, s, *workers):
-    rt = await dask_hpc.install(c)
-    gate = Gate()
-    async with rt.job("main", nodes=4) as job:
-        await started(s, job, 4)
-        f = c.submit(through, 1, gate=gate, pure=False)
-        async with rt.job("late", nodes=4) as late:
-            await until(lambda: engine(s).state.jobs.active.get(late.id), "in the queue")
-            out = await late.resize(2)
-            assert (out["result"], out["reason_code"]) == ("refused", "wrong-state")
-            for size in (0, -1, "many", 1.5, True):
-                with pytest.raises(ValueError, match="nodes"):
-                    await late.resize(size)
-        gate.open()
-    await late.wait(10)
-    assert await f == 1
-
-
 @live()
 async def test_a_job_can_be_cancelled_as_soon_as_it_has_been_entered(c, s, *workers):
     """The request is faster than the stream that opens the job."""
@@ -443,20 +216,6 @@ async def test_a_job_can_be_cancelled_as_soon_as_it_has_been_entered(c, s, *work
     assert state_of(s, other) == "cancelled"
     await asleep(s)
     assert traces_of_ours(s) == []
-
-
-@live()
-async def test_closing_the_client_inside_a_context_cancels_the_job_at_once(c, s, *workers):
-    rt = await dask_hpc.install(c)
-    async with Client(s.address, asynchronous=True) as other:
-        theirs = await dask_hpc.install(other)
-        async with theirs.job("wide", nodes=4) as job:
-            await started(s, job, 4)
-            await other.close()
-    await until(lambda: state_of(s, job) == "cancelled", "nobody can come back", timeout_s=5)
-    (row,) = [row for row in await rt.jobs() if row["id"] == job.id]
-    assert "closed inside its context" in row["reason"]
-    await asleep(s)
 
 
 def explode():
@@ -493,19 +252,6 @@ async def test_a_name_that_two_active_jobs_have_cancels_neither(c, s, *workers):
         assert {state_of(s, one), state_of(s, two)} == {"running"}
         await rt.cancel(one.id)
         assert (await rt.cancel("same"))["id"] == two.id
-
-
-@live()
-async def test_every_decision_is_one_row_that_its_outcome_completes(c, s, *workers):
-    rt = await dask_hpc.install(c, "fcfs")
-    async with rt.job("main", nodes=2, min_nodes=1, max_nodes=4) as job:
-        await started(s, job, 2)
-        await job.resize(1)
-    await job.wait(10)
-    rows = [row for row in await rt.decisions(job.id) if row["action"] in ("start", "shrink")]
-    assert [(row["action"], row["result"]) for row in rows[:1]] == [("start", "done")]
-    assert next(row for row in rows if row["reason_code"] == "user-request")["latency_s"] is not None
-    assert "under way" not in {row["result"] for row in rows}
 
 
 @pytest.mark.parametrize("limit", [-1, "x", True])

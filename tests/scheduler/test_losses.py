@@ -248,16 +248,34 @@ async def test_lost_plain_data_is_recomputed_by_the_job_that_needs_it(c, s, *wor
 @live(3)
 async def test_plain_work_that_has_lost_its_last_node_queues_for_another(c, s, *workers):
     rt = await dask_hpc.install(c, "pwma-fpsma")
-    plain = c.submit(inc, 1)
-    await plain
-    (holder,) = s.tasks[plain.key].who_has
-    async with rt.job("main", nodes=3, min_nodes=1, max_nodes=3) as job:
-        await started(s, job, 3)
+    gate = Gate()
+    plain = c.submit(through, 1, gate)
+    await until(lambda: gate.arrived, "it runs")
+    holder = s.tasks[plain.key].processing_on
+    async with rt.job("main", nodes=2, min_nodes=1, max_nodes=3) as job:
+        await started(s, job, 2)
         futures = c.map(slow_inc, range(60), pure=False)
-        await next(w for w in workers if w.address == holder.address).close()
-        assert await asyncio.wait_for(plain, 10) == 2
-        await until(lambda: plain.done(), "nobody else needs it")
+        await next(w for w in workers if w.address == holder.address).close(executor_wait=False)
+        gate.open()
+        assert await asyncio.wait_for(plain, 10) == 1
         assert await c.gather(futures) == list(range(1, 61))
     await job.wait(10)
     rows = await rt.decisions(job.id)
     assert any(row["action"] == "shrink" and row["result"] == "done" for row in rows)
+
+
+@live(3)
+async def test_a_job_makes_what_it_needs_of_plain_work_that_has_lost_its_last_node(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    gate = Gate()
+    plain = c.submit(through, 1, gate)
+    await until(lambda: gate.arrived, "it runs")
+    holder = s.tasks[plain.key].processing_on
+    async with rt.job("main", nodes=2) as job:
+        await started(s, job, 2)
+        await next(w for w in workers if w.address == holder.address).close(executor_wait=False)
+        await until(lambda: s.tasks[plain.key].state == "no-worker", "it waits for a node")
+        gate.open()
+        assert await asyncio.wait_for(c.submit(inc, plain), 10) == 2
+        assert owner_of(s, plain.key) == job.id
+    await job.wait(10)

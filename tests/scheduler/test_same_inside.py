@@ -19,38 +19,21 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import (
-    Client,
     Event,
     Lock,
-    Nanny,
     Queue,
     Reschedule,
     Semaphore,
     Variable,
     as_completed,
     fire_and_forget,
-    get_client,
-    get_worker,
     span,
     wait,
     worker_client,
 )
 from distributed.diagnostics.task_stream import TaskStreamPlugin
-from helpers import (
-    Gate,
-    Starts,
-    addresses_of,
-    asleep,
-    engine,
-    live,
-    owner_of,
-    record,
-    started,
-    state_of,
-    through,
-    until,
-    within,
-)
+from helpers import Gate, Starts, addresses_of, asleep, live, record, started, through, until, within
+from peer_to_peer import P2P
 from tasks import Counter, add_to, fan_out, fan_out_seceding, inc, slow_inc
 
 import dask_hpc
@@ -63,11 +46,6 @@ SHAPES = {
     "rigid on two of four": {"nodes": 2},
     "resized": {"nodes": 4, "min_nodes": 1, "max_nodes": 4},
     "waiting": {"nodes": 3},
-}
-P2P = {
-    "array.rechunk.method": "p2p",
-    "dataframe.shuffle.method": "p2p",
-    "optimization.fuse.active": False,
 }
 
 
@@ -129,9 +107,6 @@ async def _busy(rt, c, s, wanted):
     finally:
         gate.open()
         await c.gather(held)
-
-
-# -------------------------------------------------------------------- cases
 
 
 async def rechunk(c, s):
@@ -398,265 +373,3 @@ async def test_the_result_is_the_same(c, s, *workers, case, shape):
         if shape.startswith("rigid") and case not in PLACED_BY_THE_USER:
             assert starts.places(starts.count) <= addresses_of(s, job)
             assert starts.count
-
-
-# ------------------------------------------------------ what a shrink leaves
-
-
-@live()
-async def test_actors_on_nodes_that_a_shrink_leaves_go_on_and_serve_their_job(c, s, *workers):
-    rt = await dask_hpc.install(c, "fcfs")
-    async with rt.job("actors", nodes=4, min_nodes=1, max_nodes=4) as job:
-        await started(s, job, 4)
-        counters = await c.gather([c.submit(Counter, i, actor=True) for i in range(4)])
-        assert all(ws.actors for ws in s.workers.values())
-        assert (await job.resize(1))["result"] == "done"
-        (home,) = addresses_of(s, job)
-        calls = [c.submit(add_to, counter, 10, pure=False) for counter in counters]
-        assert await c.gather(calls) == [10, 11, 12, 13]
-        assert {next(iter(s.tasks[f.key].who_has)).address for f in calls} == {home}
-        assert [await counter.add(1) for counter in counters] == [11, 12, 13, 14]
-        # and when another job has taken those nodes
-        async with rt.job("other", nodes=3) as other:
-            await started(s, other, 3)
-            assert [await counter.add(1) for counter in counters] == [12, 13, 14, 15]
-            assert await c.gather([c.submit(add_to, a, 1, pure=False) for a in counters]) == [13, 14, 15, 16]
-    await job.wait(10)
-    await other.wait(10)
-    await asleep(s)
-    assert [await counter.add(1) for counter in counters] == [14, 15, 16, 17]
-
-
-@pytest.mark.parametrize("cancel", ["job", "future"])
-@live()
-async def test_a_shuffle_that_is_cancelled_while_it_runs_can_be_begun_again(c, s, *workers, cancel):
-    rt = await dask_hpc.install(c)
-    gate = Gate()
-    with dask.config.set(P2P):
-        x = da.arange(1600, chunks=100).reshape(40, 40).rechunk((5, 40), method="tasks").rechunk((40, 5))
-        held = x.map_blocks(through, gate, meta=np.empty((0, 0), int))
-    async with rt.job("first", nodes=2) as job:
-        await started(s, job, 2)
-        future = c.compute(held)
-        await until(lambda: gate.arrived >= 2, "outputs are being made")
-        await (job.cancel() if cancel == "job" else c.cancel([future]))
-        async with rt.job("second", nodes=2) as second:
-            await started(s, second, 2)
-            again = c.compute(held + 1)
-            gate.open()
-            np.testing.assert_array_equal(await within(again, 20), np.arange(1600).reshape(40, 40) + 1)
-    assert future.cancelled()
-    await second.wait(10)
-    await asleep(s)
-
-
-# ------------------------------------------------------------------ restart
-
-
-@live(workers=2, Worker=Nanny, timeout=60)
-async def test_after_a_restart_amid_a_shrink_an_open_job_computes_again_and_can_be_resized(c, s, *nannies):
-    rt = await dask_hpc.install(c, "fcfs")
-    async with rt.job("open", nodes=2, min_nodes=1, max_nodes=2) as job:
-        await started(s, job, 2)
-        lost = c.map(slow_inc, range(20), delay_s=2, pure=False)
-        await until(lambda: record(s, job).processing, "some run")
-        resize = asyncio.ensure_future(job.resize(1))
-        await until(lambda: state_of(s, job) == "adapting", "adapts")
-        async with rt.job("late", nodes=1) as late:
-            waiting = c.submit(inc, 1, pure=False)
-            await c.restart()
-            assert {f.status for f in (*lost, waiting)} == {"cancelled"}
-            outcome = await within(resize, 20)
-            assert outcome["result"] in ("done", "aborted"), outcome
-            assert await within(c.submit(inc, 1, pure=False), 20) == 2
-        with dask.annotate(hpc_job=job.id):
-            assert await c.submit(fan_out, 5, pure=False) == 15
-        await late.wait(20)
-        assert record(s, job).unfinished == 0
-        await job.resize(2)
-        await started(s, job, 2)
-        assert await c.gather(c.map(inc, range(10), pure=False)) == list(range(1, 11))
-    assert (await job.wait(10))["state"] == "completed"
-    await asleep(s)
-
-
-# -------------------------------------------- what coroutines and actors submit
-
-
-def where(_):
-    """A task: the address of the worker it runs on."""
-    return get_worker().address
-
-
-async def fan_out_async(n):
-    """A coroutine task that submits tasks."""
-    client = get_client()
-    return await client.gather(client.map(where, range(n), pure=False))
-
-
-class Caller:
-    """An actor whose methods submit tasks."""
-
-    def fan_out(self, n):
-        """In the actor's thread."""
-        client = get_client()
-        return client.gather(client.map(where, range(n), pure=False))
-
-    async def fan_out_async(self, n):
-        """On the worker's event loop."""
-        return await fan_out_async(n)
-
-
-SUBMITTERS = ("coroutine", "actor", "coroutine of an actor")
-
-
-async def _fan_out(c, by, n):
-    """The answer that `n` tasks give which a coroutine or an actor submits."""
-    if by == "coroutine":
-        return await within(c.submit(fan_out_async, n, pure=False), 20)
-    actor = await c.submit(Caller, actor=True, pure=False)
-    return await within(actor.fan_out(n) if by == "actor" else actor.fan_out_async(n), 20)
-
-
-@live(workers=2, Worker=Nanny, timeout=60)
-async def test_tasks_that_coroutines_and_actors_submit_do_not_block_a_job_that_holds_every_node(
-    c, s, *nannies
-):
-    rt = await dask_hpc.install(c)
-    for by in SUBMITTERS:
-        async with rt.job(by, nodes=2) as job:
-            await started(s, job, 2)
-            assert len(await _fan_out(c, by, 5)) == 5, by
-        assert (await job.wait(10))["state"] == "completed"
-
-
-@live(workers=2, threads=2, Worker=Nanny, timeout=60)  # a coroutine takes one of the threads
-async def test_tasks_of_coroutines_and_actors_run_on_the_nodes_of_their_job(c, s, *nannies):
-    # workers make their clients before there is a job, and before anybody listens
-    with dask.annotate(workers=list(s.workers)):
-        await within(c.gather(c.map(fan_out_async, [1, 1], pure=False)), 20)
-    assert any(client.startswith("Client-worker-") for client in s.clients)
-    rt = await dask_hpc.install(c)
-    async with rt.job("first", nodes=1) as first, rt.job("second", nodes=1) as second:
-        for job in (first, second):
-            await started(s, job, 1)
-            for by in SUBMITTERS:
-                with dask.annotate(hpc_job=job.id):
-                    assert set(await _fan_out(c, by, 8)) == set(addresses_of(s, job)), by
-
-
-@pytest.mark.parametrize("now", ["released", "held"])
-@live(workers=2)
-async def test_a_job_computes_a_key_that_plain_work_left_and_does_not_compute(c, s, *workers, now):
-    rt = await dask_hpc.install(c)
-    if now == "released":
-        first = c.submit(inc, 1, key="first")
-        second = c.submit(inc, first, key="second")
-        assert await second == 3
-        first.release()
-        await until(lambda: s.tasks["first"].state == "released", "nobody wants it")
-    async with rt.job("all", nodes=2) as job:
-        await started(s, job, 2)
-        if now == "held":
-            with dask.annotate(hpc_job="default"):
-                plain = c.submit(inc, 1, key="first")
-            await until(lambda: "first" in s.tasks, "submitted")
-            assert plain.status == "pending"
-        # a client that has the future already sends no graph
-        async with Client(s.address, asynchronous=True) as other:
-            again = other.submit(inc, 1, key="first")
-            assert await within(again, 20) == 2
-            assert owner_of(s, "first") == job.id
-    await job.wait(10)
-
-
-@asynccontextmanager
-async def _actor_waits(c, s, rt, client=None):
-    """A job of one of two nodes runs; another that needs both is to make an actor. Gives gate, job, actor."""
-    client = client or c
-    gate = Gate()
-    async with rt.job("first", nodes=1) as first:
-        await started(s, first, 1)
-        held = c.submit(through, 1, gate=gate, pure=False)
-        try:
-            async with rt.job("second", nodes=2) as second:
-                await until(lambda: second.id in engine(s).state.jobs.active, "queued")
-                actor = client.submit(Counter, 7, actor=True, key="actor")
-                await until(lambda: record(s, second).unfinished, "its graph has come", 5)
-                yield gate, second, actor
-        finally:
-            gate.open()
-        assert await held == 1
-
-
-@live(workers=2)
-async def test_an_actor_of_a_cancelled_job_is_not_made_and_is_not_counted(c, s, *workers):
-    rt = await dask_hpc.install(c)
-    async with _actor_waits(c, s, rt) as (_, second, actor):
-        await second.cancel()
-        await until(lambda: "actor" in s.tasks or actor.cancelled(), "it is known what becomes of it", 5)
-        assert actor.cancelled()
-    assert not engine(s).state.plain_busy()
-
-
-@live(workers=2)
-async def test_a_job_for_the_whole_pool_starts_after_one_with_a_waiting_actor_was_cancelled(c, s, *workers):
-    rt = await dask_hpc.install(c)
-    async with _actor_waits(c, s, rt) as (gate, second, actor):
-        await second.cancel()
-        actor.release()
-        async with rt.job("whole", nodes=2):
-            future = c.submit(inc, 1, pure=False)
-        gate.open()
-    assert await within(future, 20) == 2
-
-
-@live(workers=2)
-async def test_an_actor_that_is_released_while_it_waits_is_not_kept(c, s, *workers):
-    rt = await dask_hpc.install(c)
-    async with _actor_waits(c, s, rt) as (_, second, actor):
-        actor.release()
-    await second.wait(10)
-    await asleep(s)
-    assert "actor" not in s.tasks
-
-
-@live(workers=2)
-async def test_work_outside_the_job_may_depend_on_an_actor_that_waits(c, s, *workers):
-    rt = await dask_hpc.install(c)
-    async with _actor_waits(c, s, rt) as (_, second, actor):
-        with dask.annotate(hpc_job="default"):
-            used = c.submit(add_to, actor, 1, pure=False)
-    assert await within(used, 20) == 8
-    await second.wait(10)
-
-
-@live(workers=2)
-async def test_an_actor_whose_client_closes_while_it_waits_is_not_made(c, s, *workers):
-    rt = await dask_hpc.install(c)
-    clients = set(s.clients)
-    other = await Client(s.address, asynchronous=True)
-    async with _actor_waits(c, s, rt, other) as (_, second, _actor):
-        await other.close()
-        assert set(s.clients) == clients
-        await second.cancel()
-        await until(lambda: "actor" in s.tasks or not engine(s).state.plain_busy(), "settled", 5)
-        assert "actor" not in s.tasks
-        assert set(s.clients) == clients
-
-
-@live(workers=2, Worker=Nanny, timeout=60)
-async def test_an_actor_that_waits_when_the_cluster_is_restarted_is_not_made(c, s, *nannies):
-    rt = await dask_hpc.install(c)
-    async with rt.job("first", nodes=1) as first:
-        await started(s, first, 1)
-        async with rt.job("second", nodes=2) as second:
-            actor = c.submit(Counter, actor=True, key="actor")
-            await until(lambda: record(s, second).unfinished, "its graph has come")
-            await c.restart()
-            assert actor.cancelled()
-            await first.cancel()
-            await started(s, second, 2)
-            # graphs of a job keep their order: this one follows the actor's
-            assert await within(c.submit(inc, 1, pure=False), 20) == 2
-            assert "actor" not in s.tasks

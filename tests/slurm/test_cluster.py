@@ -83,6 +83,7 @@ def test_what_the_only_job_holds_comes_back_on_its_successor_when_it_is_cancelle
         until(lambda: not list(spill.iterdir()), "nothing is left on disk")
 
 
+@pytest.mark.errors("could not be started")
 def test_what_slurm_refuses_is_one_clear_message_and_the_cluster_goes_on(
     cluster: Any, tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
@@ -99,6 +100,7 @@ def test_what_slurm_refuses_is_one_clear_message_and_the_cluster_goes_on(
         client.wait_for_workers(2, timeout=PATIENCE_S)
 
 
+@pytest.mark.errors("in a row without a worker")
 def test_jobs_that_never_have_a_worker_are_not_asked_for_again_and_again(
     cluster: Any, tmp_path: Path, caplog: Any
 ) -> None:

@@ -6,7 +6,8 @@ A failing one is repeated by ``python tests/tools/stress.py --seed N --sequences
 from __future__ import annotations
 
 import pytest
-from stress_operations import OPERATIONS, make_sequence
+from stress_operations import OPERATIONS
+from stress_seeds import make_sequence
 from stress_sequences import run
 
 SEQUENCES = 50

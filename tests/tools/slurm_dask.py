@@ -30,7 +30,8 @@ class Work:
         """Every result is right, nothing was lost, and no task has started twice."""
         assert len(self.client.gather([*self.done, *self.busy])) == 52
         assert self.client.gather(self.data) == list(range(30))
-        assert lost(self.client) == (0, 0, {True})
+        found = lost(self.client)
+        assert found == (0, 0, {True}), f"lost computed, lost scattered, expected ends: {found}"
         assert set(self.marks.started().values()) == {1}
 
 

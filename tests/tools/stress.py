@@ -11,7 +11,7 @@ import logging
 import sys
 from collections import Counter
 
-from stress_operations import make_sequence
+from stress_seeds import make_sequence
 from stress_sequences import run
 
 #: What is printed, in this order: title and count.

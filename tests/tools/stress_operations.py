@@ -1,9 +1,4 @@
-"""The operations of random sequences: a table, and how a sequence is made from a seed.
-
-A sequence is plain data. Operations carry random numbers that are applied to what is there when they
-run (the n-th job of those that are open), so that a sequence from which operations were taken out
-still means something.
-"""
+"""The operations of random sequences: a table, and the running sequence that they change."""
 
 from __future__ import annotations
 
@@ -13,12 +8,13 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import stress_invariants as invariants
 from stress_cluster import Cluster
 from stress_graphs import GRAPHS, Goal, Maker
+from stress_plans import Sequence, random_settings
 
 from dask_hpc.scheduler.rpc import service
 from dask_hpc_policies import registry
@@ -28,35 +24,6 @@ from dask_hpc_policies.jobs.constraints import CONSTRAINTS
 BELOW_MINIMUM_S = 1.0
 #: How often it must have been found so in that time.
 BELOW_MINIMUM_LOOKS = 5
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One step: a name of `OPERATIONS`, a pause after it, and numbers that say which and how many."""
-
-    name: str
-    pause_s: float
-    seed: int
-
-
-@dataclass(frozen=True)
-class Sequence:
-    """Everything that a seed decides."""
-
-    seed: int
-    workers: int
-    nthreads: int
-    stealing: bool
-    saturation: float
-    #: Longest delay of a ``long-running`` message.
-    late_s: float
-    policy: str
-    settings: dict[str, Any]
-    operations: tuple[Operation, ...]
-    #: No operation of it may make a task start again.
-    calm: bool
-    #: It ends by taking the runtime away instead of by closing its jobs.
-    uninstalls: bool
 
 
 @dataclass
@@ -270,7 +237,7 @@ async def change_policy(run: Run, rng: random.Random, sequence: Sequence) -> str
 
 async def change_settings(run: Run, rng: random.Random, sequence: Sequence) -> str:
     """Other settings from now on."""
-    settings = _settings(rng)
+    settings = random_settings(rng)
     await run.runtime.update(**settings)
     return str(settings)
 
@@ -381,42 +348,3 @@ OPERATIONS: dict[str, tuple[Callable[[Run, random.Random, Sequence], Awaitable[s
 }
 #: Graphs whose tasks start again by themselves: retries, and what a shuffle restarts.
 _STARTS_AGAIN = frozenset({"rechunk", "failing"})
-
-
-def make_sequence(seed: int, length: int = 40) -> Sequence:
-    """The sequence that belongs to a seed; every third one is calm."""
-    rng = random.Random(seed)
-    calm = seed % 3 == 2
-    names = [name for name, (_, _, again) in OPERATIONS.items() if not (calm and again)]
-    weights = [OPERATIONS[name][1] for name in names]
-    operations = [
-        Operation(name, rng.choice((0.0, 0.0, 0.005, 0.02, 0.05)), rng.randrange(1 << 30))
-        for name in ("open_job", "submit", *rng.choices(names, weights, k=length - 2))
-    ]
-    return Sequence(
-        seed=seed,
-        workers=rng.randint(2, 5),
-        nthreads=rng.choice((1, 1, 2)),
-        stealing=rng.random() < 0.5,
-        saturation=rng.choice((1.1, 1.1, 1.1, float("inf"))),
-        late_s=rng.choice((0.0, 0.3)),
-        policy=rng.choice(registry.names()),
-        settings=_settings(rng),
-        operations=tuple(operations),
-        calm=calm,
-        uninstalls=rng.random() < 0.15,
-    )
-
-
-def _settings(rng: random.Random) -> dict[str, Any]:
-    return {
-        "lock": rng.choice(("job", "system")),
-        "shrink_deadline_s": rng.choice((0.0, 0.02, 0.1, 5.0)),
-        "default_job_min_nodes": rng.choice((0, 1, 1)),
-    }
-
-
-def without(sequence: Sequence, numbers: set[int]) -> Sequence:
-    """The sequence without some of its operations: how a failing one is made small."""
-    left = tuple(item for number, item in enumerate(sequence.operations) if number not in numbers)
-    return replace(sequence, operations=left)

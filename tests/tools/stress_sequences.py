@@ -15,7 +15,8 @@ import stress_invariants as invariants
 from distributed import CancelledError
 from stress_cluster import LATE_FOR_SHUFFLE, cluster
 from stress_graphs import Goal, TaskFailedOnPurpose
-from stress_operations import OPERATIONS, Report, Run, Sequence, leave
+from stress_operations import OPERATIONS, Report, Run, leave
+from stress_plans import Sequence
 
 import dask_hpc
 from dask_hpc import wire

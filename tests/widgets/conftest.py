@@ -1,4 +1,4 @@
-"""What the tests of panels on a live cluster share."""
+"""What the tests of panels on a live cluster share, and those of the explorer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from distributed import Client
 
 import dask_hpc
+from dask_hpc_widgets.explore import exploration
+from dask_hpc_widgets.explorer import Explorer
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +42,17 @@ def rt(cluster: Any, client: Any) -> Iterator[Any]:
     for row in runtime.jobs():
         if row["end_s"] is None and row["name"] != "default":
             runtime.cancel(row["id"])
+
+
+@pytest.fixture
+def no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figure of what the explorer ran: those tests that look at one draw it."""
+    monkeypatch.setattr(exploration, "_figure", lambda runs: "")
+
+
+@pytest.fixture
+def explorer() -> Iterator[Any]:
+    """An explorer of a small workload under two policies."""
+    made = Explorer("builtin:figure-5-1", ("fcfs", "easy"))
+    yield made
+    made.close()

@@ -16,10 +16,12 @@ from typing import Any
 from dask.utils import parse_bytes
 
 from dask_hpc.config import Settings, settings
-from dask_hpc.deploy.scaling import DEFAULT_POOL, ENDED, check_counts, check_flags, logger
+from dask_hpc.deploy.arguments import check_counts, check_flags
+from dask_hpc.deploy.scaling import ENDED, logger
 from dask_hpc.deploy.slurm.jobs import SLURMJob, StockCluster
 from dask_hpc.deploy.slurm.pools import OPTIONS, PoolAdaptive, read_pools
 from dask_hpc.deploy.slurm.reconcile import Reconciled
+from dask_hpc.deploy.specified import DEFAULT_POOL
 
 
 class SLURMCluster(Reconciled, StockCluster):
@@ -102,7 +104,7 @@ class SLURMCluster(Reconciled, StockCluster):
         name = self._known(pool)
         job = self._job(name)
         wanted = max(
-            jobs or 0,
+            math.ceil(jobs or 0),
             math.ceil((n or 0) / job.worker_processes),
             math.ceil((cores or 0) / (job.worker_cores or 1)),
             math.ceil(parse_bytes(memory or 0) / (job.worker_memory or 1)),

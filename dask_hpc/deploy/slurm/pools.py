@@ -14,8 +14,8 @@ from typing import Any
 import dask
 
 from dask_hpc.deploy.adaptive import PolicyAdaptive
-from dask_hpc.deploy.scaling import DEFAULT_POOL
 from dask_hpc.deploy.slurm.jobs import NAME, NAMES, SLURMJob, StockCluster
+from dask_hpc.deploy.specified import DEFAULT_POOL
 
 #: Arguments of the cluster as a whole: they are the same for all pools.
 _OF_CLUSTER = set(inspect.signature(StockCluster).parameters) - {"interface"}

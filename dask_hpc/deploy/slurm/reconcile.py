@@ -15,9 +15,10 @@ from typing import Any
 from distributed.core import Status
 
 from dask_hpc.config import Settings, settings
-from dask_hpc.deploy.scaling import DEFAULT_POOL, SafeScaling, logger
+from dask_hpc.deploy.scaling import SafeScaling, logger
 from dask_hpc.deploy.slurm.jobs import SLURMJob
 from dask_hpc.deploy.slurm.pools import Pool
+from dask_hpc.deploy.specified import DEFAULT_POOL
 from dask_hpc.errors import SlurmError
 from dask_hpc.slurm import commands
 from dask_hpc.slurm.rows import QueuedJob, is_over

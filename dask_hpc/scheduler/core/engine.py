@@ -29,6 +29,7 @@ from dask_hpc.scheduler.core.plugin import PLUGIN_NAME, HPCSchedulerPlugin
 from dask_hpc.scheduler.core.tracing import Tracing
 from dask_hpc.scheduler.internals import overrides, selfcheck, writes
 from dask_hpc.scheduler.placing.admission import Admission
+from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.placing.ownership import Ownership
 from dask_hpc.scheduler.resizing.rounds import Rounds
 from dask_hpc.scheduler.resizing.work import StockWork
@@ -75,7 +76,8 @@ class Engine:
         self.state = State(scheduler, settings, Clock(), self.parts)
         self._overrides = overrides.Overrides(scheduler)
         self.tracing = Tracing(self.state, self._spawn)
-        self.ownership = Ownership(self.state, self._overrides.let_actors_wait)
+        self.guests = Guests(self.state)
+        self.ownership = Ownership(self.state, self.guests, self._overrides.let_actors_wait)
         self.rounds = Rounds(self.state, self.parts, self.handle)
         self.admission = Admission(self.state, self.parts, self.handle, lambda: self.rounds.watching)
         self.controller = Controller(self.state, self.parts, self.rounds, policy)
@@ -188,10 +190,12 @@ class Engine:
 
     def _join(self) -> None:
         scheduler = self.scheduler
-        plugin = HPCSchedulerPlugin(self.state, self.ownership, self.admission, self.lifecycle, self.handle)
+        plugin = HPCSchedulerPlugin(
+            self.state, self.ownership, self.guests, self.admission, self.lifecycle, self.handle
+        )
         scheduler.add_plugin(plugin, name=PLUGIN_NAME)
         self._overrides.cache_valid_workers()
-        self._overrides.hold_without_limit()
+        self._overrides.limit_what_waits(self.ownership.unplaced_by_users, self.ownership.unplaced_plain)
         self._overrides.keep_shuffles_somewhere()
         self._handlers.install(self._overrides)
         self.ownership.worker_clients.wake()
@@ -294,7 +298,7 @@ class Engine:
         lifecycle, controller = self.lifecycle, self.controller
         return {
             GraphArrived: (self._claim,),
-            GraphTaken: (lambda event: lifecycle.submitted(event.graph),),
+            GraphTaken: (lambda event: lifecycle.submitted(event.job, event.keys),),
             WorkerJoined: (self._worker_joined,),
             WorkerLeft: (self._worker_left,),
             SlotsOpened: (lambda event: admission.freed(event.address, None),),
@@ -372,6 +376,7 @@ class Engine:
     # ------------------------------------------------------------------ periodic
 
     def _sweep(self) -> None:
+        self.guests.place_lost()
         self.admission.sweep()
         self._poll()
 

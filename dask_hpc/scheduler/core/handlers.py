@@ -35,20 +35,22 @@ class Handlers:
     def _update_graph(self, original: Handler) -> Handler:
         """Graphs that name no job get the job they belong to.
 
-        This is decided when the message comes, in the order in which the client sent it.
+        This is decided when the message comes, in the order in which the client sent it. The name goes no
+        further: what users see of annotations is their own.
         """
 
         async def update_graph(*args: Any, **kwargs: Any) -> None:
             annotations = kwargs.get("annotations") or {}
-            if ANNOTATION not in annotations:
+            if ANNOTATION in annotations:
+                job = annotations[ANNOTATION]
+                kwargs["annotations"] = {k: v for k, v in annotations.items() if k != ANNOTATION}
+            else:
                 client = kwargs["client"]
                 await self._ownership.worker_clients.locate(client)
-                job_id = self._ownership.implied(kwargs.get("submitting_task"), client)
-                if job_id is not None:
-                    kwargs["annotations"] = {**annotations, ANNOTATION: job_id}
-            GRAPH_JOB.set((kwargs.get("annotations") or {}).get(ANNOTATION))
+                job = self._ownership.implied(kwargs.get("submitting_task"), client)
+            GRAPH_JOB.set(job)
             await original(*args, **kwargs)
-            self._handle(GraphTaken(kwargs))
+            self._handle(GraphTaken(job, kwargs.get("keys") or ()))
 
         return update_graph
 

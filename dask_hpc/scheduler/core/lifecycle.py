@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,15 +54,14 @@ class Lifecycle:
             if job.client == client:
                 job.client_gone_s = self.state.now_s()
                 # what only this client wanted has just been dropped; what others want goes on
-                job.dropped = job.closed and not job.unfinished
+                job.dropped = job.closed and job.done
         for job in list(self.state.jobs.announced.values()):
             if job.client == client:
                 self.cancel(job, ReasonCode.CLIENT_GONE, "its client has gone")
 
-    def submitted(self, graph: Mapping[str, Any]) -> None:
+    def submitted(self, named: Any, keys: Collection[Any]) -> None:
         """Stock has taken a graph, or reported to the client that it cannot: then its job has failed."""
-        keys = graph.get("keys") or ()
-        job = self.ownership.declared_job(graph)
+        job = self.ownership.declared_job(named)
         if job is not None and keys and not any(key in self.scheduler.tasks for key in keys):
             job.erred += 1
             job.failure = f"the scheduler could not take the graph of {next(iter(keys))!r} (its log says why)"
@@ -89,7 +88,7 @@ class Lifecycle:
         state = self.state
         state.owner.clear()
         for job in list(state.jobs.active.values()):
-            job.unfinished = job.processing = job.held = job.erred = 0
+            job.unfinished = job.processing = job.held = job.guests = job.erred = 0
             job.queue.clear()
             job.stranded.clear()
             if job.closed:
@@ -105,7 +104,7 @@ class Lifecycle:
     def _check_done(self) -> None:
         jobs, self._maybe_done = self._maybe_done, set()
         for job in jobs:
-            if not job.active or job.unfinished:
+            if not job.active or not job.done:
                 continue
             if job.is_default and self.state.plain:
                 self._plain_done(job)
@@ -172,7 +171,10 @@ class Lifecycle:
             self.maybe_done(job)
 
     def cancel(self, job: JobRecord, code: ReasonCode, text: str) -> None:
-        """End a job now: what it has not finished is cancelled, what it has computed stays."""
+        """End a job now: what it has computed stays, what it has not finished is cancelled for its clients.
+
+        What others want of it (clients, variables, datasets, `fire_and_forget`) is computed as plain work.
+        """
         if job.is_default:
             raise ValueError(f"{job.id} is plain work, not a job: cancel its futures instead")
         if job.id in self.state.jobs.announced:
@@ -182,6 +184,7 @@ class Lifecycle:
         if not job.active:
             return
         wanted = reads.wanted_by(self.scheduler, self.ownership.unfinished_keys(job))
+        wanted = {client: keys for client, keys in wanted.items() if client in job.clients}
         writes.cancel(self.scheduler, wanted, f"job {job.id}: {text}", f"hpc-cancel-{job.id}")
         self.end(job, "cancel", code, text)
 

@@ -16,6 +16,7 @@ from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.internals.origins import TOPIC
 from dask_hpc.scheduler.internals.reads import IN_PLAY
 from dask_hpc.scheduler.placing.admission import Admission
+from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.placing.ownership import Ownership
 from dask_hpc.scheduler.tables.events import (
     ClientJoined,
@@ -47,11 +48,13 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         self,
         state: State,
         ownership: Ownership,
+        guests: Guests,
         admission: Admission,
         lifecycle: Lifecycle,
         handle: Callable[[Event], None],
     ) -> None:
         self._ownership = ownership
+        self._guests = guests
         self._admission = admission
         self._lifecycle = lifecycle
         self._handle = handle
@@ -68,7 +71,8 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         **kwargs: Any,
     ) -> None:
         """Claim the new tasks for their jobs, before any of them is placed."""
-        declared, nodes = annotations.get(ANNOTATION) or {}, annotations.get(NODE_ANNOTATION) or {}
+        # the plugins that come after ours are given the same dictionary
+        declared, nodes = annotations.pop(ANNOTATION, {}), annotations.get(NODE_ANNOTATION) or {}
         self._handle(GraphArrived(tasks, declared, client, nodes))
 
     def transition(
@@ -92,9 +96,11 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         if finish in IN_PLAY:
             if start not in IN_PLAY:
                 if job.is_default or lane.inherited:
-                    lane = self._ownership.recomputed(self._tasks[key], lane)
+                    lane = self._guests.recomputed(self._tasks[key], lane)
                     job = lane.job
                 job.unfinished += 1
+                if lane.borrowed:
+                    job.guests += 1
             elif start == "processing":
                 job.processing -= 1
             elif start == "no-worker":
@@ -104,27 +110,30 @@ class HPCSchedulerPlugin(SchedulerPlugin):
             elif finish == "no-worker":
                 job.held += 1
                 if lane.kind == "root":
-                    job.park(self._tasks[key])
+                    job.park(self._tasks[key], lane.borrowed)
                 else:
                     job.stranded[key] = None
             return
         if start in IN_PLAY:
             job.unfinished -= 1
+            if lane.borrowed:
+                job.guests -= 1
             if start == "processing":
                 job.processing -= 1
-                if startstops:
+                if startstops and not lane.borrowed:
                     job.meter.observe(startstops)
             elif start == "no-worker":
                 job.held -= 1
-            if job.unfinished == 0:
+            if job.unfinished == job.guests:
                 self._lifecycle.maybe_done(job)
         if finish == "released":
             writes.restrict(self._tasks[key], lane)
-            if start == "erred":
+            if start == "erred" and not lane.borrowed:
                 job.erred -= 1
         elif finish == "erred":
-            job.erred += 1
-            job.failure = f"task {key!r} failed"
+            if not lane.borrowed:
+                job.erred += 1
+                job.failure = f"task {key!r} failed"
         elif finish == "forgotten":
             del self._owner[key]
 

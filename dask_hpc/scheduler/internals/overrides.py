@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: RPC by which a worker that executes the first input of a shuffle has the shuffle begun.
 SHUFFLE = "shuffle_get_or_create"
+#: Methods of the scheduler that are replaced.
+_METHODS = ("valid_workers", "decide_worker_non_rootish", "_check_unrunnable_task_timeouts")
 
 
 class Overrides:
@@ -28,7 +30,6 @@ class Overrides:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._no_workers_timeout: float | None = None
         self._streams: dict[str, tuple[Callable[..., Any] | None, Callable[..., Any]]] = {}
         self._shuffle: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         self._waiting_actors: WeakSet[TaskState] = WeakSet()
@@ -44,13 +45,39 @@ class Overrides:
         handlers[name] = ours
         self._streams[name] = (original, ours)
 
-    def hold_without_limit(self) -> None:
-        """Let tasks be held for longer than ``distributed.scheduler.no-workers-timeout``.
+    def limit_what_waits(
+        self, restricted: Callable[[], list[TaskState]], plain: Callable[[], list[TaskState]]
+    ) -> None:
+        """Apply ``distributed.scheduler.no-workers-timeout`` to what stock would apply it to.
 
-        That limit is for tasks that no worker can run; a held task waits its turn.
+        Stock fails all tasks that have had no worker for so long; a held task waits its turn. `restricted`
+        gives those without a worker that the user has restricted, `plain` those that fail when there has been
+        no running worker at all for so long.
         """
-        self._no_workers_timeout = self._scheduler.no_workers_timeout
-        self._scheduler.no_workers_timeout = None
+        scheduler: Any = self._scheduler
+        stock = type(scheduler)._check_unrunnable_task_timeouts
+
+        def check(timestamp: float, recommendations: dict[Any, Any], stimulus_id: str) -> set[Any]:
+            everything = scheduler.unrunnable
+            found = sorted(restricted(), key=everything.__getitem__)
+            scheduler.unrunnable = {ts: everything[ts] for ts in found}
+            try:
+                failed: set[Any] = stock(
+                    scheduler, timestamp, recommendations=recommendations, stimulus_id=stimulus_id
+                )
+            finally:
+                scheduler.unrunnable = everything
+            for ts in found:
+                if ts.state != "no-worker":
+                    del everything[ts]
+            since = scheduler._no_workers_since
+            if since is not None and timestamp > since + scheduler.no_workers_timeout:
+                held = plain()
+                failed.update(ts.key for ts in held)
+                scheduler._fail_tasks_after_no_workers_timeout(held, recommendations, stimulus_id)
+            return failed
+
+        scheduler._check_unrunnable_task_timeouts = check
 
     def keep_shuffles_somewhere(self) -> None:
         """Let a shuffle whose tasks may run nowhere begin where its first task executes.
@@ -140,10 +167,8 @@ class Overrides:
         if self._shuffle is not None and self._scheduler.handlers.get(SHUFFLE) is self._shuffle[1]:
             self._scheduler.handlers[SHUFFLE] = self._shuffle[0]
         self._shuffle = None
-        if self._scheduler.no_workers_timeout is None:
-            self._scheduler.no_workers_timeout = self._no_workers_timeout
-        vars(self._scheduler).pop("valid_workers", None)
-        vars(self._scheduler).pop("decide_worker_non_rootish", None)
+        for name in _METHODS:
+            vars(self._scheduler).pop(name, None)
         for ts in self._waiting_actors:
             ts.actor = True
         self._waiting_actors.clear()

@@ -53,6 +53,11 @@ def user_restricted(ts: TaskState) -> bool:
     return bool(ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions)
 
 
+def was_computed(ts: TaskState) -> bool:
+    """Whether the task has had a result before."""
+    return ts.nbytes >= 0
+
+
 def is_barrier(key: Any) -> bool:
     """Whether a key is that of the barrier of a P2P shuffle or rechunk."""
     return type(key) is str and key.startswith(BARRIER)
@@ -288,6 +293,11 @@ def wanted_by(scheduler: Scheduler, keys: Collection[Any]) -> dict[str, list[Any
             for client in ts.who_wants or ():
                 wanted.setdefault(client.client_key, []).append(key)
     return wanted
+
+
+def unplaced(scheduler: Scheduler) -> list[TaskState]:
+    """Tasks that could be sent to a worker if there was one for them; queued ones are not among them."""
+    return list(scheduler.unrunnable)
 
 
 def all_tasks(scheduler: Scheduler) -> Iterator[TaskState]:

@@ -31,6 +31,18 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module.Scheduler, "valid_workers"): ("self", "ts"),
     (module.Scheduler, "is_rootish"): ("self", "ts"),
     (module.Scheduler, "decide_worker_non_rootish"): ("self", "ts"),
+    (module.Scheduler, "_check_unrunnable_task_timeouts"): (
+        "self",
+        "timestamp",
+        "recommendations",
+        "stimulus_id",
+    ),
+    (module.Scheduler, "_fail_tasks_after_no_workers_timeout"): (
+        "self",
+        "timed_out",
+        "recommendations",
+        "stimulus_id",
+    ),
     (module.Scheduler, "transitions"): ("self", "recommendations", "stimulus_id"),
     (module.Scheduler, "_transition_processing_memory"): ("self", "key", "worker", "startstops"),
     (module.Scheduler, "_reschedule"): ("self", "key", "worker", "stimulus_id"),
@@ -55,7 +67,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     module.TaskState: (
         "worker_restrictions host_restrictions resource_restrictions annotations priority run_id run_spec "
         "group actor who_wants who_has dependencies dependents processing_on key state waiters type "
-        "has_lost_dependencies loose_restrictions prefix"
+        "has_lost_dependencies loose_restrictions prefix nbytes"
     ).split(),
     module.TaskPrefix: ["duration_average"],
     module.WorkerState: (
@@ -68,7 +80,7 @@ _FIELDS: Mapping[Any, list[str]] = {
 _ATTRIBUTES = (
     "tasks workers running plugins extensions unrunnable queued clients handlers stream_handlers "
     "stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy _workers_added_total "
-    "_workers_removed_total no_workers_timeout"
+    "_workers_removed_total no_workers_timeout _no_workers_since"
 ).split()
 _STREAMS = ("update-graph", "steal-response", "long-running", "worker-status-change", "close-client")
 

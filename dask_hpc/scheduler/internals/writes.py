@@ -14,7 +14,7 @@ from distributed.comm import CommClosedError
 
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet, Lane
-from dask_hpc.wire import notice_topic
+from dask_hpc.wire import ANNOTATION, notice_topic
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -163,6 +163,13 @@ def unrestrict(ts: TaskState) -> None:
     annotations = ts.annotations
     if annotations and isinstance(annotations.get("shuffle_original_restrictions"), (set, frozenset)):
         annotations["shuffle_original_restrictions"] = None
+
+
+def unannotate(ts: TaskState) -> None:
+    """Take our annotation off a task: what users see of annotations is their own."""
+    annotations = ts.annotations
+    if annotations and ANNOTATION in annotations:
+        ts.annotations = {name: value for name, value in annotations.items() if name != ANNOTATION}
 
 
 def tell(scheduler: Scheduler, topic: str, message: dict[str, Any]) -> None:

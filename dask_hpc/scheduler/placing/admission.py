@@ -127,7 +127,7 @@ class Admission:
                     room -= 1
         if batch:
             for ts, lane in writes.admit(scheduler, batch, self._only, stimulus_id):
-                lane.job.park(ts)
+                lane.job.park(ts, first=lane.borrowed)
         if self._watched():
             self._handle(_PASSED)
 

@@ -10,23 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from dask.utils import key_split
 
 from dask_hpc.scheduler.internals import reads, writes
-from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane, LaneKind
+from dask_hpc.scheduler.internals.allotment import AllotmentSet, LaneKind
 from dask_hpc.scheduler.internals.origins import WorkerClients
+from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
-from dask_hpc.wire import ANNOTATION
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState
 
-#: The job that the graph being taken in names as a whole. Stock passes annotations of new tasks only.
-GRAPH_JOB: ContextVar[str | None] = ContextVar("hpc_graph_job", default=None)
+#: The job that the graph being taken in names as a whole (whatever the user has annotated), or belongs to.
+GRAPH_JOB: ContextVar[Any] = ContextVar("hpc_graph_job", default=None)
 #: States of a task that nobody computes: whoever asks for it anew may make it its own.
 _NOT_SENT = ("released", "waiting", "no-worker")
 #: Tasks converted in one turn of the event loop: a few tens of milliseconds.
@@ -36,8 +36,9 @@ _CHUNK = 500
 class Ownership:
     """Puts tasks into lanes, and takes them out again."""
 
-    def __init__(self, state: State, let_actors_wait: Callable[[], None]) -> None:
+    def __init__(self, state: State, guests: Guests, let_actors_wait: Callable[[], None]) -> None:
         self.state = state
+        self._guests = guests
         #: Called before the first actor is placed, and later ones.
         self._let_actors_wait = let_actors_wait
         #: Id of the active job that a client is bound to, by client.
@@ -110,12 +111,19 @@ class Ownership:
         jobs: dict[Any, JobRecord] = {}
         active = state.jobs.active
         starving = any(state.starving(job) for job in state.plain)
+        whole = GRAPH_JOB.get()
+        by_key = callable(whole)
+        for key in declared:
+            writes.unannotate(tasks[key])
         for key in keys:
             ts = tasks[key]
             known = owner.get(key)
-            name = declared.get(key) if declared else None
+            # as in stock: what is said of a task comes before what is said of the whole graph
+            name = declared.get(key, whole) if declared else whole
+            if by_key and name is whole:
+                name = whole(key)
             if known is not None:
-                name = GRAPH_JOB.get()
+                name = whole
                 if name not in active or not known.job.is_default or ts.state not in _NOT_SENT:
                     continue
             elif ts.state != "released":
@@ -125,7 +133,7 @@ class Ownership:
                 job = jobs[name] = self._job(name, client)
             if known is not None and ts.state != "released":
                 if not job.is_default and (starving or known.job not in state.plain):
-                    self._borrow([ts], job)
+                    self._guests.borrow([ts], job)
                 continue
             if known is not None and known.kind != "free":
                 writes.unrestrict(ts)
@@ -136,43 +144,20 @@ class Ownership:
             if lane.restriction is not None:
                 ts.worker_restrictions = lane.restriction
             if starving and not job.is_default:
-                self._borrow(list(ts.dependencies), job)
+                self._guests.borrow(list(ts.dependencies), job)
         return set(jobs.values())
-
-    def _borrow(self, needed: list[TaskState], job: JobRecord) -> None:
-        """Make what a job needs of plain work that has no node the job's own work."""
-        owner = self.state.owner
-        while needed:
-            dts = needed.pop()
-            lane = owner.get(dts.key)
-            if lane is None or lane.kind == "free" or dts.state not in ("waiting", "no-worker"):
-                continue
-            plain = lane.job
-            if not plain.is_default:
-                continue
-            borrowed = owner[dts.key] = job.borrowed(lane.kind)
-            held = dts.state == "no-worker"
-            plain.unfinished -= 1
-            job.unfinished += 1
-            plain.held -= held
-            job.held += held
-            writes.restrict(dts, borrowed)
-            if held and borrowed.kind == "root":
-                job.park(dts)
-            elif held:
-                job.stranded[dts.key] = None
-            needed.extend(dts.dependencies)
 
     def _job(self, name: Any, client: str) -> JobRecord:
         job = self.state.jobs.active.get(name) if isinstance(name, str) else None
         if job is None:
             job = self.plain_intake()
             job.client = client
+        else:
+            job.clients.add(client)
         return job
 
-    def declared_job(self, graph: Mapping[str, Any]) -> JobRecord | None:
-        """The active job that the ambient annotations of an ``update-graph`` message name."""
-        name = (graph.get("annotations") or {}).get(ANNOTATION)
+    def declared_job(self, name: Any) -> JobRecord | None:
+        """The active job that a graph names."""
         return self.state.jobs.active.get(name) if isinstance(name, str) else None
 
     def plain_intake(self) -> JobRecord:
@@ -233,12 +218,15 @@ class Ownership:
 
     def _adopt_one(self, ts: TaskState, job: JobRecord, in_shuffle: bool, groups: dict[Any, bool]) -> None:
         kind: LaneKind = "p2p" if in_shuffle else self._kind(ts, False, groups)
+        writes.unannotate(ts)
         lane = self.state.owner[ts.key] = job.lanes[kind]
         now = ts.state
         if now in reads.IN_PLAY:
             job.unfinished += 1
             job.processing += now == "processing"
             job.held += now == "no-worker"
+            if now == "no-worker" and kind == "free":
+                job.stranded[ts.key] = None
         if now == "processing":
             if kind in ("root", "rest"):
                 ts.worker_restrictions = job.allotment
@@ -263,9 +251,11 @@ class Ownership:
         heir.unfinished += job.unfinished
         heir.processing += job.processing
         heir.held += job.held
-        job.unfinished = job.processing = job.held = 0
+        job.unfinished = job.processing = job.held = job.guests = 0
         while (ts := job.next_held()) is not None:
             heir.park(ts)
+        heir.stranded.update(job.stranded)
+        job.stranded = {}
         return bound
 
     def rebind(self, bound: list[AllotmentSet]) -> list[TaskState]:
@@ -279,27 +269,6 @@ class Ownership:
                     moved.append(ts)
         return moved
 
-    def recomputed(self, ts: TaskState, lane: Lane) -> Lane:
-        """The lane of a plain task that comes (back) into play.
-
-        What a named job needs again, after a worker was lost, is that job's work from now on: plain
-        work may have no node, and the job would wait for ever.
-        """
-        if lane.job.is_default and lane.kind != "free":
-            owner = self.state.owner
-            for dependent in ts.dependents:
-                other = owner.get(dependent.key)
-                if (
-                    other is not None
-                    and not other.job.is_default
-                    and dependent.state in reads.IN_PLAY
-                    and other.job.active
-                ):
-                    lane = owner[ts.key] = other.job.borrowed(lane.kind)
-                    break
-        writes.restrict(ts, lane)
-        return lane
-
     def unfinished_keys(self, job: JobRecord) -> list[Any]:
         """Keys of the job's tasks that are not finished."""
         tasks = self.state.scheduler.tasks
@@ -307,6 +276,22 @@ class Ownership:
             key
             for key, lane in self.state.owner.items()
             if lane.job is job and not lane.borrowed and key in tasks and tasks[key].state in reads.IN_PLAY
+        ]
+
+    def unplaced_by_users(self) -> list[TaskState]:
+        """Tasks without a worker that the user has restricted."""
+        tasks, owner = self.state.scheduler.tasks, self.state.owner
+        stranded = chain.from_iterable(job.stranded for job in self.state.jobs.active.values())
+        found = {key: tasks[key] for key in stranded if key in owner and owner[key].kind == "free"}
+        return [ts for ts in found.values() if ts.state == "no-worker"]
+
+    def unplaced_plain(self) -> list[TaskState]:
+        """Other tasks of plain work without a worker."""
+        owner = self.state.owner
+        return [
+            ts
+            for ts in reads.unplaced(self.state.scheduler)
+            if (lane := owner.get(ts.key)) is not None and lane.job.is_default and lane.kind != "free"
         ]
 
     # ------------------------------------------------------------ hand back

@@ -6,7 +6,7 @@ once, in the order of that table. What happens for every task is counted by the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,10 @@ class GraphArrived(Event):
 class GraphTaken(Event):
     """Stock has dealt with a graph: taken it, or told the client that it cannot."""
 
-    graph: Mapping[str, Any]
+    #: The job that it names as a whole, or belongs to; whatever the user has annotated.
+    job: Any
+    #: What its client wants of it.
+    keys: Collection[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 from collections import deque
 from dataclasses import replace
 from typing import Any, cast
@@ -59,6 +60,9 @@ class JobRecord:
         self.spec = spec
         self.request = request
         self.client = client
+        #: Who has submitted into it, besides the one that has declared it: its tasks, through their worker's
+        #: client, and clients that named it.
+        self.clients: set[str] = set() if client is None else {client}
         self.is_default = is_default
         self.state: JobState = "pending"
         #: When it began to run, the first time.
@@ -75,6 +79,8 @@ class JobRecord:
         #: Its client has gone, and its tasks with it.
         self.dropped = False
         self.unfinished = 0
+        #: Those of them that it computes for others: it does not wait for them when it ends.
+        self.guests = 0
         self.processing = 0
         self.held = 0
         #: What failed last, in words, and how many failures stand.
@@ -167,8 +173,13 @@ class JobRecord:
         self.step("interrupted")
         self.interruption, self.interrupted_s = "theft", now_s
 
+    @property
+    def done(self) -> bool:
+        """Whether nothing of its own is unfinished."""
+        return self.unfinished == self.guests
+
     def borrowed(self, kind: LaneKind) -> Lane:
-        """The lane of plain tasks that this job makes because it needs them."""
+        """The lane of plain tasks that this job computes, because it needs them or they have no node."""
         for lane in self.inherited:
             if lane.borrowed and lane.kind == kind and lane.job is self:
                 return lane
@@ -177,12 +188,13 @@ class JobRecord:
         self.inherited.append(lane)
         return lane
 
-    def park(self, ts: Any) -> None:
-        """Queue a held task; served in order of its Dask priority."""
+    def park(self, ts: Any, first: bool = False) -> None:
+        """Queue a held task; served in order of its Dask priority, or before those of the job's own."""
         if len(self.queue) > 1000 and len(self.queue) > 3 * max(self.held, 1):
             self.queue = [entry for entry in self.queue if is_parked(entry[2])]
             heapq.heapify(self.queue)
-        heapq.heappush(self.queue, (ts.priority, next(self._counter), ts))
+        priority = (-math.inf, *ts.priority) if first else ts.priority
+        heapq.heappush(self.queue, (priority, next(self._counter), ts))
 
     def next_held(self) -> Any | None:
         """Take the first held task from the queue; None when there is none."""

@@ -1,0 +1,83 @@
+"""What `scale` and `adapt` may be called with: checked before anything changes.
+
+As stock takes it, or refused with what to write instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any
+
+from dask.utils import parse_timedelta
+
+#: Arguments of `adapt`; ``minimum_jobs`` and ``maximum_jobs`` are those of clusters of batch jobs.
+_ADAPT = frozenset(
+    "minimum maximum minimum_cores maximum_cores minimum_memory maximum_memory interval wait_count "
+    "target_duration worker_key memory_ratio".split()
+)
+#: What to write in place of what stock passes on to `Scheduler.workers_to_close`, or took once.
+_INSTEAD = {
+    "n": "minimum and maximum",
+    "target": "minimum and maximum",
+    "key": "worker_key",
+    "attribute": "nothing, workers are told by their names",
+    "scale_factor": "target_duration",
+    "startup_cost": "target_duration",
+}
+
+
+def check_adapt(options: Mapping[str, Any]) -> None:
+    """Raise TypeError or ValueError for options of `adapt` that would keep it from working later."""
+    if unknown := set(options) - _ADAPT:
+        instead = [f"; in place of {name} write {_INSTEAD[name]}" for name in sorted(unknown & set(_INSTEAD))]
+        allowed = ", ".join(sorted(_ADAPT))
+        raise TypeError(f"adapt got {', '.join(sorted(unknown))}; allowed: {allowed}{''.join(instead)}")
+    bounds = {"minimum": 0, "maximum": math.inf}
+    for name in bounds:
+        if (value := options.get(name)) is None:
+            continue
+        if not _is_count(value) and value != math.inf:
+            raise ValueError(f"{name} is {value!r}; allowed: a whole number of workers, 0 or more")
+        bounds[name] = value
+    low, high = bounds.values()
+    if not 0 <= low <= high:
+        raise ValueError(f"minimum is {low!r}, maximum {high!r}; allowed: 0 <= minimum <= maximum")
+    patience = options.get("wait_count")
+    if patience is not None and not (_is_count(patience) and patience >= 1):
+        raise ValueError(f"wait_count is {patience!r}; allowed: a whole number of looks, 1 or more")
+    for name in ("interval", "target_duration"):
+        if (value := options.get(name)) is None:
+            continue
+        # stock would remember it, and fail with it again
+        try:
+            fits = parse_timedelta(value) > 0
+        except (TypeError, ValueError, KeyError):
+            fits = False
+        if not fits:
+            raise ValueError(f"{name} is {value!r}; allowed: a duration above 0 s, such as '500 ms'")
+
+
+def whole(value: Any) -> Any:
+    """A whole float as the whole number it is; anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _is_count(value: Any) -> bool:
+    value = whole(value)
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
+
+
+def check_counts(**counts: Any) -> None:
+    """Raise ValueError for an argument that is neither None nor a whole number, 0 or more."""
+    for name, value in counts.items():
+        if value is not None and not _is_count(value):
+            raise ValueError(f"{name} is {value!r}; allowed: a whole number, 0 or more")
+
+
+def check_flags(**flags: Any) -> None:
+    """Raise ValueError for an argument that is neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}; allowed: True or False")

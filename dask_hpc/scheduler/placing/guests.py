@@ -1,0 +1,119 @@
+"""Plain tasks that a named job computes: what it needs itself, and results that plain work has lost.
+
+Plain work may have no node. What a named job needs of it would keep the job waiting for ever, and a result
+that somebody waits for was there already: neither waits for a node. Such tasks are the job's guests: placed
+before its own, not waited for when it ends, and none of its failures.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.scheduler.internals import reads, writes
+from dask_hpc.scheduler.internals.allotment import Lane, LaneKind
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.state import State
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskState
+
+#: Lost results that are looked at to see whether they are there again.
+_LOOKED_AT = 500
+
+
+class Guests:
+    """Finds who computes plain tasks that have no node of their own."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        #: Keys of results that are being computed again (some may be done).
+        self._lost: dict[Any, None] = {}
+
+    def borrow(self, needed: list[TaskState], job: JobRecord) -> None:
+        """Let a job make what is needed of plain work that has no node, and what that depends on."""
+        owner = self.state.owner
+        while needed:
+            dts = needed.pop()
+            lane = owner.get(dts.key)
+            if lane is None or lane.kind == "free" or dts.state not in ("waiting", "no-worker"):
+                continue
+            plain = lane.job
+            if not plain.is_default and (not lane.borrowed or len(plain.allotment)):
+                continue
+            borrowed = owner[dts.key] = self._lane(job, lane.kind)
+            held = dts.state == "no-worker"
+            plain.unfinished -= 1
+            job.unfinished += 1
+            plain.guests -= lane.borrowed
+            job.guests += borrowed.borrowed
+            plain.held -= held
+            job.held += held
+            writes.restrict(dts, borrowed)
+            if held and borrowed.kind == "root":
+                job.park(dts, first=borrowed.borrowed)
+            elif held:
+                job.stranded[dts.key] = None
+            needed.extend(dts.dependencies)
+
+    def recomputed(self, ts: TaskState, lane: Lane) -> Lane:
+        """The lane of a plain task that comes (back) into play.
+
+        What a named job needs again, after a worker was lost, is that job's work from now on: plain
+        work may have no node, and the job would wait for ever. What others wait for never waits for a
+        node: without one for plain work, a job that has some makes it, before its own tasks.
+        """
+        lost = reads.was_computed(ts) and lane.kind != "free"
+        if lost and (lane.job.is_default or lane.borrowed):
+            self._lost[ts.key] = None
+        if lane.job.is_default and lane.kind != "free":
+            host = self._needing(ts)
+            if lost and (host is None or not len(host.allotment)):
+                host = self._host(lane.job) or host
+            if host is not None and host is not lane.job:
+                lane = self.state.owner[ts.key] = self._lane(host, lane.kind)
+        writes.restrict(ts, lane)
+        return lane
+
+    def place_lost(self) -> None:
+        """Find a place for results that are to be computed again by a job that has no node now."""
+        if not self._lost:
+            return
+        tasks, owner = self.state.scheduler.tasks, self.state.owner
+        unplaced = []
+        stuck = {job for job in self.state.jobs.active.values() if job.held and not len(job.allotment)}
+        for key in list(self._lost if stuck else islice(self._lost, _LOOKED_AT)):
+            ts, lane = tasks.get(key), owner.get(key)
+            if ts is None or lane is None or ts.state not in ("waiting", "no-worker"):
+                del self._lost[key]
+            elif lane.job in stuck:
+                host = self._host(lane.job) or self.state.plain[0]
+                if host is lane.job:
+                    continue
+                self.borrow([ts], host)
+                if lane.kind != "root":
+                    unplaced.append(key)
+        if unplaced:
+            writes.retry_unplaced(self.state.scheduler, unplaced, f"hpc-lost-{self.state.now_s()}")
+
+    def _needing(self, ts: TaskState) -> JobRecord | None:
+        """The named job that waits for a task of plain work; None when none does."""
+        for dependent in ts.dependents:
+            lane = self.state.owner.get(dependent.key)
+            if lane is not None and not lane.job.is_default and dependent.state in reads.IN_PLAY:
+                job: JobRecord = lane.job
+                if job.active:
+                    return job
+        return None
+
+    def _host(self, job: JobRecord) -> JobRecord | None:
+        """Who computes again what plain work has lost: the job itself, other plain work, the least loaded."""
+        for plain in (job, *self.state.plain):
+            if len(plain.allotment):
+                return plain
+        hosts = [named for named in self.state.jobs.named if len(named.allotment)]
+        return min(hosts, key=lambda named: named.unfinished / len(named.allotment), default=None)
+
+    def _lane(self, job: JobRecord, kind: LaneKind) -> Lane:
+        """The lane of plain tasks that a job computes."""
+        return job.lanes[kind] if job.is_default else job.borrowed(kind)

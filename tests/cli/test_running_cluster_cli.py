@@ -1,0 +1,184 @@
+"""A running cluster is asked and changed from outside, and what cannot be reached is one line."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import refused, run
+from distributed import Client, Event
+
+import dask_hpc
+
+ASK = {"status": [], "jobs": [], "decisions": [], "cancel": ["some-job"], "update": ["tick=2s"]}
+
+
+@pytest.mark.parametrize(
+    ("command", "address"),
+    [
+        ("status", "tcp://127.0.0.1:1"),
+        ("jobs", "foo://127.0.0.1:1"),
+        ("decisions", "tls://127.0.0.1:1"),
+        ("cancel", "nowhere"),
+        ("doctor", "tcp://"),
+    ],
+)
+def test_a_wrong_address_is_one_line(command: str, address: str) -> None:
+    result = run(command, *ASK.get(command, []), "--address", address, "--timeout", "500 ms")
+    refused(result, 1, f"no scheduler answers at {address}")
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """Address of a port that accepts connections and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kept: list[socket.socket] = []
+
+        def accept() -> None:
+            try:
+                while True:
+                    kept.append(server.accept()[0])
+            except OSError:
+                for connection in kept:
+                    connection.close()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+def test_a_server_that_says_nothing_is_one_line(mute: str) -> None:
+    refused(run("status", "--address", mute, "--timeout", "500 ms"), 1, f"no scheduler answers at {mute}")
+
+
+def test_a_file_that_names_no_scheduler_is_one_line(tmp_path: Path) -> None:
+    for content in ("", "[]", "{}", "\xff"):
+        (tmp_path / "scheduler.json").write_text(content, encoding="latin-1")
+        refused(
+            run("jobs", "--scheduler-file", str(tmp_path / "scheduler.json")), 1, "is not a scheduler file"
+        )
+
+
+def test_a_worker_is_not_a_scheduler(client: Client, a: Any) -> None:
+    address = a["address"]
+    refused(run("status", "--address", address), 1, f"no scheduler answers at {address}: it is a Worker")
+
+
+@pytest.mark.parametrize("command", ASK)
+def test_a_cluster_without_the_runtime_is_one_line(client: Client, s: Any, command: str) -> None:
+    refused(run(command, *ASK[command], "--address", s["address"]), 1, "dask_hpc.install")
+
+
+def test_settings_and_policy_change_from_outside(client: Client, s: Any) -> None:
+    runtime = dask_hpc.install(client, policy="pwma-fpsma")
+    where = ["--address", s["address"]]
+    said = run("update", "tick=2s", "pool.max-nodes=16", "spill.directory=none", *where).stdout
+    assert said.split("\n")[1:] == [
+        "tick             2 s",
+        "pool.max-nodes   16",
+        "spill.directory  none",
+        "",
+    ]
+    assert (runtime.status()["settings"]["tick_s"], runtime.status()["settings"]["pool_max_nodes"]) == (
+        2.0,
+        16,
+    )
+    asked = ("update", "lock=system", "--policy", "easy", "--param", "reservation-depth=3", *where)
+    status = json.loads(run(*asked, "--json").stdout)
+    assert status["policy"]["params"]["reservation_depth"] == 3
+    assert status["settings"]["lock"] == "system"
+    run("update", "--param", "reservation-depth=2", *where)
+    assert runtime.status()["policy"]["params"]["reservation_depth"] == 2
+    before = runtime.status()
+    refused(
+        run("update", "tick=5s", "--param", "depth=2", *where), 1, "unknown parameter 'depth'", "hpc.depth"
+    )
+    refused(
+        run("update", "tick=5s", "kill-delay=1s", *where), 1, "hpc.kill-delay is 25 s and cannot become 1 s"
+    )
+    refused(run("update", *where), 2, "nothing is to be changed")
+    refused(run("update", "tick", *where), 2, "'tick' is not SETTING=VALUE")
+    refused(run("update", "policy=easy", *where), 2, "--policy")
+    for part in ("settings", "policy"):
+        assert runtime.status()[part] == before[part]
+
+
+def slow_step(number: int, stop: Event) -> int:
+    stop.wait(60)
+    return number
+
+
+def test_a_running_cluster_is_asked_from_outside(client: Client, s: Any) -> None:
+    runtime = dask_hpc.install(client, policy="pwma-fpsma")
+    where = ["--address", s["address"]]
+    stop = Event("stop-test-cli", client=client)
+    with runtime.job("heat", min_nodes=1, max_nodes=2) as job:
+        futures = client.map(slow_step, range(4), stop=stop)
+    try:
+        # its tasks arrive on a stream of their own, perhaps after its start
+        assert poll(lambda: (job.status()["state"], job.status()["unfinished_tasks"]) == ("running", 4)), (
+            job.status()
+        )
+
+        (listed,) = [row for row in json.loads(run("jobs", *where, "--json").stdout) if row["name"] == "heat"]
+        assert (listed["id"], listed["state"], listed["unfinished_tasks"]) == (job.id, "running", 4)
+        line = next(line for line in run("jobs", *where).stdout.splitlines() if "heat" in line)
+        assert line.split()[0] == job.id
+        assert "running" in line
+
+        status = json.loads(run("status", *where, "--json").stdout)
+        assert status["policy"]["policy"] == "pwma-fpsma"
+        text = run("status", *where).stdout
+        assert text.splitlines()[0].split()[:2] == ["policy", "pwma-fpsma"]
+        assert all(node["id"] in text for node in status["nodes"])
+
+        decided = json.loads(run("decisions", *where, "--job", job.id, "--json").stdout)
+        assert "start" in [row["action"] for row in decided]
+        assert all(row["reason"] for row in decided)
+        assert "start" in run("decisions", *where, "--limit", "20").stdout
+
+        refused(run("cancel", "no-such-job", *where), 1, "no-such-job")
+        assert run("cancel", job.id, *where).stdout == f"{job.id} is cancelled\n"
+        assert job.status()["state"] == "cancelled"
+        assert [future.status for future in futures if future.status == "finished"] == []
+        # once more is the same, and changes nothing
+        ended_s = job.status()["end_s"]
+        assert run("cancel", job.id, *where).stdout == f"{job.id} is cancelled\n"
+        assert job.status()["end_s"] == ended_s
+
+        found = json.loads(run("doctor", *where, "--json").stdout)["findings"]
+        (switched,) = [finding for finding in found if finding["name"] == "runtime"]
+        assert switched["text"] == "switched on, policy pwma-fpsma"
+        assert "dashboard panels" in [finding["name"] for finding in found]
+    finally:
+        stop.set()
+        runtime.uninstall()
+
+
+def test_decisions_of_nothing_say_so(client: Client, s: Any) -> None:
+    runtime = dask_hpc.install(client)
+    try:
+        assert run("jobs", "--address", s["address"]).stdout == "no job has been declared\n"
+        assert run("decisions", "--address", s["address"]).stdout == "no decision has been taken\n"
+    finally:
+        runtime.uninstall()
+
+
+def poll(condition: Callable[[], bool], deadline_s: float = 20.0) -> bool:
+    """Whether `condition` becomes true in time."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,148 @@
+"""Every public way by which stock clusters change size loses nothing here, and takes what stock takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+from distributed import Client
+from distributed.utils_test import captured_logger
+from elastic_clusters import Shrinkable, shrinkable
+from elastic_work import Gate, result_of, until
+
+PATIENCE_S = 40.0
+
+
+async def scaled_up(made: Shrinkable) -> None:
+    made.cluster.scale_up(2)
+    await made.cluster
+
+
+async def scaled(made: Shrinkable) -> None:
+    await made.cluster.scale(2)
+    await made.cluster
+
+
+async def a_whole_float(made: Shrinkable) -> None:
+    made.cluster.scale(2.0)
+    await made.cluster
+
+
+async def scaled_down(made: Shrinkable) -> None:
+    await made.cluster.scale_down([0, 3])
+
+
+async def taken_out_by_hand(made: Shrinkable) -> None:
+    del made.cluster.worker_spec[0]
+    made.cluster.worker_spec.popitem()
+    await made.cluster
+
+
+async def specified_anew(made: Shrinkable) -> None:
+    kept = list(made.cluster.worker_spec.items())[:2]
+    made.cluster.worker_spec = dict(kept)
+    await made.cluster._correct_state()
+    await made.size(2)
+
+
+async def closed_gracefully(made: Shrinkable) -> None:
+    await asyncio.gather(*(made.cluster.workers[name].close_gracefully() for name in (0, 3)))
+    made.cluster.scale(2)
+    await made.cluster
+
+
+@pytest.mark.parametrize(
+    "way",
+    [scaled_up, scaled, a_whole_float, scaled_down, taken_out_by_hand, specified_anew, closed_gracefully],
+)
+def test_no_way_to_a_smaller_cluster_loses_results_or_runs_anything_twice(
+    way: Callable[[Shrinkable], Awaitable[None]],
+) -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            futures = await made.results(20)
+            data = await made.client.scatter(list(range(100, 120)))
+            gate = Gate()
+            running = await made.held(8, gate)
+            shrinking = asyncio.ensure_future(way(made))
+            # it waits for what executes
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(shrinking), 0.3)
+            assert not shrinking.done()
+            gate.open()
+            await asyncio.wait_for(shrinking, PATIENCE_S)
+            assert len(made.scheduler.workers) == len(made.cluster.workers) == 2
+            assert len(made.cluster.worker_spec) == 2
+            assert await made.client.gather(futures) == [result_of(number) for number in range(20)]
+            assert await made.client.gather(data) == list(range(100, 120))
+            await made.client.gather(running)
+            assert made.tally.twice() == []
+            made.cluster.scale_up(3)
+            await made.cluster
+            assert len(made.scheduler.workers) == 3
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_is_taken_out_by_hand_and_cannot_leave_is_specified_again() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            await made.cluster.pin(1)
+            del made.cluster.worker_spec[0], made.cluster.worker_spec[1]
+            with captured_logger("dask_hpc.deploy.by_hand") as log:
+                await made.cluster
+            assert "Workers 1 were taken out of worker_spec and cannot leave now" in log.getvalue()
+            assert set(made.cluster.worker_spec) == set(made.cluster.workers) == {1}
+            assert made.names() == {"1"}
+
+    asyncio.run(run())
+
+
+def test_a_size_that_cannot_be_had_is_not_waited_for_and_a_new_client_waits_for_none() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            await made.cluster.pin(0, 1)
+
+            async def smaller() -> None:
+                made.cluster.scale(0)
+                await made.cluster
+
+            await asyncio.wait_for(smaller(), PATIENCE_S)
+            assert set(made.cluster.refused) == {"0", "1"}
+            await made.cluster.unpin(0, 1)
+            gate = Gate()
+            await made.held(2, gate)
+
+            async def one() -> None:
+                made.cluster.scale(1)
+                await made.cluster
+
+            shrinking = asyncio.ensure_future(one())
+            await until(lambda: made.cluster._shrinking, "it has begun")
+            async with Client(made.cluster, asynchronous=True) as other:
+                assert other.status == "running"
+                assert not shrinking.done()
+            gate.open()
+            await asyncio.wait_for(shrinking, PATIENCE_S)
+            assert len(made.scheduler.workers) == 1
+
+    asyncio.run(run())
+
+
+def test_what_adapt_does_not_take_is_refused_with_what_to_write_instead() -> None:
+    async def run() -> None:
+        async with shrinkable(0) as made:
+            for name, instead in {"n": "minimum and maximum", "key": "worker_key"}.items():
+                with pytest.raises(TypeError, match=f"in place of {name} write {instead}"):
+                    made.cluster.adapt(**{name: 1})
+            adaptive = made.cluster.adapt(minimum=1.0, maximum=2.0)
+            assert (adaptive.minimum, adaptive.maximum) == (1, 2)
+            await made.size(1)
+            adaptive.stop()
+            for wrong in (2.5, -1.0, float("inf"), float("nan")):
+                with pytest.raises(ValueError, match="allowed: a whole number"):
+                    made.cluster.scale(wrong)
+
+    asyncio.run(run())

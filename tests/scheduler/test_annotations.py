@@ -1,0 +1,94 @@
+"""What users see of annotations is what they have annotated: the name of a job does not show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import dask.array as da
+from distributed import SchedulerPlugin, WorkerPlugin, get_worker, span
+from helpers import asleep, live, owner_of, started
+from tasks import inc
+
+import dask_hpc
+
+
+class Graphs(SchedulerPlugin):
+    """Keeps the annotations of every graph."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def update_graph(self, scheduler: Any, *, annotations: Any, **kwargs: Any) -> None:
+        self.seen.append({name: set(values.values()) for name, values in annotations.items()})
+
+
+class Tasks(WorkerPlugin):
+    """Keeps the annotations of tasks on their workers."""
+
+    name = "annotations"
+
+    def __init__(self) -> None:
+        self.seen: dict[Any, Any] = {}
+
+    def setup(self, worker: Any) -> None:
+        self.worker = worker
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        if finish == "executing":
+            self.seen[key] = dict(self.worker.state.tasks[key].annotations or {})
+
+
+def annotations_here() -> dict[str, Any]:
+    worker = get_worker()
+    return dict(worker.state.tasks[worker.get_current_task()].annotations or {})
+
+
+@live(2)
+async def test_the_job_does_not_show_in_annotations_and_those_of_the_user_do(c, s, a, b):
+    on_worker = [Tasks(), Tasks()]
+    for worker, plugin in zip((a, b), on_worker, strict=True):
+        await worker.plugin_add(plugin)
+    plain = c.submit(inc, 0, pure=False)
+    await plain
+    stock = s.tasks[plain.key].annotations
+    rt = await dask_hpc.install(c)
+    async with rt.job("main", nodes=2) as job:
+        await started(s, job, 2)
+        graphs = Graphs()
+        s.add_plugin(graphs, name="graphs")
+        keep = [c.submit(inc, 1, pure=False)]
+        with dask.annotate(mine="yes", priority=3):
+            keep.append(c.submit(annotations_here, pure=False))
+            # built and computed in the context: layers of the graph are annotated
+            array = (da.ones((4, 4), chunks=2) + 1).sum()
+            keep.append(c.compute(array, optimize_graph=False))
+        with span("phase"):
+            keep.append(c.submit(inc, 2, pure=False))
+        values = await c.gather(keep)
+        assert values[1] == {"mine": "yes", "priority": 3}
+        assert values[2] == 32
+        assert len(s.tasks) > len(keep)
+        assert {owner_of(s, key) for key in s.tasks if key != plain.key} == {job.id}
+        found = [ts.annotations for ts in s.tasks.values()]
+        assert not any("hpc_job" in (one or {}) for one in found)
+        assert {"mine": "yes", "priority": 3} in found
+        assert s.tasks[keep[0].key].annotations == stock
+        assert not any("hpc_job" in computation.annotations for computation in s.computations)
+        assert not any("hpc_job" in one for one in graphs.seen)
+        assert {"mine": {"yes"}, "priority": {3}} in graphs.seen
+        seen = {key: value for plugin in on_worker for key, value in plugin.seen.items()}
+        assert {"mine": "yes", "priority": 3} in seen.values()
+        assert not any("hpc_job" in value for value in seen.values())
+        with dask.annotate(hpc_job=lambda key, id=job.id: id if key == "by key" else None):
+            keep.append(c.submit(inc, 3, key="by key"))
+        assert await keep[-1] == 4
+        assert owner_of(s, "by key") == job.id
+        # and so it is for what is built in a context and computed elsewhere
+        built = dask.delayed(inc, pure=False)(5)
+        with dask.annotate(hpc_job=None):
+            late = c.compute(built, optimize_graph=False)
+        assert await late == 6
+        assert "hpc_job" not in (s.tasks[late.key].annotations or {})
+    await job.wait(10)
+    await asleep(s)

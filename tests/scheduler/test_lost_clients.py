@@ -1,0 +1,73 @@
+"""A job lives as long as its client, or until it is clear that the client does not come back."""
+
+from __future__ import annotations
+
+from distributed import Client, SchedulerPlugin
+from helpers import asleep, live, record, started, state_of, until
+from tasks import inc, slow_inc
+
+import dask_hpc
+
+
+@live()
+async def test_an_open_job_whose_client_has_gone_is_cancelled_after_the_time_out(c, s, *workers):
+    rt = await dask_hpc.install(c, client_timeout_s=0.2, tick_s=0.05)
+    async with Client(s.address, asynchronous=True) as other:
+        job = (await dask_hpc.install(other)).job("orphan", nodes=1)
+        await job._open()
+        await started(s, job, 1)
+    await until(lambda: state_of(s, job) == "cancelled", "cancelled")
+    row = await rt.find(job.id).status()
+    assert "client" in row["reason"]
+    assert "client-gone" in [d["reason_code"] for d in await rt.find(job.id).why()]
+    await asleep(s)
+
+
+@live()
+async def test_a_client_that_comes_back_in_time_keeps_its_job(c, s, *workers):
+    rt = await dask_hpc.install(c, client_timeout_s=5, tick_s=0.05)
+    async with rt.job("main", nodes=1) as job:
+        await started(s, job, 1)
+        # the connection breaks; the client makes a new one under its id
+        gone = []
+
+        class Watch(SchedulerPlugin):
+            def remove_client(self, scheduler, client):
+                gone.append((client, record(s, job).client_gone_s))
+
+        s.add_plugin(Watch(), name="watch")
+        s.client_comms[c.id].comm.abort()
+        await until(lambda: gone, "the loss is seen")
+        assert gone[0][0] == c.id
+        assert gone[0][1] is not None
+        await until(lambda: c.id in s.clients, "it is back")
+        await until(lambda: record(s, job).client_gone_s is None, "the return is seen")
+        assert await c.gather(c.map(inc, range(5), pure=False)) == [1, 2, 3, 4, 5]
+    assert (await job.wait(10))["state"] == "completed"
+
+
+@live()
+async def test_the_job_of_a_client_that_closes_is_cancelled_when_nobody_wants_its_results(c, s, *workers):
+    rt = await dask_hpc.install(c)
+    async with Client(s.address, asynchronous=True) as other:
+        async with (await dask_hpc.install(other)).job("main", nodes=1) as job:
+            futures = other.map(slow_inc, range(1000), pure=False)
+        await started(s, job, 1)
+        assert len(futures) == 1000
+    await until(lambda: state_of(s, job) == "cancelled", "cancelled")
+    assert "client" in (await rt.find(job.id).status())["reason"]
+    await asleep(s)
+
+
+@live()
+async def test_closing_the_client_inside_a_context_cancels_the_job_at_once(c, s, *workers):
+    rt = await dask_hpc.install(c)
+    async with Client(s.address, asynchronous=True) as other:
+        theirs = await dask_hpc.install(other)
+        async with theirs.job("wide", nodes=4) as job:
+            await started(s, job, 4)
+            await other.close()
+    await until(lambda: state_of(s, job) == "cancelled", "nobody can come back", timeout_s=5)
+    (row,) = [row for row in await rt.jobs() if row["id"] == job.id]
+    assert "closed inside its context" in row["reason"]
+    await asleep(s)

@@ -1,0 +1,104 @@
+"""An actor that waits for the nodes of its job is released, cancelled and used like any task."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import dask
+from distributed import Client, Nanny
+from helpers import Gate, asleep, engine, live, record, started, through, until, within
+from tasks import Counter, add_to, inc
+
+import dask_hpc
+
+
+@asynccontextmanager
+async def _actor_waits(c, s, rt, client=None):
+    """A job of one of two nodes runs; another that needs both is to make an actor. Gives gate, job, actor."""
+    client = client or c
+    gate = Gate()
+    async with rt.job("first", nodes=1) as first:
+        await started(s, first, 1)
+        held = c.submit(through, 1, gate=gate, pure=False)
+        try:
+            async with rt.job("second", nodes=2) as second:
+                await until(lambda: second.id in engine(s).state.jobs.active, "queued")
+                actor = client.submit(Counter, 7, actor=True, key="actor")
+                await until(lambda: record(s, second).unfinished, "its graph has come", 5)
+                yield gate, second, actor
+        finally:
+            gate.open()
+        assert await held == 1
+
+
+@live(workers=2)
+async def test_an_actor_of_a_cancelled_job_is_not_made_and_is_not_counted(c, s, *workers):
+    rt = await dask_hpc.install(c)
+    async with _actor_waits(c, s, rt) as (_, second, actor):
+        await second.cancel()
+        await until(lambda: "actor" in s.tasks or actor.cancelled(), "it is known what becomes of it", 5)
+        assert actor.cancelled()
+    assert not engine(s).state.plain_busy()
+
+
+@live(workers=2)
+async def test_a_job_for_the_whole_pool_starts_after_one_with_a_waiting_actor_was_cancelled(c, s, *workers):
+    rt = await dask_hpc.install(c)
+    async with _actor_waits(c, s, rt) as (gate, second, actor):
+        await second.cancel()
+        actor.release()
+        async with rt.job("whole", nodes=2):
+            future = c.submit(inc, 1, pure=False)
+        gate.open()
+    assert await within(future, 20) == 2
+
+
+@live(workers=2)
+async def test_an_actor_that_is_released_while_it_waits_is_not_kept(c, s, *workers):
+    rt = await dask_hpc.install(c)
+    async with _actor_waits(c, s, rt) as (_, second, actor):
+        actor.release()
+    await second.wait(10)
+    await asleep(s)
+    assert "actor" not in s.tasks
+
+
+@live(workers=2)
+async def test_work_outside_the_job_may_depend_on_an_actor_that_waits(c, s, *workers):
+    rt = await dask_hpc.install(c)
+    async with _actor_waits(c, s, rt) as (_, second, actor):
+        with dask.annotate(hpc_job="default"):
+            used = c.submit(add_to, actor, 1, pure=False)
+    assert await within(used, 20) == 8
+    await second.wait(10)
+
+
+@live(workers=2)
+async def test_an_actor_whose_client_closes_while_it_waits_is_not_made(c, s, *workers):
+    rt = await dask_hpc.install(c)
+    clients = set(s.clients)
+    other = await Client(s.address, asynchronous=True)
+    async with _actor_waits(c, s, rt, other) as (_, second, _actor):
+        await other.close()
+        assert set(s.clients) == clients
+        await second.cancel()
+        await until(lambda: "actor" in s.tasks or not engine(s).state.plain_busy(), "settled", 5)
+        assert "actor" not in s.tasks
+        assert set(s.clients) == clients
+
+
+@live(workers=2, Worker=Nanny, timeout=60)
+async def test_an_actor_that_waits_when_the_cluster_is_restarted_is_not_made(c, s, *nannies):
+    rt = await dask_hpc.install(c)
+    async with rt.job("first", nodes=1) as first:
+        await started(s, first, 1)
+        async with rt.job("second", nodes=2) as second:
+            actor = c.submit(Counter, actor=True, key="actor")
+            await until(lambda: record(s, second).unfinished, "its graph has come")
+            await c.restart()
+            assert actor.cancelled()
+            await first.cancel()
+            await started(s, second, 2)
+            # graphs of a job keep their order: this one follows the actor's
+            assert await within(c.submit(inc, 1, pure=False), 20) == 2
+            assert "actor" not in s.tasks
