@@ -14,6 +14,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import dask
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
@@ -22,6 +23,7 @@ from dask_hpc._version import __version__
 from dask_hpc.channel import Channel, raise_error
 from dask_hpc.client import methods
 from dask_hpc.client.job import Job as Job
+from dask_hpc.config import find
 from dask_hpc.errors import (
     InstallError,
 )
@@ -174,9 +176,9 @@ class Runtime:
             ``nodes`` (start size), ``min_nodes``, ``max_nodes``, ``constraint`` (any, even, odd,
             pof2, square, cube), ``walltime`` ("30 min" or seconds), ``priority`` (larger is served
             first), ``min_power_w``, ``max_power_w`` (per node), ``io_intensity`` (0 to 1), ``rigid``,
-            ``exclusive`` (lend no idle thread of its nodes to others), ``deadline``, ``soft_deadline``,
-            ``value``, ``protect``, ``resilience`` (for policies and parts that look at them; see
-            `dask_hpc_policies.jobs.jobspec.job_spec`).
+            ``exclusive`` (lend no idle thread of its nodes), ``deadline``, ``soft_deadline``,
+            ``value``, ``protect``, ``resilience``, ``user`` (this client when it is not said), ``weight`` (the setting ``hpc.share.weight`` when it is not said; for
+            policies and parts that look at them; see `dask_hpc_policies.jobs.jobspec.job_spec`).
             `nodes` with bounds starts at exactly `nodes`; bounds alone start at the largest legal
             size that fits; `nodes` alone is rigid; nothing is 1 to the pool's size.
 
@@ -185,7 +187,9 @@ class Runtime:
         InvalidJob
             For values that cannot be; nothing is queued then.
         """
-        declared = {**name, **fields} if isinstance(name, dict) else {"name": name, **fields}
+        weight = find("share.weight").check(dask.config.get("hpc.share.weight", 1.0))
+        said = name if isinstance(name, dict) else {"name": name}
+        declared = {"weight": weight, **said, **fields}
         return Job(self.channel, encode(job_spec_from_mapping(declared)))
 
     def batch_job(self, script: str | os.PathLike[str], **fields: Any) -> Job:

@@ -17,7 +17,8 @@ import dask.config
 from dask_hpc.config import knobs
 from dask_hpc.config.rows import BUILTIN, Setting, find, is_setting, no_setting, register, table
 from dask_hpc.errors import ConfigError
-from dask_hpc_policies.params import AbsolutePath, Choice, Duration, Int, Parameter, Table, Text, shown
+from dask_hpc_policies.jobs.jobspec import WEIGHTS
+from dask_hpc_policies.params import AbsolutePath, Choice, Duration, Float, Int, Parameter, Table, Text, shown
 from dask_hpc_policies.pool import HOLD
 
 __all__ = [
@@ -105,6 +106,9 @@ class Settings:
         "a few questions a minute."))
     default_job_min_nodes: int = _row(Int("default-job.min-nodes", 1, lo=0, hi=_MOST_NODES, unit="nodes",
         help="Nodes kept for undeclared work while it is unfinished and named jobs are active."))
+    share_weight: float = _row(Float("share.weight", 1.0, lo=WEIGHTS[0], hi=WEIGHTS[1], live=False,
+        help="How much the user of this client is to get beside others, in proportion, where the policy "
+        "shares nodes between users (fair). Read where a job is declared, which may say otherwise (weight)."))
     pool_max_nodes: int | None = _row(
         Int("pool.max-nodes", None, lo=1, hi=_MOST_NODES, unit="nodes", none_ok=True,
         help="Nodes the cluster can ever have. A job that needs more is refused at once. None: as many as "

@@ -149,6 +149,7 @@ def _active(key: int, item: tuple[Job, JobView], now_s: float) -> tuple[ActiveJo
     job, view = item
     active = ActiveJob(job, key)
     active.expansions = view.expansions
+    active.before_node_s = view.attained_node_s
     if view.nodes and job.runtime_s > 0:
         active.kept = _elapsed_s(view, now_s) / job.runtime_s
     return active, view.nodes

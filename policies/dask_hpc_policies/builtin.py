@@ -18,6 +18,8 @@ from dask_hpc_policies.params import Choice, Duration, Int, Parameter, Parameter
 from dask_hpc_policies.protocol import Session
 from dask_hpc_policies.rules import backfilling, dask_default, mebf, sizing, stealing
 from dask_hpc_policies.rules.admission import Pass
+from dask_hpc_policies.rules.fair import policy as fair
+from dask_hpc_policies.rules.fair import terms
 from dask_hpc_policies.rules.io import policy
 from dask_hpc_policies.rules.requests import answer_requests
 from dask_hpc_policies.rules.resizing import (
@@ -225,6 +227,13 @@ _DEFINITIONS = (
         decide=stealing.decide,
         state=stealing.StealingState,
         parameters=stealing.PARAMETERS,
+    ),
+    Definition(
+        name="fair",
+        summary="Least attained service first: users, then jobs of a user, share the nodes by weight.",
+        decide=fair.decide,
+        state=fair.FairState,
+        parameters=terms.PARAMETERS,
     ),
 )
 

@@ -101,6 +101,11 @@ class JobFacts:
     resilience: str = ""
     #: Whether its nodes are its alone: nothing of others runs there, also while it cannot fill them.
     exclusive: bool = False
+    #: Whose job it is: what several jobs of one user get is counted together. Empty: not known; such jobs are
+    #: taken for one user's.
+    user: str = ""
+    #: How much its user is to get beside others, in proportion; see `rules.fair`.
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +176,8 @@ class JobView(JobRequest):
     #: True for the job of plain work. It is allotted whatever no named job holds; a policy neither
     #: resizes it nor starts it above `min_nodes`.
     is_default: bool = False
+    #: Attained service: node-seconds it has held so far.
+    attained_node_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

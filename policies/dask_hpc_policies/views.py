@@ -49,7 +49,7 @@ _SET_REQUEST = _setters(JobView, _request_names)
 (
     _id, _state, _nodes, _start_s, _remaining_s, _restart_s, _requested_nodes, _at_scheduling_point,
     _interruption, _interrupted_s, _expansions, _mtct, _mtct_previous, _unfinished_tasks, _processing_tasks,
-    _is_default,
+    _is_default, _attained_node_s,
 ) = _setters(JobView, [one.name for one in fields(JobView) if one.name not in _request_names])
 # fmt: on
 
@@ -88,6 +88,7 @@ def job_view(
     unfinished_tasks: int = 0,
     processing_tasks: int = 0,
     is_default: bool = False,
+    attained_node_s: float = 0.0,
 ) -> JobView:
     """The view of a job that was asked for by `request` and stands as is said; see `JobView`."""
     view = object.__new__(JobView)
@@ -109,4 +110,5 @@ def job_view(
     _unfinished_tasks(view, unfinished_tasks)
     _processing_tasks(view, processing_tasks)
     _is_default(view, is_default)
+    _attained_node_s(view, attained_node_s)
     return view

@@ -76,6 +76,9 @@ def jobs(draw: st.DrawFn, index: int) -> JobView:
         recorded_s=draw(st.one_of(st.none(), st.floats(1, 500))),
         io_intensity=draw(st.one_of(st.none(), st.floats(0, 1))),
         at_scheduling_point=draw(st.booleans()),
+        user=draw(st.sampled_from(["", "ada", "bob"])),
+        weight=draw(st.sampled_from([1.0, 1.0, 0.5, 3.0])),
+        attained_node_s=0.0 if state == "pending" else draw(st.floats(0, 1e4)),
         interruption=interruption,
         interrupted_s=None if interruption == "none" else draw(st.one_of(st.none(), st.just(55.0))),
     )

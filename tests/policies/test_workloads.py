@@ -75,6 +75,8 @@ class World:
         self.now_s += next_s
         for job in list(self.jobs.values()):
             self.work[job.id] -= job.nodes * next_s
+            attained_node_s = job.attained_node_s + job.nodes * next_s
+            self.jobs[job.id] = replace(job, attained_node_s=attained_node_s)
             if self.work[job.id] <= 1e-9:
                 del self.jobs[job.id]
                 self.runs[job.id] = replace(self.runs[job.id], end_s=self.now_s, state="completed")
@@ -113,7 +115,7 @@ def workloads(draw: st.DrawFn) -> list[tuple[JobView, float]]:
 
 
 #: Policies that may start a job before one that waits longer.
-REORDERING = ("easy", "conservative", "mebf", "io-aware", "sfsj")
+REORDERING = ("easy", "conservative", "mebf", "io-aware", "sfsj", "fair")
 PLAYED: tuple[Policy, ...] = (
     *(create(name) for name in BUILTIN),
     create("fixed", target_nodes=4),
@@ -158,6 +160,7 @@ def esp_10() -> list[tuple[JobView, float]]:
         ("pwma-egs", 37.4, None),
         ("prma-fpsma", None, None),
         ("equipartition", 37.4, None),
+        ("fair", 37.4, None),
     ],
 )
 def test_reduced_esp_with_linear_speed_up(

@@ -124,6 +124,7 @@ async def test_all_that_is_declared_reaches_the_policy(c, s, a):
     declared = {
         "walltime": "1 h", "priority": 2, "min_power_w": "100 W", "max_power_w": 200, "io_intensity": 0.5,
         "deadline": "2 h", "soft_deadline": "90 min", "value": 7.5, "protect": "field", "resilience": "ml",
+        "user": "ada", "weight": 2.5,
     }  # fmt: skip
     rt = await dask_hpc.install(c, "fcfs")
     async with rt.job("main", **declared) as job:

@@ -11,7 +11,7 @@ from dask_hpc.sim.study.study import StudyResult, builtin_studies, load_study, r
 
 #: Short enough to be run each time; the others are run with the slow tests.
 QUICK = ("node-stealing", "figure-5-1", "five-jobs", "esp-10")
-WHOLE = ("esp",)
+WHOLE = ("esp", "fair")
 FAST = ("io-aware", "mebf", "sfsj", "sfsj-victims")
 #: Smaller still; the same runs in full are in the tests of the policy.
 SMALLER = {"mebf": {"option.jobs": 40}}
@@ -53,6 +53,10 @@ def test_esp_holds_on_one_order_and_is_drawn_along_the_share(tmp_path: Path) -> 
     assert 0.1 < turn.at[0] < 1
     study_figure(found, tmp_path / "esp.png")
     assert (tmp_path / "esp.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_fair_holds_on_one_order() -> None:
+    held("fair", fast=True)
 
 
 @pytest.mark.slow

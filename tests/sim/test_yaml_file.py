@@ -269,7 +269,7 @@ def test_power_bounds_are_taken_and_counted() -> None:
 
 DECLARED = (
     "deadline: 2 h, soft_deadline: 90 min, value: 7.5, protect: field, resilience: ml, min_power_w: 100 W, "
-    "priority: 2, io_intensity: 0.5, constraint: even, walltime: 1 h"
+    "priority: 2, io_intensity: 0.5, constraint: even, walltime: 1 h, user: ada, weight: 2.5"
 )
 
 

@@ -93,6 +93,8 @@ class JobRecord:
         self.shrinks = 0
         #: Since when it has had how many nodes, the latest changes.
         self.sizes: deque[tuple[float, int]] = deque(maxlen=_SIZES_KEPT)
+        #: Node-seconds held before the present size.
+        self.held_node_s = 0.0
         #: Time of its tasks in communication and computation, by phase.
         self.meter = Meter()
         self.nodes: dict[str, None] = {}
@@ -152,7 +154,13 @@ class JobRecord:
         """Note how many nodes it has now; one that has ended has none."""
         nodes = nodes if self.active else 0
         if nodes != (self.sizes[-1][1] if self.sizes else 0):
+            self.held_node_s = self.attained_node_s(now_s)
             self.sizes.append((now_s, nodes))
+
+    def attained_node_s(self, now_s: float) -> float:
+        """Node-seconds it has held so far."""
+        since_s, nodes = self.sizes[-1] if self.sizes else (now_s, 0)
+        return self.held_node_s + nodes * (now_s - since_s)
 
     def started(self, now_s: float) -> None:
         """It has its nodes, for the first time or again."""
@@ -242,6 +250,7 @@ class JobRecord:
             unfinished_tasks=self.unfinished,
             processing_tasks=self.processing,
             is_default=self.is_default,
+            attained_node_s=self.attained_node_s(now_s),
         )
 
     def row(self, nodes_up: int) -> dict[str, Any]:
@@ -301,7 +310,8 @@ class JobTable:
     def add(self, spec: JobSpec, request: JobRequest, *, submit_s: float, client: str | None) -> JobRecord:
         """A new job that is announced; its id is its name and a number."""
         id = f"{spec.name}-{next(self._numbers)}"
-        job = JobRecord(id, spec, replace(request, submit_s=submit_s), client=client)
+        user = request.user or client or ""
+        job = JobRecord(id, spec, replace(request, submit_s=submit_s, user=user), client=client)
         self.announced[job.id] = job
         return job
 

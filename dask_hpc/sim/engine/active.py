@@ -75,8 +75,8 @@ class ActiveJob:
     """One job from its submission to its end."""
 
     __slots__ = (
-        "at_point", "began_s", "checkpoint_s", "checkpoints", "done", "expansions", "first_s",
-        "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key",
+        "at_point", "before_node_s", "began_s", "checkpoint_s", "checkpoints", "done", "expansions",
+        "first_s", "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key",
         "left", "length_s", "mtct_previous", "node_ids", "nodes", "paused", "rank", "released",
         "requested_nodes", "resize_s", "restarts", "round", "shrinks", "stage", "start_s", "state",
         "steps", "target", "version", "view", "walker", "wasted_node_s",
@@ -135,5 +135,13 @@ class ActiveJob:
         self.io_s = 0.0
         self.checkpoint_s = 0.0
         self.checkpoints = 0
-        #: Node-seconds held before the present size.
+        #: Node-seconds held before the present size, and before the run began (`sim.what_if`).
         self.held_node_s = 0.0
+        self.before_node_s = 0.0
+
+    def attained_node_s(self, now_s: float) -> float:
+        """Node-seconds it has held so far."""
+        if self.start_s is None:
+            return self.before_node_s
+        since_s = self.steps[-1][0] if self.steps else self.first_s
+        return self.before_node_s + self.held_node_s + self.nodes * (now_s - since_s)

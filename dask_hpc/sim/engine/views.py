@@ -25,6 +25,8 @@ def pending_view(active: ActiveJob) -> JobView:
         at_scheduling_point=job.program is None or job.program.resize == "anytime",
         interruption=active.interruption,
         interrupted_s=active.interrupted_s,
+        # it holds nothing now, so that no time passes
+        attained_node_s=active.attained_node_s(0.0),
     )
 
 
@@ -49,6 +51,7 @@ def running_view(active: ActiveJob, now_s: float) -> JobView:
         expansions=active.expansions,
         mtct=share,
         mtct_previous=share if active.mtct_previous is None else active.mtct_previous,
+        attained_node_s=active.attained_node_s(now_s),
     )
 
 

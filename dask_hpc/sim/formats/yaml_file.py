@@ -17,7 +17,7 @@ Rules of the file: every value is checked when the file is read; an error names 
         data_bytes: 8e9             # what a resize moves
     jobs:
       - name: heat                  # name, nodes, min_nodes, max_nodes, constraint, walltime, priority,
-        application: heat           # io_intensity, deadline and so on: as `Runtime.job` takes them
+        application: heat           # io_intensity, deadline, user and so on: as `Runtime.job` takes them
         submit: 60 s
         nodes: 4
         min_nodes: 2
@@ -39,7 +39,7 @@ Rules of the file: every value is checked when the file is read; an error names 
                 purpose: checkpoint
               - point:
 
-Further keys of a job: `id` (unique), `user`, `preferred_nodes` (what a moldable start aims at),
+Further keys of a job: `id` (unique), `preferred_nodes` (what a moldable start aims at),
 `io_by_nodes` (share of time in I/O by size), `recorded` (run time of an earlier run on the preferred size),
 `checkpoint_interval`, `data_bytes`, `on_reconfiguration` and `on_expansion` (stages after each resize at a
 point, of all nodes and, before that, of those that joined, whose number `nodes` is there), `evolving` (true:
@@ -82,7 +82,7 @@ _SHARED = (
     "on_reconfiguration", "on_expansion",
 )  # fmt: skip
 _OWN = (
-    "id", "submit", "application", "user", "count", "every", "preferred_nodes", "io_by_nodes", "evolving",
+    "id", "submit", "application", "count", "every", "preferred_nodes", "io_by_nodes", "evolving",
     "recorded",
 )  # fmt: skip
 _JOB = (*FIELDS, *_OWN, *_SHARED)
@@ -225,7 +225,6 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
         speed=speed,
         reference_nodes=reference,
         program=program,
-        user=_given(keys, "user", lambda field: field.text(), ""),
         application=_given(keys, "application", lambda field: field.text(), ""),
         data_bytes=_given(keys, "data_bytes", lambda field: field.number(), 0.0),
         recorded_s=_given(keys, "recorded", lambda field: field.duration_s(above_zero=True), None),

@@ -33,7 +33,7 @@ from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.jobs.jobspec import arguments
 
 #: What a user declares and `_job` writes in a place of its own.
-_WRITTEN = ("constraint", "walltime", "priority", "io_intensity")
+_WRITTEN = ("constraint", "walltime", "priority", "io_intensity", "user")
 
 
 def dump(workload: Workload) -> str:

@@ -84,3 +84,36 @@ def node_stealing(*, seed: int) -> Workload:
     jobs = tuple(_rigid(number, nodes, length) for number, (nodes, length) in enumerate(rows, start=1))
     failure = NodeFailure(t_s=1.0, node=2, downtime_s=5.0)
     return Workload(name="", jobs=jobs, machine=Machine(nodes=8, failures=Failures(listed=(failure,))))
+
+
+#: User, submission, and work in node-seconds: one large job, a middle one, then small ones.
+_THREE_USERS = (
+    ("ada", 0.0, 156.0), ("bob", 4.0, 12.0), ("eve", 6.0, 6.0), ("eve", 12.0, 6.0), ("eve", 18.0, 6.0)
+)  # fmt: skip
+
+
+@generator("three-users")
+def three_users(*, seed: int) -> Workload:
+    """Three users with unequal jobs on six nodes, who declare nothing but names.
+
+    Many short tasks each, so that a job speeds up linearly and may have any size. Ours: in the order of
+    submission the mean turnaround is 20.8 s; the least that any scheduler reaches, shortest remaining time
+    first, is 7.2 s.
+    """
+    nodes = 6
+    jobs = [
+        Job(
+            id=f"{user}-{number}",
+            name=user,
+            user=user,
+            submit_s=submit_s,
+            kind="malleable",
+            start_nodes=None,
+            min_nodes=1,
+            max_nodes=nodes,
+            runtime_s=work_node_s / nodes,
+            reference_nodes=nodes,
+        )
+        for number, (user, submit_s, work_node_s) in enumerate(_THREE_USERS, start=1)
+    ]
+    return Workload(name="", jobs=tuple(jobs), machine=Machine(nodes=nodes))

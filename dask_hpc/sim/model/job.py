@@ -239,8 +239,7 @@ class Job(JobRequest):
     #: Size that `runtime_s` belongs to; 0 for `start_nodes`, or `max_nodes` when that is None.
     reference_nodes: int = 0
     program: Program | None = None
-    #: Labels for people and for per-application estimates, beside its name.
-    user: str = ""
+    #: Label for people and for per-application estimates, beside its name.
     application: str = ""
     #: Data that a resize redistributes.
     data_bytes: float = 0.0

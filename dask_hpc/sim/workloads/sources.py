@@ -41,6 +41,7 @@ BUILTIN: Mapping[str, Callable[..., Workload]] = {
         mebf.mebf_write,
         mebf.mebf_mixed,
         toys.node_stealing,
+        toys.three_users,
         poisson.poisson,
         node_failures.node_failures,
     )

@@ -19,16 +19,8 @@ from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shr
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Duration, Float, Int, Parameter, ParameterError, Parameters
 from dask_hpc_policies.protocol import Policy, state_type
+from dask_hpc_policies.rules.seen import SeenSize, seen_sizes
 from dask_hpc_policies.wording import Shown
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenSize:
-    """What a cooldown remembers of a job."""
-
-    nodes: int
-    #: When the size was first seen to differ; None when it never was.
-    changed_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,15 +193,7 @@ def _hysteresis_bound(
 
 
 def _sizes(view: ClusterSnapshot, _: Decision, jobs: Mapping[str, Any]) -> Mapping[str, Any]:
-    now = {}
-    for job in view.jobs:
-        if job.state in ("running", "adapting") and not job.is_default:
-            last = jobs.get(job.id)
-            if last is None or last.nodes == job.nodes:
-                now[job.id] = last or SeenSize(nodes=job.nodes)
-            else:
-                now[job.id] = SeenSize(nodes=job.nodes, changed_s=view.now_s)
-    return now
+    return seen_sizes(view, jobs)
 
 
 def _cooldown_bound(

@@ -28,6 +28,8 @@ from dask_hpc_policies.model import JobFacts, JobRequest
 from dask_hpc_policies.params import ParameterError, parse_duration, parse_power, suggestion
 from dask_hpc_policies.views import values_of
 
+#: Smallest and largest weight of a user.
+WEIGHTS = (0.001, 1000.0)
 #: Larger than any pool: the upper bound while the pool is not known.
 _UNBOUNDED = 1 << 40
 #: Largest number that is taken for a size or a priority.
@@ -74,6 +76,8 @@ def job_spec(
     protect: bool | str = False,
     resilience: str = "",
     exclusive: bool = False,
+    user: str | None = None,
+    weight: float = 1.0,
     rigid: bool = False,
 ) -> JobSpec:
     """A validated job description.
@@ -105,6 +109,10 @@ def job_spec(
         Name of the protocol by which it survives failures.
     exclusive
         Let nothing of others run on its nodes, also while it cannot fill them.
+    user
+        Whose job it is; a live scheduler takes the client for it when it is not said.
+    weight
+        How much its user is to get beside others, in proportion; from 0.001 to 1000.
     rigid
         Never resize the job once it has started.
 
@@ -144,6 +152,8 @@ def job_spec(
         _check_text(name, "protect", protect, "true, false or a text that is not empty")
     if resilience != "":
         _check_text(name, "resilience", resilience, "a text")
+    if user is not None:
+        _check_text(name, "user", user, "a text")
     return JobSpec(
         name=name,
         nodes=nodes,
@@ -161,6 +171,8 @@ def job_spec(
         protect=protect,
         resilience=resilience,
         exclusive=exclusive,
+        user=user or "",
+        weight=_weight(name, weight),
         rigid=rigid,
     )
 
@@ -294,6 +306,16 @@ def _number(name: str, argument: str, value: float | None, largest: float) -> fl
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not 0 <= value <= largest:
         raise InvalidJob(f"job {name!r}: {argument}={value!r} must be a number from 0 to {largest:g}")
+    return float(value)
+
+
+def _weight(name: str, value: float) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not WEIGHTS[0] <= value <= WEIGHTS[1]:
+        raise InvalidJob(
+            f"job {name!r}: weight={value!r} must be a number from {WEIGHTS[0]:g} to {WEIGHTS[1]:g} (the "
+            "setting hpc.share.weight is its default)"
+        )
     return float(value)
 
 

@@ -1,0 +1,182 @@
+"""Fair shares by attained service: the policy for people who declare nothing but a job's name.
+
+Nothing is known of how long a job takes, so what it has had decides: least attained service first, as in
+multi-level feedback queues (Corbato, Merwin-Daggett and Daley 1962; Nuyens and Wierman 2008, "The
+foreground-background queue: a survey"), which serve small jobs soon without being told which ones are small.
+Attained service is node-seconds. Levels, each a factor longer than the one before, round it, so that equal
+jobs have equal sizes and change them only a few times in their lives.
+
+* Who starts is said in `starting`. Nodes come from what is idle and, at once, from running malleable jobs
+  above their smallest sizes.
+* Sizes: nodes are divided between users, then between the jobs of a user, in inverse proportion to attained
+  service, rounded to levels (`shares`). That of a user is what all present jobs of the user have had,
+  divided by the user's weight. So ten jobs of one user get together what one job of another does. A job
+  has no less than its minimum, and what does not change its size (rigid, reconfiguring, almost over)
+  counts as its user's.
+* A job that could grow does so only when that repays (`terms.repays`); one that was resized a moment ago
+  keeps its size, unless a job starts. Nodes that would stay idle go to whoever they repay for.
+
+Starvation. A running job keeps its minimum. Where no ends are expected, a waiting job is overtaken during its
+first `patience_s` only: from then on no job that came after it, of its priority or a lower one, starts before
+it. So it starts at the latest when those before it have started and what ran at the end of its patience has
+ended, which goes on with at least its minimum. Where ends are expected, a job that has waited longer than
+that comes to the head of the line in order of service, and nobody delays the head beyond the time at which it
+is expected to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink
+from dask_hpc_policies.jobs.constraints import largest_at_most
+from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.rules.admission import Pass, needed_nodes
+from dask_hpc_policies.rules.fair.shares import Part, divide_parts
+from dask_hpc_policies.rules.fair.starting import choose, givers_of
+from dask_hpc_policies.rules.fair.terms import Params, level, repays, weight_at
+from dask_hpc_policies.rules.requests import answer_requests
+from dask_hpc_policies.rules.seen import SeenSize, seen_sizes
+from dask_hpc_policies.rules.sizing import Resizes, lowest_size, resizable
+from dask_hpc_policies.wording import counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairState:
+    """Since when jobs have had their sizes."""
+
+    jobs: Mapping[str, SeenSize] = field(default_factory=dict)
+
+
+def decide(view: ClusterSnapshot, state: FairState, params: Params) -> tuple[Decision, FairState]:
+    """Start who has had least, and bring all malleable jobs to their shares."""
+    seen = seen_sizes(view, state.jobs)
+    plan = Pass(view)
+    starting = choose(plan, params)
+    # what evolving jobs ask for comes from what the starts leave over
+    kept = min(plan.idle_nodes, sum([needed_nodes(job) or 0 for job in starting]))
+    plan.idle_nodes -= kept
+    answer_requests(plan)
+    plan.idle_nodes += kept
+    givers = givers_of(plan, params)
+    parts = _parts(plan, starting, givers, seen, params)
+    _share(plan, parts, params)
+    _resize(plan, parts)
+    for part in parts:
+        if part.starts:
+            plan.start(part.job, part.size, _start_reason(part, plan.idle_nodes))
+    sizes = {part.job.id: part.size for part in parts}
+    reclaimable = sum([sizes[job.id] - lowest_size(job) for job in plan.running if resizable(job)])
+    return plan.answer(reclaimable), FairState(jobs=seen)
+
+
+def _parts(
+    plan: Pass,
+    starting: Collection[JobView],
+    givers: Collection[JobView],
+    seen: Mapping[str, SeenSize],
+    params: Params,
+) -> list[Part]:
+    """All named jobs that hold nodes or start now, in order of service, with the sizes they may have."""
+    starts, resizable = {job.id for job in starting}, {job.id for job in givers}
+    parts = []
+    for job in plan.view.jobs:
+        if job.id in starts:
+            low = high = needed_nodes(job) or 0
+            if not job.is_default and job.start_nodes is None:
+                most = min(job.max_nodes, job.preferred_nodes or job.max_nodes)
+                high = largest_at_most(job.constraint, most, low) or low
+            part = Part(job, low, high, high, starts=True)
+        elif job.is_default or job.nodes == 0:
+            continue
+        elif job.id in resizable:
+            high = largest_at_most(job.constraint, job.max_nodes, job.nodes) or job.nodes
+            part = Part(job, lowest_size(job), high, high, resizable=True)
+            changed_s = seen[job.id].changed_s
+            if not starts and changed_s is not None and plan.view.now_s - changed_s < params["cooldown_s"]:
+                part.low = part.high = job.nodes
+        else:
+            part = Part(job, job.nodes, job.nodes, job.nodes)
+        part.level = level(job.attained_node_s, params)
+        part.weight = weight_at(part.level, params)
+        parts.append(part)
+    return parts
+
+
+def _share(plan: Pass, parts: list[Part], params: Params) -> None:
+    """Set the sizes of `parts`: their shares, but no growth that does not repay."""
+    total = plan.idle_nodes + sum([part.job.nodes for part in parts])
+    while True:
+        divide_parts(parts, total, params)
+        growing = [part for part in parts if part.resizable and part.size > part.job.nodes]
+        futile = [part for part in growing if not repays(part.job, part.size, params)]
+        if not futile:
+            break
+        for part in futile:
+            part.high = part.job.nodes
+    left = total - sum([part.size for part in parts])
+    if left > 0:
+        _hand_out(parts, left, params)
+
+
+def _hand_out(parts: list[Part], left: int, params: Params) -> None:
+    """Give out what legal sizes, or growth that does not repay, have left over; the lowest level first."""
+    by_level = sorted(parts, key=lambda part: part.level)
+    for part in by_level:  # nobody gives up what another one would get here
+        if part.size < part.job.nodes:
+            reach = min(part.job.nodes, part.size + left)
+            target = largest_at_most(part.job.constraint, reach, part.size) or part.size
+            left, part.size = left - (target - part.size), target
+    for part in by_level:
+        grown = largest_at_most(part.job.constraint, min(part.most, part.size + left), part.size + 1)
+        if grown is not None and repays(part.job, grown, params):
+            left, part.size = left - (grown - part.size), grown
+
+
+def _resize(plan: Pass, parts: Collection[Part]) -> None:
+    """Shrink and expand running jobs to their sizes."""
+    head = _head(plan, parts)
+    shrinks: list[Shrink] = []
+    expands: list[Expand] = []
+    freed = taken = 0
+    for part in parts:
+        before, after = part.job.nodes, part.size
+        if not part.resizable or before == after:
+            continue
+        if after > before:
+            expands.append(Expand(job=part.job.id, nodes=after, reason=_share_reason(part, None)))
+            taken += after - before
+        else:
+            shrinks.append(Shrink(job=part.job.id, nodes=after, reason=_share_reason(part, head)))
+            freed += before - after
+    plan.resize(Resizes(shrinks=tuple(shrinks), expands=tuple(expands), freed_nodes=freed, taken_nodes=taken))
+
+
+def _head(plan: Pass, parts: Collection[Part]) -> str | None:
+    """The first job that starts on nodes which others have to give up; None when none does."""
+    idle = plan.idle_nodes
+    for part in parts:
+        idle -= part.size if part.starts else 0
+        if idle < 0:
+            return part.job.id
+    return None
+
+
+def _share_reason(part: Part, head: str | None) -> Reason:
+    job, size = part.job, part.size
+    data = {"from_nodes": job.nodes, "to_nodes": size, "level": part.level}
+    text = f"its share at level {part.level}: from {job.nodes} to {size}"
+    if size > job.nodes:
+        return Reason(ReasonCode.EQUAL_SHARE, text, data)
+    if head is not None:
+        return Reason(ReasonCode.HEAD_JOB_WAITS, f"room for {head}; {text}", {"head": head, **data})
+    return Reason(ReasonCode.POOL_SHARED, text, data)
+
+
+def _start_reason(part: Part, idle_nodes: int) -> Reason | None:
+    if part.job.is_default or part.job.start_nodes is not None:
+        return None
+    text = f"{counted(part.size)} of {idle_nodes} idle or freed: its share at level {part.level}"
+    data = {"nodes": part.size, "idle_nodes": idle_nodes, "level": part.level}
+    return Reason(ReasonCode.MOLDED_TO_FIT, text, data)

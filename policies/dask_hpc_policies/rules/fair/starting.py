@@ -1,0 +1,151 @@
+"""Who starts: by attained service, users in turn, and nobody is overtaken for ever.
+
+Rules of the file: waiting jobs are looked at in this order: larger priority; then those that have waited
+longer than the patience, in order of service; then the lower level; then, in turn, the first job of each
+user, the second of each and so on, where what a user runs counts as well and a weight of 2 makes two turns of
+one. A job starts when the nodes that are idle, with those that running malleable jobs hold above their
+smallest sizes, are enough for its own smallest size. A user who runs something starts no more than fits into
+the user's share (`users`).
+
+The first job that does not fit is the head. When the expected ends of what runs tell when it can start, that
+time is its reservation, as in EASY backfilling (Lifka 1995): jobs behind it start only where they do not
+delay it. When nothing tells, which is so where people declare nothing, jobs behind it start, but none behind
+a job that has waited longer than the patience.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import inf, nextafter
+
+from dask_hpc_policies.decision import Reason, ReasonCode
+from dask_hpc_policies.model import JobView
+from dask_hpc_policies.rules import sizing
+from dask_hpc_policies.rules.admission import Pass, needed_nodes
+from dask_hpc_policies.rules.fair.terms import Params, almost_over, level, overdue
+from dask_hpc_policies.rules.fair.users import Shares
+from dask_hpc_policies.rules.reservation import Shadow, expected_s, shadow
+from dask_hpc_policies.rules.sizing import lowest_size
+from dask_hpc_policies.wording import counted
+
+
+def choose(plan: Pass, params: Params) -> list[JobView]:
+    """The waiting jobs that start now, at their smallest sizes or more; the others get their reasons.
+
+    `Pass.head` is the first that does not fit.
+    """
+    givers = givers_of(plan, params)
+    line = _Line(plan, givers, params)
+    turn = _in_turn(plan, params)
+    shares = Shares(plan, givers, [job for job, _ in turn], params)
+    late = []
+    for job, need in turn:
+        if shares.allow(job, need) or overdue(job, plan.view.now_s, params):
+            if line.offer(job, need):
+                shares.start(job, need)
+        else:
+            late.append((job, need))
+    for job, need in late:
+        if need > shares.idle_nodes:
+            plan.reasons[job.id] = shares.reason(job)
+        elif line.offer(job, need):
+            shares.start(job, need)
+    return line.starting
+
+
+class _Line:
+    """Jobs are offered a start in order; the first that does not fit is the head, which nobody delays."""
+
+    def __init__(self, plan: Pass, givers: Sequence[JobView], params: Params) -> None:
+        self._plan = plan
+        self._givers = givers
+        self._params = params
+        self._promise: Shadow | None = None
+        #: A job that has waited longer than the patience does not fit.
+        self._blocked = False
+        #: Nodes that are idle or can be freed.
+        self._supply = plan.idle_nodes + sum([job.nodes - lowest_size(job) for job in givers])
+        self.starting: list[JobView] = []
+
+    def offer(self, job: JobView, need: int) -> bool:
+        """Whether `job` starts, on `need` nodes or more; when not, it gets its reason."""
+        plan, promise = self._plan, self._promise
+        if need <= self._supply and (promise is None or self._beside(job, need, promise)):
+            self._supply -= need
+            self.starting.append(job)
+            if promise is not None and plan.view.now_s + expected_s(job) > promise.start_s:
+                self._promise = Shadow(promise.start_s, promise.extra_nodes - need)
+            return True
+        self._blocked = self._blocked or overdue(job, plan.view.now_s, self._params)
+        if promise is None:
+            plan.head = job
+            self._promise = _promise(plan, need, self._supply, self.starting, self._givers)
+        else:
+            plan.reasons[job.id] = _held(plan, need, self._supply)
+        return False
+
+    def _beside(self, job: JobView, need: int, promise: Shadow) -> bool:
+        """Whether a job that fits may start although the head waits."""
+        if promise.start_s == inf:
+            return not self._blocked
+        return need <= promise.extra_nodes or self._plan.view.now_s + expected_s(job) <= promise.start_s
+
+
+def givers_of(plan: Pass, params: Params) -> list[JobView]:
+    """Running jobs that may be resized now: none under a lock, and none that is almost over."""
+    if plan.locked:
+        return []
+    return [job for job in plan.running if sizing.resizable(job) and not almost_over(job, params)]
+
+
+def _in_turn(plan: Pass, params: Params) -> list[tuple[JobView, int]]:
+    """Waiting jobs that have a legal size, with the fewest nodes they can start with, in order."""
+    now_s = plan.view.now_s
+    present = Counter([job.user for job in plan.view.jobs if job.nodes and not job.is_default])
+    keyed = []
+    for i, job in enumerate(plan.waiting):
+        need = needed_nodes(job)
+        if need is None:
+            continue
+        if overdue(job, now_s, params):
+            key = (-job.priority, False, 0, 0.0, i)
+        else:
+            key = (-job.priority, True, level(job.attained_node_s, params), present[job.user] / job.weight, i)
+        present[job.user] += 1
+        keyed.append((key, job, need))
+    keyed.sort(key=lambda item: item[0])
+    return [(job, need) for _, job, need in keyed]
+
+
+def _promise(
+    plan: Pass, need: int, supply: int, starting: Sequence[JobView], givers: Sequence[JobView]
+) -> Shadow:
+    """The head's reservation: what running jobs can give counts as free, the rest of them when they end."""
+    now_s = plan.view.now_s
+    soon_s = nextafter(now_s, inf)
+    lowest = {job.id: lowest_size(job) for job in givers}
+    ends = [
+        (max(soon_s, now_s + job.remaining_s), lowest.get(job.id, job.nodes))
+        for job in plan.view.jobs
+        if job.nodes > 0 and job.remaining_s is not None and not job.is_default
+    ]
+    ends += [(max(soon_s, t_s), 1) for t_s in plan.view.returns_s]
+    for job in starting:
+        seconds = expected_s(job)
+        if seconds < inf:
+            ends.append((max(soon_s, now_s + seconds), needed_nodes(job) or 0))
+    ends.sort()
+    return shadow(need, supply, ends)
+
+
+def _held(plan: Pass, need: int, supply: int) -> Reason:
+    assert plan.head is not None
+    data = {"needed_nodes": need, "available_nodes": supply, "head": plan.head.id}
+    if need > supply:
+        text = f"needs {counted(need)}, {supply} are idle or could be freed"
+        return Reason(ReasonCode.NOT_ENOUGH_NODES, text, data)
+    text = (
+        f"needs {counted(need)} of {supply} that are idle or could be freed, and could delay {plan.head.id}"
+    )
+    return Reason(ReasonCode.WOULD_DELAY, text, data)

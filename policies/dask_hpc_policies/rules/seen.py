@@ -1,0 +1,30 @@
+"""Since when jobs have had their sizes, as far as passes of a policy have seen them change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dask_hpc_policies.model import ClusterSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenSize:
+    """The size of a job, and since when it has had it."""
+
+    nodes: int
+    #: When the size was first seen to differ; None when it never was.
+    changed_s: float | None = None
+
+
+def seen_sizes(view: ClusterSnapshot, before: Mapping[str, SeenSize]) -> Mapping[str, SeenSize]:
+    """The sizes of the named jobs that run or are adapting, after what was seen `before`."""
+    now = {}
+    for job in view.jobs:
+        if job.state in ("running", "adapting") and not job.is_default:
+            last = before.get(job.id)
+            if last is None or last.nodes == job.nodes:
+                now[job.id] = last or SeenSize(nodes=job.nodes)
+            else:
+                now[job.id] = SeenSize(nodes=job.nodes, changed_s=view.now_s)
+    return now

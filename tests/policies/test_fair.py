@@ -1,0 +1,456 @@
+"""The policy `fair`: least attained service first, users before jobs, nobody starves, nothing thrashes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_hpc_policies.decision import Decision, Expand, Hold, ReasonCode, Shrink, Start
+from dask_hpc_policies.jobs.constraints import CONSTRAINTS, smallest_at_least
+from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.registry import create
+from dask_hpc_policies.rules.fair.policy import FairState
+from dask_hpc_policies.rules.fair.shares import Claim, divide
+from dask_hpc_policies.rules.fair.terms import level, repays
+from dask_hpc_policies.rules.seen import SeenSize
+from dask_hpc_policies.rules.sizing import growth_target, resizable
+
+POLICY: Any = create("fair")
+#: The defaults.
+QUANTUM_NODE_S, PATIENCE_S, COST_S = 10.0, 60.0, 0.1
+
+
+def running(id: str, nodes: int, attained_node_s: float = 0.0, **more: Any) -> JobView:
+    fields = {"min_nodes": 1, "max_nodes": 64, "start_s": 0.0, **more}
+    return JobView(id=id, state="running", nodes=nodes, attained_node_s=attained_node_s, **fields)
+
+
+def waiting(id: str, low: int = 1, high: int = 64, **more: Any) -> JobView:
+    return JobView(id=id, min_nodes=low, max_nodes=high, **more)
+
+
+def rigid(id: str, nodes: int, **more: Any) -> JobView:
+    return JobView(id=id, kind="rigid", start_nodes=nodes, min_nodes=nodes, max_nodes=nodes, **more)
+
+
+def view(idle: int, *jobs: JobView, now_s: float = 50.0, **more: Any) -> ClusterSnapshot:
+    return ClusterSnapshot(now_s=now_s, jobs=jobs, idle_nodes=idle, **more)
+
+
+def decide(snapshot: ClusterSnapshot, state: FairState | None = None, **params: Any) -> Decision:
+    policy = create("fair", **params)
+    decision: Decision = policy.decide(snapshot, state or FairState())[0]
+    return decision
+
+
+def sizes(snapshot: ClusterSnapshot, decision: Decision) -> dict[str, int]:
+    """Nodes of every job once the decision is carried out."""
+    after = {job.id: job.nodes for job in snapshot.jobs}
+    after |= {a.job: a.nodes for a in decision.actions if isinstance(a, (Start, Expand, Shrink))}
+    return after
+
+
+def resizes(decision: Decision) -> list[Expand | Shrink]:
+    return [action for action in decision.actions if isinstance(action, (Expand, Shrink))]
+
+
+def carried_out(snapshot: ClusterSnapshot, decision: Decision, later_s: float = 0.0) -> ClusterSnapshot:
+    """The picture after the decision, so much later, with nothing else changed."""
+    after = sizes(snapshot, decision)
+    jobs = [
+        replace(job, nodes=after[job.id], state="running", start_s=job.start_s or snapshot.now_s)
+        if after[job.id] != job.nodes
+        else job
+        for job in snapshot.jobs
+    ]
+    grown = sum(after.values()) - sum(job.nodes for job in snapshot.jobs)
+    return replace(
+        snapshot, jobs=tuple(jobs), idle_nodes=snapshot.idle_nodes - grown, now_s=snapshot.now_s + later_s
+    )
+
+
+# -------------------------------------------------------------------------- levels
+
+
+@pytest.mark.parametrize(
+    ("attained_node_s", "found"), [(0.0, 0), (9.99, 0), (10.0, 1), (19.9, 1), (20.0, 2), (40.0, 3), (1e4, 10)]
+)
+def test_a_level_ends_at_twice_the_service_of_the_one_before(attained_node_s: float, found: int) -> None:
+    assert level(attained_node_s, POLICY.params) == found
+
+
+@given(st.integers(0, 60), st.floats(1.1, 1000.0), st.floats(1e-3, 1e12))
+def test_levels_begin_exactly_where_they_should(number: int, factor: float, quantum: float) -> None:
+    params = {"quantum_node_s": quantum, "level_factor": factor}
+    assert level(quantum * factor**number, params) == number + 1
+
+
+def test_nodes_go_in_inverse_proportion_to_attained_service() -> None:
+    # levels 1 and 3: weights 4 to 1
+    picture = view(0, running("new", 8, 10.0), running("old", 8, 40.0))
+    assert sizes(picture, decide(picture)) == {"new": 13, "old": 3}
+    picture = view(0, running("new", 5, 10.0), running("old", 15, 40.0))
+    assert sizes(picture, decide(picture)) == {"new": 16, "old": 4}
+
+
+def test_a_new_job_gets_its_share_at_once_and_the_old_one_keeps_its_minimum() -> None:
+    picture = view(0, running("old", 6, 1e6, max_nodes=6, min_nodes=2), waiting("new", high=6))
+    decision = decide(picture)
+    assert sizes(picture, decision) == {"old": 2, "new": 4}
+    (shrink,) = resizes(decision)
+    assert shrink.reason.code is ReasonCode.HEAD_JOB_WAITS
+    assert shrink.reason.data["head"] == "new"
+
+
+def test_what_has_had_least_starts_first() -> None:
+    old = waiting("old", 3, attained_node_s=100.0)
+    picture = view(3, old, waiting("new", 3, submit_s=1.0))
+    assert sizes(picture, decide(picture)) == {"old": 0, "new": 3}
+    urgent = replace(old, priority=1)
+    picture = view(3, urgent, waiting("new", 3, submit_s=1.0))
+    assert sizes(picture, decide(picture)) == {"old": 3, "new": 0}
+
+
+# ------------------------------------------------------------------------ division
+
+claims = st.lists(
+    st.builds(
+        lambda low, more, weight: Claim(low, low + more, weight),
+        st.integers(0, 20),
+        st.integers(0, 40),
+        st.sampled_from([2.0**-i for i in range(8)] + [0.001, 0.3, 3.0, 1000.0]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=500)
+@given(claims, st.integers(0, 300))
+def test_a_division_is_complete_within_bounds_and_proportional(given_: list[Claim], nodes: int) -> None:
+    found = divide(given_, nodes)
+    least, most = sum(c.low for c in given_), sum(c.high for c in given_)
+    assert sum(found) == min(max(nodes, least), most)
+    assert all(claim.low <= size <= claim.high for claim, size in zip(given_, found, strict=True))
+    # nobody who could give has more per weight than somebody who could take, but for the rounding
+    for giver, has in zip(given_, found, strict=True):
+        for taker, lacks in zip(given_, found, strict=True):
+            if has > giver.low and lacks < taker.high:
+                assert (has - 1) / giver.weight <= (lacks + 1) / taker.weight * (1 + 1e-9)
+
+
+def test_what_cannot_be_divided_goes_to_the_first() -> None:
+    assert divide([Claim(0, 9, 1.0)] * 4, 6) == [2, 2, 1, 1]
+
+
+# --------------------------------------------------------------------------- users
+
+
+def test_ten_jobs_of_one_user_get_together_what_one_of_another_does() -> None:
+    many = [waiting(f"a{i}", user="ada", submit_s=float(i)) for i in range(10)]
+    picture = view(40, *many, waiting("b", user="bob", submit_s=10.0))
+    after = sizes(picture, decide(picture))
+    assert after == {**{f"a{i}": 2 for i in range(10)}, "b": 20}
+    apart = view(40, *[replace(job, user=job.id) for job in picture.jobs])
+    assert sizes(apart, decide(apart))["b"] == 3, "without users each job counts"
+
+
+def test_users_share_by_what_all_their_jobs_have_had() -> None:
+    # together the jobs of ada have had 40, four times what the one of bob has had
+    picture = view(
+        10, *[running(f"a{i}", 1, 10.0, user="ada") for i in range(4)], running("b", 6, 10.0, user="bob")
+    )
+    assert sizes(picture, decide(picture)) == {"a0": 1, "a1": 1, "a2": 1, "a3": 1, "b": 16}
+
+
+def test_users_start_jobs_in_turn() -> None:
+    many = [rigid(f"a{i}", 1, user="ada", submit_s=float(i)) for i in range(4)]
+    picture = view(2, *many, rigid("b", 1, user="bob", submit_s=9.0))
+    assert sizes(picture, decide(picture)) == {"a0": 1, "a1": 0, "a2": 0, "a3": 0, "b": 1}
+    # a weight of 2 is two turns for one
+    heavy = [replace(job, weight=2.0) if job.user == "ada" else job for job in picture.jobs]
+    picture = view(3, *heavy, rigid("b1", 1, user="bob", submit_s=10.0))
+    assert sizes(picture, decide(picture)) == {"a0": 1, "a1": 1, "a2": 0, "a3": 0, "b": 1, "b1": 0}
+
+
+def test_a_small_new_job_does_not_speak_for_the_large_old_one_beside_it() -> None:
+    old = [running(user, 10, 1e4, user=user, submit_s=1.0) for user in ("ada", "bob")]
+    probe = waiting("probe", 1, 1, user="ada", submit_s=2.0)
+    picture = view(0, *old, probe)
+    assert sizes(picture, decide(picture)) == {"ada": 9, "bob": 10, "probe": 1}
+    # but it comes first among the jobs of its user
+    picture = view(0, *old, replace(probe, max_nodes=64))
+    assert sizes(picture, decide(picture)) == {"ada": 1, "bob": 10, "probe": 9}
+
+
+def test_a_user_starts_no_more_than_fits_into_the_share_while_others_want_nodes() -> None:
+    many = [waiting(f"a{i}", user="ada", submit_s=float(i)) for i in range(10)]
+    one = waiting("b", user="bob", submit_s=10.0)
+    picture = view(12, *many, one)
+    decision = decide(picture)
+    after = sizes(picture, decision)
+    assert after == {**{f"a{i}": int(i < 6) for i in range(10)}, "b": 6}
+    assert {a.reason.code for a in decision.actions if isinstance(a, Hold)} == {ReasonCode.POOL_SHARED}
+    # what nobody else could use is there for all; nobody waits longer than the patience for a share
+    picture = view(12, *many, replace(one, max_nodes=2))
+    assert sum(sizes(picture, decide(picture)).values()) == 12
+    assert sizes(picture, decide(picture))["a9"] == 1
+    late = view(12, *many, replace(one, submit_s=90.0), now_s=100.0)
+    assert sizes(late, decide(late)) == {**{f"a{i}": 1 for i in range(10)}, "b": 2}
+
+
+user_groups = st.dictionaries(
+    st.sampled_from(["ada", "bob", "eve", "kim"]),
+    st.tuples(st.integers(1, 6), st.sampled_from([0.5, 1.0, 2.0, 3.0])),
+    min_size=2,
+)
+
+
+@given(user_groups, st.integers(0, 60), st.sampled_from([0.0, 15.0, 5000.0]))
+def test_users_always_share_by_weight(groups: dict[str, tuple[int, float]], idle: int, had: float) -> None:
+    # all have had the same for each unit of their weight
+    jobs = [
+        running(f"{user}{i}", 1, had * weight / count, user=user, weight=weight)
+        for user, (count, weight) in groups.items()
+        for i in range(count)
+    ]
+    picture = view(idle, *jobs)
+    after = sizes(picture, decide(picture, resize_cost_s=0))
+    held: Counter[str] = Counter()
+    for job in jobs:
+        held[job.user] += after[job.id]
+    for one, (count, weight) in groups.items():
+        for other, (_, other_weight) in groups.items():
+            if held[one] > count:  # more than the minimum of its jobs
+                assert (held[one] - 1) / weight <= (held[other] + 1) / other_weight * (1 + 1e-9)
+    assert sum(held.values()) == idle + len(jobs)
+
+
+def test_what_busy_users_attain_approaches_the_proportion_of_their_weights() -> None:
+    weights = {"ada": 3.0, "bob": 1.0}
+    policy = create("fair")
+    state = policy.initial_state()
+    jobs = [running(user, 8, user=user, weight=weight) for user, weight in weights.items()]
+    for second in range(2000):
+        picture = view(0, *jobs, now_s=float(second))
+        decision, state = policy.decide(picture, state)
+        after = sizes(picture, decision)
+        jobs = [
+            replace(job, nodes=after[job.id], attained_node_s=job.attained_node_s + after[job.id])
+            for job in jobs
+        ]
+    ada, bob = jobs
+    assert ada.attained_node_s / bob.attained_node_s == pytest.approx(3.0, rel=0.1)
+
+
+# --------------------------------------------------------------- pictures at random
+
+
+@st.composite
+def pictures(draw: st.DrawFn) -> ClusterSnapshot:
+    jobs = []
+    for i in range(draw(st.integers(1, 8))):
+        constraint = draw(st.sampled_from(["any", "any", *CONSTRAINTS]))
+        low = smallest_at_least(constraint, draw(st.integers(1, 4)), 100) or 1
+        high = low + draw(st.integers(0, 30))
+        state: Any = draw(st.sampled_from(["pending", "running", "running", "adapting"]))
+        nodes = 0 if state == "pending" else draw(st.integers(low, high))
+        jobs.append(
+            JobView(
+                id=f"j{i}", state=state, nodes=nodes, min_nodes=low, max_nodes=high, constraint=constraint,
+                kind=draw(st.sampled_from(["malleable", "malleable", "malleable", "moldable"])),
+                user=draw(st.sampled_from(["", "ada", "bob"])), weight=draw(st.sampled_from([1.0, 2.0])),
+                attained_node_s=draw(st.sampled_from([0.0, 5.0, 12.0, 50.0, 1e3, 1e6])) if nodes else 0.0,
+                remaining_s=draw(st.sampled_from([None, None, 0.0, 0.05, 1.0, 500.0])) if nodes else None,
+                walltime_s=draw(st.sampled_from([None, 30.0])), submit_s=float(draw(st.integers(-90, 50))),
+            )
+        )  # fmt: skip
+    jobs.sort(key=lambda job: job.submit_s)
+    return view(draw(st.integers(0, 20)), *jobs)
+
+
+costs = st.sampled_from([0.0, 0.1, 2.0])
+
+
+@settings(max_examples=300)
+@given(pictures(), costs)
+def test_no_job_is_ever_below_its_minimum_or_above_its_maximum(picture: ClusterSnapshot, cost: float) -> None:
+    decision = decide(picture, resize_cost_s=cost)
+    after = sizes(picture, decision)
+    for job in picture.jobs:
+        if after[job.id] != job.nodes:
+            assert job.min_nodes <= after[job.id] <= job.max_nodes
+    assert sum(after.values()) <= sum(job.nodes for job in picture.jobs) + picture.idle_nodes
+
+
+@settings(max_examples=300)
+@given(pictures(), costs)
+def test_no_node_is_ever_idle_that_somebody_could_use(picture: ClusterSnapshot, cost: float) -> None:
+    after = carried_out(picture, decide(picture, resize_cost_s=cost))
+    params = {**POLICY.params, "resize_cost_s": cost}
+    before = {job.id: job for job in picture.jobs}
+    for job in after.jobs:
+        was = before[job.id]
+        if job.state == "adapting" or not resizable(job) or not job.nodes:
+            continue
+        if was.remaining_s is not None and 0 < was.remaining_s <= cost:
+            continue  # almost over
+        target = growth_target(job, after.idle_nodes, "max")
+        free = was.state == "pending" or (target is not None and target <= was.nodes)
+        assert target is None or not (free or repays(was, target, params))
+
+
+@settings(max_examples=300)
+@given(pictures(), costs, st.sampled_from([0.0, 100.0]))
+def test_nothing_is_resized_when_nothing_has_changed(
+    picture: ClusterSnapshot, cost: float, later_s: float
+) -> None:
+    policy = create("fair", resize_cost_s=cost)
+    state = policy.initial_state()
+    # ends that draw near change what repays
+    picture = replace(picture, jobs=tuple(replace(job, remaining_s=None) for job in picture.jobs))
+    simple = all(job.constraint == "any" for job in picture.jobs)
+    for i in range(6):
+        decision, state = policy.decide(picture, state)
+        # where few sizes are legal, what is left over may move once more
+        if i >= (1 if simple else 5):
+            assert not [a for a in decision.actions if isinstance(a, (Start, Expand, Shrink))]
+        picture = carried_out(picture, decision, later_s)
+
+
+# -------------------------------------------------------------------------- guards
+
+
+def test_what_was_resized_a_moment_ago_keeps_its_size_unless_a_job_starts() -> None:
+    jobs = running("a", 2, 5.0), running("b", 8, 1e5)
+    state = FairState(jobs={"a": SeenSize(nodes=2), "b": SeenSize(nodes=8, changed_s=49.0)})
+    assert resizes(decide(view(0, *jobs), state)) == []
+    assert resizes(decide(view(0, *jobs), state, cooldown_s=0.5))
+    assert resizes(decide(view(0, *jobs, now_s=51.5), state))
+    starts = view(0, *jobs, waiting("c"))
+    assert sizes(starts, decide(starts, state))["b"] < 8
+    idle = view(4, running("b", 8, 1e5))
+    assert sizes(idle, decide(idle, state)) == {"b": 12}, "an idle node is of use to nobody"
+
+
+def test_the_state_remembers_when_sizes_changed() -> None:
+    policy = create("fair")
+    _, state = policy.decide(view(0, running("a", 2)), policy.initial_state())
+    assert state == FairState(jobs={"a": SeenSize(nodes=2)})
+    _, state = policy.decide(view(0, running("a", 3), now_s=60.0), state)
+    assert state == FairState(jobs={"a": SeenSize(nodes=3, changed_s=60.0)})
+
+
+def test_a_job_that_is_about_to_end_is_not_resized() -> None:
+    ending = running("ending", 8, 1e5, remaining_s=0.05)
+    picture = view(0, ending, waiting("new"))
+    assert sizes(picture, decide(picture)) == {"ending": 8, "new": 0}
+    # one that has outlived its time may run for ever
+    picture = view(0, replace(ending, remaining_s=0.0), waiting("new"))
+    assert sizes(picture, decide(picture))["new"] == 7
+
+
+def test_growth_must_save_more_than_it_costs() -> None:
+    # 20 node-seconds are expected to be left: 2 s on 10 nodes, 1.82 s on 11
+    job = running("a", 10, 20.0)
+    assert resizes(decide(view(1, job), resize_cost_s=0.2)) == []
+    assert resizes(decide(view(1, job), resize_cost_s=0.1))
+    assert resizes(decide(view(1, replace(job, remaining_s=0.5)), resize_cost_s=0.1)) == []
+
+
+def test_no_job_is_resized_under_the_lock_while_another_is_adapting() -> None:
+    jobs = running("a", 8, 1e5), replace(running("b", 2), state="adapting"), waiting("c", 2)
+    decision = decide(view(1, *jobs, lock="system"))
+    assert resizes(decision) == []
+    assert [a.reason.code for a in decision.actions] == [ReasonCode.LOCKED]
+    assert resizes(decide(view(1, *jobs, lock="job")))
+
+
+# ---------------------------------------------------------------------- starvation
+
+
+def test_where_ends_are_known_nobody_delays_the_head() -> None:
+    busy = replace(rigid("busy", 8, remaining_s=100.0), state="running", nodes=8)
+    head = rigid("head", 10, submit_s=1.0, walltime_s=10.0)
+    short = rigid("short", 2, submit_s=2.0, walltime_s=90.0)
+    long = rigid("long", 2, submit_s=3.0, walltime_s=200.0)
+    decision = decide(view(2, busy, head, long, short))
+    assert {a.job: a.reason.code for a in decision.actions} == {
+        "head": ReasonCode.NOT_ENOUGH_NODES, "short": ReasonCode.FITS, "long": ReasonCode.WOULD_DELAY,
+    }  # fmt: skip
+    beside = decide(view(4, busy, head, long))
+    assert {a.job: type(a) for a in beside.actions}["long"] is Start, "two nodes are left beside the head"
+
+
+@pytest.mark.parametrize(("now_s", "started"), [(60.0, True), (61.5, False)])
+def test_after_its_patience_nobody_overtakes_a_job_of_unknown_outlook(now_s: float, started: bool) -> None:
+    busy = replace(rigid("busy", 8), state="running", nodes=8)
+    picture = view(2, busy, rigid("wide", 10, submit_s=0.5), rigid("later", 2, submit_s=1.0), now_s=now_s)
+    decision = decide(picture)
+    assert (sizes(picture, decision)["later"] == 2) == started
+    codes = {a.job: a.reason.code for a in decision.actions}
+    assert codes["later"] is (ReasonCode.FITS if started else ReasonCode.WOULD_DELAY)
+
+
+def test_a_job_of_higher_priority_that_waits_opens_no_way_past_one_out_of_patience() -> None:
+    busy = replace(rigid("busy", 8), state="running", nodes=8)
+    urgent = rigid("urgent", 10, submit_s=99.0, priority=1)
+    wide, later = rigid("wide", 9, submit_s=0.0), rigid("later", 1, submit_s=98.0)
+    picture = view(2, urgent, busy, wide, later, now_s=100.0)
+    assert sizes(picture, decide(picture))["later"] == 0
+    picture = replace(picture, now_s=50.0)
+    assert sizes(picture, decide(picture))["later"] == 1
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 16),
+    st.lists(st.tuples(st.integers(1, 16), st.integers(1, 40), st.booleans()), min_size=1, max_size=12),
+    st.sampled_from([0.0, 5.0, 20.0]),
+)
+def test_a_waiting_job_always_starts_within_the_bound(
+    need: int, kinds: list[tuple[int, int, bool]], patience_s: float
+) -> None:
+    """A stream of others without end, of other users, all of unknown length; one decision a second.
+
+    A job of at most 16 nodes times 40 s that has shrunk to one node takes 640 s; whoever runs at the end of
+    the patience has ended by then, and nobody else has started.
+    """
+    policy = create("fair", patience_s=patience_s)
+    state = policy.initial_state()
+    victim = rigid("victim", need, user="eve")
+    jobs: dict[str, JobView] = {}
+    work: dict[str, float] = {}
+    overtaken = []
+    for second in range(int(patience_s) + 700):
+        now_s = float(second)
+        nodes, seconds, malleable = kinds[second % len(kinds)]
+        other = rigid(f"o{second}", nodes, user=f"u{second}", submit_s=now_s)
+        if malleable:
+            other = replace(other, kind="malleable", start_nodes=None, min_nodes=1)
+        jobs[other.id], work[other.id] = other, float(nodes * seconds)
+        if second == 1:
+            jobs["victim"], work["victim"] = replace(victim, submit_s=now_s), 1.0
+        idle = 16 - sum(job.nodes for job in jobs.values())
+        picture = view(idle, *jobs.values(), now_s=now_s)
+        decision, state = policy.decide(picture, state)
+        for action in decision.actions:
+            if isinstance(action, (Start, Expand, Shrink)):
+                jobs[action.job] = replace(jobs[action.job], state="running", nodes=action.nodes)
+                if isinstance(action, Start) and second > 1 + patience_s:
+                    overtaken.append(action.job)
+        overtaken = [id for id in overtaken if id not in ("o0", "o1")]
+        if "victim" in jobs and jobs["victim"].nodes:
+            break
+        assert not overtaken, "nobody who came later starts once the victim is out of patience"
+        for job in [job for job in jobs.values() if job.nodes]:
+            work[job.id] -= job.nodes
+            jobs[job.id] = replace(job, attained_node_s=job.attained_node_s + job.nodes)
+            if work[job.id] <= 0:
+                del jobs[job.id]
+    assert jobs["victim"].nodes == need
