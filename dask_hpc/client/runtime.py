@@ -173,12 +173,13 @@ class Runtime:
         name
             What the user calls it; or a mapping of all fields, as read from YAML.
         **fields
-            ``nodes`` (start size), ``min_nodes``, ``max_nodes``, ``constraint`` (any, even, odd,
-            pof2, square, cube), ``walltime`` ("30 min" or seconds), ``priority`` (larger is served
-            first), ``min_power_w``, ``max_power_w`` (per node), ``io_intensity`` (0 to 1), ``rigid``,
-            ``exclusive`` (lend no idle thread of its nodes), ``deadline``, ``soft_deadline``,
-            ``value``, ``protect``, ``resilience``, ``user`` (this client when it is not said), ``weight`` (the setting ``hpc.share.weight`` when it is not said; for
-            policies and parts that look at them; see `dask_hpc_policies.jobs.jobspec.job_spec`).
+            ``nodes`` (start size), ``min_nodes``, ``max_nodes``, ``constraint`` (any, even, odd, pof2,
+            square, cube), ``walltime`` ("30 min" or seconds), ``priority`` (larger is served first),
+            ``min_power_w``, ``max_power_w`` (per node), ``io_intensity`` (0 to 1), ``rigid``,
+            ``exclusive`` (lend no idle thread of its nodes), ``deadline``, ``soft_deadline``, ``value``,
+            ``protect``, ``resilience``, ``user`` (this client when it is not said), ``weight`` (the
+            setting ``hpc.share.weight`` when it is not said; for policies and parts that look at them;
+            see `dask_hpc_policies.jobs.jobspec.job_spec`).
             `nodes` with bounds starts at exactly `nodes`; bounds alone start at the largest legal
             size that fits; `nodes` alone is rigid; nothing is 1 to the pool's size.
 

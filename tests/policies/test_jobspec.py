@@ -149,7 +149,7 @@ def test_all_that_is_declared_is_in_the_request_and_can_be_declared_again() -> N
     spec = job_spec(
         "heat", constraint="pof2", walltime="2 h", priority=3, min_power_w=100, max_power_w="200 W",
         io_intensity=0.5, deadline="3 h", soft_deadline="90 min", value=7, protect="field", resilience="ml",
-        user="ada", weight=2,
+        exclusive=True, user="ada", weight=2,
     )  # fmt: skip
     facts = values_of(JobFacts, spec)
     assert all(facts[name] != value for name, value in values_of(JobFacts, JobFacts()).items())
