@@ -62,6 +62,22 @@ def test_a_release_lets_no_more_nodes_go_than_were_asked_for(constraint: str, co
     asyncio.run(run())
 
 
+def test_of_all_nodes_the_one_with_most_data_is_not_even_asked_to_leave() -> None:
+    async def run() -> None:
+        async with shrinkable(3) as made:
+            small = await made.results(3)
+            large = await made.client.scatter(bytes(10**6), workers=[made.address(1)])
+            plan = await made.cluster.scale(0, dry_run=True)
+            assert {name for names in plan["release"].values() for name in names} == {0, 2}
+            assert set(plan["refused"]) == {"1"}
+            assert "no other worker has room" in plan["refused"]["1"]
+            del small, large
+            await until(lambda: not made.scheduler.tasks, "nobody wants anything")
+            assert len((await made.cluster.scale(0, dry_run=True))["release"]) == 3
+
+    asyncio.run(run())
+
+
 class Pair(ProcessInterface):
     """Two workers that come and go together, as those of a batch job do."""
 
@@ -119,6 +135,21 @@ def test_what_was_refused_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPa
             for _ in range(100):
                 await made.cluster.scheduler_comm.identity()
             assert asked.count("release") - before <= 1 + (time.monotonic() - began_s) / again_s
+
+    asyncio.run(run())
+
+
+def test_adapt_closes_no_more_than_are_too_many_when_another_one_stays() -> None:
+    async def run() -> None:
+        async with shrinkable(4) as made:
+            adaptive = made.cluster.adapt(minimum=1, maximum=4, interval="1 h")
+            (last,) = set(made.cluster.workers) - set(await adaptive.workers_to_close(1))
+            await made.cluster.pin(last)
+            await adaptive.scale_down({last})
+            await until(lambda: not adaptive.leaving, "it was asked and stays")
+            assert set(made.cluster.refused) == {str(last)}
+            # Dask names one more for the one that stays, which is not among those that it would close first
+            assert [len(await adaptive.workers_to_close(left)) for left in (3, 2, 1)] == [1, 2, 3]
 
     asyncio.run(run())
 

@@ -106,6 +106,16 @@ def test_a_call_ends_with_its_budget_and_the_next_one_has_its_own(
     assert process.call(f"{called}:same", {"x": 1}, cpu_s=5.0) == {"x": 1}
 
 
+def test_what_comes_back_to_python_is_stopped_at_its_budget_and_its_process_goes_on(
+    called: str, process: Process
+) -> None:
+    pids: list[int] = []
+    with pytest.raises(OverBudget):
+        process.call(f"{called}:spins", {}, cpu_s=0.2, progress=pids.append)
+    # the limit of the system, for what hears no signal, would have ended the process
+    assert process.call(f"{called}:steps", {"steps": 0}) == pids[0]
+
+
 def test_a_call_can_be_cancelled_and_the_next_one_is_answered(called: str, process: Process) -> None:
     pids: list[int] = []
     said: list[str] = []

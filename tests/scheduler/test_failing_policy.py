@@ -63,9 +63,11 @@ async def test_a_policy_that_fails_when_it_is_first_asked_gives_way_to_the_last_
     status = await rt.update(policy=Fails(jobs=1))
     assert (status["policy"]["policy"], status["policy_dropped"]) == (NAME, None)
     async with rt.job("heat", nodes=1) as job:
-        await started(s, job, 1)
+        await until(lambda: failures(s), "it was asked")
         status = await rt.status()
         assert status["policy"]["policy"] == "easy"
+        await started(s, job, 1)
+        status = await rt.status()
         error = "ZeroDivisionError: no node to divide by"
         dropped = f"fails failed when it was first asked, easy decides: {error}"
         assert (status["policy_dropped"], status["policy_failure"]) == (dropped, None)

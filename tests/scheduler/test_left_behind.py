@@ -125,3 +125,24 @@ async def test_a_job_computes_a_key_that_plain_work_left_and_does_not_compute(c,
             assert await within(again, 20) == 2
             assert owner_of(s, "first") == job.id
     await job.wait(10)
+
+
+@live(workers=3)
+async def test_plain_work_gets_what_it_needs_of_a_job_that_was_cancelled(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    gate = Gate()
+    async with rt.job("stays", nodes=1) as stays, rt.job("main", nodes=1) as job:
+        await started(s, stays, 1)
+        await started(s, job, 1)
+        first = c.submit(through, 1, gate=gate, pure=False)
+        second = c.submit(inc, first, pure=False)
+        with dask.annotate(hpc_job="default"):
+            needs = c.submit(inc, second, pure=False)
+        await until(lambda: gate.arrived and needs.key in s.tasks, "the first runs, all are known")
+        await job.cancel("enough")
+        # the second has not been placed yet, and the nodes of its job are gone
+        assert s.tasks[second.key].state == "waiting"
+        gate.open()
+        assert await within(needs, 10) == 3
+        assert first.cancelled()
+        assert second.cancelled()

@@ -8,7 +8,7 @@ import re
 import pytest
 from distributed import Client
 from distributed.client import FutureCancelledError
-from helpers import Gate, asleep, live, record, started, state_of, through, traces_of_ours, until
+from helpers import Gate, asleep, live, record, started, state_of, through, traces_of_ours, until, within
 from tasks import inc, slow_inc
 
 import dask_hpc
@@ -144,7 +144,7 @@ async def test_a_job_with_a_failed_task_fails_when_it_is_closed(c, s, *workers):
         good = c.map(inc, range(10), pure=False)
         bad = c.submit(fail, 7, pure=False)
     with pytest.raises(JobFailed, match=re.escape(bad.key)):
-        await job.wait(10)
+        await within(job.wait(10), 15)
     assert await c.gather(good) == list(range(1, 11))
     with pytest.raises(ZeroDivisionError):
         await bad

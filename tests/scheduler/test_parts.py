@@ -13,6 +13,8 @@ from helpers import Gate, asleep, engine, live, record, started, through, until
 from tasks import inc
 
 import dask_hpc
+from dask_hpc.scheduler.resizing.rules import easiest
+from dask_hpc.scheduler.tables.nodes import NodeTable
 from dask_hpc.scheduler.tables.parts import Parts, registered
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import ACTIONS, Action, Decision, Outcome, Reason, ReasonCode, register
@@ -41,6 +43,21 @@ def test_costs_stand_in_order_and_the_first_veto_counts() -> None:
     assert found is not None
     assert found.text == "first"
     assert Parts().veto(SimpleNamespace(), None) is None
+
+
+def test_of_several_nodes_those_that_cost_least_are_given_up_and_equal_ones_in_order() -> None:
+    table = NodeTable("worker")
+    costs = {"a": (1, 0), "b": (0, 2), "c": (0, 0), "d": (0, 2)}
+    for name in costs:
+        table.join(f"tcp://{name}", name=name, host=name, nthreads=1, memory_bytes=1)
+    nodes = list(table.nodes.values())
+
+    def given_up(count: int) -> list[str]:
+        return [node.id for node in easiest(nodes, count, lambda node: costs[node.id])]
+
+    assert [given_up(count) for count in (0, 1, 2, 3)] == [[], ["c"], ["c", "b"], ["c", "b", "d"]]
+    table.leave("tcp://c")
+    assert given_up(1) == ["b"], "one that was lost is not there to be given up"
 
 
 def test_what_was_put_in_last_is_taken_out_first() -> None:

@@ -19,6 +19,7 @@ from helpers import (
     state_of,
     through,
     until,
+    within,
 )
 from tasks import Counter, inc
 
@@ -85,8 +86,9 @@ async def test_a_plain_actor_that_waits_for_a_node_is_made_when_the_last_job_end
     await asleep(s)
 
 
+@pytest.mark.parametrize("annotated", ["submitted", "built"])
 @live(workers=2)
-async def test_a_job_makes_what_it_needs_of_plain_work_that_has_lost_its_last_node(c, s, *workers):
+async def test_a_job_makes_what_it_needs_of_plain_work_that_has_lost_its_last_node(c, s, *workers, annotated):
     gate = Gate()
     rt = await dask_hpc.install(c)
     async with rt.job("one", nodes=1) as job:
@@ -100,11 +102,16 @@ async def test_a_job_makes_what_it_needs_of_plain_work_that_has_lost_its_last_no
         closing = asyncio.ensure_future(lost.close(reason="gone", executor_wait=False))
         await until(lambda: lost.address not in s.workers, "gone")
         gate.open()
-        needs = c.submit(inc, second, key="needs")
-        assert await asyncio.wait_for(needs, 10) == 3
+        if annotated == "submitted":
+            needs = c.submit(inc, second, key="needs")
+        else:
+            built = dask.delayed(inc)(second, dask_key_name="needs")
+            with dask.annotate(hpc_job="default"):
+                needs = c.compute(built, optimize_graph=False)
+        assert await within(needs, 10) == 3
         assert owner_of(s, "plain-first") == owner_of(s, "plain-second") == job.id
         assert not unneeded.done()
-    assert await asyncio.wait_for(unneeded, 10) == 10
+    assert await within(unneeded, 10) == 10
     await closing
     await asleep(s)
 

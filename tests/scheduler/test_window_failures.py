@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from distributed import Worker
-from helpers import addresses_of, asleep, engine, live, record, state_of, until
+from helpers import Gate, addresses_of, asleep, engine, live, record, started, state_of, through, until
 from producers import BOUNDS, ask, lay_out, members, pending, producing
 
 import dask_hpc
@@ -118,7 +118,7 @@ async def test_the_next_probe_of_a_cancelled_job_says_so_and_why(c, s, *workers)
                 told.append(str(error))
                 return True
 
-        await until(over, "the producer has heard")
+        await until(over, "the producer has heard", 15)
         assert told == [f"job {job.id} has ended: the licence is over"]
         with pytest.raises(JobCancelled, match="the licence is over"):
             await producer.begin()
@@ -170,6 +170,35 @@ async def test_a_lost_member_opens_a_window_that_cannot_be_aborted_away(c, s, *w
         resize = ask(job, 3)
         await lay_out(producer)
         assert (await resize)["result"] == "done"
+
+
+@live(timeout=60)
+async def test_a_member_that_is_lost_leaves_before_nodes_that_came_back_join(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    gate = Gate()
+    async with rt.job("main", nodes=4, min_nodes=1, max_nodes=4) as job:
+        await started(s, job, 4)
+        tasks = c.map(through, range(4), gate=gate, pure=False)
+        await until(lambda: gate.arrived == 4, "its nodes are busy")
+        resize = ask(job, 2)
+        await until(lambda: state_of(s, job) == "adapting", "two are being drained")
+        # a producer that was told that the job runs, and whose registration comes after the shrink has begun
+        windows, found = engine(s).rounds.windows, record(s, job)
+        stays, victim = windows.register(found, "told")
+        lost = next(worker for worker in workers if str(worker.name) == victim)
+        await lost.close(executor_wait=False)
+        await rt.update(shrink_deadline_s=0.05)
+        assert (await resize)["result"] == "aborted"
+        smaller = await until(lambda: windows.producers[job.id].window, "a window")
+        assert (smaller.joining, smaller.leaving) == ((), (victim,))
+        windows.begin(found, smaller.id)
+        assert windows.commit(found, smaller.id) == [stays]
+        larger = await until(lambda: windows.producers[job.id].window, "another window")
+        assert (len(larger.joining), larger.leaving) == (2, ())
+        gate.open()
+        assert await c.gather(tasks) == list(range(4))
+        windows.forget(found)
+    await job.wait(10)
 
 
 @live(workers=2, timeout=60)

@@ -196,6 +196,14 @@ def test_a_failed_job_is_served_before_all_others() -> None:
     assert ends(run(work)) == {"a": 16.0, "b": 26.0}
 
 
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_a_failed_job_is_served_before_those_that_were_submitted_earlier(snapshots: bool) -> None:
+    jobs = rigid("first", 6, 10.0), rigid("head", 8, 10.0, submit_s=1.0), rigid("small", 2, 8.0, submit_s=2.0)
+    # small fills a gap beside first; when it begins anew, it is too long for that gap and goes before head
+    result = run(failing(*jobs, node=7, downtime_s=1.0), "easy", snapshots=snapshots)
+    assert ends(result) == {"first": 10.0, "small": 14.0, "head": 24.0}
+
+
 def test_a_malleable_job_goes_on_with_what_is_left() -> None:
     result = run(failing(malleable("a", 4, 2, 4, 10.0)))
     assert ends(result)["a"] == pytest.approx(5 + 5 * 4 / 3)

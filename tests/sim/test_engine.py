@@ -219,6 +219,7 @@ def test_expansions_wait_for_the_shrinks_of_the_same_decision() -> None:
     shrunk_s = 5.0 + PUBLISHED.seconds(16, 8, 0.0, None)
     # It had grown to 16 nodes at once, with a window of its own.
     assert starts(result)["wide"] == pytest.approx(shrunk_s)
+    assert result.counts.refused == 0, "it waited for its nodes and was not begun without them"
     assert result.metrics()["resize_s"] > 0
     assert result.metrics()["useful_utilization"] < result.metrics()["utilization"]
 

@@ -7,6 +7,7 @@ plugin on each of them sees every start of every task.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import threading
 import time
@@ -33,13 +34,26 @@ def live(workers: int = 4, threads: int = 1, lend: str = "0 s", **kwargs: Any) -
     """
     kwargs["config"] = {"hpc.lend": lend, **kwargs.pop("config", {})}
     scheduler_kwargs = {"validate": True, **kwargs.pop("scheduler_kwargs", {})}
-    return gen_cluster(
+    with_cluster = gen_cluster(
         client=True,
         nthreads=[("127.0.0.1", threads)] * workers,
         scheduler_kwargs=scheduler_kwargs,
         timeout=kwargs.pop("timeout", 60),
         **kwargs,
     )
+
+    def make(test: Callable[..., Awaitable[None]]) -> Any:
+        @functools.wraps(test)
+        async def ends(*args: Any, **more: Any) -> None:
+            try:
+                await test(*args, **more)
+            finally:
+                # the cluster of a test that has failed does not close while tasks wait at gates
+                Gate.open_all()
+
+        return with_cluster(ends)
+
+    return make
 
 
 async def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
@@ -209,6 +223,12 @@ class Gate:
     def open(self) -> None:
         """Let everybody pass."""
         self._open.set()
+
+    @classmethod
+    def open_all(cls) -> None:
+        """Let everybody pass everywhere."""
+        for gate in cls._all.values():
+            gate.open()
 
 
 def _gate(number: int) -> Gate:

@@ -135,7 +135,7 @@ class Lifecycle:
         state = self.state
         if state.intake is job:
             state.intake = heir
-        self.ownership.rebind(self.ownership.inherit(job, heir))
+        self.ownership.inherit(job, heir)
         state.jobs.end(job)
 
     def announce(self, spec: JobSpec, client: str, pool_hint: int) -> JobRecord:
