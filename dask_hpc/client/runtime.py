@@ -176,7 +176,7 @@ class Runtime:
             ``nodes`` (start size), ``min_nodes``, ``max_nodes``, ``constraint`` (any, even, odd, pof2,
             square, cube), ``walltime`` ("30 min" or seconds), ``priority`` (larger is served first),
             ``min_power_w``, ``max_power_w`` (per node), ``io_intensity`` (0 to 1), ``rigid``,
-            ``exclusive`` (lend no idle thread of its nodes), ``deadline``, ``soft_deadline``, ``value``,
+            ``exclusive`` (neither lend nor borrow idle threads), ``deadline``, ``soft_deadline``, ``value``,
             ``protect``, ``resilience``, ``user`` (this client when it is not said), ``weight`` (the
             setting ``hpc.share.weight`` when it is not said; for policies and parts that look at them;
             see `dask_hpc_policies.jobs.jobspec.job_spec`).

@@ -115,7 +115,8 @@ def play(
     try:
         for task_plan in plans:
             time.sleep(max(0.0, task_plan.submit_s - clock.now_s()))
-            with runtime.job(dict(task_plan.fields)) as job:
+            # as simulated: a job's tasks run on its nodes, and nobody else's do
+            with runtime.job({**task_plan.fields, "exclusive": True}) as job:
                 id = str(job.id)
                 jobs[id] = task_plan
                 handles.append(job)

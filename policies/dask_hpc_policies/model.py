@@ -99,7 +99,7 @@ class JobFacts:
     protect: bool | str = False
     #: Name of the protocol by which it survives failures; empty: not said.
     resilience: str = ""
-    #: Whether its nodes are its alone: nothing of others runs there, also while it cannot fill them.
+    #: Whether its nodes are its alone: nothing of others runs there, and its tasks run nowhere else.
     exclusive: bool = False
     #: Whose job it is: what several jobs of one user get is counted together. Empty: not known; such jobs are
     #: taken for one user's.

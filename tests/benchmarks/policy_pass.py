@@ -145,7 +145,7 @@ async def _ticks(policy: str, jobs: int, nodes: int, ticks: int) -> tuple[list[T
             # about a third of the jobs find no room
             low = smallest_at_least(constraint, 3 * nodes // (2 * jobs), nodes)
             records.append(await machine.queue_job(f"job-{i}", min_nodes=low, constraint=constraint))
-        waits = await machine.queue_job("waits", min_nodes=nodes, priority=-1)
+        waits = await machine.queue_job("waits", min_nodes=nodes, priority=-1, exclusive=True)
         await machine.submit(Graph("roots", 10 * nodes, "held"), waits)
         await machine.end_job(early)
         await _settled(machine)

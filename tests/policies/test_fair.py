@@ -1,4 +1,4 @@
-"""The policy `fair`: least attained service first, users before jobs, nobody starves, nothing thrashes."""
+"""The policy `fair`: least attained service first, users before jobs, nothing thrashes."""
 
 from __future__ import annotations
 
@@ -7,71 +7,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fair_pictures import decide, resizes, rigid, running, sizes, view, waiting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_hpc_policies.decision import Decision, Expand, Hold, ReasonCode, Shrink, Start
-from dask_hpc_policies.jobs.constraints import CONSTRAINTS, smallest_at_least
-from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.decision import Hold, ReasonCode
 from dask_hpc_policies.registry import create
 from dask_hpc_policies.rules.fair.policy import FairState
 from dask_hpc_policies.rules.fair.shares import Claim, divide
-from dask_hpc_policies.rules.fair.terms import level, repays
+from dask_hpc_policies.rules.fair.terms import level
 from dask_hpc_policies.rules.seen import SeenSize
-from dask_hpc_policies.rules.sizing import growth_target, resizable
 
 POLICY: Any = create("fair")
 #: The defaults.
 QUANTUM_NODE_S, PATIENCE_S, COST_S = 10.0, 60.0, 0.1
-
-
-def running(id: str, nodes: int, attained_node_s: float = 0.0, **more: Any) -> JobView:
-    fields = {"min_nodes": 1, "max_nodes": 64, "start_s": 0.0, **more}
-    return JobView(id=id, state="running", nodes=nodes, attained_node_s=attained_node_s, **fields)
-
-
-def waiting(id: str, low: int = 1, high: int = 64, **more: Any) -> JobView:
-    return JobView(id=id, min_nodes=low, max_nodes=high, **more)
-
-
-def rigid(id: str, nodes: int, **more: Any) -> JobView:
-    return JobView(id=id, kind="rigid", start_nodes=nodes, min_nodes=nodes, max_nodes=nodes, **more)
-
-
-def view(idle: int, *jobs: JobView, now_s: float = 50.0, **more: Any) -> ClusterSnapshot:
-    return ClusterSnapshot(now_s=now_s, jobs=jobs, idle_nodes=idle, **more)
-
-
-def decide(snapshot: ClusterSnapshot, state: FairState | None = None, **params: Any) -> Decision:
-    policy = create("fair", **params)
-    decision: Decision = policy.decide(snapshot, state or FairState())[0]
-    return decision
-
-
-def sizes(snapshot: ClusterSnapshot, decision: Decision) -> dict[str, int]:
-    """Nodes of every job once the decision is carried out."""
-    after = {job.id: job.nodes for job in snapshot.jobs}
-    after |= {a.job: a.nodes for a in decision.actions if isinstance(a, (Start, Expand, Shrink))}
-    return after
-
-
-def resizes(decision: Decision) -> list[Expand | Shrink]:
-    return [action for action in decision.actions if isinstance(action, (Expand, Shrink))]
-
-
-def carried_out(snapshot: ClusterSnapshot, decision: Decision, later_s: float = 0.0) -> ClusterSnapshot:
-    """The picture after the decision, so much later, with nothing else changed."""
-    after = sizes(snapshot, decision)
-    jobs = [
-        replace(job, nodes=after[job.id], state="running", start_s=job.start_s or snapshot.now_s)
-        if after[job.id] != job.nodes
-        else job
-        for job in snapshot.jobs
-    ]
-    grown = sum(after.values()) - sum(job.nodes for job in snapshot.jobs)
-    return replace(
-        snapshot, jobs=tuple(jobs), idle_nodes=snapshot.idle_nodes - grown, now_s=snapshot.now_s + later_s
-    )
 
 
 # -------------------------------------------------------------------------- levels
@@ -248,81 +197,6 @@ def test_what_busy_users_attain_approaches_the_proportion_of_their_weights() -> 
     assert ada.attained_node_s / bob.attained_node_s == pytest.approx(3.0, rel=0.1)
 
 
-# --------------------------------------------------------------- pictures at random
-
-
-@st.composite
-def pictures(draw: st.DrawFn) -> ClusterSnapshot:
-    jobs = []
-    for i in range(draw(st.integers(1, 8))):
-        constraint = draw(st.sampled_from(["any", "any", *CONSTRAINTS]))
-        low = smallest_at_least(constraint, draw(st.integers(1, 4)), 100) or 1
-        high = low + draw(st.integers(0, 30))
-        state: Any = draw(st.sampled_from(["pending", "running", "running", "adapting"]))
-        nodes = 0 if state == "pending" else draw(st.integers(low, high))
-        jobs.append(
-            JobView(
-                id=f"j{i}", state=state, nodes=nodes, min_nodes=low, max_nodes=high, constraint=constraint,
-                kind=draw(st.sampled_from(["malleable", "malleable", "malleable", "moldable"])),
-                user=draw(st.sampled_from(["", "ada", "bob"])), weight=draw(st.sampled_from([1.0, 2.0])),
-                attained_node_s=draw(st.sampled_from([0.0, 5.0, 12.0, 50.0, 1e3, 1e6])) if nodes else 0.0,
-                remaining_s=draw(st.sampled_from([None, None, 0.0, 0.05, 1.0, 500.0])) if nodes else None,
-                walltime_s=draw(st.sampled_from([None, 30.0])), submit_s=float(draw(st.integers(-90, 50))),
-            )
-        )  # fmt: skip
-    jobs.sort(key=lambda job: job.submit_s)
-    return view(draw(st.integers(0, 20)), *jobs)
-
-
-costs = st.sampled_from([0.0, 0.1, 2.0])
-
-
-@settings(max_examples=300)
-@given(pictures(), costs)
-def test_no_job_is_ever_below_its_minimum_or_above_its_maximum(picture: ClusterSnapshot, cost: float) -> None:
-    decision = decide(picture, resize_cost_s=cost)
-    after = sizes(picture, decision)
-    for job in picture.jobs:
-        if after[job.id] != job.nodes:
-            assert job.min_nodes <= after[job.id] <= job.max_nodes
-    assert sum(after.values()) <= sum(job.nodes for job in picture.jobs) + picture.idle_nodes
-
-
-@settings(max_examples=300)
-@given(pictures(), costs)
-def test_no_node_is_ever_idle_that_somebody_could_use(picture: ClusterSnapshot, cost: float) -> None:
-    after = carried_out(picture, decide(picture, resize_cost_s=cost))
-    params = {**POLICY.params, "resize_cost_s": cost}
-    before = {job.id: job for job in picture.jobs}
-    for job in after.jobs:
-        was = before[job.id]
-        if job.state == "adapting" or not resizable(job) or not job.nodes:
-            continue
-        if was.remaining_s is not None and 0 < was.remaining_s <= cost:
-            continue  # almost over
-        target = growth_target(job, after.idle_nodes, "max")
-        free = was.state == "pending" or (target is not None and target <= was.nodes)
-        assert target is None or not (free or repays(was, target, params))
-
-
-@settings(max_examples=300)
-@given(pictures(), costs, st.sampled_from([0.0, 100.0]))
-def test_nothing_is_resized_when_nothing_has_changed(
-    picture: ClusterSnapshot, cost: float, later_s: float
-) -> None:
-    policy = create("fair", resize_cost_s=cost)
-    state = policy.initial_state()
-    # ends that draw near change what repays
-    picture = replace(picture, jobs=tuple(replace(job, remaining_s=None) for job in picture.jobs))
-    simple = all(job.constraint == "any" for job in picture.jobs)
-    for i in range(6):
-        decision, state = policy.decide(picture, state)
-        # where few sizes are legal, what is left over may move once more
-        if i >= (1 if simple else 5):
-            assert not [a for a in decision.actions if isinstance(a, (Start, Expand, Shrink))]
-        picture = carried_out(picture, decision, later_s)
-
-
 # -------------------------------------------------------------------------- guards
 
 
@@ -369,88 +243,3 @@ def test_no_job_is_resized_under_the_lock_while_another_is_adapting() -> None:
     assert resizes(decision) == []
     assert [a.reason.code for a in decision.actions] == [ReasonCode.LOCKED]
     assert resizes(decide(view(1, *jobs, lock="job")))
-
-
-# ---------------------------------------------------------------------- starvation
-
-
-def test_where_ends_are_known_nobody_delays_the_head() -> None:
-    busy = replace(rigid("busy", 8, remaining_s=100.0), state="running", nodes=8)
-    head = rigid("head", 10, submit_s=1.0, walltime_s=10.0)
-    short = rigid("short", 2, submit_s=2.0, walltime_s=90.0)
-    long = rigid("long", 2, submit_s=3.0, walltime_s=200.0)
-    decision = decide(view(2, busy, head, long, short))
-    assert {a.job: a.reason.code for a in decision.actions} == {
-        "head": ReasonCode.NOT_ENOUGH_NODES, "short": ReasonCode.FITS, "long": ReasonCode.WOULD_DELAY,
-    }  # fmt: skip
-    beside = decide(view(4, busy, head, long))
-    assert {a.job: type(a) for a in beside.actions}["long"] is Start, "two nodes are left beside the head"
-
-
-@pytest.mark.parametrize(("now_s", "started"), [(60.0, True), (61.5, False)])
-def test_after_its_patience_nobody_overtakes_a_job_of_unknown_outlook(now_s: float, started: bool) -> None:
-    busy = replace(rigid("busy", 8), state="running", nodes=8)
-    picture = view(2, busy, rigid("wide", 10, submit_s=0.5), rigid("later", 2, submit_s=1.0), now_s=now_s)
-    decision = decide(picture)
-    assert (sizes(picture, decision)["later"] == 2) == started
-    codes = {a.job: a.reason.code for a in decision.actions}
-    assert codes["later"] is (ReasonCode.FITS if started else ReasonCode.WOULD_DELAY)
-
-
-def test_a_job_of_higher_priority_that_waits_opens_no_way_past_one_out_of_patience() -> None:
-    busy = replace(rigid("busy", 8), state="running", nodes=8)
-    urgent = rigid("urgent", 10, submit_s=99.0, priority=1)
-    wide, later = rigid("wide", 9, submit_s=0.0), rigid("later", 1, submit_s=98.0)
-    picture = view(2, urgent, busy, wide, later, now_s=100.0)
-    assert sizes(picture, decide(picture))["later"] == 0
-    picture = replace(picture, now_s=50.0)
-    assert sizes(picture, decide(picture))["later"] == 1
-
-
-@settings(max_examples=60)
-@given(
-    st.integers(1, 16),
-    st.lists(st.tuples(st.integers(1, 16), st.integers(1, 40), st.booleans()), min_size=1, max_size=12),
-    st.sampled_from([0.0, 5.0, 20.0]),
-)
-def test_a_waiting_job_always_starts_within_the_bound(
-    need: int, kinds: list[tuple[int, int, bool]], patience_s: float
-) -> None:
-    """A stream of others without end, of other users, all of unknown length; one decision a second.
-
-    A job of at most 16 nodes times 40 s that has shrunk to one node takes 640 s; whoever runs at the end of
-    the patience has ended by then, and nobody else has started.
-    """
-    policy = create("fair", patience_s=patience_s)
-    state = policy.initial_state()
-    victim = rigid("victim", need, user="eve")
-    jobs: dict[str, JobView] = {}
-    work: dict[str, float] = {}
-    overtaken = []
-    for second in range(int(patience_s) + 700):
-        now_s = float(second)
-        nodes, seconds, malleable = kinds[second % len(kinds)]
-        other = rigid(f"o{second}", nodes, user=f"u{second}", submit_s=now_s)
-        if malleable:
-            other = replace(other, kind="malleable", start_nodes=None, min_nodes=1)
-        jobs[other.id], work[other.id] = other, float(nodes * seconds)
-        if second == 1:
-            jobs["victim"], work["victim"] = replace(victim, submit_s=now_s), 1.0
-        idle = 16 - sum(job.nodes for job in jobs.values())
-        picture = view(idle, *jobs.values(), now_s=now_s)
-        decision, state = policy.decide(picture, state)
-        for action in decision.actions:
-            if isinstance(action, (Start, Expand, Shrink)):
-                jobs[action.job] = replace(jobs[action.job], state="running", nodes=action.nodes)
-                if isinstance(action, Start) and second > 1 + patience_s:
-                    overtaken.append(action.job)
-        overtaken = [id for id in overtaken if id not in ("o0", "o1")]
-        if "victim" in jobs and jobs["victim"].nodes:
-            break
-        assert not overtaken, "nobody who came later starts once the victim is out of patience"
-        for job in [job for job in jobs.values() if job.nodes]:
-            work[job.id] -= job.nodes
-            jobs[job.id] = replace(job, attained_node_s=job.attained_node_s + job.nodes)
-            if work[job.id] <= 0:
-                del jobs[job.id]
-    assert jobs["victim"].nodes == need

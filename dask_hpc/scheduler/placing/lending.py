@@ -7,7 +7,7 @@ task on it ends, so only tasks that are known to be short are lent one (``hpc.le
 of which nothing is known, goes alone. The job itself always comes first: what it holds is served before.
 
 Not lent are nodes of a producer (it has them between two steps, too), pinned ones, those that take part in a
-round, and those of a job with ``exclusive=True``.
+round, and those of a job with ``exclusive=True``, whose tasks borrow nothing either.
 """
 
 from __future__ import annotations
@@ -119,6 +119,8 @@ class Lending:
 
     def _wants(self, job: JobRecord) -> bool:
         """Whether the job has held tasks; those that wait for its first node count as held from then on."""
+        if job.request.exclusive:
+            return False
         if job.stranded and not len(job.allotment):
             self._hold(job)
         return job.first() is not None

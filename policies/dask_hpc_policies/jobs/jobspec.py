@@ -108,7 +108,7 @@ def job_spec(
     resilience
         Name of the protocol by which it survives failures.
     exclusive
-        Let nothing of others run on its nodes, also while it cannot fill them.
+        Let nothing of others run on its nodes, also while it cannot fill them, and its tasks nowhere else.
     user
         Whose job it is; a live scheduler takes the client for it when it is not said.
     weight
