@@ -98,9 +98,9 @@ def test_jobs_that_start_together_start_at_one_moment(client: Client) -> None:
     # a policy that looks at how long they have run must not tell them apart
     runtime = dask_hpc.runtime(client)
     with runtime.job("wide", nodes=4):
-        with runtime.job("one", nodes=1) as one:
+        with runtime.job("one", nodes=1, exclusive=True) as one:
             first = client.submit(abs, -1)
-        with runtime.job("two", nodes=2) as two:
+        with runtime.job("two", nodes=2, exclusive=True) as two:
             second = client.submit(abs, -2)
         # then the scheduler knows of both
         assert client.submit(abs, -3).result() == 3
