@@ -56,6 +56,20 @@ def test_a_line_whose_breaking_nobody_notices_survives(tree: Path) -> None:
     assert [mutants.judge(one, tree).text for one in (BROKEN, unnoticed)] == ["killed", "survived"]
 
 
+def test_one_row_is_judged_by_its_own_tests_however_many_processes_there_are(tmp_path: Path) -> None:
+    for name, text in (
+        ("dask_hpc/product.py", PRODUCT),
+        ("tests/test_product.py", TESTS),
+        ("tests/test_other.py", "def test_that_no_row_names():\n    assert False\n"),
+        ("pyproject.toml", '[tool.pytest.ini_options]\npythonpath = ["dask_hpc"]\n'),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    row = dataclasses.replace(BROKEN, file="dask_hpc/product.py", tests="tests/test_product.py")
+    assert mutants.run([row], 2, tmp_path) == 0
+
+
 def test_tests_that_fail_anyway_or_do_not_run_judge_nothing(tree: Path) -> None:
     (tree / "product.py").write_text(PRODUCT.replace("3", "7"))
     said = mutants.unbroken([BROKEN], tree)

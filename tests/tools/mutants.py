@@ -158,11 +158,12 @@ def unbroken(mutants: Iterable[Mutant], tree: Path) -> str | None:
     return None if done.returncode == _PASSED else f"with nothing broken: {done.stdout[-3000:]}"
 
 
-def run(mutants: list[Mutant], processes: int) -> int:
+def run(mutants: list[Mutant], processes: int, root: Path = ROOT) -> int:
     """Judge rows in so many copies at once, print what becomes of each; returns the exit code."""
-    if found := wrong(mutants):
+    if found := wrong(mutants, root):
         print(*found, sep="\n")
         return 2
+    processes = min(processes, len(mutants))  # a share of none would be the whole suite
     trees: SimpleQueue[Path] = SimpleQueue()
 
     def judged(mutant: Mutant) -> Verdict:
@@ -173,7 +174,7 @@ def run(mutants: list[Mutant], processes: int) -> int:
             trees.put(tree)
 
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(processes) as pool:
-        copies = [copy_tree(Path(folder, str(number))) for number in range(processes)]
+        copies = [copy_tree(Path(folder, str(number)), root) for number in range(processes)]
         shares = [mutants[number::processes] for number in range(processes)]
         for why in pool.map(unbroken, shares, copies):
             if why is not None:
