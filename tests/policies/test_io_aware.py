@@ -358,3 +358,9 @@ def test_adaptive_reordering_is_fair_while_there_is_little_io() -> None:
 def test_a_mix_without_nodes_has_no_intensity() -> None:
     assert Mix().intensity == 0.0
     assert Mix().plus(0.1, 3).plus(0.3, 7).plus(0.1, -3).plus(0.3, -7) == Mix()
+
+
+def test_work_that_needs_no_node_of_its_own_has_no_intensity() -> None:
+    plain = JobView(id="default-1", is_default=True, start_nodes=0, min_nodes=0, max_nodes=0)
+    decision = decide([plain, rigid("a", 2, 0.5)], idle=0)
+    assert [action.nodes for action in decision.actions if isinstance(action, Start)] == [0]

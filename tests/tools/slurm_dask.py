@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,10 @@ class Work:
         assert len(self.client.gather([*self.done, *self.busy])) == 52
         assert self.client.gather(self.data) == list(range(30))
         found = lost(self.client)
-        assert found == (0, 0, {True}), f"lost computed, lost scattered, expected ends: {found}"
+        told = Counter(row.get("action") for _, row in self.client.get_events("all"))
+        assert found == (0, 0, {True}), (
+            f"lost computed, lost scattered, expected ends: {found}; events: {told}"
+        )
         assert set(self.marks.started().values()) == {1}
 
 

@@ -106,7 +106,7 @@ class Candidates:
         if not len(nodes):
             return None
         delta = io + system.io_nodes
-        delta /= nodes + system.nodes
+        delta /= np.maximum(nodes + system.nodes, 1)  # on no nodes there is no intensity
         np.subtract(workload, delta, out=delta)
         np.abs(delta, out=delta)
         least, most = float(delta.min()), float(delta.max())
