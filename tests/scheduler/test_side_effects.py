@@ -86,6 +86,20 @@ async def test_a_plain_actor_that_waits_for_a_node_is_made_when_the_last_job_end
     await asleep(s)
 
 
+@live(workers=1)
+async def test_a_job_with_all_nodes_makes_what_a_task_annotated_when_it_was_built_needs(c, s, a):
+    rt = await dask_hpc.install(c)
+    async with rt.job("all", nodes=1) as job:
+        await started(s, job, 1)
+        with dask.annotate(hpc_job="default"):
+            waits = c.submit(inc, 1, key="plain-waits")
+        built = dask.delayed(inc)(waits, dask_key_name="needs")
+        with dask.annotate(hpc_job="default"):
+            needs = c.compute(built, optimize_graph=False)
+        assert await within(needs, 10) == 3
+    await asleep(s)
+
+
 @pytest.mark.parametrize("annotated", ["submitted", "built"])
 @live(workers=2)
 async def test_a_job_makes_what_it_needs_of_plain_work_that_has_lost_its_last_node(c, s, *workers, annotated):

@@ -33,9 +33,7 @@ class Work:
         assert self.client.gather(self.data) == list(range(30))
         found = lost(self.client)
         told = Counter(row.get("action") for _, row in self.client.get_events("all"))
-        assert found == (0, 0, {True}), (
-            f"lost computed, lost scattered, expected ends: {found}; events: {told}"
-        )
+        assert found == (0, 0, {True}), f"lost computed and scattered, expected ends: {found}; events: {told}"
         assert set(self.marks.started().values()) == {1}
 
 

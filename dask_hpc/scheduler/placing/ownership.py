@@ -143,7 +143,7 @@ class Ownership:
             owner[key] = lane
             if lane.restriction is not None:
                 ts.worker_restrictions = lane.restriction
-            if starving and not job.is_default:
+            if not job.is_default and (starving or state.intake not in state.plain):
                 self._guests.invite(list(ts.dependencies), job)
         return set(jobs.values())
 
