@@ -50,7 +50,8 @@ def prepared(
     """
     with suppress(TimeoutError):
         client.wait_for_workers(nodes, timeout=max(0.1, patience_s))
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    # not `scheduler_info`: a client keeps its answer where its periodic look puts one without workers
+    workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     threads = sorted({worker["nthreads"] for worker in workers.values()})
     if len(workers) != nodes or threads != [1]:
         raise ParityError(

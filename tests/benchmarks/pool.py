@@ -89,7 +89,7 @@ def _block(i: int) -> bytes:
 def _until(client: Client, cluster: Any, workers: int) -> float:
     began_s = time.perf_counter()
     cluster.scale(workers)
-    while len(client.scheduler_info(n_workers=-1)["workers"]) != workers:
+    while len(client.sync(client.scheduler.identity, n_workers=-1)["workers"]) != workers:
         if time.perf_counter() - began_s > 120:
             raise TimeoutError(f"not {workers} workers within 120 s")
         time.sleep(0.002)

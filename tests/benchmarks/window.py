@@ -176,7 +176,7 @@ def _program_ms(runtime: dask_hpc.Runtime, nodes: int, steps: int) -> float:
 
 def _plain_ms(client: Client, nodes: int, steps: int) -> float:
     """Milliseconds a step of the same tasks on the same number of workers, submitted without dask_hpc."""
-    addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])[:nodes]
+    addresses = sorted(client.sync(client.scheduler.identity, n_workers=-1)["workers"])[:nodes]
     parts = even_layout(HEAT.rows, addresses).parts
     name = f"plain-{time.monotonic_ns()}"
 

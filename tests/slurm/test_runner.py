@@ -41,7 +41,7 @@ with dask_hpc.SLURMRunner(
     kept = client.submit(abs, -1, key="only-here")
     kept.result()
     print("ready", flush=True)
-    while client.scheduler_info()["workers"]:
+    while client.sync(client.scheduler.identity, n_workers=-1)["workers"]:
         time.sleep(0.1)
     events = [event for rows in client.get_events().values() for _, event in rows if isinstance(event, dict)]
     left = [list(event["lost"]) for event in events if event.get("action") == "hpc-departure"]

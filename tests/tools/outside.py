@@ -76,7 +76,8 @@ def lost(client: Client) -> tuple[int, int, set[bool]]:
 
 def workers(client: Client) -> dict[str, str]:
     """Addresses of connected workers by name."""
-    rows = client.scheduler_info(n_workers=-1)["workers"]
+    # not `scheduler_info`: a client keeps its answer where its periodic look puts one without workers
+    rows = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     return {str(row["name"]): address for address, row in rows.items()}
 
 
