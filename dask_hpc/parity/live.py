@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 from distributed import Client
 
@@ -51,7 +51,7 @@ def prepared(
     with suppress(TimeoutError):
         client.wait_for_workers(nodes, timeout=max(0.1, patience_s))
     # not `scheduler_info`: a client keeps its answer where its periodic look puts one without workers
-    workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    workers = client.sync(cast(Any, client.scheduler).identity, n_workers=-1)["workers"]
     threads = sorted({worker["nthreads"] for worker in workers.values()})
     if len(workers) != nodes or threads != [1]:
         raise ParityError(
