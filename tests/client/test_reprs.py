@@ -130,7 +130,8 @@ def test_a_cluster_shows_stock_markup_and_our_rows(cluster, client):
     assert cluster._repr_html_().count("<strong>&lt;script") == 5
 
 
-@gen_test(timeout=60)
+# a cluster that closes so soon has comms that close after it, at a load
+@gen_test(timeout=60, clean_kwargs={"instances": False})
 async def test_a_cluster_is_shown_inside_of_its_own_loop():
     # the widget of the stock class asks for it there, twice a second
     async with dask_hpc.LocalCluster(
