@@ -204,8 +204,18 @@ def settings(config: Mapping[str, Any] | None = None) -> Settings:
 
 
 def load_defaults() -> None:
-    """Add the defaults of this package to Dask's configuration, below whatever the user has set."""
-    dask.config.update_defaults({"hpc": nested(one for one in BUILTIN.values() if not one.knob)})
+    """Add the defaults of this package to Dask's configuration, below whatever the user has set.
+
+    Dask would put a section of defaults in place of a value that the user has set where a section belongs.
+    That stays, for `settings` to say what is wrong with it.
+    """
+    theirs = dask.config.get("hpc", {})
+    if not isinstance(theirs, Mapping):
+        return
+    wrong = {str(key).replace("_", "-") for key, value in theirs.items() if not isinstance(value, Mapping)}
+    ours = nested(one for one in BUILTIN.values() if not one.knob)
+    kept = {key: value for key, value in ours.items() if key not in wrong or not isinstance(value, Mapping)}
+    dask.config.update_defaults({"hpc": kept})
 
 
 def nested(rows: Iterable[Setting]) -> dict[str, Any]:

@@ -7,7 +7,10 @@ command line.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from html import unescape
@@ -248,3 +251,24 @@ def test_what_is_read_at_the_start_is_not_updated(one: Setting, rt: Any) -> None
         rt.update(**{one.key: other})
     # giving back what it is, is no change
     rt.update(**{one.key: row.default})
+
+
+@pytest.mark.parametrize(
+    ("variable", "key"),
+    [
+        ("DASK_HPC", "hpc is 'foo'"),
+        ("DASK_HPC__POOL", "hpc.pool is 'foo'"),
+        ("DASK_HPC__POLICY_PARAMS", "hpc.policy-params"),
+    ],
+)
+def test_a_value_where_a_section_belongs_is_not_lost_among_the_defaults(variable: str, key: str) -> None:
+    code = "import dask_hpc; from dask_hpc.config import settings; settings()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, variable: "foo"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert key in done.stderr.splitlines()[-1]

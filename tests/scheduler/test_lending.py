@@ -156,3 +156,18 @@ async def test_a_resize_does_not_wait_for_what_is_lent(c, s, a, b):
     gate.open()
     await stop
     await busy.__aexit__(None, None, None)
+
+
+@live(1, lend="5 s")
+async def test_a_cancelled_task_gives_its_slot_back(c, s, a):
+    gate = Gate()
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        async with rt.job("waits", nodes=1) as waits:
+            future = c.submit(through, 1, gate, key="lent")
+            await until(lambda: gate.arrived, "it runs on the borrowed node")
+            await waits.cancel()
+            await until(future.cancelled, "it is told")
+        await until(lambda: not engine(s).admission.lending.loans, "nothing is lent")
+        gate.open()

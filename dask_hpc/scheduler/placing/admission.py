@@ -99,7 +99,9 @@ class Admission:
         self.lending.settle(address)
 
     def sweep(self) -> None:
-        """Look at every job that has held tasks."""
+        """Look at every job that has held tasks, and at what no event told to have left a borrowed slot."""
+        for address in list(self.lending.loans):
+            self.lending.settle(address)
         waiting = [job for job in self.state.jobs.active.values() if job.queue]
         if waiting:
             self.offer(*waiting)
