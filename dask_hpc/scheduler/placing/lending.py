@@ -60,7 +60,7 @@ class Lending:
         """Held tasks for idle threads of these workers; `promised` counts tasks about to be sent to each."""
         state = self.state
         limit_s = state.settings.lend_s
-        borrowers = [job for job in state.jobs.active.values() if self._wants(job)]
+        borrowers = [job for job in state.jobs.active.values() if self.wants(job)]
         self.wanted = bool(borrowers) and limit_s > 0
         if not self.wanted:
             return []
@@ -117,7 +117,7 @@ class Lending:
         if not loans:
             del self.loans[address]
 
-    def _wants(self, job: JobRecord) -> bool:
+    def wants(self, job: JobRecord) -> bool:
         """Whether the job has held tasks; those that wait for its first node count as held from then on."""
         if job.request.exclusive:
             return False
