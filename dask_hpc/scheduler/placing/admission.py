@@ -105,7 +105,8 @@ class Admission:
         """Look at every job that has held tasks, and at what no event told to have left a borrowed slot."""
         for address in list(self.lending.loans):
             self.lending.settle(address)
-        waiting = [job for job in self.state.jobs.active.values() if job.queue]
+        jobs = self.state.jobs.active.values()
+        waiting = [job for job in jobs if job.queue or (job.stranded and not len(job.allotment))]
         if waiting:
             self.offer(*waiting)
 
@@ -121,6 +122,7 @@ class Admission:
         promised = Counter([ws.address for _, ws, _ in batch]) if batch else None
         dirty, self.dirty = self.dirty, set()
         owner = self.state.owner
+        left: list[str] = []
         for address in dirty:
             if address in self.lending.loans:
                 self.lending.settle(address)
@@ -129,6 +131,7 @@ class Admission:
                 continue
             if self.sharing.waiting and len(jobs := self.sharing.on(address)) > 1:
                 lent += self._deal(worker, jobs, batch)
+                left.append(address)
                 continue
             slots = None
             for job in self.state.served_by(address):
@@ -143,8 +146,10 @@ class Admission:
                     batch.append((ts, worker, owner[ts.key]))
                     slots -= 1
                     room -= 1
-        if self.lending.wanted and dirty:
-            more = self.lending.choose(dirty, Counter([ws.address for _, ws, _ in batch]))
+            if slots != 0:  # its holders leave something over
+                left.append(address)
+        if left and self.lending.wanted:
+            more = self.lending.choose(left, Counter([ws.address for _, ws, _ in batch]))
             batch += more
             lent += more
         if batch:
