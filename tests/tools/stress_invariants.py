@@ -38,7 +38,8 @@ def _counts(engine: Engine) -> Iterable[str]:
         elif ts.state in IN_PLAY:
             counted.setdefault(lane.job, Counter())[ts.state] += 1
     for job, states in counted.items():
-        expected = (sum(states.values()), states["processing"], states["no-worker"])
+        waits = states["no-worker"] + states["queued"]
+        expected = (sum(states.values()), states["processing"], waits)
         found = (job.unfinished, job.processing, job.held)
         if expected != found:
             yield f"{job.id} counts (unfinished, processing, held) {found}, its tasks are {expected}"
@@ -87,6 +88,12 @@ def _restrictions(engine: Engine) -> Iterable[str]:
         if ts is None or lane.kind == "free" or ts.state not in IN_PLAY:
             continue
         bound = ts.worker_restrictions
+        if lane.kind == "queue":
+            if bound is not None or lane.job not in engine.state.plain:
+                yield f"{key!r} ({lane}, {ts.state}) is stock's to queue and bound to {bound!r}"
+            continue
+        if ts.state == "queued":
+            yield f"{key!r} ({lane}) is queued by stock"
         legal = [lane.job.allotment, *_pins(engine, lane)]
         if lane.kind == "root":
             legal = [HOLD] if ts.state == "no-worker" else [HOLD, lane.job.allotment]

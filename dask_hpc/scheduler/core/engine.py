@@ -31,6 +31,7 @@ from dask_hpc.scheduler.internals import overrides, selfcheck, writes
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.placing.ownership import Ownership
+from dask_hpc.scheduler.placing.queue import PlainQueue
 from dask_hpc.scheduler.resizing.rounds import Rounds
 from dask_hpc.scheduler.resizing.work import StockWork
 from dask_hpc.scheduler.tables.events import (
@@ -77,9 +78,14 @@ class Engine:
         self._overrides = overrides.Overrides(scheduler)
         self.tracing = Tracing(self.state, self._spawn)
         self.guests = Guests(self.state)
-        self.ownership = Ownership(self.state, self.guests, self._overrides.let_actors_wait)
+        self.ownership = Ownership(
+            self.state, self.guests, self._overrides.let_actors_wait, lambda: bool(self.parts.slots)
+        )
         self.rounds = Rounds(self.state, self.parts, self.handle)
-        self.admission = Admission(self.state, self.parts, self.handle, lambda: self.rounds.watching)
+        self.queue = PlainQueue(self.state, self._overrides.look_at)
+        self.admission = Admission(
+            self.state, self.parts, self.queue, self.handle, lambda: self.rounds.watching
+        )
         self.controller = Controller(self.state, self.parts, self.rounds, policy)
         self.answers = Answers(self.state, lambda: self.controller.request("answer"))
         self.lifecycle = Lifecycle(
@@ -194,7 +200,7 @@ class Engine:
             self.state, self.ownership, self.guests, self.admission, self.lifecycle, self.handle
         )
         scheduler.add_plugin(plugin, name=PLUGIN_NAME)
-        self._overrides.cache_valid_workers()
+        self._overrides.cache_valid_workers(self.state.plain_allotment)
         self._overrides.limit_what_waits(self.ownership.unplaced_by_users, self.ownership.unplaced_plain)
         self._overrides.keep_shuffles_somewhere()
         self._handlers.install(self._overrides)
@@ -228,6 +234,7 @@ class Engine:
                 state.jobs.end(job)
         state.plain.clear()
         state.intake = None
+        self.queue.closed = False
         state.owner.clear()
 
     def _start_plain(self) -> None:
@@ -238,6 +245,8 @@ class Engine:
         job.reason = "plain work uses the nodes that no job holds"
         state.start_plain(job)
         state.intake = job
+        self._overrides.limit_queue(self.queue.open_to)
+        state.moved = self._overrides.look_at
 
     async def _adopt(self) -> None:
         await self.ownership.adopt(self.state.plain[0])

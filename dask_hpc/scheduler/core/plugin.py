@@ -103,7 +103,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
                     job.guests += 1
             elif start == "processing":
                 job.processing -= 1
-            elif start == "no-worker":
+            elif start == "no-worker" or start == "queued":
                 job.held -= 1
             if finish == "processing":
                 job.processing += 1
@@ -113,6 +113,8 @@ class HPCSchedulerPlugin(SchedulerPlugin):
                     job.park(self._tasks[key], lane.guest)
                 else:
                     job.stranded[key] = None
+            elif finish == "queued":
+                job.held += 1
             return
         if start in IN_PLAY:
             job.unfinished -= 1
@@ -120,9 +122,9 @@ class HPCSchedulerPlugin(SchedulerPlugin):
                 job.guests -= 1
             if start == "processing":
                 job.processing -= 1
-                if startstops and not lane.guest:
+                if startstops and not (lane.guest or job.is_default):
                     job.meter.observe(startstops)
-            elif start == "no-worker":
+            elif start == "no-worker" or start == "queued":
                 job.held -= 1
             if job.unfinished == job.guests:
                 self._lifecycle.maybe_done(job)

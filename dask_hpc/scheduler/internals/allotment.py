@@ -5,8 +5,8 @@ one such set, so giving a node to a job is one insertion, however many tasks the
 
 Two properties of stock Dask shape this file. An empty set of restrictions means *anywhere* there; an
 `AllotmentSet` is true also when it is empty, so that an empty allotment means *nowhere*. And a
-restricted task loses root-task queuing; tasks that stock would queue are therefore *held* (restricted
-to `HOLD`, which is always empty) and admitted one slot at a time.
+restricted task loses root-task queuing; tasks of named jobs that stock would queue are therefore *held*
+(restricted to `HOLD`, which is always empty) and admitted one slot at a time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 #: How a task of a job is treated.
-#: ``root``: held and admitted slot by slot. ``rest``: placed by stock inside the allotment. ``p2p``:
-#: like ``rest``, and a shuffle may pin it to one worker for a while. ``free``: the user restricted it,
-#: or it is an actor's host of choice; it is counted, never touched.
-LaneKind = Literal["root", "rest", "p2p", "free"]
+#: ``root``: held and admitted slot by slot. ``queue``: plain work's, left to stock's queue. ``rest``:
+#: placed by stock inside the allotment. ``p2p``: like ``rest``, and a shuffle may pin it to one worker for a
+#: while. ``free``: the user restricted it, or it is an actor's host of choice; it is counted, never touched.
+LaneKind = Literal["root", "queue", "rest", "p2p", "free"]
 
 
 class AllotmentSet(set[str]):

@@ -5,7 +5,7 @@ Rules of the file: everything that is replaced here is restored by `Overrides.un
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -14,6 +14,24 @@ from dask_hpc.scheduler.internals.reads import BARRIER
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+
+class OpenWorkers(set[Any]):
+    """Workers that stock's queue may send root tasks to, in place of ``Scheduler.idle_task_count``.
+
+    Stock adds a worker whenever it has a free slot; one that is not open stays out.
+    """
+
+    def __init__(self, is_open: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._is_open = is_open
+
+    def add(self, worker: WorkerState) -> None:
+        """Add a worker if it is open, else take it out."""
+        if self._is_open(worker.address):
+            super().add(worker)
+        else:
+            super().discard(worker)
 
 
 #: RPC by which a worker that executes the first input of a shuffle has the shuffle begun.
@@ -33,6 +51,19 @@ class Overrides:
         self._streams: dict[str, tuple[Callable[..., Any] | None, Callable[..., Any]]] = {}
         self._shuffle: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         self._waiting_actors: WeakSet[TaskState] = WeakSet()
+
+    def limit_queue(self, is_open: Callable[[str], bool]) -> None:
+        """Have stock send queued tasks to open workers alone; call `look_at` when that has changed."""
+        self._scheduler.idle_task_count = OpenWorkers(is_open)
+        self.look_at(self._scheduler.workers)
+
+    def look_at(self, addresses: Iterable[str]) -> None:
+        """See anew which of these workers have free slots for stock's queue."""
+        workers = self._scheduler.workers
+        for address in addresses:
+            worker = workers.get(address)
+            if worker is not None:
+                self._scheduler.check_idle_saturated(worker)
 
     def stream(self, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace the stream handler `name` by ``make(original)``.
@@ -104,8 +135,8 @@ class Overrides:
         scheduler.handlers[SHUFFLE] = get_or_create
         self._shuffle = (stock, get_or_create)
 
-    def cache_valid_workers(self) -> None:
-        """Answer `valid_workers` for allotments from a cache.
+    def cache_valid_workers(self, plain: Callable[[], AllotmentSet | None]) -> None:
+        """Answer `valid_workers` for allotments from a cache; `plain` is that of tasks without restrictions.
 
         Stock builds two sets of the whole allotment for every task; with a thousand workers that is
         most of the time a task takes.
@@ -114,7 +145,7 @@ class Overrides:
         stock = type(scheduler).valid_workers
 
         def valid_workers(ts: TaskState) -> set[WorkerState] | None:
-            allotment = ts.worker_restrictions
+            allotment = ts.worker_restrictions or plain()
             if type(allotment) is not AllotmentSet or ts.host_restrictions or ts.resource_restrictions:
                 answer: set[WorkerState] | None = stock(scheduler, ts)
                 return answer
@@ -126,7 +157,8 @@ class Overrides:
                 allotment.cached_for = now
             if len(scheduler.running) < len(scheduler.workers):
                 return allotment.cached & scheduler.running
-            return allotment.cached
+            everywhere = not ts.worker_restrictions and len(allotment.cached) == len(scheduler.workers)
+            return None if everywhere else allotment.cached
 
         scheduler.valid_workers = valid_workers
 
@@ -169,6 +201,9 @@ class Overrides:
         self._shuffle = None
         for name in _METHODS:
             vars(self._scheduler).pop(name, None)
+        if isinstance(self._scheduler.idle_task_count, OpenWorkers):
+            self._scheduler.idle_task_count = set()
+            self.look_at(self._scheduler.workers)
         for ts in self._waiting_actors:
             ts.actor = True
         self._waiting_actors.clear()

@@ -33,10 +33,7 @@ def queuing(scheduler: Scheduler) -> bool:
 
 
 def free_slots(scheduler: Scheduler, ws: WorkerState) -> int:
-    """Further tasks that stock queuing would send to the worker; 0 unless it is running.
-
-    All tasks on the worker count, whoever submitted them, except those that have seceded.
-    """
+    """Further tasks that stock queuing would send to the worker, whose they are; 0 unless it is running."""
     if ws not in scheduler.running:
         return 0
     saturation = scheduler.WORKER_SATURATION
@@ -98,8 +95,11 @@ def is_root(scheduler: Scheduler, ts: TaskState, groups: dict[Any, bool]) -> boo
 
     Ask before the task is restricted; `groups` caches the answer per task group.
     """
-    if not ts.dependencies:
-        return True
+    return not ts.dependencies or is_queued(scheduler, ts, groups)
+
+
+def is_queued(scheduler: Scheduler, ts: TaskState, groups: dict[Any, bool]) -> bool:
+    """Whether stock would queue the task; see `is_root`."""
     if ts.run_spec is not None and ts.run_spec.data_producer:
         return True
     group = ts.group

@@ -30,6 +30,7 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module, "_task_slots_available"): ("ws", "saturation_factor"),
     (module.Scheduler, "valid_workers"): ("self", "ts"),
     (module.Scheduler, "is_rootish"): ("self", "ts"),
+    (module.Scheduler, "check_idle_saturated"): ("self", "ws"),
     (module.Scheduler, "decide_worker_non_rootish"): ("self", "ts"),
     (module.Scheduler, "_check_unrunnable_task_timeouts"): (
         "self",
@@ -78,9 +79,9 @@ _FIELDS: Mapping[Any, list[str]] = {
 }
 #: Attributes of a running scheduler, and handlers that are wrapped.
 _ATTRIBUTES = (
-    "tasks workers running plugins extensions unrunnable queued clients handlers stream_handlers "
-    "stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy _workers_added_total "
-    "_workers_removed_total no_workers_timeout _no_workers_since"
+    "tasks workers running plugins extensions unrunnable queued idle_task_count clients handlers "
+    "stream_handlers stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy "
+    "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since"
 ).split()
 _STREAMS = ("update-graph", "steal-response", "long-running", "worker-status-change", "close-client")
 

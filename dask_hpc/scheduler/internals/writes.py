@@ -75,6 +75,18 @@ def admit(
     return refused
 
 
+def hold_queued(scheduler: Scheduler, tasks: Iterable[TaskState], stimulus_id: str) -> None:
+    """Take tasks out of stock's queue, to be held; their lane has to be one of held tasks by now."""
+    recommendations: dict[Any, Any] = {ts.key: "released" for ts in tasks if ts.state == "queued"}
+    if recommendations:
+        scheduler.transitions(recommendations, stimulus_id)
+
+
+def fill_from_queue(scheduler: Scheduler, stimulus_id: str) -> None:
+    """Let stock send what it has queued to workers that are open to it."""
+    scheduler.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
+
+
 def retry_unplaced(scheduler: Scheduler, keys: Iterable[Any], stimulus_id: str) -> None:
     """Look for a worker again for tasks that had found none."""
     tasks = [scheduler.tasks[key] for key in keys if key in scheduler.tasks]

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.internals.allotment import AllotmentSet
 from dask_hpc.scheduler.placing.lending import Lending
+from dask_hpc.scheduler.placing.queue import PlainQueue
 from dask_hpc.scheduler.placing.sharing import Sharing
 from dask_hpc.scheduler.tables.events import AdmissionPassed, Event
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     Batch = list[tuple[TaskState, WorkerState, Lane]]
 
 _PASSED = AdmissionPassed()
+#: Tasks that plain work without a node has drawn from stock's queue at a time.
+_DRAWN = 20
 
 
 class Admission:
@@ -43,9 +46,15 @@ class Admission:
     """
 
     def __init__(
-        self, state: State, parts: Parts, handle: Callable[[Event], None], watched: Callable[[], bool]
+        self,
+        state: State,
+        parts: Parts,
+        queue: PlainQueue,
+        handle: Callable[[Event], None],
+        watched: Callable[[], bool],
     ) -> None:
         self.state = state
+        self._queue = queue
         #: Addresses of workers whose slots may have changed since the last pass.
         self.dirty: set[str] = set()
         #: Jobs whose whole allotment is looked at in the next pass, and those where it has changed.
@@ -72,12 +81,15 @@ class Admission:
     def freed(self, address: str | None, lane: Lane | None) -> None:
         """A task has left a worker (None: one that is not known any more)."""
         if address is not None:
-            for job in self.state.served_by(address):
+            jobs = self.state.served_by(address)
+            for job in jobs:
                 if job.queue:
                     self.dirty.add(address)
                     break
-            else:  # its holder has nothing for its slots
-                if self.lending.wanted or address in self.lending.loans:
+            else:  # its holder holds nothing for its slots
+                plain = jobs is self.state.plain and not self._queue.closed
+                waiting = self.lending.wanted or (not plain and self._queue.first() is not None)
+                if waiting or address in self.lending.loans:
                     self.dirty.add(address)
                 elif not self._watched():
                     return
@@ -107,6 +119,8 @@ class Admission:
             self.lending.settle(address)
         jobs = self.state.jobs.active.values()
         waiting = [job for job in jobs if job.queue or (job.stranded and not len(job.allotment))]
+        if self._queue.first() is not None:
+            waiting += self.state.plain[:1]
         if waiting:
             self.offer(*waiting)
 
@@ -130,7 +144,7 @@ class Admission:
             if worker is None:
                 continue
             if self.sharing.waiting and len(jobs := self.sharing.on(address)) > 1:
-                lent += self._deal(worker, jobs, batch)
+                lent += self._deal(worker, jobs, batch, stimulus_id)
                 left.append(address)
                 continue
             slots = None
@@ -148,6 +162,8 @@ class Admission:
                     room -= 1
             if slots != 0:  # its holders leave something over
                 left.append(address)
+        if left:
+            self._draw(left, stimulus_id)
         if left and self.lending.wanted:
             more = self.lending.choose(left, Counter([ws.address for _, ws, _ in batch]))
             batch += more
@@ -157,6 +173,10 @@ class Admission:
                 lane.job.park(ts, first=lane.guest)
         if lent:
             self.lending.lent(lent)
+        if self._queue.first() is not None or self._queue.closed:
+            self._queue.close(bool(self.sharing.waiting) or self._queue.held())
+            if not self._queue.closed:
+                writes.fill_from_queue(scheduler, stimulus_id)
         if self._watched():
             self._handle(_PASSED)
 
@@ -178,20 +198,34 @@ class Admission:
                 stranded, job.stranded = job.stranded, {}
                 writes.retry_unplaced(self.state.scheduler, stranded, stimulus_id)
         jobs = sorted(grown | offered, key=lambda job: job.submit_s)
+        if not any(len(job.allotment) for job in self.state.plain) and self._queue.waits():
+            self._queue.draw(_DRAWN, stimulus_id)
         self.sharing.look(self.lending.wants)
         for job in jobs:
             if job.queue:
                 self._fill(job, batch, reads.idle_threads)
+        self._draw(self.state.scheduler.workers, stimulus_id)
         lent = self.lending.choose(self.state.scheduler.workers, Counter([ws.address for _, ws, _ in batch]))
         batch += lent
         for job in jobs:
-            if job.queue and self.sharing.waiting:
+            if self.sharing.waiting:
                 self.dirty.update(job.allotment)
             elif job.queue:
                 self._fill(job, batch, reads.free_slots)
         return lent
 
-    def _deal(self, worker: WorkerState, jobs: list[JobRecord], batch: Batch) -> Batch:
+    def _draw(self, addresses: Iterable[str], stimulus_id: str) -> None:
+        """Hold tasks of plain work that stock has queued, for idle threads on nodes that are not its own."""
+        ts, limit_s = self._queue.first(), self.state.settings.lend_s
+        if ts is None or self._queue.held() or not self.lending.fits(ts, limit_s):
+            return
+        workers, plain = self.state.scheduler.workers, self.state.plain_allotment() or ()
+        others = [a for a in addresses if a in workers and a not in plain and self.lending.lends(a)]
+        idle = sum([max(0, reads.idle_threads(self.state.scheduler, workers[a])) for a in others])
+        if idle:
+            self._queue.draw(idle, stimulus_id)
+
+    def _deal(self, worker: WorkerState, jobs: list[JobRecord], batch: Batch, stimulus_id: str) -> Batch:
         """Deal the free slots of a worker to jobs in turn; returns what those get that do not hold it.
 
         What is left when the holders have nothing to send is dealt as far as threads are idle: the rest
@@ -202,6 +236,8 @@ class Admission:
         sent = sum(ws is worker for _, ws, _ in batch)
         slots = reads.free_slots(scheduler, worker) - sent
         idle = reads.idle_threads(scheduler, worker) - sent
+        if slots > 0 and self._queue.waits() and any(job.is_default for job in jobs):
+            self._queue.draw(slots, stimulus_id)
         dealt = Counter([lane.job for _, _, lane in batch])
         lent: Batch = []
         while slots > 0 and (job := self.sharing.turn(jobs, dealt)) is not None:

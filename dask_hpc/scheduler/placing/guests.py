@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Lost results that are looked at to see whether they are there again.
 _LOOKED_AT = 500
+#: States of a task that is asked for and on no worker.
+_NOT_SENT = ("waiting", "queued", "no-worker")
 
 
 class Guests:
@@ -33,16 +35,17 @@ class Guests:
     def invite(self, needed: list[TaskState], job: JobRecord) -> None:
         """Let a job make what is needed of plain work that has no node, and what that depends on."""
         owner = self.state.owner
+        queued = []
         while needed:
             dts = needed.pop()
             lane = owner.get(dts.key)
-            if lane is None or lane.kind == "free" or dts.state not in ("waiting", "no-worker"):
+            if lane is None or lane.kind == "free" or dts.state not in _NOT_SENT:
                 continue
             plain = lane.job
             if not plain.is_default and (not lane.guest or len(plain.allotment)):
                 continue
             guest = owner[dts.key] = self._lane(job, lane.kind)
-            held = dts.state == "no-worker"
+            held = dts.state != "waiting"
             plain.unfinished -= 1
             job.unfinished += 1
             plain.guests -= lane.guest
@@ -50,11 +53,15 @@ class Guests:
             plain.held -= held
             job.held += held
             writes.restrict(dts, guest)
-            if held and guest.kind == "root":
+            if dts.state == "queued":
+                queued.append(dts)
+            elif held and guest.kind == "root":
                 job.park(dts, first=guest.guest)
             elif held:
                 job.stranded[dts.key] = None
             needed.extend(dts.dependencies)
+        # a named job holds what stock has queued
+        writes.hold_queued(self.state.scheduler, queued, f"hpc-invite-{self.state.now_s()}")
 
     def recomputed(self, ts: TaskState, lane: Lane) -> Lane:
         """The lane of a plain task that comes (back) into play.
@@ -84,14 +91,14 @@ class Guests:
         stuck = {job for job in self.state.jobs.active.values() if job.held and not len(job.allotment)}
         for key in list(self._lost if stuck else islice(self._lost, _LOOKED_AT)):
             ts, lane = tasks.get(key), owner.get(key)
-            if ts is None or lane is None or ts.state not in ("waiting", "no-worker"):
+            if ts is None or lane is None or ts.state not in _NOT_SENT:
                 del self._lost[key]
             elif lane.job in stuck:
                 host = self._host(lane.job) or self.state.plain[0]
                 if host is lane.job:
                     continue
                 self.invite([ts], host)
-                if lane.kind != "root":
+                if lane.kind not in ("root", "queue"):
                     unplaced.append(key)
         if unplaced:
             writes.retry_unplaced(self.state.scheduler, unplaced, f"hpc-lost-{self.state.now_s()}")
@@ -116,4 +123,6 @@ class Guests:
 
     def _lane(self, job: JobRecord, kind: LaneKind) -> Lane:
         """The lane of plain tasks that a job computes."""
-        return job.lanes[kind] if job.is_default else job.guest_lane(kind)
+        if job.is_default:
+            return job.lanes[kind]
+        return job.guest_lane("root" if kind == "queue" else kind)

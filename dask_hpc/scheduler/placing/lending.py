@@ -88,7 +88,7 @@ class Lending:
             if worker is None:
                 continue
             idle = reads.idle_threads(state.scheduler, worker) - promised[address]
-            if idle <= 0 or not self._lends(address):
+            if idle <= 0 or not self.lends(address):
                 continue
             while idle > 0 and (ts := self._next(borrowers, count, limit_s)) is not None:
                 batch.append((ts, worker, owner[ts.key]))
@@ -152,7 +152,8 @@ class Lending:
                 writes.hold(ts)
                 job.park(ts)
 
-    def _lends(self, address: str) -> bool:
+    def lends(self, address: str) -> bool:
+        """Whether idle threads of the worker may be lent."""
         node = self.state.nodes.at.get(address)
         if node is None or node.reserved:
             return False
@@ -167,25 +168,32 @@ class Lending:
         while borrowers:
             job = min(borrowers, key=lambda job: (-job.request.priority, count[job], job.submit_s))
             ts = job.first()
-            if ts is not None and self._fits(ts, limit_s):
+            if ts is not None and self.fits(ts, limit_s):
                 job.next_held()
+                self._try(ts)
                 count[job] += 1
                 return ts
             borrowers.remove(job)
         return None
 
-    def _fits(self, ts: TaskState, limit_s: float) -> bool:
+    def fits(self, ts: TaskState, limit_s: float) -> bool:
+        """Whether the task may be lent a slot, going by how long others of its kind take."""
         name, usual_s = reads.usual(ts)
-        if usual_s is not None:
-            return usual_s <= limit_s
-        now_s = self.state.now_s()
-        trial = self._trials.setdefault(name, Trial(name, now_s))
-        age = (now_s - trial.since_s) / limit_s
-        if age > 1 or trial.count >= 2 ** int(age * _DOUBLINGS):
-            return False
-        trial.count += 1
-        self._tried[ts.key] = trial
-        return True
+        if usual_s is not None or not limit_s:
+            return bool(limit_s) and usual_s is not None and usual_s <= limit_s
+        trial = self._trials.get(name)
+        if trial is None:
+            return True
+        age = (self.state.now_s() - trial.since_s) / limit_s
+        return age <= 1 and trial.count < 2 ** int(age * _DOUBLINGS)
+
+    def _try(self, ts: TaskState) -> None:
+        """Note a task that is about to be sent while nothing is known of its kind."""
+        name, usual_s = reads.usual(ts)
+        if usual_s is None:
+            trial = self._trials.setdefault(name, Trial(name, self.state.now_s()))
+            trial.count += 1
+            self._tried[ts.key] = trial
 
     def _over(self, trial: Trial | None) -> None:
         """A task of a trial has left its borrowed slot."""

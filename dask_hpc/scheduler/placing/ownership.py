@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 #: The job that the graph being taken in names as a whole (whatever the user has annotated), or belongs to.
 GRAPH_JOB: ContextVar[Any] = ContextVar("hpc_graph_job", default=None)
 #: States of a task that nobody computes: whoever asks for it anew may make it its own.
-_NOT_SENT = ("released", "waiting", "no-worker")
+_NOT_SENT = ("released", "waiting", "queued", "no-worker")
+#: State and kind of a task that is in stock's queue, and stays there.
+_QUEUED = ("queued", "queue")
 #: Tasks converted in one turn of the event loop: a few tens of milliseconds.
 _CHUNK = 500
 
@@ -36,8 +38,16 @@ _CHUNK = 500
 class Ownership:
     """Puts tasks into lanes, and takes them out again."""
 
-    def __init__(self, state: State, guests: Guests, let_actors_wait: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        state: State,
+        guests: Guests,
+        let_actors_wait: Callable[[], None],
+        limited: Callable[[], bool],
+    ) -> None:
         self.state = state
+        #: Whether parts limit how many tasks a worker takes, which stock's queue knows nothing of.
+        self._limited = limited
         self._guests = guests
         #: Called before the first actor is placed, and later ones.
         self._let_actors_wait = let_actors_wait
@@ -137,7 +147,7 @@ class Ownership:
                 continue
             if known is not None and known.kind != "free":
                 writes.unrestrict(ts)
-            lane = job.lanes[self._kind(ts, ts in shuffles, groups)]
+            lane = job.lanes[self._kind(ts, ts in shuffles, groups, job)]
             if nodes and lane.kind in ("root", "rest") and isinstance(nodes.get(key), str):
                 lane = lane if job.is_default else state.pinned(job, nodes[key])
             owner[key] = lane
@@ -182,7 +192,7 @@ class Ownership:
         state.intake = intake
         return intake
 
-    def _kind(self, ts: TaskState, in_shuffle: bool, groups: dict[Any, bool]) -> LaneKind:
+    def _kind(self, ts: TaskState, in_shuffle: bool, groups: dict[Any, bool], job: JobRecord) -> LaneKind:
         if reads.user_restricted(ts):
             return "free"
         if in_shuffle:
@@ -193,6 +203,8 @@ class Ownership:
             return "rest"
         if not reads.queuing(scheduler):
             return "rest"
+        if job in self.state.plain and not self._limited() and reads.is_queued(scheduler, ts, groups):
+            return "queue"
         return "root" if reads.is_root(scheduler, ts, groups) else "rest"
 
     # ------------------------------------------------------- existing tasks
@@ -211,20 +223,21 @@ class Ownership:
                     continue
                 in_shuffle = ts in shuffles or any(reads.is_barrier(dts.key) for dts in ts.dependencies)
                 self._adopt_one(ts, job, in_shuffle or reads.pinned_by_shuffle(ts), groups)
-                if ts.state in ("queued", "no-worker") and state.owner[ts.key].kind != "free":
+                kind = state.owner[ts.key].kind
+                if ts.state in ("queued", "no-worker") and kind != "free" and (ts.state, kind) != _QUEUED:
                     unplaced.append(ts)
             writes.requeue(scheduler, unplaced, f"hpc-adopt-{state.now_s()}")
             await asyncio.sleep(0)
 
     def _adopt_one(self, ts: TaskState, job: JobRecord, in_shuffle: bool, groups: dict[Any, bool]) -> None:
-        kind: LaneKind = "p2p" if in_shuffle else self._kind(ts, False, groups)
+        kind: LaneKind = "p2p" if in_shuffle else self._kind(ts, False, groups, job)
         writes.unannotate(ts)
         lane = self.state.owner[ts.key] = job.lanes[kind]
         now = ts.state
         if now in reads.IN_PLAY:
             job.unfinished += 1
             job.processing += now == "processing"
-            job.held += now == "no-worker"
+            job.held += now in ("queued", "no-worker")
             if now == "no-worker" and kind == "free":
                 job.stranded[ts.key] = None
         if now == "processing":

@@ -51,7 +51,7 @@ class Drain:
                 if not self._matters(reduction, lane):
                     continue
                 busy.append(ts.key)
-                if lane is not None and lane.kind in ("root", "rest") and not ts.actor:
+                if lane is not None and lane.kind in ("root", "queue", "rest") and not ts.actor:
                     self._ask_back(reduction, ts, address)
             shuffles = reads.shuffles_on(scheduler, address)
             busy += [key for key in shuffles if self._matters(reduction, state.owner.get(key))]

@@ -106,6 +106,7 @@ class JobRecord:
         self.allotment = AllotmentSet()
         self.lanes: dict[LaneKind, Lane] = {
             "root": Lane(self, "root", HOLD),
+            "queue": Lane(self, "queue", None),
             "rest": Lane(self, "rest", self.allotment),
             "p2p": Lane(self, "p2p", self.allotment),
             "free": Lane(self, "free", None),

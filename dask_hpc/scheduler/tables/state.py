@@ -61,6 +61,8 @@ class State:
         #: Lanes of tasks that belong on one node of a job: by job, then by node id.
         self.pins: dict[JobRecord, dict[str, Lane]] = {}
         self._serving: dict[str, JobRecord] = {}
+        #: Called with addresses whose holder has changed.
+        self.moved: Callable[[Iterable[str]], None] = _nobody
 
     def now_s(self) -> float:
         """Seconds on the runtime's clock."""
@@ -187,7 +189,9 @@ class State:
     def start_plain(self, job: JobRecord) -> None:
         """Let a job of plain work use the nodes that no named job holds."""
         self.plain.append(job)
-        job.allotment.grant([address for node in self.nodes.free() for address in node.workers])
+        addresses = [address for node in self.nodes.free() for address in node.workers]
+        job.allotment.grant(addresses)
+        self.moved(addresses)
 
     def _change(self, nodes: Collection[Node]) -> None:
         """Bring all tables up to date with nodes that have one holder, and are reserved alike."""
@@ -211,6 +215,7 @@ class State:
         else:
             for plain in self.plain:
                 plain.allotment.grant(addresses)
+            self.moved(addresses)
 
     def _revoke(self, addresses: list[str]) -> None:
         served = {self._serving.pop(address, None) for address in addresses}
@@ -219,6 +224,7 @@ class State:
         for job in served:
             if job is not None:
                 job.allotment.revoke(addresses)
+        self.moved(addresses)
 
     def _note(self, nodes: Collection[Node]) -> None:
         """Write nodes that have one holder into the trace, a record for each state they are in."""
@@ -238,6 +244,10 @@ class State:
         self.record(
             JobEvent(t_s=now_s, job=job.id, name=job.name, state=job.state, nodes=nodes, reason=job.reason)
         )
+
+    def plain_allotment(self) -> AllotmentSet | None:
+        """Where plain work may run; None before there is any."""
+        return self.plain[0].allotment if self.plain else None
 
     def plain_busy(self) -> bool:
         """Whether running plain work has unfinished tasks."""
@@ -281,3 +291,7 @@ class State:
             sections=sections,
             **own,
         )
+
+
+def _nobody(addresses: Iterable[str]) -> None:
+    """Nobody wants to know."""

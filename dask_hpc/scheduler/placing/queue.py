@@ -1,0 +1,62 @@
+"""Stock's queue, which root tasks of plain work wait in as if we were not there.
+
+Holding each of them costs several times what stock's queue does, and buys nothing while nobody contends for
+the nodes of plain work: stock sends what it has queued to those nodes, and to no others. Somebody contends
+when jobs take turns on these nodes, or when plain tasks are held: then the queue is closed, and admission
+deals every slot. What is to be lent a slot, or takes part in turns, is drawn from the queue and held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from dask_hpc.scheduler.internals import writes
+from dask_hpc.scheduler.tables.state import State
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskState
+
+
+class PlainQueue:
+    """Opens and closes stock's queue, and takes tasks out of it."""
+
+    def __init__(self, state: State, look_at: Callable[[Iterable[str]], None]) -> None:
+        self.state = state
+        #: Whether stock sends nothing from its queue.
+        self.closed = False
+        self._look_at = look_at
+
+    def open_to(self, address: str) -> bool:
+        """Whether stock may send what it has queued to the worker."""
+        plain = self.state.plain
+        return not self.closed and bool(plain) and address in plain[0].allotment
+
+    def close(self, closed: bool) -> None:
+        """Close the queue, or leave it to stock again."""
+        if closed is not self.closed:
+            self.closed = closed
+            self._look_at(self.state.scheduler.workers)
+
+    def first(self) -> TaskState | None:
+        """The task that stock would send next; None when it has queued none."""
+        queued = self.state.scheduler.queued
+        return queued.peek() if queued and self.state.plain else None
+
+    def held(self) -> bool:
+        """Whether tasks of running plain work are held."""
+        return any(job.queue and job.first() is not None for job in self.state.plain)
+
+    def waits(self) -> bool:
+        """Whether plain work has tasks in the queue and holds none."""
+        return self.first() is not None and not self.held()
+
+    def draw(self, count: int, stimulus_id: str) -> None:
+        """Hold the next tasks of the queue in place of stock's queuing them."""
+        owner, drawn = self.state.owner, []
+        for ts in self.state.scheduler.queued.peekn(count):
+            lane = owner.get(ts.key)
+            if lane is not None and lane.kind == "queue":
+                owner[ts.key] = lane.job.lanes["root"]
+                drawn.append(ts)
+        writes.hold_queued(self.state.scheduler, drawn, stimulus_id)

@@ -1,0 +1,82 @@
+"""Root tasks of plain work wait in stock's own queue, and go to the nodes of plain work alone."""
+
+from __future__ import annotations
+
+import dask
+from helpers import (
+    Gate,
+    Starts,
+    addresses_of,
+    asleep,
+    engine,
+    live,
+    owner_of,
+    record,
+    started,
+    through,
+    until,
+    within,
+)
+
+import dask_hpc
+
+
+@live(2)
+async def test_plain_tasks_are_queued_by_stock_and_run_on_nodes_that_no_job_holds(c, s, a, b):
+    starts, gate = Starts(), Gate()
+    await starts.watch([a, b])
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        with dask.annotate(hpc_job=None):
+            futures = c.map(through, range(20), gate=gate, key="plain", pure=False)
+        await until(lambda: gate.arrived, "they run")
+        waiting = [f.key for f in futures if s.tasks[f.key].state == "queued"]
+        assert len(waiting) == 20 - 2
+        assert all(s.tasks[f.key].worker_restrictions is None for f in futures)
+        assert engine(s).state.plain[0].held == 18
+        gate.open()
+        assert await within(c.gather(futures), 20) == list(range(20))
+        assert starts.places([f.key for f in futures]).isdisjoint(addresses_of(s, idle))
+        assert not starts.twice(starts.count)
+    await asleep(s)
+    assert type(s.idle_task_count) is set
+    assert {ws.address for ws in s.idle_task_count} == {a.address, b.address}
+
+
+@live(2)
+async def test_a_node_that_plain_work_gives_up_gets_none_of_its_queue(c, s, a, b):
+    gate = Gate()
+    rt = await dask_hpc.install(c, policy="fcfs", default_job_min_nodes=1)
+    async with rt.job("wakes", nodes=1) as wakes:
+        await started(s, wakes)
+    with dask.annotate(hpc_job=None):
+        plain = c.map(through, range(30), gate=gate, key="plain", pure=False)
+    await until(lambda: gate.arrived == 2, "both nodes are busy")
+    async with rt.job("late", nodes=1) as late:
+        await until(lambda: engine(s).rounds.active, "a node is asked for")
+        gate.open()
+        await started(s, late)
+        own = c.map(through, range(3), gate=gate, key="own", pure=False)
+        assert await within(c.gather(own), 20) == list(range(3))
+    assert await within(c.gather(plain), 20) == list(range(30))
+    assert owner_of(s, plain[0].key) is None or record(s, late).state == "completed"
+
+
+@live(2, lend="5 s")
+async def test_what_is_queued_is_drawn_for_threads_that_are_lent(c, s, a, b):
+    starts, gate = Starts(), Gate()
+    await starts.watch([a, b])
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        with dask.annotate(hpc_job=None):
+            stop = c.submit(through, 0, gate, key="stop")
+            await until(lambda: gate.arrived, "a node is busy")
+            quick = c.map(abs, range(20), key="quick", pure=False)
+        assert await within(c.gather(quick[1:10]), 20) == list(range(1, 10))
+        assert addresses_of(s, idle) <= starts.places([f.key for f in quick])
+        gate.open()
+        assert await within(c.gather([stop, *quick]), 20) == [0, *range(20)]
+        assert record(s, idle).lent_tasks > 8
+        await until(lambda: not engine(s).queue.closed, "the queue is stock's again")
