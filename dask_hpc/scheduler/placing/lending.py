@@ -97,6 +97,18 @@ class Lending:
                 break
         return batch
 
+    def idle(self) -> dict[str, int]:
+        """Threads that may be lent now, by worker."""
+        scheduler = self.state.scheduler
+        idle = {address: reads.idle_threads(scheduler, ws) for address, ws in dict.items(scheduler.workers)}
+        return {address: threads for address, threads in idle.items() if threads > 0 and self._lends(address)}
+
+    def takes(self, ts: TaskState) -> bool:
+        """Whether a task of this kind would be lent an idle thread now."""
+        name, usual_s = reads.usual(ts)
+        limit_s = self.state.settings.lend_s
+        return usual_s <= limit_s if usual_s is not None else self._has_trial(name, limit_s)
+
     def lent(self, batch: Iterable[tuple[TaskState, WorkerState, Lane]]) -> None:
         """These tasks were sent where `choose` said; what was refused is not on the worker."""
         state = self.state
@@ -178,14 +190,20 @@ class Lending:
         name, usual_s = reads.usual(ts)
         if usual_s is not None:
             return usual_s <= limit_s
-        now_s = self.state.now_s()
-        trial = self._trials.setdefault(name, Trial(name, now_s))
-        age = (now_s - trial.since_s) / limit_s
-        if age > 1 or trial.count >= 2 ** int(age * _DOUBLINGS):
+        if not self._has_trial(name, limit_s):
             return False
+        trial = self._trials.setdefault(name, Trial(name, self.state.now_s()))
         trial.count += 1
         self._tried[ts.key] = trial
         return True
+
+    def _has_trial(self, name: str, limit_s: float) -> bool:
+        """Whether one more task of a kind of which nothing is known may be lent a slot."""
+        trial = self._trials.get(name)
+        if trial is None:
+            return True
+        age = (self.state.now_s() - trial.since_s) / limit_s
+        return age <= 1 and trial.count < 2 ** int(age * _DOUBLINGS)
 
     def _over(self, trial: Trial | None) -> None:
         """A task of a trial has left its borrowed slot."""

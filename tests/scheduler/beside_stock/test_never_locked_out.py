@@ -143,6 +143,64 @@ async def wide_beside_narrow(p: Place) -> None:
         await narrow
 
 
+async def wide_in_two_levels_beside_narrow(p: Place) -> None:
+    """The same, where the wide tasks depend on others."""
+    gate, wide = Gate(), Gate()
+    async with p.job("narrow", nodes=1):
+        narrow = p.c.submit(through, 1, gate, pure=False)
+        await until(lambda: gate.arrived, "it executes", SOON_S)
+        async with p.job("wide", nodes=1):
+            first = p.c.map(inc, range(3), pure=False)
+            second = [p.c.submit(through, f, wide, pure=False) for f in first]
+            await until(lambda: wide.arrived == 3, "three at once", SOON_S)
+            wide.open()
+            assert await within(p.c.gather(second), SOON_S) == [1, 2, 3]
+        gate.open()
+        await narrow
+
+
+# --------------------------------------------------------------------- barriers
+
+
+async def barrier_beside_an_idle_job(p: Place) -> None:
+    async with p.job("idle", nodes=1):
+        with p.plain():
+            await together(p.c, 4)
+
+
+async def barrier_beside_an_idle_job_with_all_nodes(p: Place) -> None:
+    async with p.job("idle", nodes=2):
+        with p.plain():
+            await together(p.c, 2)
+
+
+async def barrier_of_a_job_that_waits(p: Place) -> None:
+    async with p.job("idle", nodes=2), p.job("waits", runs=False, nodes=1):
+        await together(p.c, 4)
+
+
+async def barrier_of_dependents(p: Place) -> None:
+    gate = Gate()
+    async with p.job("idle", nodes=1):
+        with p.plain():
+            first = p.c.map(inc, range(4), pure=False)
+            second = [p.c.submit(through, f, gate, pure=False) for f in first]
+            await until(lambda: gate.arrived == 4, "four at once", SOON_S)
+            gate.open()
+            assert await within(p.c.gather(second), SOON_S) == [1, 2, 3, 4]
+
+
+async def barrier_of_dependents_beside_all_nodes(p: Place) -> None:
+    gate = Gate()
+    async with p.job("idle", nodes=2):
+        with p.plain():
+            first = p.c.map(inc, range(4), pure=False)
+            second = [p.c.submit(through, f, gate, pure=False) for f in first]
+            await until(lambda: gate.arrived == 4, "four at once", SOON_S)
+            gate.open()
+            assert await within(p.c.gather(second), SOON_S) == [1, 2, 3, 4]
+
+
 # ----------------------------------------------------------- the user says where
 
 
@@ -200,6 +258,7 @@ async def plain_behind_a_wide_waiting_job_alone(p: Place) -> None:
     async with p.job("wide", runs=False, nodes=len(p.workers)):
         with p.plain():
             await quick_work(p.c)
+            await together(p.c, 3)
         gate.open()
         assert await old == 1
 
@@ -232,6 +291,12 @@ CASES: list[Callable[[Place], Any]] = [
     plain_question_beside_idle_jobs,
     question_beside_half_busy_jobs,
     wide_beside_narrow,
+    wide_in_two_levels_beside_narrow,
+    barrier_beside_an_idle_job,
+    barrier_beside_an_idle_job_with_all_nodes,
+    barrier_of_a_job_that_waits,
+    barrier_of_dependents,
+    barrier_of_dependents_beside_all_nodes,
     plain_on_workers_of_a_job,
     plain_on_resources_of_an_idle_job,
     plain_behind_a_wide_waiting_job,
