@@ -14,8 +14,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import dask
 from dask.utils import key_split
-from distributed import Client, Scheduler, Worker
+from distributed import Client, Nanny, Scheduler, Worker
 from distributed.security import Security
 from distributed.utils_test import end_cluster, start_cluster
 from helpers import Gate, started, until
@@ -104,18 +105,23 @@ def _plain(text: str) -> str:
 
 
 @asynccontextmanager
-async def clusters(**kwargs: Any) -> AsyncIterator[list[tuple[str, Scheduler, list[Worker]]]]:
-    """Three clusters; the second has an idle job on one of its nodes."""
+async def clusters(
+    kind: type[Worker] | type[Nanny] = Worker, **kwargs: Any
+) -> AsyncIterator[list[tuple[str, Scheduler, list[Any]]]]:
+    """Three clusters; the second has an idle job on one of its nodes. Workers are made with `kwargs`."""
     async with AsyncExitStack() as stack:
         found = []
         for name in WAYS:
-            s, workers = await start_cluster(
-                [("127.0.0.1", 2)] * 2,
-                "127.0.0.1",
-                security=Security(),
-                scheduler_kwargs={"validate": True},
-                worker_kwargs={"validate": True, "resources": {"gpu": 1}, **kwargs},
-            )
+            # copies of data are counted: stock drops those it thinks superfluous, at times of its own
+            with dask.config.set({"distributed.scheduler.active-memory-manager.start": False}):
+                s, workers = await start_cluster(
+                    [("127.0.0.1", 2)] * 2,
+                    "127.0.0.1",
+                    security=Security(),
+                    Worker=kind,
+                    scheduler_kwargs={"validate": True},
+                    worker_kwargs={"validate": True, "resources": {"gpu": 1}, **kwargs},
+                )
             stack.push_async_callback(end_cluster, s, workers)
             if name == "beside an idle job":
                 await stack.enter_async_context(_idle_job(s))
@@ -189,10 +195,15 @@ async def _left(s: Scheduler) -> dict[str, Any]:
     }
 
 
-async def same(scenarios: Iterable[Scenario], **kwargs: Any) -> None:
-    """Run each scenario three ways; fails with the answers of those that differ, or that stock fails."""
+async def same(
+    scenarios: Iterable[Scenario], kind: type[Worker] | type[Nanny] = Worker, **kwargs: Any
+) -> None:
+    """Run each scenario three ways; fails with the answers of those that differ, or that stock fails.
+
+    The workers are of that `kind`, made with `kwargs`.
+    """
     found = []
-    async with clusters(**kwargs) as ways:
+    async with clusters(kind, **kwargs) as ways:
         for scenario in scenarios:
             answers = {name: await _run(scenario, name, s, workers) for name, s, workers in ways}
             stock = answers["stock"]

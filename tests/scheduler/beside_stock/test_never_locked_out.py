@@ -311,3 +311,16 @@ CASES: list[Callable[[Place], Any]] = [
 async def test_it_is_answered(c, s, *workers, case, where):
     rt = None if where == "stock" else await dask_hpc.install(c, policy=where)
     await case(Place(c, s, workers, rt))
+
+
+@live(2, lend="5 s", config={"hpc.sweep": "10 s"})
+async def test_a_chain_without_a_node_does_not_wait_for_sweeps(c, s, a, b):
+    """Each of its tasks is lent a thread when it can run."""
+    rt = await dask_hpc.install(c)
+    async with rt.job("idle", nodes=2) as job:
+        await started(s, job)
+        with dask.annotate(hpc_job=None):
+            future = c.submit(inc, 0, pure=False)
+            for _ in range(20):
+                future = c.submit(inc, future, pure=False)
+        assert await within(future, SOON_S) == 21

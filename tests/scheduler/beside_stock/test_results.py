@@ -169,7 +169,7 @@ async def scattered(w: Way):
     placed = await w.c.scatter("here", workers=[place])
     everywhere = await w.c.scatter({"k": 7}, broadcast=True)
     total_ = await w.c.submit(sum, one, key="of-scattered")
-    copies = [len(w.s.tasks[future.key].who_has) for future in (*one, *everywhere.values())]
+    copies = [len(w.s.tasks[future.key].who_has) for future in everywhere.values()]
     there = [ws.address for ws in w.s.tasks[placed.key].who_has] == [place]
     return total_, copies, there, twice[0].key == twice[1].key, await w.c.gather(everywhere)
 
@@ -205,6 +205,24 @@ async def rechunked(w: Way):
         )
     await until(lambda: not w.s.plugins["shuffle"].active_shuffles, "shuffles have ended")
     return good, bad[0]
+
+
+async def spilled(w: Way):
+    """More results than fit into memory, made, used and fetched."""
+    made = w.c.map(bytes, [5_000_000] * 8, key="large", pure=False)
+    await wait(made)
+    on_disk = sum(len(worker.data.slow) for worker in w.workers)
+    sizes = await w.c.gather(w.c.map(len, made, key="size"))
+    fetched = {len(value) for value in await w.c.gather(made)}
+    return on_disk > 0, sizes, fetched, {ts.state for ts in w.s.tasks.values()}
+
+
+#: Data goes to disk by what results measure; the memory of this process, which is shared, does not count.
+TIGHT = {
+    "distributed.worker.memory.target": 0.6,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+}
 
 
 async def reports(w: Way):
@@ -271,3 +289,9 @@ GROUPS = {
 @gen_test(timeout=120, clean_kwargs={"threads": False})
 async def test_users_see_the_same(group):
     await same(GROUPS[group])
+
+
+@gen_test(timeout=120, clean_kwargs={"threads": False})
+async def test_data_that_does_not_fit_into_memory_is_the_same():
+    with dask.config.set(TIGHT):
+        await same([spilled], memory_limit="20 MB")
