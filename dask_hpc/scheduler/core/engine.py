@@ -30,6 +30,7 @@ from dask_hpc.scheduler.core.tracing import Tracing
 from dask_hpc.scheduler.internals import overrides, selfcheck, writes
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.placing.guests import Guests
+from dask_hpc.scheduler.placing.overflow import OVERFLOW, Overflow
 from dask_hpc.scheduler.placing.ownership import Ownership
 from dask_hpc.scheduler.placing.queue import PlainQueue
 from dask_hpc.scheduler.resizing.rounds import Rounds
@@ -78,14 +79,12 @@ class Engine:
         self._overrides = overrides.Overrides(scheduler)
         self.tracing = Tracing(self.state, self._spawn)
         self.guests = Guests(self.state)
-        self.ownership = Ownership(
-            self.state, self.guests, self._overrides.let_actors_wait, lambda: bool(self.parts.slots)
-        )
+        self.ownership = Ownership(self.state, self.parts, self.guests, self._overrides.let_actors_wait)
         self.rounds = Rounds(self.state, self.parts, self.handle)
         self.queue = PlainQueue(self.state, self._overrides.look_at)
-        self.admission = Admission(
-            self.state, self.parts, self.queue, self.handle, lambda: self.rounds.watching
-        )
+        watched = lambda: self.rounds.watching  # noqa: E731
+        self.admission = Admission(self.state, self.parts, self.queue, self.handle, watched)
+        self.overflow = Overflow(self.state, self.admission.lending, self.admission.offer)
         self.controller = Controller(self.state, self.parts, self.rounds, policy)
         self.answers = Answers(self.state, lambda: self.controller.request("answer"))
         self.lifecycle = Lifecycle(
@@ -152,7 +151,7 @@ class Engine:
             if self._adoption is not None:
                 self._adoption.cancel()
             # a task that a worker gives back after we have gone would be lost
-            while self.rounds.drain.waiting:
+            while self.rounds.drain.waiting or self.overflow.waiting:
                 await asyncio.sleep(self.state.settings.sweep_s)
             await self.ownership.hand_back()
             # a job that has come meanwhile waits in `wake`
@@ -288,8 +287,7 @@ class Engine:
         state.records = deque(state.records, maxlen=settings.trace_keep)
         self.controller.decisions = deque(self.controller.decisions, maxlen=settings.decisions_keep)
         for name, seconds in (("hpc-tick", settings.tick_s), ("hpc-sweep", settings.sweep_s)):
-            callback = self._callbacks.get(name)
-            if callback is not None:
+            if (callback := self._callbacks.get(name)) is not None:
                 callback.stop()
                 callback.callback_time = seconds * 1000
                 callback.start()
@@ -303,7 +301,7 @@ class Engine:
 
     def _table(self) -> Mapping[type[Event], tuple[Callable[[Any], None], ...]]:
         """Who hears what."""
-        rounds, admission, ownership = self.rounds, self.admission, self.ownership
+        admission, ownership = self.admission, self.ownership
         lifecycle, controller = self.lifecycle, self.controller
         return {
             GraphArrived: (self._claim,),
@@ -311,10 +309,7 @@ class Engine:
             WorkerJoined: (self._worker_joined,),
             WorkerLeft: (self._worker_left,),
             SlotsOpened: (lambda event: admission.freed(event.address, None),),
-            TaskAnswered: (
-                lambda event: rounds.drain.answered(event.state, event.stimulus_id),
-                lambda event: admission.wake(),
-            ),
+            TaskAnswered: (self._answered, lambda event: admission.wake()),
             ClientJoined: (lambda event: lifecycle.client_joined(event.client),),
             ClientLeft: (
                 lambda event: lifecycle.client_left(event.client),
@@ -363,11 +358,17 @@ class Engine:
             return False
         return nodes < request.min_nodes or is_legal(constraint, nodes) or not is_legal(constraint, nodes - 1)
 
+    def _answered(self, event: TaskAnswered) -> None:
+        """A worker gives a task back, or does not."""
+        asker = self.overflow if event.stimulus_id.startswith(OVERFLOW) else self.rounds.drain
+        asker.answered(event.state, event.stimulus_id)
+
     def _worker_left(self, event: WorkerLeft) -> None:
         """A job goes on with what is left."""
         state, address = self.state, event.address
         node = state.drop_worker(address)
         self.admission.worker_left(address)
+        self.overflow.lost(address)
         self.rounds.lost(address)
         # what was pinned to the node may run elsewhere now
         self.admission.scan(*state.pins)
@@ -386,6 +387,7 @@ class Engine:
 
     def _sweep(self) -> None:
         self.guests.place_lost()
+        self.overflow.look()
         self.admission.sweep()
         self._poll()
 

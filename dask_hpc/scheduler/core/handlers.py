@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dask_hpc.scheduler.internals.overrides import Overrides
+from dask_hpc.scheduler.placing.overflow import OVERFLOW
 from dask_hpc.scheduler.placing.ownership import GRAPH_JOB, Ownership
 from dask_hpc.scheduler.resizing.drain import RECALL
 from dask_hpc.scheduler.tables.events import ClientClosed, Event, GraphTaken, SlotsOpened, TaskAnswered
@@ -58,7 +59,7 @@ class Handlers:
         """Answers to our own requests are ours."""
 
         def steal_response(*, state: str | None, stimulus_id: str, **answer: Any) -> None:
-            if stimulus_id.startswith(RECALL):
+            if stimulus_id.startswith((RECALL, OVERFLOW)):
                 self._handle(TaskAnswered(state, stimulus_id))
             else:
                 original(state=state, stimulus_id=stimulus_id, **answer)

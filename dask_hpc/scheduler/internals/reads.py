@@ -63,9 +63,9 @@ def user_restricted(ts: TaskState) -> bool:
     return bool(ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions)
 
 
-def was_computed(ts: TaskState) -> bool:
-    """Whether the task has had a result before."""
-    return ts.nbytes >= 0
+def was_sent(ts: TaskState) -> bool:
+    """Whether the task has been on a worker before: it has had a result, or would have one by now."""
+    return ts.run_id is not None
 
 
 def is_barrier(key: Any) -> bool:

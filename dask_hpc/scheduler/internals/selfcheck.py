@@ -57,6 +57,7 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module.Scheduler, "remove_replica"): ("self", "ts", "ws"),
     (module.Scheduler, "proxy"): ("self", "msg", "worker", "serializers"),
     (module.Scheduler, "_get_prefix_duration"): ("self", "prefix"),
+    (module.Scheduler, "get_comm_cost"): ("self", "ts", "ws"),
     (distributed.Worker, "actor_execute"): ("self", "actor", "function", "args", "kwargs"),
     (distributed.Worker, "actor_attribute"): ("self", "actor", "attribute"),
     (distributed.Worker, "update_data"): ("self", "data"),
@@ -72,7 +73,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     ).split(),
     module.TaskPrefix: ["duration_average"],
     module.WorkerState: (
-        "processing long_running nthreads address name host memory_limit actors nbytes"
+        "processing long_running nthreads address name host memory_limit actors nbytes occupancy"
     ).split(),
     worker_state_machine.TaskFinishedMsg: ["startstops"],
     worker_state_machine.TaskErredMsg: ["startstops"],

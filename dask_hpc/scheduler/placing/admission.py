@@ -216,8 +216,8 @@ class Admission:
 
     def _draw(self, addresses: Iterable[str], stimulus_id: str) -> None:
         """Hold tasks of plain work that stock has queued, for idle threads on nodes that are not its own."""
-        ts, limit_s = self._queue.first(), self.state.settings.lend_s
-        if ts is None or self._queue.held() or not self.lending.fits(ts, limit_s):
+        ts = self._queue.first()
+        if ts is None or self._queue.held() or not self.lending.takes(ts):
             return
         workers, plain = self.state.scheduler.workers, self.state.plain_allotment() or ()
         others = [a for a in addresses if a in workers and a not in plain and self.lending.lends(a)]

@@ -1,8 +1,8 @@
 """Plain tasks that a named job computes: what it needs itself, and results that plain work has lost.
 
 Plain work may have no node. What a named job needs of it would keep the job waiting for ever, and a result
-that somebody waits for was there already: neither waits for a node. Such tasks are the job's guests: placed
-before its own, not waited for when it ends, and none of its failures.
+that somebody waits for was there already, or was being made: neither waits for a node. Such tasks are the
+job's guests: placed before its own, not waited for when it ends, and none of its failures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Guests:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        #: Keys of results that are being computed again (some may be done).
+        #: Keys of tasks that were on workers before and are to be executed again (some may be done).
         self._lost: dict[Any, None] = {}
 
     def invite(self, needed: list[TaskState], job: JobRecord) -> None:
@@ -70,7 +70,7 @@ class Guests:
         work may have no node, and the job would wait for ever. What others wait for never waits for a
         node: without one for plain work, a job that has some makes it, before its own tasks.
         """
-        lost = reads.was_computed(ts) and lane.kind != "free"
+        lost = reads.was_sent(ts) and lane.kind != "free"
         if lost and (lane.job.is_default or lane.guest):
             self._lost[ts.key] = None
         if lane.job.is_default and lane.kind != "free":

@@ -75,9 +75,8 @@ class Lending:
     ) -> list[tuple[TaskState, WorkerState, Lane]]:
         """Held tasks for idle threads of these workers; `promised` counts tasks about to be sent to each."""
         state = self.state
-        limit_s = state.settings.lend_s
         borrowers = [job for job in state.jobs.active.values() if self.wants(job)]
-        self.wanted = bool(borrowers) and limit_s > 0
+        self.wanted = bool(borrowers) and state.settings.lend_s > 0
         if not self.wanted:
             return []
         workers, owner = state.scheduler.workers, state.owner
@@ -90,12 +89,26 @@ class Lending:
             idle = reads.idle_threads(state.scheduler, worker) - promised[address]
             if idle <= 0 or not self.lends(address):
                 continue
-            while idle > 0 and (ts := self._next(borrowers, count, limit_s)) is not None:
+            while idle > 0 and (ts := self._next(borrowers, count)) is not None:
                 batch.append((ts, worker, owner[ts.key]))
                 idle -= 1
             if not borrowers:
                 break
         return batch
+
+    def idle(self) -> dict[str, int]:
+        """Threads that may be lent now, by worker."""
+        scheduler = self.state.scheduler
+        idle = {address: reads.idle_threads(scheduler, ws) for address, ws in dict.items(scheduler.workers)}
+        return {address: threads for address, threads in idle.items() if threads > 0 and self.lends(address)}
+
+    def takes(self, ts: TaskState) -> bool:
+        """Whether a task of this kind would be lent an idle thread now."""
+        name, usual_s = reads.usual(ts)
+        limit_s = self.state.settings.lend_s
+        if limit_s <= 0:
+            return False
+        return usual_s <= limit_s if usual_s is not None else self._has_trial(name, limit_s)
 
     def lent(self, batch: Iterable[tuple[TaskState, WorkerState, Lane]]) -> None:
         """These tasks were sent where `choose` said; what was refused is not on the worker."""
@@ -163,29 +176,18 @@ class Lending:
                 return False
         return self._parts.lends(node)
 
-    def _next(self, borrowers: list[JobRecord], count: Counter[JobRecord], limit_s: float) -> Any | None:
+    def _next(self, borrowers: list[JobRecord], count: Counter[JobRecord]) -> Any | None:
         """The next task that is lent a slot: of the larger priority, then of who has fewer on workers."""
         while borrowers:
             job = min(borrowers, key=lambda job: (-job.request.priority, count[job], job.submit_s))
             ts = job.first()
-            if ts is not None and self.fits(ts, limit_s):
+            if ts is not None and self.takes(ts):
                 job.next_held()
                 self._try(ts)
                 count[job] += 1
                 return ts
             borrowers.remove(job)
         return None
-
-    def fits(self, ts: TaskState, limit_s: float) -> bool:
-        """Whether the task may be lent a slot, going by how long others of its kind take."""
-        name, usual_s = reads.usual(ts)
-        if usual_s is not None or not limit_s:
-            return bool(limit_s) and usual_s is not None and usual_s <= limit_s
-        trial = self._trials.get(name)
-        if trial is None:
-            return True
-        age = (self.state.now_s() - trial.since_s) / limit_s
-        return age <= 1 and trial.count < 2 ** int(age * _DOUBLINGS)
 
     def _try(self, ts: TaskState) -> None:
         """Note a task that is about to be sent while nothing is known of its kind."""
@@ -194,6 +196,14 @@ class Lending:
             trial = self._trials.setdefault(name, Trial(name, self.state.now_s()))
             trial.count += 1
             self._tried[ts.key] = trial
+
+    def _has_trial(self, name: str, limit_s: float) -> bool:
+        """Whether one more task of a kind of which nothing is known may be lent a slot."""
+        trial = self._trials.get(name)
+        if trial is None:
+            return True
+        age = (self.state.now_s() - trial.since_s) / limit_s
+        return age <= 1 and trial.count < 2 ** int(age * _DOUBLINGS)
 
     def _over(self, trial: Trial | None) -> None:
         """A task of a trial has left its borrowed slot."""

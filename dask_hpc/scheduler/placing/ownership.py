@@ -20,6 +20,7 @@ from dask_hpc.scheduler.internals.allotment import AllotmentSet, LaneKind
 from dask_hpc.scheduler.internals.origins import WorkerClients
 from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 
 if TYPE_CHECKING:
@@ -39,15 +40,11 @@ class Ownership:
     """Puts tasks into lanes, and takes them out again."""
 
     def __init__(
-        self,
-        state: State,
-        guests: Guests,
-        let_actors_wait: Callable[[], None],
-        limited: Callable[[], bool],
+        self, state: State, parts: Parts, guests: Guests, let_actors_wait: Callable[[], None]
     ) -> None:
         self.state = state
-        #: Whether parts limit how many tasks a worker takes, which stock's queue knows nothing of.
-        self._limited = limited
+        #: Parts that limit how many tasks a worker takes, of which stock's queue knows nothing.
+        self._limits = parts.slots
         self._guests = guests
         #: Called before the first actor is placed, and later ones.
         self._let_actors_wait = let_actors_wait
@@ -203,7 +200,7 @@ class Ownership:
             return "rest"
         if not reads.queuing(scheduler):
             return "rest"
-        if job in self.state.plain and not self._limited() and reads.is_queued(scheduler, ts, groups):
+        if job in self.state.plain and not self._limits and reads.is_queued(scheduler, ts, groups):
             return "queue"
         return "root" if reads.is_root(scheduler, ts, groups) else "rest"
 

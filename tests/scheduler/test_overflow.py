@@ -1,0 +1,62 @@
+"""Tasks that wait on their job's workers are lent idle threads of others, without being started twice."""
+
+from __future__ import annotations
+
+import dask
+import pytest
+from helpers import Gate, Starts, engine, live, started, through, until, within
+from tasks import inc
+
+import dask_hpc
+
+
+async def five_behind_each_other(c, gate, **job_fields):
+    """The dependents of five results, in a job with one of two nodes; the other node's job is idle."""
+    rt = await dask_hpc.install(c, policy="fcfs")
+    idle = await rt.job("idle", nodes=1).__aenter__()
+    busy = await rt.job("busy", nodes=1, **job_fields).__aenter__()
+    first = c.map(inc, range(5), key="first", pure=False)
+    waiting = [c.submit(through, future, gate, key=f"second-{i}") for i, future in enumerate(first)]
+    return rt, idle, busy, waiting
+
+
+async def close(*jobs):
+    """Leave the contexts, the last one first."""
+    for job in reversed(jobs):
+        await job.__aexit__(None, None, None)
+        await within(job.wait(), 20)
+
+
+@live(2, threads=2, lend="5 s")
+async def test_dependents_that_wait_behind_others_borrow_idle_threads_and_start_once(c, s, a, b):
+    starts, gate = Starts(), Gate()
+    await starts.watch([a, b])
+    _, idle, busy, waiting = await five_behind_each_other(c, gate)
+    await until(lambda: gate.arrived == 4, "every thread executes one")
+    keys = [future.key for future in waiting]
+    assert starts.places(keys) == {a.address, b.address}
+    assert (await busy.status())["borrowed_tasks"] >= 2
+    gate.open()
+    assert await within(c.gather(waiting), 20) == [1, 2, 3, 4, 5]
+    assert not starts.twice(keys)
+    await close(idle, busy)
+
+
+@pytest.mark.parametrize("why", ["exclusive", "long", "nothing is lent"])
+@live(2, threads=2, lend="5 s")
+async def test_who_does_not_borrow_keeps_what_waits(c, s, a, b, why):
+    gate = Gate()
+    await c.submit(inc, 1, key="second")
+    if why == "long":
+        s.task_prefixes["second"].duration_average = 60.0
+    with dask.config.set({"hpc.lend": "0 s"} if why == "nothing is lent" else {}):
+        _, idle, busy, waiting = await five_behind_each_other(c, gate, exclusive=why == "exclusive")
+    await started(s, busy)
+    await until(lambda: gate.arrived == 2, "its own threads are busy")
+    sweeps, look = [], engine(s).overflow.look
+    engine(s).overflow.look = lambda: (sweeps.append(1), look())
+    await until(lambda: len(sweeps) >= 5, "it was looked at again")
+    assert (gate.arrived, engine(s).overflow._next) == (2, 1)
+    gate.open()
+    assert await within(c.gather(waiting), 20) == [1, 2, 3, 4, 5]
+    await close(idle, busy)
