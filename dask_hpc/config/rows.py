@@ -54,6 +54,8 @@ class Setting:
     def default(self) -> Any:
         """The default as a configuration file has it: durations and powers with their unit."""
         row = self.row
+        if row.default is None and row.none != "none":
+            return row.none
         if row.default is None or row.kind not in _SUFFIX:
             return row.default
         return duration_text(row.default) if row.kind == "duration" else row.format(row.default)

@@ -19,7 +19,7 @@ from dask_hpc.config.rows import BUILTIN, Setting, find, is_setting, no_setting,
 from dask_hpc.errors import ConfigError
 from dask_hpc_policies.jobs.jobspec import WEIGHTS
 from dask_hpc_policies.params import AbsolutePath, Choice, Duration, Float, Int, Parameter, Table, Text, shown
-from dask_hpc_policies.pool import HOLD
+from dask_hpc_policies.pool import HOLD, MOST_S, MULTIPLE
 
 __all__ = [
     "Setting",
@@ -113,9 +113,11 @@ class Settings:
         Int("pool.max-nodes", None, lo=1, hi=_MOST_NODES, unit="nodes", none_ok=True,
         help="Nodes the cluster can ever have. A job that needs more is refused at once. None: as many as "
         "the cluster has when the job is declared."))
-    pool_hold_s: float = _row(dataclasses.replace(HOLD, name="pool.hold", label="",
-        help="How long adaptive clusters keep nodes after they were last needed, or have come. Longer where "
-        "nodes have taken longer to come: then as long as that. 0 s: stock's Adaptive does as without the "
+    pool_hold_s: float | None = _row(dataclasses.replace(HOLD, name="pool.hold", label="",
+        help="How long adaptive clusters keep nodes after they were last needed, or have come. auto: "
+        f"{MULTIPLE:g} times as long as the latest have taken to come (a LocalCluster's some seconds, on "
+        f"Slurm the wait in the queue), at most {MOST_S:g} s, which also holds before one has been seen to "
+        "come. In any case as long as they have taken to come. 0 s: stock's Adaptive does as without the "
         "package."))
     pool_stock: str = _row(Choice("pool.stock-adaptive", "with-jobs", ("with-jobs", "always"),
         help="When distributed.Adaptive on a cluster class of others does so, too: while jobs are declared "

@@ -32,7 +32,8 @@ class PolicyAdaptive(distributed.Adaptive):
     --------
     >>> adaptive = cluster.adapt(minimum=1, maximum=20)  # doctest: +SKIP
     >>> adaptive.reason  # doctest: +SKIP
-    '1 node asked for; all 6 are kept for 60 s after they were needed or came (hpc.pool.hold)'
+    '0 nodes asked for; all 6 are kept for 6 s after they were needed or came (hpc.pool.hold: auto, and they
+    have taken 3 s to come)'
     """
 
     cluster: Any
@@ -78,6 +79,10 @@ class PolicyAdaptive(distributed.Adaptive):
     async def safe_target(self) -> int:
         """Workers that there should be, within the bounds, as whole nodes."""
         self.cluster.forget_ended()
+        if not self.cluster.has_runtime:
+            self._young = set()
+            self.reason = "as stock Dask: the runtime was uninstalled"
+            return self._whole_nodes(await super().safe_target())
         there = self.observed
         answer = await self.cluster.ask(
             "pool",
@@ -94,8 +99,12 @@ class PolicyAdaptive(distributed.Adaptive):
         if answer["reason"] != self.reason:
             logger.debug("Pool: %s", answer["reason"])
         self.reason = answer["reason"]
+        return self._whole_nodes(answer["nodes"])
+
+    def _whole_nodes(self, workers: int) -> int:
+        """So many workers as whole nodes, within the maximum."""
         size = self.cluster.workers_per_node
-        nodes = math.ceil(answer["nodes"] / size)
+        nodes = math.ceil(workers / size)
         return size * (nodes if size * nodes <= self.maximum else int(self.maximum // size))
 
     async def workers_to_close(self, target: int) -> list[Any]:
@@ -122,7 +131,7 @@ class PolicyAdaptive(distributed.Adaptive):
         """Have up to `count` workers on their way out stay: they are there, others would have to come."""
         names = self.leaving - self.cluster.expiring
         nodes = len(self.cluster.together(names))
-        if count > 0 and nodes:
+        if count > 0 and nodes and self.cluster.has_runtime:
             going = max(0, nodes - math.ceil(count / self.cluster.workers_per_node))
             kept = await self.cluster.ask("recall", going=going, among=list(names))
             self.leaving -= {name for name in self.leaving if str(name) in map(str, kept)}
@@ -137,7 +146,7 @@ class PolicyAdaptive(distributed.Adaptive):
 
     async def _release(self, names: set[Any]) -> None:
         try:
-            await self.cluster.scale_down(names)
+            await self.cluster.let_go(names)
             again_s = asyncio.get_running_loop().time() + _AGAIN_S
             self._kept_until_s |= dict.fromkeys(names & self.cluster.plan, again_s)
         finally:

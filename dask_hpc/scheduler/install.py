@@ -30,8 +30,8 @@ def attach(scheduler: Scheduler, wanted: Settings | None = None, policy: Any = N
     InstallError
         When a self-check of Dask's internals fails; the scheduler is left as it was.
     """
-    present = getattr(scheduler.handlers.get(RPC), "__self__", None)
-    if isinstance(present, Service):
+    present = service_of(scheduler)
+    if present is not None:
         return present
     selfcheck.require(scheduler)
     capabilities.load()
@@ -43,6 +43,12 @@ def attach(scheduler: Scheduler, wanted: Settings | None = None, policy: Any = N
         logger.warning(text, wanted.spill_directory, why)
     made = policy if policy is not None else registry.create(wanted.policy, **wanted.policy_params)
     return Service(scheduler, wanted, made)
+
+
+def service_of(scheduler: Scheduler) -> Service | None:
+    """The runtime that is installed on a scheduler of this process, if any is."""
+    present = getattr(scheduler.handlers.get(RPC), "__self__", None)
+    return present if isinstance(present, Service) else None
 
 
 async def bootstrap(
