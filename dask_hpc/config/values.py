@@ -29,6 +29,7 @@ __all__ = [
     "load_defaults",
     "nested",
     "no_setting",
+    "problems",
     "register",
     "settings",
     "table",
@@ -100,6 +101,7 @@ class Settings:
         help="A folder that the scheduler and all workers see. When a worker has to go and nobody has room "
         "for what only it holds, that is written there and comes back on the next worker. Values are written "
         "as Dask spills them, which means pickle for most types; files are readable by their owner only. "
+        "An update to a folder that the scheduler cannot write to is refused; workers are not asked. "
         "None: what nobody has room for is lost, and named."))
     slurm_poll_s: float = _row(Duration("slurm.poll", 15.0, lo=0.1, hi=3600.0, live=False,
         help="How often squeue is asked what has become of a cluster's jobs. Many sites ask for no more than "
@@ -203,6 +205,30 @@ def settings(config: Mapping[str, Any] | None = None) -> Settings:
     if not isinstance(config, Mapping):
         raise ConfigError(f"hpc is {shown(config)}; allowed: a mapping of settings, as in hpc.yaml")
     return Settings(**_by_field(dict(_leaves(config)), {}))
+
+
+def problems(config: Any = None) -> dict[str, str]:
+    """What `settings` would refuse of `config`: why, by key; empty when nothing is wrong."""
+    if config is None:
+        config = dask.config.get("hpc", {})
+    parts = dict(_parts(config)) if isinstance(config, Mapping) else {"": config}
+    found = {}
+    for key, part in parts.items():
+        try:
+            settings(part)
+        except ConfigError as error:
+            found[key] = str(error)
+    return found
+
+
+def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each setting of a configuration as one of its own, by key."""
+    sections = {one.section for one in table()}
+    for key, value in config.items():
+        if str(key).replace("_", "-") in sections and isinstance(value, Mapping):
+            yield from ((f"{key}.{inner}", {key: {inner: leaf}}) for inner, leaf in value.items())
+        else:
+            yield str(key), {key: value}
 
 
 def load_defaults() -> None:

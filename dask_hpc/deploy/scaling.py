@@ -21,7 +21,7 @@ from distributed.core import Status
 from distributed.deploy.spec import NoOpAwaitable
 
 from dask_hpc.deploy.adaptive import PolicyAdaptive
-from dask_hpc.deploy.arguments import check_adapt, check_counts, check_flags, whole
+from dask_hpc.deploy.arguments import check_adapt, check_counts, check_flags, check_scale, whole
 from dask_hpc.deploy.by_hand import ChangedByHand
 from dask_hpc.deploy.dashboard_link import link_template
 from dask_hpc.deploy.specified import DEFAULT_POOL
@@ -88,6 +88,7 @@ class SafeScaling(WithRuntime, ChangedByHand):
         cores: int | None = None,
         dry_run: bool = False,
         force: bool = False,
+        **others: Any,
     ) -> Any:
         """Have `n` workers: grow at once, shrink as workers are emptied.
 
@@ -113,6 +114,7 @@ class SafeScaling(WithRuntime, ChangedByHand):
             With `dry_run`: ``add`` (workers), ``release`` (names of workers by node), ``bytes`` that would
             be moved, ``refused`` (reasons by node).
         """
+        check_scale(others)
         if self.status in ENDED:
             if self.status == Status.closed:
                 logger.warning("The cluster is closed: its size does not change any more")
