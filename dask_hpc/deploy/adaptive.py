@@ -26,7 +26,7 @@ class PolicyAdaptive(distributed.Adaptive):
 
     Takes the same arguments, and ``interval`` and ``wait_count`` mean the same: how often it looks, and in
     how many looks in a row a worker must have been superfluous. A worker is so only when ``hpc.pool.hold``
-    has passed since it was last needed, and since it came.
+    has passed since it was last needed, and since it came; looks that this took count.
 
     Examples
     --------
@@ -50,6 +50,8 @@ class PolicyAdaptive(distributed.Adaptive):
         self._releases: set[asyncio.Task[None]] = set()
         #: Names of workers that have just come, as the policy knows them.
         self._young: set[str] = set()
+        #: How long workers have been kept that are superfluous now.
+        self._hold_s = 0.0
         super().__init__(*args, **kwargs)
 
     @property
@@ -80,7 +82,7 @@ class PolicyAdaptive(distributed.Adaptive):
         """Workers that there should be, within the bounds, as whole nodes."""
         self.cluster.forget_ended()
         if not self.cluster.has_runtime:
-            self._young = set()
+            self._young, self._hold_s = set(), 0.0
             self.reason = "as stock Dask: the runtime was uninstalled"
             return self._whole_nodes(await super().safe_target())
         there = self.observed
@@ -96,6 +98,7 @@ class PolicyAdaptive(distributed.Adaptive):
             target_duration=self.target_duration,
         )
         self._young = set(answer["stay"])
+        self._hold_s = answer["hold_s"]
         if answer["reason"] != self.reason:
             logger.debug("Pool: %s", answer["reason"])
         self.reason = answer["reason"]
@@ -115,7 +118,11 @@ class PolicyAdaptive(distributed.Adaptive):
         # those that stay may be the first choice for ever: ask for as many more
         chosen = await super().workers_to_close(max(0, target - len(stay)))
         going = [name for name in chosen if name not in self._going and name not in stay]
-        return going[: max(0, len(self.observed) - target)]
+        going = going[: max(0, len(self.observed) - target)]
+        looks = int(self._hold_s / self.interval) if self.interval else 0
+        for name in going:
+            self.close_counts[name] = max(self.close_counts[name], min(looks, self.wait_count - 1))
+        return going
 
     async def scale_up(self, n: Any) -> None:
         """Have `n` workers besides those on their way out."""

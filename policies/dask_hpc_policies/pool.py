@@ -99,6 +99,8 @@ class PoolDecision:
     nodes: int
     #: Ids of nodes that have just come: others go first.
     stay: frozenset[str]
+    #: How long nodes have been kept that are superfluous now.
+    hold_s: float
     reason: Reason
 
 
@@ -118,7 +120,8 @@ def decide(view: PoolView, state: PoolState, params: Mapping[str, Any]) -> tuple
     stay = young if len(young) <= nodes else frozenset()
     # who does not tell what is pending cannot be seen to be heeded, either
     asking_s = view.now_s if nodes > view.nodes and view.pending is not None else None
-    decision = PoolDecision(nodes=nodes, stay=stay, reason=_reason(view, nodes, wanted, hold_s, why))
+    reason = _reason(view, nodes, wanted, hold_s, why)
+    decision = PoolDecision(nodes=nodes, stay=stay, hold_s=hold_s, reason=reason)
     return decision, replace(state, peaks=peaks, asking_s=asking_s)
 
 

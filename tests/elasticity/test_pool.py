@@ -104,6 +104,25 @@ def test_unless_it_is_set_the_hold_is_a_small_multiple_of_what_workers_take_to_c
     run(test, dask_hpc.LocalCluster, hold="auto")
 
 
+def test_looks_that_the_hold_took_count_as_those_in_a_row() -> None:
+    async def test(cluster: Any, client: Client) -> None:
+        adaptive = cluster.adapt(minimum=0, maximum=2, interval="1 h", wait_count=50)
+        # as if it had looked all the time
+        adaptive.interval = 0.001
+        await adaptive.adapt()
+        future = client.submit(sum, [1, 2])
+        await until(lambda: cluster.scheduler.tasks, "it is known")
+        await adaptive.adapt()
+        assert await within(future) == 3
+        del future
+        while "from 1 node to 0" not in adaptive.reason:
+            assert len(cluster.scheduler.workers) == 1
+            await adaptive.adapt()
+        await until(lambda: not cluster.scheduler.workers, "that look was enough")
+
+    run(test, dask_hpc.LocalCluster, hold="200 ms")
+
+
 def test_one_worker_that_cannot_go_does_not_keep_others_from_coming() -> None:
     async def inside() -> None:
         async with shrinkable(2) as made:
