@@ -120,8 +120,9 @@ class PolicyAdaptive(distributed.Adaptive):
         going = [name for name in chosen if name not in self._going and name not in stay]
         going = going[: max(0, len(self.observed) - target)]
         looks = int(self._hold_s / self.interval) if self.interval else 0
+        counts: Any = self.close_counts
         for name in going:
-            self.close_counts[name] = max(self.close_counts[name], min(looks, self.wait_count - 1))
+            counts[name] = max(counts[name], min(looks, self.wait_count - 1))
         return going
 
     async def scale_up(self, n: Any) -> None:
