@@ -118,12 +118,11 @@ class PolicyAdaptive(distributed.Adaptive):
         # those that stay may be the first choice for ever: ask for as many more
         chosen = await super().workers_to_close(max(0, target - len(stay)))
         going = [name for name in chosen if name not in self._going and name not in stay]
-        going = going[: max(0, len(self.observed) - target)]
         looks = int(self._hold_s / self.interval) if self.interval else 0
         counts: Any = self.close_counts
         for name in going:
             counts[name] = max(counts[name], min(looks, self.wait_count - 1))
-        return going
+        return going[: max(0, len(self.observed) - target)]
 
     async def scale_up(self, n: Any) -> None:
         """Have `n` workers besides those on their way out."""

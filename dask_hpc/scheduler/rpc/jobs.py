@@ -118,13 +118,13 @@ class JobMethods:
         everything = [*table.ended, *alive]
         if any(record.id == job for record in everything):
             return table.find(job)
-        for records in (alive, everything):
+        for records, what in ((alive, "active"), (everything, "ended")):
             same = [record for record in records if record.name == job]
             if len(same) == 1:
                 return same[0]
             if same:
-                ids = ", ".join(f"{record.id} ({record.state})" for record in same)
-                raise UnknownJob(f"{len(same)} jobs are called {job!r}; say which by its id: {ids}")
+                ids = ", ".join(record.id for record in same)
+                raise UnknownJob(f"{len(same)} {what} jobs are called {job!r}; say which by its id: {ids}")
         return table.find(job)
 
     async def cancel(self, job: str, reason: str = "") -> dict[str, Any]:
