@@ -24,8 +24,9 @@ class WithRuntime(SpecCluster):
 
     @property
     def has_runtime(self) -> bool:
-        """Whether the scheduler side is there: not when somebody has uninstalled it."""
-        return service_of(cast(Any, self.scheduler)) is not None
+        """Whether the scheduler side is there: not when somebody has uninstalled it, or does so now."""
+        service = service_of(cast(Any, self.scheduler))
+        return service is not None and not service.engine.leaving
 
     def _install(self) -> Releases:
         """Have the scheduler side there, also when somebody has uninstalled it.
@@ -50,11 +51,14 @@ class WithRuntime(SpecCluster):
         DaskHPCError
             For what it refuses.
         """
-        if not self.has_runtime:
+        answer = None
+        if self.has_runtime:
+            # by whomever it was installed last
+            self._install()
+            answer = await cast(Any, self.scheduler_comm).hpc(method=method, arguments=arguments)
+        if answer is None:
+            # it may have gone while the question was on its way
             raise InstallError("the runtime was uninstalled; dask_hpc.install(client) brings it back")
-        # by whomever it was installed last
-        self._install()
-        answer = await cast(Any, self.scheduler_comm).hpc(method=method, arguments=arguments)
         if "error" in answer:
             raise DaskHPCError(answer["error"][1])
         return answer["result"]

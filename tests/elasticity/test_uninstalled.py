@@ -9,8 +9,10 @@ from distributed import Client
 from distributed.utils_test import captured_logger
 from elastic_clusters import shrinkable
 from elastic_work import Gate, until, within
+from helpers import traces_of_ours
 
 import dask_hpc
+from dask_hpc.errors import DaskHPCError
 
 LOGGER = "dask_hpc.deploy.scaling"
 
@@ -37,6 +39,29 @@ def test_a_shrink_that_is_under_way_does_not_bring_the_runtime_back_and_says_so(
             made.cluster.scale(1)
             await made.size(1)
             assert "hpc" in made.scheduler.handlers
+
+    asyncio.run(run())
+
+
+def test_a_release_that_meets_the_uninstalling_ends() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            gate = Gate()
+            busy = await made.held(2, gate)
+            # at whatever point of its way it is met
+            for turns in range(40):
+                runtime = await dask_hpc.install(made.client)
+                asked = asyncio.ensure_future(made.cluster.ask("release", count=1))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await within(runtime.uninstall())
+                (answer,) = await within(asyncio.gather(asked, return_exceptions=True))
+                assert isinstance(answer, DaskHPCError) or not answer["released"]
+                assert "hpc" not in made.scheduler.handlers
+                await until(lambda: not traces_of_ours(made.scheduler), "nothing of it is left")
+            gate.open()
+            assert await within(made.client.gather(busy)) == list(range(2))
+            assert made.tally.twice() == []
 
     asyncio.run(run())
 
