@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from distributed import Client
 
+from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import ConfigError, InstallError, TraceError, UnknownJob, WindowError
 from dask_hpc.show import Decisions, Jobs, Rows
 from dask_hpc_policies.jobs.jobspec import InvalidJob
@@ -19,6 +20,8 @@ from dask_hpc_policies.registry import InvalidPolicy, UnknownPolicy
 
 #: What answers that are lists are made.
 _LISTS: dict[str, type[Rows]] = {"jobs": Jobs, "decisions": Decisions}
+#: So long after an answer the runtime is taken to be there, in seconds.
+_KNOWN_S = 60.0
 #: Answers about the whole that are remembered.
 _REMEMBERED = ("status", "jobs")
 #: Errors that the scheduler side reports by name.
@@ -59,6 +62,8 @@ class Channel:
 
     def __init__(self, client: Client) -> None:
         self._client = weakref.ref(client)
+        #: When the runtime has answered last, on the `stopwatch_s`; None: it has not, or has gone since.
+        self.answered_s: float | None = None
         #: The last answers about the whole: shown when the cluster does not answer, or must not be asked.
         self.known: dict[str, Any] = {}
 
@@ -100,10 +105,14 @@ class Channel:
 
     async def ask_at(self, method: str, **arguments: Any) -> tuple[Any, float]:
         """The answer, and the scheduler's clock when it was given."""
-        scheduler: Any = self.client.scheduler
-        answer = await scheduler.hpc(method=method, arguments=arguments)
+        client = self.client
+        scheduler: Any = client.scheduler
+        known = self.answered_s is not None and stopwatch_s() - self.answered_s < _KNOWN_S
+        # a scheduler logs a traceback when it is asked for what it does not know, and answers None
+        there = known or await _is_there(client)
+        answer = await scheduler.hpc(method=method, arguments=arguments) if there else None
+        self.answered_s = None if answer is None else stopwatch_s()
         if answer is None:
-            # how a scheduler answers an operation that it does not know
             raise InstallError(
                 "dask_hpc is not installed on this cluster; call dask_hpc.install(client), start the "
                 "scheduler with --preload dask_hpc.preload, or use dask_hpc.LocalCluster"
@@ -118,6 +127,19 @@ class Channel:
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a coroutine function of ours in the form of the client."""
         return self.client.sync(function, *args)
+
+
+def _has_runtime(dask_scheduler: Any = None) -> bool:
+    return "hpc" in dask_scheduler.handlers  # `wire.RPC`, by value
+
+
+# pickled as it is: the scheduler may not have the package
+_has_runtime.__module__ = "__main__"
+
+
+async def _is_there(client: Client) -> bool:
+    """Whether the scheduler has the runtime."""
+    return bool(await client.run_on_scheduler(_has_runtime))
 
 
 def raise_error(answer: Any) -> None:

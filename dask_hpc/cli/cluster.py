@@ -56,7 +56,10 @@ def status(as_json: bool, **where: Any) -> None:
         echo_json(found)
     else:
         # what is nested, beside the sections of parts, is for programs: --json has it all
-        flat = {name: value for name, value in found.items() if not isinstance(value, (dict, list))}
+        # and what is empty is no news
+        flat = {
+            name: value for name, value in found.items() if not isinstance(value, dict | list) and value != ""
+        }
         echo_pairs(
             [("policy", _policy(found["policy"])), *((name.replace("_", " "), flat[name]) for name in flat)]
         )

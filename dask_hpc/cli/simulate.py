@@ -116,7 +116,7 @@ def simulate(
     multiple=True,
     metavar="POLICY",
     help="Name of a policy, or path to a YAML file, maybe with parameters (io-aware:reordering=0.3); give "
-    "it twice or more.",
+    "it once for each.",
 )
 @assignments("--param", "params", example="step=next", help="A parameter, for every policy that has it.")
 @click.option(
@@ -129,7 +129,7 @@ def simulate(
 def compare(
     setup: Setup, policies: tuple[str, ...], params: dict[str, str], plot: Path | None, as_json: bool
 ) -> None:
-    """Run WORKLOAD under several policies.
+    """Run WORKLOAD under each policy, and compare what comes of it.
 
     Every policy gets the same jobs, the same malleable ones among them. WORKLOAD may be the address or
     scheduler file of a running cluster, as for simulate.

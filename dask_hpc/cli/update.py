@@ -30,7 +30,12 @@ def update(
     if not (settings or policy or params):
         raise click.UsageError("nothing is to be changed: give SETTING=VALUE, --policy or --param")
     # what is wrong is said before a cluster is asked
-    changes = dict(_checked(text) for text in settings)
+    changes: dict[str, str] = {}
+    for text in settings:
+        key, value = _checked(text)
+        if key in changes:
+            raise click.UsageError(f"{key} is given twice, {changes[key]!r} and {value!r}: give one of them")
+        changes[key] = value
     spec = None if policy is None else registry.spec_of(make_policy(policy, params))
     given = changes if policy else {**params, **changes}
     with connected(**where) as client:

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import weakref
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from dask_hpc.show import above, line, never_raises, runtime_html
 from dask_hpc.wire import notice_topic
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode, encode
-from dask_hpc_policies.jobs.jobspec import job_spec_from_mapping
+from dask_hpc_policies.jobs.jobspec import DURATIONS, job_spec_from_mapping
 from dask_hpc_policies.jobs.sbatch import job_fields
 from dask_hpc_policies.model import ClusterSnapshot
 
@@ -174,8 +175,8 @@ class Runtime:
             What the user calls it; or a mapping of all fields, as read from YAML.
         **fields
             ``nodes`` (start size), ``min_nodes``, ``max_nodes``, ``constraint`` (any, even, odd, pof2,
-            square, cube), ``walltime`` ("30 min" or seconds), ``priority`` (larger is served first),
-            ``min_power_w``, ``max_power_w`` (per node), ``io_intensity`` (0 to 1), ``rigid``,
+            square, cube), ``walltime`` ("30 min", seconds or a `datetime.timedelta`), ``priority`` (larger is
+            served first), ``min_power_w``, ``max_power_w`` (per node), ``io_intensity`` (0 to 1), ``rigid``,
             ``exclusive`` (neither lend nor borrow idle threads), ``deadline``, ``soft_deadline``, ``value``,
             ``protect``, ``resilience``, ``user`` (this client when it is not said), ``weight`` (the
             setting ``hpc.share.weight`` when it is not said; for policies and parts that look at them;
@@ -191,6 +192,10 @@ class Runtime:
         weight = find("share.weight").check(dask.config.get("hpc.share.weight", 1.0))
         said = name if isinstance(name, dict) else {"name": name}
         declared = {"weight": weight, **said, **fields}
+        for field in DURATIONS:
+            # exactly that class: those of numpy and pandas may be no time at all
+            if type(declared.get(field)) is timedelta:
+                declared[field] = declared[field].total_seconds()
         return Job(self.channel, encode(job_spec_from_mapping(declared)))
 
     def batch_job(self, script: str | os.PathLike[str], **fields: Any) -> Job:
@@ -275,13 +280,21 @@ class Runtime:
         return above("panel", "the panel").opened(self)
 
     def uninstall(self) -> Any:
-        """Hand everything back to stock Dask and leave nothing behind; running work goes on."""
+        """Hand everything back to stock Dask and leave nothing behind; running work goes on.
+
+        What is uninstalled already stays so.
+        """
         return self.channel.run(self._uninstall)
 
     async def _uninstall(self) -> Any:
         client = self.client
         # the scheduler ends the subscription: a message of ours might come after it has forgotten the topic
-        answer = await self.channel.ask("uninstall", client=client.id)
+        try:
+            answer = await self.channel.ask("uninstall", client=client.id)
+        except InstallError:
+            # somebody has done so before
+            answer = {"uninstalled": True}
+        self.channel.answered_s = None
         with _lock:
             _runtimes.pop(client, None)
         return answer

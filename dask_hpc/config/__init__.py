@@ -6,7 +6,7 @@ What a user may want to change is a setting; constants that nobody needs to chan
 from __future__ import annotations
 
 from dask_hpc.config.rows import Setting, find, is_setting, no_setting, register, table
-from dask_hpc.config.values import Settings, load_defaults, settings
+from dask_hpc.config.values import Settings, load_defaults, problems, settings
 
 __all__ = [
     "Setting",
@@ -15,6 +15,7 @@ __all__ = [
     "is_setting",
     "load_defaults",
     "no_setting",
+    "problems",
     "register",
     "settings",
     "table",

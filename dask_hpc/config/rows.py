@@ -54,6 +54,8 @@ class Setting:
     def default(self) -> Any:
         """The default as a configuration file has it: durations and powers with their unit."""
         row = self.row
+        if row.default is None and row.none != "none":
+            return row.none
         if row.default is None or row.kind not in _SUFFIX:
             return row.default
         return duration_text(row.default) if row.kind == "duration" else row.format(row.default)
@@ -172,10 +174,12 @@ def find(name: str) -> Setting:
     return found
 
 
-def no_setting(name: str) -> str:
-    """What is said of a name that no setting has."""
+def no_setting(name: str, *, listed: bool = True) -> str:
+    """What is said of a name that no setting has: with the closest, else with all there are, if `listed`."""
     keys = [one.key for one in table() if not one.knob]
     close = difflib.get_close_matches(name.replace("_", "-"), keys, n=1)
+    if not (close or listed):
+        return f"there is no setting hpc.{name} either"
     hint = f"; did you mean hpc.{close[0]}?" if close else f"; the settings are {', '.join(keys)}"
     return f"there is no setting hpc.{name}{hint}"
 

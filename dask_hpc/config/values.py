@@ -19,7 +19,7 @@ from dask_hpc.config.rows import BUILTIN, Setting, find, is_setting, no_setting,
 from dask_hpc.errors import ConfigError
 from dask_hpc_policies.jobs.jobspec import WEIGHTS
 from dask_hpc_policies.params import AbsolutePath, Choice, Duration, Float, Int, Parameter, Table, Text, shown
-from dask_hpc_policies.pool import HOLD
+from dask_hpc_policies.pool import HOLD, MOST_S, MULTIPLE
 
 __all__ = [
     "Setting",
@@ -29,6 +29,7 @@ __all__ = [
     "load_defaults",
     "nested",
     "no_setting",
+    "problems",
     "register",
     "settings",
     "table",
@@ -100,6 +101,7 @@ class Settings:
         help="A folder that the scheduler and all workers see. When a worker has to go and nobody has room "
         "for what only it holds, that is written there and comes back on the next worker. Values are written "
         "as Dask spills them, which means pickle for most types; files are readable by their owner only. "
+        "An update to a folder that the scheduler cannot write to is refused; workers are not asked. "
         "None: what nobody has room for is lost, and named."))
     slurm_poll_s: float = _row(Duration("slurm.poll", 15.0, lo=0.1, hi=3600.0, live=False,
         help="How often squeue is asked what has become of a cluster's jobs. Many sites ask for no more than "
@@ -113,9 +115,11 @@ class Settings:
         Int("pool.max-nodes", None, lo=1, hi=_MOST_NODES, unit="nodes", none_ok=True,
         help="Nodes the cluster can ever have. A job that needs more is refused at once. None: as many as "
         "the cluster has when the job is declared."))
-    pool_hold_s: float = _row(dataclasses.replace(HOLD, name="pool.hold", label="",
-        help="How long adaptive clusters keep nodes after they were last needed, or have come. Longer where "
-        "nodes have taken longer to come: then as long as that. 0 s: stock's Adaptive does as without the "
+    pool_hold_s: float | None = _row(dataclasses.replace(HOLD, name="pool.hold", label="",
+        help="How long adaptive clusters keep nodes after they were last needed, or have come. auto: "
+        f"{MULTIPLE:g} times as long as the latest have taken to come (a LocalCluster's some seconds, on "
+        f"Slurm the wait in the queue), at most {MOST_S:g} s, which also holds before one has been seen to "
+        "come. In any case as long as they have taken to come. 0 s: stock's Adaptive does as without the "
         "package."))
     pool_stock: str = _row(Choice("pool.stock-adaptive", "with-jobs", ("with-jobs", "always"),
         help="When distributed.Adaptive on a cluster class of others does so, too: while jobs are declared "
@@ -201,6 +205,30 @@ def settings(config: Mapping[str, Any] | None = None) -> Settings:
     if not isinstance(config, Mapping):
         raise ConfigError(f"hpc is {shown(config)}; allowed: a mapping of settings, as in hpc.yaml")
     return Settings(**_by_field(dict(_leaves(config)), {}))
+
+
+def problems(config: Any = None) -> dict[str, str]:
+    """What `settings` would refuse of `config`: why, by key; empty when nothing is wrong."""
+    if config is None:
+        config = dask.config.get("hpc", {})
+    parts = dict(_parts(config)) if isinstance(config, Mapping) else {"": config}
+    found = {}
+    for key, part in parts.items():
+        try:
+            settings(part)
+        except ConfigError as error:
+            found[key] = str(error)
+    return found
+
+
+def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each setting of a configuration as one of its own, by key."""
+    sections = {one.section for one in table()}
+    for key, value in config.items():
+        if str(key).replace("_", "-") in sections and isinstance(value, Mapping):
+            yield from ((f"{key}.{inner}", {key: {inner: leaf}}) for inner, leaf in value.items())
+        else:
+            yield str(key), {key: value}
 
 
 def load_defaults() -> None:

@@ -26,13 +26,14 @@ class PolicyAdaptive(distributed.Adaptive):
 
     Takes the same arguments, and ``interval`` and ``wait_count`` mean the same: how often it looks, and in
     how many looks in a row a worker must have been superfluous. A worker is so only when ``hpc.pool.hold``
-    has passed since it was last needed, and since it came.
+    has passed since it was last needed, and since it came; looks that this took count.
 
     Examples
     --------
     >>> adaptive = cluster.adapt(minimum=1, maximum=20)  # doctest: +SKIP
     >>> adaptive.reason  # doctest: +SKIP
-    '1 node asked for; all 6 are kept for 60 s after they were needed or came (hpc.pool.hold)'
+    '0 nodes asked for; all 6 are kept for 6 s after they were needed or came (hpc.pool.hold: auto, and they
+    have taken 3 s to come)'
     """
 
     cluster: Any
@@ -49,6 +50,8 @@ class PolicyAdaptive(distributed.Adaptive):
         self._releases: set[asyncio.Task[None]] = set()
         #: Names of workers that have just come, as the policy knows them.
         self._young: set[str] = set()
+        #: How long workers have been kept that are superfluous now.
+        self._hold_s = 0.0
         super().__init__(*args, **kwargs)
 
     @property
@@ -78,6 +81,10 @@ class PolicyAdaptive(distributed.Adaptive):
     async def safe_target(self) -> int:
         """Workers that there should be, within the bounds, as whole nodes."""
         self.cluster.forget_ended()
+        if not self.cluster.has_runtime:
+            self._young, self._hold_s = set(), 0.0
+            self.reason = "as stock Dask: the runtime was uninstalled"
+            return self._whole_nodes(await super().safe_target())
         there = self.observed
         answer = await self.cluster.ask(
             "pool",
@@ -91,11 +98,16 @@ class PolicyAdaptive(distributed.Adaptive):
             target_duration=self.target_duration,
         )
         self._young = set(answer["stay"])
+        self._hold_s = answer["hold_s"]
         if answer["reason"] != self.reason:
             logger.debug("Pool: %s", answer["reason"])
         self.reason = answer["reason"]
+        return self._whole_nodes(answer["nodes"])
+
+    def _whole_nodes(self, workers: int) -> int:
+        """So many workers as whole nodes, within the maximum."""
         size = self.cluster.workers_per_node
-        nodes = math.ceil(answer["nodes"] / size)
+        nodes = math.ceil(workers / size)
         return size * (nodes if size * nodes <= self.maximum else int(self.maximum // size))
 
     async def workers_to_close(self, target: int) -> list[Any]:
@@ -106,6 +118,10 @@ class PolicyAdaptive(distributed.Adaptive):
         # those that stay may be the first choice for ever: ask for as many more
         chosen = await super().workers_to_close(max(0, target - len(stay)))
         going = [name for name in chosen if name not in self._going and name not in stay]
+        looks = int(self._hold_s / self.interval) if self.interval else 0
+        counts: Any = self.close_counts
+        for name in going:
+            counts[name] = max(counts[name], min(looks, self.wait_count - 1))
         return going[: max(0, len(self.observed) - target)]
 
     async def scale_up(self, n: Any) -> None:
@@ -122,7 +138,7 @@ class PolicyAdaptive(distributed.Adaptive):
         """Have up to `count` workers on their way out stay: they are there, others would have to come."""
         names = self.leaving - self.cluster.expiring
         nodes = len(self.cluster.together(names))
-        if count > 0 and nodes:
+        if count > 0 and nodes and self.cluster.has_runtime:
             going = max(0, nodes - math.ceil(count / self.cluster.workers_per_node))
             kept = await self.cluster.ask("recall", going=going, among=list(names))
             self.leaving -= {name for name in self.leaving if str(name) in map(str, kept)}
@@ -137,7 +153,7 @@ class PolicyAdaptive(distributed.Adaptive):
 
     async def _release(self, names: set[Any]) -> None:
         try:
-            await self.cluster.scale_down(names)
+            await self.cluster.let_go(names)
             again_s = asyncio.get_running_loop().time() + _AGAIN_S
             self._kept_until_s |= dict.fromkeys(names & self.cluster.plan, again_s)
         finally:

@@ -59,6 +59,18 @@ def check_adapt(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is {value!r}; allowed: a duration above 0 s, such as '500 ms'")
 
 
+def check_scale(options: Mapping[str, Any]) -> None:
+    """Raise TypeError for options of `scale` that a cluster of workers does not have."""
+    if options:
+        jobs = (
+            "; in place of jobs write n (workers): jobs are those of SLURMCluster"
+            if "jobs" in options
+            else ""
+        )
+        allowed = "n, memory, cores, dry_run, force"
+        raise TypeError(f"scale got {', '.join(sorted(options))}; allowed: {allowed}{jobs}")
+
+
 def whole(value: Any) -> Any:
     """A whole float as the whole number it is; anything else as it is."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -20,15 +20,13 @@ from dask.utils import parse_bytes
 from distributed.core import Status
 from distributed.deploy.spec import NoOpAwaitable
 
-from dask_hpc.config import Settings, settings
 from dask_hpc.deploy.adaptive import PolicyAdaptive
-from dask_hpc.deploy.arguments import check_adapt, check_counts, check_flags, whole
+from dask_hpc.deploy.arguments import check_adapt, check_counts, check_flags, check_scale, whole
 from dask_hpc.deploy.by_hand import ChangedByHand
 from dask_hpc.deploy.dashboard_link import link_template
 from dask_hpc.deploy.specified import DEFAULT_POOL
+from dask_hpc.deploy.with_runtime import WithRuntime
 from dask_hpc.errors import DaskHPCError
-from dask_hpc.scheduler.install import attach
-from dask_hpc.scheduler.leaving.releases import Releases
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.show import cluster_html, never_raises
 
@@ -46,10 +44,8 @@ _ENDED_SHOWN = 5
 _RESIZED: ContextVar[weakref.ref[SafeScaling] | None] = ContextVar("hpc_resized", default=None)
 
 
-class SafeScaling(ChangedByHand):
+class SafeScaling(WithRuntime, ChangedByHand):
     """Scaling for clusters that are made of worker specifications: nothing is lost."""
-
-    _releases: Releases | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: Workers (batch jobs) asked for last, by pool; a pool that is absent has what was started with.
@@ -63,11 +59,6 @@ class SafeScaling(ChangedByHand):
         #: What makes each pool smaller.
         self._shrinking: dict[str, asyncio.Task[None]] = {}
         super().__init__(*args, **kwargs)
-
-    @property
-    def refused(self) -> dict[str, str]:
-        """Why nodes that should have gone have stayed, by node."""
-        return {} if self._releases is None else dict(self._releases.refused)
 
     @property
     def dashboard_link(self) -> str:
@@ -90,16 +81,6 @@ class SafeScaling(ChangedByHand):
         self._install()
         return result
 
-    def _install(self) -> Releases:
-        """Have the scheduler side there, also when somebody has uninstalled it: nothing leaves without it."""
-        service = attach(cast(Any, self.scheduler), self._settings())
-        self._releases = service.releases
-        self._releases.wrap()
-        return self._releases
-
-    def _settings(self) -> Settings:
-        return settings()
-
     def scale(
         self,
         n: int = 0,
@@ -107,6 +88,7 @@ class SafeScaling(ChangedByHand):
         cores: int | None = None,
         dry_run: bool = False,
         force: bool = False,
+        **others: Any,
     ) -> Any:
         """Have `n` workers: grow at once, shrink as workers are emptied.
 
@@ -132,6 +114,7 @@ class SafeScaling(ChangedByHand):
             With `dry_run`: ``add`` (workers), ``release`` (names of workers by node), ``bytes`` that would
             be moved, ``refused`` (reasons by node).
         """
+        check_scale(others)
         if self.status in ENDED:
             if self.status == Status.closed:
                 logger.warning("The cluster is closed: its size does not change any more")
@@ -179,11 +162,15 @@ class SafeScaling(ChangedByHand):
         for name in workers:
             if str(name) not in known:
                 raise ValueError(f"worker is {name!r}; allowed: {', '.join(sorted(known)) or 'none now'}")
-        return self.sync(self.ask, "pin", workers=list(workers), keep=True)
+        return self.sync(self._pin, list(workers), True)
 
     def unpin(self, *workers: Any) -> Any:
         """Let workers (by name) go again; gives the names of those that are still pinned."""
-        return self.sync(self.ask, "pin", workers=list(workers), keep=False)
+        return self.sync(self._pin, list(workers), False)
+
+    async def _pin(self, workers: list[Any], keep: bool) -> Any:
+        self._install()
+        return await self.ask("pin", workers=workers, keep=keep)
 
     def _scale_pool(self, pool: str, n: int, dry_run: bool, force: bool) -> Any:
         self.forget_ended()
@@ -200,16 +187,24 @@ class SafeScaling(ChangedByHand):
             # nobody has to go any more
             self._releases.refused.clear()
         self._grow(pool)
-        cast(Any, self.loop).add_callback(self._adjust, pool)
+        cast(Any, self.loop).add_callback(self._adjust, pool, anew=True)
         return NoOpAwaitable() if self.asynchronous else None
 
     async def scale_down(self, workers: Iterable[Any]) -> None:
         """Let workers go by name, those that can; all workers of a batch job go together."""
+        if self.status == Status.running:
+            self._install()
+        await self.let_go(workers)
+
+    async def let_go(self, workers: Iterable[Any]) -> None:
+        """`scale_down`, as the scheduler does it: stock's retirement where the runtime was uninstalled."""
         specs = {self._spec_of(name) for name in workers}
         pools = {self._pool_of(spec) for spec in specs}
         if self._starting(specs):
             await self._open()
-        self._install()
+        if self.has_runtime:
+            # by whomever it was installed last
+            self._install()
         names = [name for spec in specs for name in self._workers_of(spec)]
         await cast(Any, self.scheduler_comm).retire_workers(names=names, close_workers=False, remove=True)
         stay = await self._there()
@@ -221,8 +216,8 @@ class SafeScaling(ChangedByHand):
     def adapt(self, Adaptive: Any = PolicyAdaptive, *args: Any, **kwargs: Any) -> Any:
         """Follow the load; as in stock, but by the pool policy, and shrinking loses nothing.
 
-        Workers come at once, and are kept for ``hpc.pool.hold`` after they were last needed; see
-        `dask_hpc.PolicyAdaptive`.
+        Workers come at once, and are kept for ``hpc.pool.hold`` after they were last needed: unless it is
+        set, a small multiple of the time that they have taken to come. See `dask_hpc.PolicyAdaptive`.
         """
         if isinstance(Adaptive, type) and issubclass(Adaptive, PolicyAdaptive):
             check_adapt(kwargs)
@@ -239,14 +234,6 @@ class SafeScaling(ChangedByHand):
             f"This cluster follows the load (adapt), {between}, and changes its size again; "
             "cluster.adapt(minimum=n, maximum=n) fixes it at n"
         )
-
-    async def ask(self, method: str, **arguments: Any) -> Any:
-        """What the scheduler side answers; raises `DaskHPCError` for what it refuses."""
-        self._install()
-        answer = await cast(Any, self.scheduler_comm).hpc(method=method, arguments=arguments)
-        if "error" in answer:
-            raise DaskHPCError(answer["error"][1])
-        return answer["result"]
 
     @property
     def expiring(self) -> set[Any]:
@@ -271,10 +258,13 @@ class SafeScaling(ChangedByHand):
                 left = set(self._specs(pool)) - set(gone)
                 self._wanted[pool] = min(self._wanted[pool], len(left))
 
-    async def _adjust(self, pool: str) -> None:
+    async def _adjust(self, pool: str, anew: bool = False) -> None:
+        """Have the pool come to the size that was asked for; `anew`: that was just now."""
         await self._open()
         if self.status != Status.running:
             return
+        if anew and self._excess(pool) > 0:
+            self._install()
         task = self._shrinking.get(pool)
         if task is None or task.done():
             self._shrinking[pool] = asyncio.ensure_future(self._shrink(pool))
@@ -304,11 +294,21 @@ class SafeScaling(ChangedByHand):
             else:
                 await self._release(pool)
         others = [task for other, task in self._shrinking.items() if other != pool]
-        if self.status == Status.running and all(task.done() for task in others):
-            self._install().refused.clear()
+        if self._releases is not None and all(task.done() for task in others):
+            self._releases.refused.clear()
 
     async def _release(self, pool: str) -> None:
         """Let those go that are too many, as far as they can."""
+        if not self.has_runtime:
+            # nothing leaves safely without it
+            logger.warning(
+                "The cluster stays as it is, with %d more than asked for: the runtime was uninstalled "
+                "meanwhile. Scaling again brings it back",
+                self._excess(pool),
+            )
+            self._wanted[pool] += self._excess(pool)
+            self._stuck[pool].set()
+            return
         gone = set()
         try:
             coming = await self._coming(pool)
@@ -371,6 +371,7 @@ class SafeScaling(ChangedByHand):
         excess = len(self._specs(pool)) - n
         plan = {"add": max(0, -excess), "release": {}, "bytes": 0, "refused": {}}
         if excess > 0:
+            self._install()
             answer = await self.ask("release", count=excess, dry_run=True, **self._limits(pool))
             plan["release"] = {node: list(names) for node, names in answer["nodes"].items()}
             plan |= {"bytes": answer["bytes"], "refused": answer["refused"]}

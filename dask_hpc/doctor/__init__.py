@@ -11,6 +11,7 @@ register(
     machine.check_python,
     machine.check_dask,
     machine.check_internals,
+    machine.check_settings,
     machine.check_dashboard,
     machine.check_dashboard_link,
     machine.check_plots,

@@ -32,7 +32,7 @@ class Finding:
 
 
 #: A check of this machine; one of a running cluster, which gets a client of it.
-Check = Callable[[], Finding]
+Check = Callable[[], Finding | Sequence[Finding]]
 ClusterCheck = Callable[["Client"], Sequence[Finding]]
 
 #: In the order they are told.

@@ -23,6 +23,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from dask_hpc import capabilities
+from dask_hpc.config import problems, settings
+from dask_hpc.config.policy import configured_policy
 from dask_hpc.deploy.dashboard_link import HUB_LINK, link_template
 from dask_hpc.doctor.checks import Finding
 from dask_hpc.errors import SlurmError
@@ -108,6 +110,27 @@ def check_module(module: str, name: str, use: str, extra: str) -> Finding:
     if importlib.util.find_spec(module) is None:
         return Finding(name, "warn", f"{module} is not installed: no {use}", f"pip install {extra}")
     return Finding(name, "ok", f"{module} {importlib.metadata.version(module)}")
+
+
+def check_settings(environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Are all settings known, and their values allowed, those of the policy included?"""
+    wrong = problems()
+    if not wrong:
+        try:
+            configured_policy(settings())
+        except ValueError as error:
+            wrong = {"policy": str(error)}
+    if not wrong:
+        return [Finding("settings", "ok", "all known and allowed")]
+    found = []
+    for key, why in wrong.items():
+        variable = "_".join(("DASK_HPC", *(f"_{part}" for part in key.split(".") if part)))
+        variable = variable.replace("-", "_").upper()
+        files = f"the files of {dask.config.PATH}"
+        place = variable if variable in environment else f"{files} or dask.config.set"
+        name = f"setting {key}" if key else "settings"
+        found.append(Finding(name, "fail", why, f"correct or remove it in {place}"))
+    return found
 
 
 def check_dashboard() -> Finding:

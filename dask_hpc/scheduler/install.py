@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from dask_hpc import capabilities
 from dask_hpc._version import __version__
 from dask_hpc.config import Settings, settings
+from dask_hpc.config.policy import configured_policy
 from dask_hpc.errors import DaskHPCError, InstallError
 from dask_hpc.scheduler.internals import remote, selfcheck
 from dask_hpc.scheduler.rpc.service import Service
 from dask_hpc.wire import RPC
 from dask_hpc.worker import spill
-from dask_hpc_policies import registry
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -29,9 +29,11 @@ def attach(scheduler: Scheduler, wanted: Settings | None = None, policy: Any = N
     ------
     InstallError
         When a self-check of Dask's internals fails; the scheduler is left as it was.
+    ConfigError
+        For settings, or parameters of the policy in them, that are not allowed.
     """
-    present = getattr(scheduler.handlers.get(RPC), "__self__", None)
-    if isinstance(present, Service):
+    present = service_of(scheduler)
+    if present is not None:
         return present
     selfcheck.require(scheduler)
     capabilities.load()
@@ -41,8 +43,13 @@ def attach(scheduler: Scheduler, wanted: Settings | None = None, policy: Any = N
             "Nothing can be written to %s (hpc.spill.directory): what nobody has room for would be lost (%s)"
         )
         logger.warning(text, wanted.spill_directory, why)
-    made = policy if policy is not None else registry.create(wanted.policy, **wanted.policy_params)
-    return Service(scheduler, wanted, made)
+    return Service(scheduler, wanted, policy if policy is not None else configured_policy(wanted))
+
+
+def service_of(scheduler: Scheduler) -> Service | None:
+    """The runtime that is installed on a scheduler of this process, if any is."""
+    present = getattr(scheduler.handlers.get(RPC), "__self__", None)
+    return present if isinstance(present, Service) else None
 
 
 async def bootstrap(

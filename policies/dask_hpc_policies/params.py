@@ -148,6 +148,8 @@ class Parameter:
     help: str = ""
     #: Whether None is a value.
     none_ok: bool = False
+    #: The word for None, where it is a value.
+    none: str = "none"
     #: What a text is, where "text" says too little.
     noun: str = ""
     #: Whether it may change while what it belongs to runs.
@@ -161,7 +163,7 @@ class Parameter:
         ParameterError
             Naming the value, the allowed range, the unit and the parameter.
         """
-        written = isinstance(value, str) and value.strip().lower() in ("none", "null")
+        written = isinstance(value, str) and value.strip().lower() in ("none", "null", self.none)
         if value is None or (self.none_ok and written):
             if self.none_ok:
                 return None
@@ -181,7 +183,7 @@ class Parameter:
             text = "one of " + ", ".join(self.choices)
         else:
             text = (self.noun or _NOUNS[self.kind]) + self._range()
-        return text + (", or none" if self.none_ok else "")
+        return text + (f", or {self.none}" if self.none_ok else "")
 
     def _range(self) -> str:
         """Bounds and unit in words, empty when there are none."""
@@ -196,7 +198,7 @@ class Parameter:
     def format(self, value: Any) -> str:
         """Text for the command line or YAML that `validate` reads back as `value`."""
         if value is None:
-            return "none"
+            return self.none
         if self.kind == "bool":
             return "true" if value else "false"
         if self.kind in ("duration", "power"):

@@ -6,6 +6,7 @@ import os
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
+import dask
 import pytest
 from distributed import Client
 from packaging.specifiers import SpecifierSet
@@ -63,6 +64,27 @@ def test_a_capability_that_does_not_load_is_told_of(monkeypatch: pytest.MonkeyPa
     assert found.verdict == "warn"
     assert found.text == "cannot be loaded: absent"
     assert found.remedy
+
+
+def test_a_setting_that_is_wrong_is_a_row_with_value_range_and_key() -> None:
+    assert doctor.check_settings() == [Finding("settings", "ok", "all known and allowed")]
+    wrong = {"hpc.tick": "banana", "hpc.pool.max-nodse": 4, "hpc.lock": "system", "hpc.slurm": 3}
+    with dask.config.set(wrong):
+        found = {one.name: one for one in doctor.check_settings({"DASK_HPC__TICK": "banana"})}
+    assert {one.verdict for one in found.values()} == {"fail"}
+    assert set(found) == {"setting tick", "setting pool.max-nodse", "setting slurm"}
+    assert "hpc.tick is 'banana'; allowed: a duration from 10 ms to 1 h" in found["setting tick"].text
+    assert found["setting tick"].remedy == "correct or remove it in DASK_HPC__TICK"
+    assert "did you mean hpc.pool.max-nodes?" in found["setting pool.max-nodse"].text
+    assert "dask.config.set" in found["setting slurm"].remedy
+
+
+def test_parameters_of_the_policy_among_the_settings_are_looked_at() -> None:
+    with dask.config.set({"hpc.policy-params": {"step": "all"}}):
+        (found,) = doctor.check_settings()
+    assert found.verdict == "fail"
+    assert "hpc.policy-params is {'step': 'all'}" in found.text
+    assert "one of max, next" in found.text
 
 
 def test_python() -> None:

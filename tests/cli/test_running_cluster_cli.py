@@ -165,6 +165,20 @@ def test_a_running_cluster_is_asked_from_outside(client: Client, s: Any) -> None
         runtime.uninstall()
 
 
+def test_a_setting_that_is_given_twice_is_refused(client: Client, s: Any) -> None:
+    address = s["address"]
+    result = run("update", "tick=2s", "lock=system", "tick=3s", "--address", address)
+    assert result.exit_code == 2
+    assert "tick is given twice, '2 s' and '3 s'" in result.stderr
+
+
+def test_status_has_no_line_without_a_value(client: Client, s: Any) -> None:
+    dask_hpc.install(client)
+    result = run("status", "--address", s["address"])
+    assert result.exit_code == 0
+    assert "panels problem" not in result.stdout
+
+
 def test_decisions_of_nothing_say_so(client: Client, s: Any) -> None:
     runtime = dask_hpc.install(client)
     try:

@@ -109,7 +109,7 @@ def test_settings_survive_a_cleared_configuration() -> None:
 
 
 def test_the_defaults_are_in_dask_config_from_the_import_on() -> None:
-    assert dask.config.get("hpc.pool.hold") == "1 min"
+    assert dask.config.get("hpc.pool.hold") == "auto"
     assert dask.config.get("hpc.policy-params") == {}
 
 

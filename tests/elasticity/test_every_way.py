@@ -164,6 +164,8 @@ def test_what_adapt_does_not_take_is_refused_with_what_to_write_instead() -> Non
             for name, instead in {"n": "minimum and maximum", "key": "worker_key"}.items():
                 with pytest.raises(TypeError, match=f"in place of {name} write {instead}"):
                     made.cluster.adapt(**{name: 1})
+            with pytest.raises(TypeError, match=r"^scale got jobs; .*in place of jobs write n"):
+                made.cluster.scale(jobs=2)
             adaptive = made.cluster.adapt(minimum=1.0, maximum=2.0)
             assert (adaptive.minimum, adaptive.maximum) == (1, 2)
             await made.size(1)

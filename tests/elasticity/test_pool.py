@@ -52,7 +52,7 @@ async def keeps_what_came(cluster: Any, client: Client) -> None:
     await until(lambda: not cluster.scheduler.workers, "it has shrunk")
 
 
-def run(test: Callable[[Any, Client], Awaitable[None]], kind: Any) -> None:
+def run(test: Callable[[Any, Client], Awaitable[None]], kind: Any, hold: str = "1 min") -> None:
     async def inside() -> None:
         async with (
             kind(n_workers=0, asynchronous=True, **SETTINGS) as cluster,
@@ -60,7 +60,8 @@ def run(test: Callable[[Any, Client], Awaitable[None]], kind: Any) -> None:
         ):
             await test(cluster, client)
 
-    asyncio.run(inside())
+    with dask.config.set({"hpc.pool.hold": hold}):
+        asyncio.run(inside())
 
 
 def test_ours_keeps_workers_between_bursts() -> None:
@@ -93,6 +94,35 @@ def test_it_says_why_it_keeps_workers() -> None:
     run(test, dask_hpc.LocalCluster)
 
 
+def test_unless_it_is_set_the_hold_is_a_small_multiple_of_what_workers_take_to_come() -> None:
+    async def test(cluster: Any, client: Client) -> None:
+        adaptive = cluster.adapt(minimum=0, maximum=2, interval="20 ms")
+        assert await within(client.submit(sum, [1, 2])) == 3
+        await until(lambda: "hpc.pool.hold: auto, and they have taken 0" in adaptive.reason, "a reason")
+        await until(lambda: not cluster.scheduler.workers, "it has gone: far sooner than a minute")
+
+    run(test, dask_hpc.LocalCluster, hold="auto")
+
+
+def test_looks_that_the_hold_took_count_as_those_in_a_row() -> None:
+    async def test(cluster: Any, client: Client) -> None:
+        adaptive = cluster.adapt(minimum=0, maximum=2, interval="1 h", wait_count=50)
+        # as if it had looked all the time
+        adaptive.interval = 0.001
+        await adaptive.adapt()
+        future = client.submit(sum, [1, 2])
+        await until(lambda: cluster.scheduler.tasks, "it is known")
+        await adaptive.adapt()
+        assert await within(future) == 3
+        del future
+        while "from 1 node to 0" not in adaptive.reason:
+            assert len(cluster.scheduler.workers) == 1
+            await adaptive.adapt()
+        await until(lambda: not cluster.scheduler.workers, "that look was enough")
+
+    run(test, dask_hpc.LocalCluster, hold="200 ms")
+
+
 def test_one_worker_that_cannot_go_does_not_keep_others_from_coming() -> None:
     async def inside() -> None:
         async with shrinkable(2) as made:
@@ -114,7 +144,8 @@ def test_one_worker_that_cannot_go_does_not_keep_others_from_coming() -> None:
             assert len(made.scheduler.workers) == 4
             assert made.tally.twice() == []
 
-    asyncio.run(inside())
+    with dask.config.set({"hpc.pool.hold": "1 min"}):
+        asyncio.run(inside())
 
 
 def test_a_job_policy_moves_the_pool_of_an_adaptive_cluster() -> None:

@@ -20,7 +20,7 @@ class Pool:
     """A pool that does what the policy says; nodes come `startup_s` after they were asked for."""
 
     startup_s: float = 0.0
-    hold_s: float = HOLD_S
+    hold_s: float | None = HOLD_S
     minimum: int = 0
     maximum: int | None = None
     now_s: float = 0.0
@@ -193,12 +193,12 @@ def test_a_node_that_was_hard_to_get_is_kept_longer() -> None:
     pool = Pool(startup_s=600.0)
     for _ in range(601):
         pool.look(4)
-    # it was seen pending one look after it was asked for
-    assert pool.state.startup_s == pytest.approx(599.0)
-    for _ in range(598):
+    # from the look that asked for it on, one before it was seen pending
+    assert pool.state.startup_s == pytest.approx(600.0)
+    for _ in range(599):
         decision = pool.look(0)
     assert decision.nodes == 4
-    assert "kept for 599 s" in decision.reason.text
+    assert "kept for 600 s" in decision.reason.text
     assert pool.look(0).nodes == 0
 
 
@@ -266,7 +266,52 @@ def test_what_is_there_at_the_first_look_is_kept_for_the_hold() -> None:
 
 def test_without_a_hold_it_follows_demand() -> None:
     pool = Pool(hold_s=0.0)
-    assert [pool.look(n).nodes for n in (3, 0, 5, 2, 0)] == [3, 0, 5, 2, 0]
+    # nodes that have taken one look to come stay for one
+    assert [pool.look(n).nodes for n in (3, 0, 0, 5, 2, 2, 0)] == [3, 3, 0, 5, 5, 2, 0]
+
+
+def auto(startup_s: float) -> Pool:
+    """A pool that has taken `startup_s` to get its four nodes and has just been asked for none."""
+    pool = Pool(startup_s=startup_s, hold_s=None)
+    while len(pool.came_s) < 4:
+        pool.look(4)
+    return pool
+
+
+@pytest.mark.parametrize(("startup_s", "hold_s"), [(1.0, 2), (4.0, 8), (50.0, 60), (600.0, 600)])
+def test_unless_it_is_set_the_hold_follows_what_nodes_take_to_come(startup_s: float, hold_s: int) -> None:
+    pool = auto(startup_s)
+    for _ in range(hold_s - 1):
+        decision = pool.look(0)
+    assert decision.nodes == 4
+    assert f"kept for {hold_s} s" in decision.reason.text
+    assert f"hpc.pool.hold: auto, and they have taken {startup_s:g} s to come" in decision.reason.text
+    assert pool.look(0).nodes == 0
+
+
+def test_a_hold_that_is_set_holds_whatever_nodes_take_to_come() -> None:
+    pool = auto(1.0)
+    pool.hold_s = 30.0
+    for _ in range(29):
+        assert pool.look(0).nodes == 4
+    assert pool.look(0).nodes == 0
+
+
+def test_nodes_that_somebody_else_has_started_tell_nothing_about_what_they_cost() -> None:
+    pool = Pool(hold_s=None)
+    pool.look(0)
+    pool.came_s = {"a": 1.0}
+    decision = pool.look(0)
+    assert "kept for 60 s" in decision.reason.text
+    assert "none has been seen to come" in decision.reason.text
+
+
+def test_who_does_not_tell_what_is_pending_is_not_taken_to_get_nodes_at_once() -> None:
+    state = PoolState()
+    for now_s, there in ((0.0, ""), (600.0, ""), (601.0, "a")):
+        view = PoolView(now_s=now_s, demand_nodes=1, there=frozenset(there), pending=None)
+        _, state = decide(view, state, {"hold_s": None})
+    assert state.waits_s == ()
 
 
 def test_the_parameter_says_what_it_takes() -> None:

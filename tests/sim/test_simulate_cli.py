@@ -95,6 +95,12 @@ def test_compare_gives_every_policy_the_same_jobs(tmp_path: Path) -> None:
     assert "jobs" not in found["runs"][0]
 
 
+def test_compare_takes_one_policy_as_its_help_says() -> None:
+    result = call("compare", "builtin:esp-10", "--policy", "fcfs")
+    assert result.exit_code == 0, result.output
+    assert "twice or more" not in call("compare", "--help").stdout
+
+
 def test_compare_tells_one_policy_with_two_parameters_apart(tmp_path: Path) -> None:
     plot = tmp_path / "compared.svg"
     arguments = ("compare", "builtin:figure-5-1", "--policy", "easy", "--policy", "easy:pick=front",

@@ -1,10 +1,10 @@
 """`adapt` under bursts of tasks, ours and stock in pairs: ``python tests/tools/bursts.py``.
 
 For every seed a `dask_hpc.LocalCluster` and a `distributed.LocalCluster` run the same load at the same time
-on this machine, each in a process of its own, with ``adapt(minimum=0, maximum=6)`` and all defaults. Workers
-are in the process of their cluster and come `START_S` after they were asked for, about what a process takes:
-sixty processes that start and end on a few cores would measure the cores. ``--processes`` has them
-nevertheless.
+on this machine, each in a process of its own, with ``adapt(minimum=0, maximum=6)`` and all defaults but a
+hold of `HOLD`, for pauses that are longer than workers take to come. Workers are in the process of their
+cluster and come `START_S` after they were asked for, about what a process takes: sixty processes that start
+and end on a few cores would measure the cores. ``--processes`` has them nevertheless.
 
 The load is a list of bursts: so many tasks that sleep, all of one duration, and then a pause before the next
 burst is submitted, as somebody does who looks at the result first. Numbers are drawn from the seed, each
@@ -37,6 +37,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import dask
 import distributed
 from distributed import Client
 
@@ -46,6 +47,8 @@ WORKERS = 6
 REVERSAL_S = 60.0
 #: How long a worker takes to come, in seconds.
 START_S = 2.0
+#: How long ours keeps workers.
+HOLD = "1 min"
 MOST_REVERSALS, MOST_MAKESPAN = 0.5, 1.02
 #: A burst whose results have not come by then counts as failed.
 _PATIENCE_S = 300.0
@@ -235,7 +238,8 @@ def main() -> int:
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     if options.one is not None:
         one = run(options.seeds[0], options.one == "ours", options.minutes, options.processes)
-        print(json.dumps(asdict(asyncio.run(one))))
+        with dask.config.set({"hpc.pool.hold": HOLD}):
+            print(json.dumps(asdict(asyncio.run(one))))
         return 0
     found = pairs(options)
     verdict = Verdict.of(found)

@@ -13,6 +13,9 @@ async def drain(
     engine: Engine, nodes: list[Node], reason: Reason, limit_s: float | None = None
 ) -> tuple[list[Node], str]:
     """Wait until nothing is left on nodes but data; gives them, or none, and why (`Rounds.withdraw`)."""
+    if engine.leaving:
+        # what begins now nobody would take back
+        return [], "dask_hpc was uninstalled"
     future: asyncio.Future[tuple[list[Node], Reason]] = asyncio.get_running_loop().create_future()
 
     def taker(drained: list[Node], why: Reason) -> None:

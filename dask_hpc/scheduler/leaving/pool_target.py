@@ -66,12 +66,13 @@ class PoolTarget:
             # it has asked for what a cluster without the package does
             stock: int = self._stock(**options)
             return stock
-        return self.decide(there=[ws.name for ws in self.engine.scheduler.workers.values()], **options).nodes
+        there = [ws.name for ws in self.engine.scheduler.workers.values()]
+        return self.decide(there=there, pending=None, **options).nodes
 
     def decide(
         self,
         there: Iterable[Any],
-        pending: Iterable[Any] = (),
+        pending: Iterable[Any] | None = (),
         leaving: Iterable[Any] = (),
         minimum: int = 0,
         maximum: int | None = None,
@@ -85,7 +86,8 @@ class PoolTarget:
         Parameters
         ----------
         there, pending, leaving
-            Names of workers that are connected and stay, were asked for and have not come, go.
+            Names of workers that are connected and stay, were asked for and have not come (None: who asks
+            does not know), go.
         minimum, maximum
             Bounds, in workers; None: no limit.
         elsewhere, resources
@@ -101,7 +103,7 @@ class PoolTarget:
             now_s=now_s,
             demand_nodes=self._demand(frozenset(elsewhere), frozenset(resources), **options),
             there=frozenset(map(str, there)),
-            pending=frozenset(map(str, pending)),
+            pending=None if pending is None else frozenset(map(str, pending)),
             leaving=frozenset(map(str, leaving)),
             minimum_nodes=minimum,
             maximum_nodes=maximum,

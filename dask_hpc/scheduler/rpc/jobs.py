@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dask_hpc.errors import UnknownJob
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -104,15 +105,37 @@ class JobMethods:
             return self.row(record)
         return self.row(record)
 
+    def _only(self, job: str) -> JobRecord:
+        """The job with that id, else the only one with that name, or the only one that has not ended.
+
+        Raises
+        ------
+        UnknownJob
+            When there is none, or several could be meant.
+        """
+        table = self._state.jobs
+        alive = [*table.active.values(), *table.announced.values()]
+        everything = [*table.ended, *alive]
+        if any(record.id == job for record in everything):
+            return table.find(job)
+        for records, what in ((alive, "active"), (everything, "ended")):
+            same = [record for record in records if record.name == job]
+            if len(same) == 1:
+                return same[0]
+            if same:
+                ids = ", ".join(record.id for record in same)
+                raise UnknownJob(f"{len(same)} {what} jobs are called {job!r}; say which by its id: {ids}")
+        return table.find(job)
+
     async def cancel(self, job: str, reason: str = "") -> dict[str, Any]:
         """Cancel a job; returns its row."""
-        record = self._state.jobs.find(job, one=True)
+        record = self._only(job)
         self._engine.lifecycle.cancel(record, ReasonCode.USER_REQUEST, reason or "cancelled by the user")
         return self.row(record)
 
     async def resize(self, job: str, nodes: int, wait: bool = True) -> dict[str, Any]:
         """Resize a running job on the user's request; see `enact`."""
-        record = self._state.jobs.find(job, one=True)
+        record = self._only(job)
         check_nodes(record.id, "nodes", nodes)
         while record.id in self._state.jobs.announced:
             # the message that opens it is on its way
@@ -132,6 +155,7 @@ class JobMethods:
         state = self._state
         nodes = len(state.nodes.free()) if job in state.plain else state.nodes_up(job)
         row: dict[str, Any] = job.row(nodes)
+        row |= {"user": job.request.user, "weight": job.request.weight, "exclusive": job.request.exclusive}
         row["target_nodes"] = self._engine.rounds.target(job) if job.reconfig_id else None
         row["held_task_s"] = reads.learned_task_s(job.first_held(_LOOKED_AT))
         return row

@@ -50,9 +50,14 @@ class PoolMethods:
         return sorted(self._releases.pinned)
 
     async def pool(self, **view: Any) -> dict[str, Any]:
-        """Workers that there should be, which of them stay, and why; see `PoolTarget.decide`."""
+        """Workers that there should be, which of them stay, how long, and why; see `PoolTarget.decide`."""
         decision = self._target.decide(**view)
-        return {"nodes": decision.nodes, "stay": sorted(decision.stay), "reason": decision.reason.text}
+        return {
+            "nodes": decision.nodes,
+            "stay": sorted(decision.stay),
+            "hold_s": decision.hold_s,
+            "reason": decision.reason.text,
+        }
 
     async def depart(self, worker: str, within_s: float, reason: str) -> dict[str, Any]:
         """A worker (by address) will be gone soon, whatever is left on it; see `Departures`."""

@@ -6,6 +6,7 @@ method takes and returns plain data.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from dask_hpc.scheduler.rpc.producers import ProducerMethods
 from dask_hpc.scheduler.rpc.status import StatusMethods
 from dask_hpc.scheduler.tables.parts import Method, made
 from dask_hpc.wire import BIND, CLOSE, OPEN, RPC
+from dask_hpc.worker import spill
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.jobs.jobspec import JobSpec
@@ -182,11 +184,12 @@ class Service:
     ) -> dict[str, Any]:
         """Change policy, parameters or settings; all or nothing.
 
-        A policy that fails on the present state is refused.
+        A policy that fails on the present state is refused, and so is a folder that cannot be written to.
         """
         given = dict(parameters or {})
         changes = {name: given.pop(name) for name in list(given) if is_setting(name)}
         settings = self.engine.state.settings.updated_live(**changes)
+        await self._check_spill(settings.spill_directory)
         if self.engine.awake and settings.node_by != self.engine.state.nodes.by:
             raise ConfigError("hpc.node.by cannot change while jobs are active; wait for them to end")
         present = self.engine.controller.policy
@@ -198,7 +201,7 @@ class Service:
             else:
                 wanted = registry.updated(present, **given) if given else present
         except UnknownParameter as error:
-            raise ParameterError(f"{error}; {no_setting(error.name)}") from None
+            raise ParameterError(f"{error}; {no_setting(error.name, listed=False)}") from None
         if wanted is not present:
             self.engine.controller.require_able(wanted)
         self.engine.tracing.to(settings.trace_path)
@@ -236,6 +239,16 @@ class Service:
                     if due:
                         # a job is bound any number of times, but never after it was closed
                         streams[BIND] = _ignore
+
+    async def _check_spill(self, directory: str | None) -> None:
+        """Refuse a new folder for spilled data that the scheduler cannot write to; workers are not asked."""
+        if directory is None or directory == self.engine.state.settings.spill_directory:
+            return
+        if (why := await asyncio.to_thread(spill.problem, directory)) is not None:
+            raise ConfigError(
+                f"hpc.spill.directory is {directory!r}, where the scheduler cannot write ({why}); allowed: a "
+                "folder that the scheduler and all workers can write to (workers are not asked)"
+            )
 
     async def _check_workers(self) -> None:
         new = set(self.scheduler.workers) - self._checked

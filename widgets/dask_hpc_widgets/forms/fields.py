@@ -278,7 +278,7 @@ def _control(one: Parameter) -> Any:
     }
     if one.kind in ("choice", "bool"):
         values = list(one.choices) if one.kind == "choice" else ["true", "false"]
-        return widgets.Dropdown(options=[*values, *(["none"] if one.none_ok else [])], **common)
+        return widgets.Dropdown(options=[*values, *([one.none] if one.none_ok else [])], **common)
     return widgets.Text(placeholder=one.allowed, **common)
 
 

@@ -1,0 +1,64 @@
+"""The scheduler side of a cluster, which is in its process: whether it is there, and what it answers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from distributed.deploy.spec import SpecCluster
+
+from dask_hpc.config import Settings, settings
+from dask_hpc.errors import DaskHPCError, InstallError
+from dask_hpc.scheduler.install import attach, service_of
+from dask_hpc.scheduler.leaving.releases import Releases
+
+
+class WithRuntime(SpecCluster):
+    """A cluster with the runtime on its scheduler."""
+
+    _releases: Releases | None = None
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why nodes that should have gone have stayed, by node."""
+        return {} if self._releases is None else dict(self._releases.refused)
+
+    @property
+    def has_runtime(self) -> bool:
+        """Whether the scheduler side is there: not when somebody has uninstalled it, or does so now."""
+        service = service_of(cast(Any, self.scheduler))
+        return service is not None and not service.engine.leaving
+
+    def _install(self) -> Releases:
+        """Have the scheduler side there, also when somebody has uninstalled it.
+
+        For whoever asks for something now. What goes on of itself does not bring it back.
+        """
+        service = attach(cast(Any, self.scheduler), self._settings())
+        self._releases = service.releases
+        self._releases.wrap()
+        return self._releases
+
+    def _settings(self) -> Settings:
+        return settings()
+
+    async def ask(self, method: str, **arguments: Any) -> Any:
+        """What the scheduler side answers.
+
+        Raises
+        ------
+        InstallError
+            When somebody has uninstalled it.
+        DaskHPCError
+            For what it refuses.
+        """
+        answer = None
+        if self.has_runtime:
+            # by whomever it was installed last
+            self._install()
+            answer = await cast(Any, self.scheduler_comm).hpc(method=method, arguments=arguments)
+        if answer is None:
+            # it may have gone while the question was on its way
+            raise InstallError("the runtime was uninstalled; dask_hpc.install(client) brings it back")
+        if "error" in answer:
+            raise DaskHPCError(answer["error"][1])
+        return answer["result"]

@@ -1,0 +1,68 @@
+"""What is refused when the runtime is installed, updated, or a job declared: by whom, and in what words."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import dask
+import pytest
+from distributed.utils_test import gen_cluster
+
+import dask_hpc
+from dask_hpc.errors import ConfigError
+from dask_hpc_policies.jobs.jobspec import InvalidJob
+from dask_hpc_policies.params import ParameterError
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_wrong_parameters_in_the_configuration_are_told_by_key_and_value(c, s):
+    for params, allowed in (({"step": "all"}, "one of max, next"), ({"stride": 2}, "known parameters: step")):
+        told = pytest.raises(ConfigError, match=r"^hpc\.policy-params is ")
+        with dask.config.set({"hpc.policy-params": params}), told as refused:
+            await dask_hpc.install(c)
+        assert str(params) in str(refused.value)
+        assert allowed in str(refused.value)
+        assert "hpc" not in s.handlers
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_a_folder_that_the_scheduler_cannot_write_to_is_refused(c, s):
+    rt = await dask_hpc.install(c)
+    folder = str(Path(__file__) / "below-a-file")
+    with pytest.raises(ConfigError, match=r"hpc\.spill\.directory is .*below-a-file.*workers are not asked"):
+        await rt.update(spill_directory=folder)
+    assert (await rt.status())["settings"]["spill_directory"] is None
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_an_error_about_a_parameter_tells_of_no_settings(c, s):
+    rt = await dask_hpc.install(c)
+    with pytest.raises(
+        ParameterError, match="parameter 'step' cannot be 'all': it must be one of"
+    ) as refused:
+        await rt.update(step="all")
+    assert "setting" not in str(refused.value)
+    with pytest.raises(ParameterError, match="unknown parameter 'stride'; known parameters: step") as refused:
+        await rt.update(stride=2)
+    assert "the settings are" not in str(refused.value)
+    assert len(str(refused.value)) < 200
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_times_of_a_job_may_be_those_of_the_standard_library(c, s):
+    rt = await dask_hpc.install(c)
+    hour = timedelta(hours=1)
+    job = rt.job("timed", walltime=timedelta(minutes=30), soft_deadline=hour, deadline=2 * hour)
+    assert (job._spec["walltime_s"], job._spec["soft_deadline_s"], job._spec["deadline_s"]) == (
+        1800.0,
+        3600.0,
+        7200.0,
+    )
+
+    class Other(timedelta):
+        """As those of pandas."""
+
+    for wrong in (timedelta(seconds=-5), timedelta(0), Other(minutes=1)):
+        with pytest.raises(InvalidJob, match="walltime"):
+            rt.job("timed", walltime=wrong)
