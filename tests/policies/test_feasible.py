@@ -94,6 +94,8 @@ CASES: list[tuple[Any, Facts | None, ReasonCode | None]] = [
     (expand(8), job(no_grow_s=3.0), ReasonCode.COOLDOWN),
     (expand(8, ASKED), job(no_grow_s=3.0), None),
     (expand(8), job(no_shrink_s=3.0), None),
+    # below its minimum a job does not wait until those that could not join may be asked again
+    (expand(3), job(nodes=1, no_grow_s=3.0), None),
     # what a job below its minimum gets back may be any size up to its largest, in steps
     (expand(3), job(kind="rigid", nodes=2, min_nodes=4, max_nodes=4), None),
     (expand(5), job(kind="rigid", nodes=2, min_nodes=4, max_nodes=4), ReasonCode.OUT_OF_BOUNDS),

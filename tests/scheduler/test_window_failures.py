@@ -146,6 +146,19 @@ async def test_a_joiner_that_dies_ends_the_window(c, s, *workers):
         assert f"node {victim} was lost" in outcome["reason"]
         assert producer.probe() is None
         assert engine(s).state.idle_nodes() == 1
+        assert record(s, job).no_grow_before_s == 0.0, "what was lost says nothing of others"
+
+
+@live(timeout=60)
+async def test_a_member_that_dies_in_a_shrink_does_not_keep_the_job_from_shrinking(c, s, *workers):
+    async with producing(c) as (job, producer):
+        resize = ask(job, 1)
+        change = await pending(producer)
+        [victim] = change.staying
+        await next(w for w in workers if str(w.name) == victim).close()
+        outcome = await resize
+        assert (outcome["result"], outcome["reason_code"]) == ("aborted", "nodes-gone")
+        assert record(s, job).no_shrink_before_s <= engine(s).state.now_s()
 
 
 @live(timeout=60)

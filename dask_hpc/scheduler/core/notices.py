@@ -23,7 +23,8 @@ class Notices:
     def _look(self, job: JobRecord, now_s: float) -> None:
         state = self._state
         without = state.starving(job) if job in state.plain else state.nodes_up(job) == 0
-        if not (job.held and without):
+        # with tasks on borrowed slots it does not stand still
+        if not (job.held and without) or job.processing:
             job.held_since_s = None
             return
         if job.held_since_s is None:

@@ -103,7 +103,8 @@ class Growths:
             if committed:
                 self._grown(job, action, state.now_s())
             else:
-                job.no_grow_before_s = state.now_s() + state.settings.shrink_deadline_s
+                if why.code is not ReasonCode.NODES_GONE:
+                    job.no_grow_before_s = state.now_s() + state.settings.shrink_deadline_s
                 state.note_job(job)
                 self._handle(AllotmentsChanged((job, *state.plain)))
             self._outcomes.end(round, action, id, "done" if committed else "aborted", why)

@@ -152,9 +152,10 @@ class Reductions:
         reduction.step("timeout", "restored")
         round.why = why
         state = self._state
-        # what was taken back because the nodes are wanted may be tried again as soon as they are not
-        wanted = why.code is ReasonCode.USER_REQUEST
-        again_s = state.now_s() + (0.0 if wanted else state.settings.shrink_deadline_s)
+        # what was taken back because the nodes are wanted may be tried again as soon as they are not; where
+        # one was lost meanwhile, nothing is known to stand in the way
+        at_once = why.code in (ReasonCode.USER_REQUEST, ReasonCode.NODES_GONE)
+        again_s = state.now_s() + (0.0 if at_once else state.settings.shrink_deadline_s)
         job = reduction.job if reduction.job is None or reduction.job.active else None
         state.give(reduction.leaving, job)
         if job is not None:

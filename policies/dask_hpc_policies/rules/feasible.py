@@ -82,7 +82,8 @@ def refusal(
         text = "another job is reconfiguring and the lock (hpc.lock) is 'system'"
         return Reason(ReasonCode.LOCKED, text)
     grows = isinstance(action, Expand)
-    if grows and job.no_grow_s > 0 and action.reason.code not in _ASKED_FOR:
+    enough = job.nodes >= job.request.min_nodes
+    if grows and enough and job.no_grow_s > 0 and action.reason.code not in _ASKED_FOR:
         text = f"nodes could not join {job.id}; not again for {job.no_grow_s:.0f} s"
         return Reason(ReasonCode.COOLDOWN, text)
     return _wrong_resize(job, action.nodes, grows)
