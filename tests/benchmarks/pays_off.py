@@ -1,0 +1,230 @@
+"""What sharing a cluster costs and gives: users who arrive at fixed times, stock Dask beside ours.
+
+Six worker processes of one thread. Stock, stock with the priorities of somebody who knows all jobs ("oracle")
+and our policies take turns in shuffled order within each round, on two clusters that live all the time: one is
+stock's, on the other the runtime is installed anew for each run. Ours is told a job's name and user, nothing
+else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import arrivals
+from arrivals import NODES, Arrival
+from harness import Options, Row, local_cluster, main
+from machine import SEED
+
+import dask_hpc
+from dask_hpc.demo.users import Served, serve
+
+STOCK, ORACLE = "stock", "oracle"
+#: The policy that is proposed for people who declare nothing.
+PROPOSED = "fair"
+#: Times of a tiny run are so much shorter.
+TINY_SCALE = 0.05
+#: Turnaround is held against the time alone, and against this where that is less.
+BOUND_S = 1.0
+
+Run = Mapping[str, Served]
+Figure = Callable[[Run], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """Runs of one scenario: one of each way in each round, and every job alone on stock Dask."""
+
+    arrivals: Sequence[Arrival]
+    by_way: Mapping[str, Sequence[Run]]
+    #: Turnaround of each job alone on stock Dask, by name.
+    alone_s: Mapping[str, float]
+
+    def figures(self, way: str, figure: Figure) -> list[float]:
+        """A figure of every round."""
+        return [figure(run) for run in self.by_way[way]]
+
+    def against(
+        self, way: str, base: str, figure: Figure, name: str, bar: float | None, each: float | None = None
+    ) -> list[Row]:
+        """The ratio of the medians of a figure; in brackets the least and largest of the rounds.
+
+        With `each`, a further row holds the worst round against the median of `base`.
+        """
+        ours, theirs = self.figures(way, figure), self.figures(base, figure)
+        pairs = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+        middle = statistics.median(theirs)
+        value = statistics.median(ours)
+        note = f"{way} {value:.2f}, {base} {middle:.2f}; medians of {len(ours)}, in brackets the rounds"
+        name = f"{way}: {name}, ratio to {base}"
+        ratios = [
+            Row(name=name, value=value / middle, unit="", low=min(pairs), high=max(pairs), bar=bar, note=note)
+        ]
+        if each is not None:
+            ratios.append(Row(name=f"{name}, worst round", value=max(ours) / middle, unit="", bar=each))
+        return ratios
+
+
+def mean_turnaround_s(run: Run) -> float:
+    """Mean over the jobs."""
+    return statistics.mean(served.turnaround_s for served in run.values())
+
+
+def makespan_s(run: Run) -> float:
+    """From the first arrival to the last result."""
+    return max(served.end_s for served in run.values()) - min(served.at_s for served in run.values())
+
+
+def worst_slowdown(alone_s: Mapping[str, float]) -> Figure:
+    """The largest bounded slowdown of a run: turnaround over the time alone."""
+    return lambda run: max(served.turnaround_s / max(alone_s[name], BOUND_S) for name, served in run.items())
+
+
+def turnaround_of(name: str) -> Figure:
+    """That of the jobs of a user."""
+    return lambda run: statistics.mean(served.turnaround_s for served in run.values() if served.user == name)
+
+
+# -------------------------------------------------------------------- scenarios
+
+
+def pattern(to_stock: float | None = None) -> Callable[[Runs, str], list[Row]]:
+    """The rows of an arrival pattern; `to_stock` is the bar of the mean turnaround against stock."""
+
+    def rows(runs: Runs, way: str) -> list[Row]:
+        return [
+            *runs.against(way, STOCK, mean_turnaround_s, "mean turnaround", to_stock),
+            *runs.against(way, ORACLE, mean_turnaround_s, "mean turnaround", 1.15),
+            *runs.against(way, STOCK, worst_slowdown(runs.alone_s), "worst bounded slowdown", 1.0),
+            *runs.against(way, STOCK, makespan_s, "makespan", 1.02, each=1.05),
+        ]
+
+    return rows
+
+
+def chain_and_wide(runs: Runs, way: str) -> list[Row]:
+    """Neither a job that leaves nodes idle nor the one behind it is served later than by stock."""
+    return [
+        *runs.against(way, STOCK, turnaround_of("chain"), "chain", 1.02),
+        *runs.against(way, STOCK, turnaround_of("wide"), "wide job behind it", 1.15),
+    ]
+
+
+def seven_users(runs: Runs, way: str) -> list[Row]:
+    """More jobs than nodes: nobody waits for a node."""
+    samples = runs.figures(way, turnaround_of("question"))
+    stock_s = statistics.median(runs.figures(STOCK, turnaround_of("question")))
+    return [
+        *runs.against(way, STOCK, mean_turnaround_s, "mean turnaround", 1.05),
+        *runs.against(way, STOCK, makespan_s, "makespan", None),
+        Row(
+            name=f"{way}: the question",
+            value=statistics.median(samples),
+            unit="s",
+            low=min(samples),
+            high=max(samples),
+            bar=2.0,
+            stock=stock_s,
+        ),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Who arrives, and what the runs are held to."""
+
+    arrivals: Sequence[Arrival]
+    rows: Callable[[Runs, str], list[Row]]
+    #: Whether the oracle and every job alone are measured, too.
+    oracle: bool = False
+
+
+SCENARIOS = {
+    "three-users": Scenario(arrivals=arrivals.THREE_USERS, rows=pattern(0.5), oracle=True),
+    "chain-and-wide": Scenario(arrivals=arrivals.CHAIN_AND_WIDE, rows=chain_and_wide),
+    "seven-users": Scenario(arrivals=arrivals.SEVEN_USERS, rows=seven_users),
+}
+
+
+# ----------------------------------------------------------------- measurements
+
+
+@contextmanager
+def two_clusters() -> Iterator[Callable[[str, Sequence[Arrival]], Run]]:
+    """A function that lets jobs arrive in one of the ways, on a cluster that nobody else uses."""
+    with local_cluster(NODES) as stock, local_cluster(NODES) as ours:
+        for client in (stock, ours):
+            client.wait_for_workers(NODES)
+
+        def run(way: str, jobs: Sequence[Arrival]) -> Run:
+            plain = way in (STOCK, ORACLE)
+            if not plain:
+                dask_hpc.install(ours, policy=way)
+            try:
+                address = (stock if plain else ours).scheduler.address
+                asked = arrivals.submissions(jobs)
+                return serve(address, asked, managed=not plain, priorities=way == ORACLE)
+            finally:
+                if not plain:
+                    dask_hpc.runtime(ours).uninstall()
+
+        yield run
+
+
+def measure(
+    scenario: Scenario, options: Options, ways: Sequence[str], run: Callable[[str, Sequence[Arrival]], Run]
+) -> Runs:
+    """All runs of a scenario."""
+    scale = options.pick(1.0, 1.0, TINY_SCALE)
+    jobs = [arrival.scaled(scale) for arrival in scenario.arrivals]
+    alone_s: dict[str, float] = {}
+    for job in jobs if scenario.oracle else ():
+        (served,) = run(STOCK, [job.arriving(0.0)]).values()
+        alone_s[job.name] = served.turnaround_s
+    chance = random.Random(SEED)
+    by_way: dict[str, list[Run]] = {way: [] for way in ways}
+    for number in range(options.pick(5, 3, 1)):
+        for way in chance.sample(list(ways), len(ways)):
+            served = run(way, jobs)
+            by_way[way].append(served)
+            told = ", ".join(f"{name} {each.turnaround_s:.2f}" for name, each in served.items())
+            print(f"round {number}, {way}: mean {mean_turnaround_s(served):.2f} s; {told}", file=sys.stderr)
+    return Runs(arrivals=jobs, by_way=by_way, alone_s=alone_s)
+
+
+def run(options: Options) -> list[Row]:
+    rows: list[Row] = []
+    policies = options.given.policy or [PROPOSED]
+    with two_clusters() as once:
+        for name in options.given.only or SCENARIOS:
+            scenario = SCENARIOS[name]
+            ways = [STOCK, *([ORACLE] if scenario.oracle else []), *policies]
+            print(f"{name}: {', '.join(ways)}", file=sys.stderr)
+            runs = measure(scenario, options, ways, once)
+            for way in policies:
+                rows += [replace(row, name=f"{name}: {row.name}") for row in scenario.rows(runs, way)]
+    return rows
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What this benchmark can be told beside what all can."""
+
+    def listed(text: str) -> list[str]:
+        return text.split(",")
+
+    names = ", ".join(SCENARIOS)
+    parser.add_argument(
+        "--only", type=listed, action="extend", help=f"scenarios, of {names}; all if not said"
+    )
+    parser.add_argument(
+        "--policy", type=listed, action="extend", help=f"policies of ours; {PROPOSED} if not said"
+    )
+
+
+if __name__ == "__main__":
+    main("pays_off", "Users who share a cluster: stock Dask beside ours", run, arguments)
