@@ -16,6 +16,7 @@ import shapes
 from machine import SEED
 
 from dask_hpc.demo.users import Submission
+from dask_hpc.sim.generators.toys import three_users
 
 #: Worker processes with one thread each.
 NODES = 6
@@ -72,11 +73,9 @@ def _arrival(user: str, at_s: float, shape: Callable[..., Any], tasks: int, task
 
 #: The workload `three-users` of the simulator, in tasks of half a second.
 THREE_USERS = tuple(
-    _arrival(user, at_s, shapes.sleeps, tasks, 0.5)
-    for user, at_s, tasks in (
-        ("ada", 0.0, 312), ("bob", 4.0, 24), ("eve", 6.0, 12), ("eve", 12.0, 12), ("eve", 18.0, 12)
-    )
-)  # fmt: skip
+    _arrival(job.user, job.submit_s, shapes.sleeps, round(job.runtime_s * NODES / 0.5), 0.5)
+    for job in three_users(seed=0).jobs
+)
 
 #: A job that uses one node at a time, then one that could use all.
 CHAIN_AND_WIDE = (

@@ -54,6 +54,18 @@ class Runs:
         """A figure of every round."""
         return [figure(run) for run in self.by_way[way]]
 
+    def summary(self, way: str) -> list[Row]:
+        """Mean turnaround, makespan and, where jobs were measured alone, worst slowdown; without bars."""
+        figures = {"mean turnaround": (mean_turnaround_s, "s"), "makespan": (makespan_s, "s")}
+        if self.alone_s:
+            figures["worst bounded slowdown"] = worst_slowdown(self.alone_s), "times"
+        rows = []
+        for name, (figure, unit) in figures.items():
+            found = self.figures(way, figure)
+            middle = statistics.median(found)
+            rows.append(Row(name=f"{way}: {name}", value=middle, unit=unit, low=min(found), high=max(found)))
+        return rows
+
     def against(
         self, way: str, base: str, figure: Figure, name: str, bar: float | None, each: float | None = None
     ) -> list[Row]:
@@ -65,7 +77,7 @@ class Runs:
         pairs = [mine / other for mine, other in zip(ours, theirs, strict=True)]
         middle = statistics.median(theirs)
         value = statistics.median(ours)
-        note = f"{way} {value:.2f}, {base} {middle:.2f}; medians of {len(ours)}, in brackets the rounds"
+        note = f"medians of {len(ours)}, in brackets the rounds"
         name = f"{way}: {name}, ratio to {base}"
         ratios = [
             Row(name=name, value=value / middle, unit="", low=min(pairs), high=max(pairs), bar=bar, note=note)
@@ -276,7 +288,8 @@ def run(options: Options) -> list[Row]:
                 scenario = SCENARIOS[name]
                 ways = [STOCK, *([ORACLE] if scenario.oracle else []), *policies]
                 runs = measure(scenario, options, ways, partial(once, stock, ours))
-                found = [row for way in policies for row in scenario.rows(runs, way)]
+                found = [row for way in ways for row in runs.summary(way)]
+                found += [row for way in policies for row in scenario.rows(runs, way)]
             rows += [replace(row, name=f"{name}: {row.name}") for row in found]
     return rows
 

@@ -94,7 +94,8 @@ def dataframe(client: Client, tasks: int, task_s: float) -> list[Future]:
         label=f"orders{number}",
     )
     customers = dd.from_pandas(
-        pd.DataFrame({"customer": range(1000), "region": [n % 7 for n in range(1000)]}), npartitions=2
+        pd.DataFrame({"customer": range(1000), "region": [(n + number) % 7 for n in range(1000)]}),
+        npartitions=2,
     )
     joined = orders.merge(customers, on="customer")
     return [client.compute(joined.groupby("region").amount.sum())]
