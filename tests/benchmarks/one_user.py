@@ -53,11 +53,11 @@ def rows(options: Options, stock: Client, ours: Client, policy: str) -> list[Row
                 BESIDE: partial(_beside, ours, submit),
             }
             took_s: dict[str, list[float]] = {way: [] for way in ways}
-            # the first repetition warms up and is dropped
-            for repetition in range(repetitions + 1):
+            # the first repetition warms up and is dropped, unless it is the only one
+            for repetition in range(repetitions + (repetitions > 1)):
                 for way in chance.sample(list(ways), len(ways)):
                     sample_s = ways[way]()
-                    if repetition:
+                    if repetition or repetitions == 1:
                         took_s[way].append(sample_s)
             found += [_row(f"{policy}: {name} {way}", took_s[way], took_s[STOCK]) for way in (INSIDE, BESIDE)]
             print(f"{name}: {found[-2].value:.3f}, {found[-1].value:.3f}", file=sys.stderr)
