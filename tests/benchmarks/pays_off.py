@@ -34,7 +34,7 @@ PROPOSED = "fair"
 #: Times of a tiny run are so much shorter; it has fewer nodes and tasks, and a job of each user.
 TINY_SCALE = 0.05
 TINY_NODES = 2
-TINY_TASKS = 12
+TINY_TASKS = 8
 #: Turnaround is held against the time alone, and against this where that is less.
 BOUND_S = 1.0
 
@@ -270,7 +270,7 @@ def measure(
         alone_s[job.name] = served.turnaround_s
     chance = random.Random(SEED)
     by_way: dict[str, list[Run]] = {way: [] for way in ways}
-    for number in range(options.pick(5, 3, 1)):
+    for number in range(options.given.rounds or options.pick(5, 3, 1)):
         for way in chance.sample(list(ways), len(ways)):
             served = run(way, jobs)
             by_way[way].append(served)
@@ -310,6 +310,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy", type=listed, action="extend", help=f"policies of ours; {PROPOSED} if not said"
     )
+    parser.add_argument("--rounds", type=int, help="how often each way is run; 5, 3 (fast) or 1 (tiny)")
 
 
 if __name__ == "__main__":
