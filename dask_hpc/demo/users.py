@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -114,12 +114,12 @@ def serve(
         clients = {
             user: stack.enter_context(Client(address, set_as_default=False, name=user)) for user in users
         }
-        if managed:
-            for client in clients.values():
-                dask_hpc.install(client, policy=policy)
-                policy = None
+        runtimes: dict[str, Any] = {}
+        for user, client in clients.items() if managed else ():
+            runtimes[user] = dask_hpc.install(client, policy=policy)
+            policy = None
         begin_s = time.perf_counter() + _LEAD_S
-        run = _Run(begin_s, timeout_s, managed, priorities)
+        run = _Run(begin_s, timeout_s, runtimes, priorities)
         waiting = stack.enter_context(ThreadPoolExecutor(max_workers=max(1, len(ordered))))
         threads = [
             threading.Thread(
@@ -139,10 +139,13 @@ def serve(
 class _Run:
     """One run under way: the threads of its users write into it."""
 
-    def __init__(self, begin_s: float, timeout_s: float, managed: bool, priorities: bool) -> None:
+    def __init__(
+        self, begin_s: float, timeout_s: float, runtimes: Mapping[str, Any], priorities: bool
+    ) -> None:
         self._begin_s = begin_s
         self._timeout_s = timeout_s
-        self._managed = managed
+        #: Of every user of a managed run.
+        self._runtimes = runtimes
         self._priorities = priorities
         #: By name; each is written by one thread and read when all have ended.
         self._ends: dict[str, Any] = {}
@@ -167,8 +170,8 @@ class _Run:
             stack.enter_context(client.as_current())
             if self._priorities:
                 stack.enter_context(dask.annotate(priority=submission.priority))
-            if self._managed:
-                runtime = dask_hpc.runtime(client)
+            runtime = self._runtimes.get(submission.user)
+            if runtime is not None:
                 stack.enter_context(runtime.job(submission.name, user=submission.user))
             with _building:
                 futures = submission.submit(client)
