@@ -22,6 +22,8 @@ import dask_hpc
 
 #: From the moment when all users are connected to the time 0 of the arrivals.
 _LEAD_S = 0.2
+#: What a client asks every two seconds for its display logs an error when the client is closed meanwhile.
+_CLIENT = {"distributed.client.scheduler-info-interval": "1 h"}
 #: Two threads that build dataframes at once can wait for each other for ever: Dask's expressions are full of
 #: cached properties, each of which has a lock for all its objects before Python 3.12.
 _building = threading.Lock()
@@ -111,9 +113,10 @@ def serve(
     users = list(dict.fromkeys(submission.user for submission in ordered))
     address = cluster if isinstance(cluster, str) else cluster.scheduler_address
     with contextlib.ExitStack() as stack:
-        clients = {
-            user: stack.enter_context(Client(address, set_as_default=False, name=user)) for user in users
-        }
+        with dask.config.set(_CLIENT):
+            clients = {
+                user: stack.enter_context(Client(address, set_as_default=False, name=user)) for user in users
+            }
         runtimes: dict[str, Any] = {}
         for user, client in clients.items() if managed else ():
             runtimes[user] = dask_hpc.install(client, policy=policy)
