@@ -233,7 +233,7 @@ ONE_USER = "alone"
 
 @contextmanager
 def two_clusters(nodes: int) -> Iterator[tuple[Client, Client]]:
-    """A cluster of stock's, and one for ours; in other than tiny runs workers have imported what tasks need."""
+    """A cluster of stock's, and one for ours; imports of tasks are done, except in a tiny run."""
     with local_cluster(nodes) as stock, local_cluster(nodes) as ours:
         for client in (stock, ours):
             client.wait_for_workers(nodes)
