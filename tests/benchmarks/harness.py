@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,14 +147,24 @@ class Options:
 
     size: str
     profile: bool
+    #: All that was said on the command line, a benchmark's own arguments included.
+    given: argparse.Namespace = field(default_factory=argparse.Namespace)
 
     def pick(self, full: Any, fast: Any, tiny: Any) -> Any:
         """The one of three values that belongs to the size asked for."""
         return {"full": full, "fast": fast, "tiny": tiny}[self.size]
 
 
-def main(name: str, description: str, run: Callable[[Options], list[Row]]) -> None:
-    """Parse the command line, run, print, and exit with 1 when a row fails its bar."""
+def main(
+    name: str,
+    description: str,
+    run: Callable[[Options], list[Row]],
+    arguments: Callable[[argparse.ArgumentParser], None] | None = None,
+) -> None:
+    """Parse the command line, run, print, and exit with 1 when a row fails its bar.
+
+    `arguments` adds those of the benchmark alone.
+    """
     parser = argparse.ArgumentParser(prog=f"{name}.py", description=description)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     sizes = parser.add_mutually_exclusive_group()
@@ -163,17 +173,20 @@ def main(name: str, description: str, run: Callable[[Options], list[Row]]) -> No
     parser.add_argument("--profile", action="store_true", help="show where our time goes (hooks, jobs)")
     parser.add_argument("--bar", type=float, help="in place of every bar: an impossible one must fail")
     parser.set_defaults(size="full")
+    if arguments is not None:
+        arguments(parser)
     given = parser.parse_args()
     logging.getLogger("distributed").setLevel(logging.ERROR)
     began_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch, dask.config.set(temporary_directory=scratch):
-        rows = run(Options(given.size, given.profile))
+        rows = run(Options(given.size, given.profile, given))
     if given.bar is not None:
         rows = [r if r.bar is None else replace(r, bar=given.bar, limit=None) for r in rows]
     failed = any(r.verdict == "fail" for r in rows)
     report = {
         "benchmark": name,
         "size": given.size,
+        "seed": SEED,
         "environment": environment(),
         "took_s": round(time.perf_counter() - began_s, 1),
         "ok": not failed,

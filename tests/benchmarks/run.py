@@ -8,7 +8,8 @@ from pathlib import Path
 
 #: In order of importance.
 BENCHMARKS = (
-    "hooks", "jobs", "in_flight", "fairness", "policy_pass", "resize", "window", "adopt", "pool", "adapt",
+    "hooks", "jobs", "in_flight", "fairness", "pays_off", "policy_pass", "resize", "window", "adopt", "pool",
+    "adapt",
     "simulator", "panel", "what_if",
 )  # fmt: skip
 
