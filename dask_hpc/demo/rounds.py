@@ -65,17 +65,7 @@ def run_stock(scale: float, progress: ProgressDisplay) -> dict[str, Any]:
         tally = Tally()
 
         def show(now_s: float) -> None:
-            tally.see(unfinished_tasks(client))
-            told = [f"{tally.done}/{tally.total} tasks", *map(" ".join, stage.told.items())]
-            line = JobProgress(
-                name="all work",
-                state="running",
-                nodes=None,
-                done=tally.done,
-                total=tally.total,
-                text=", ".join(told),
-            )
-            progress.show(now_s, [line])
+            progress.show(now_s, [_all_work(stage, tally)])
 
         return _play(stage, progress, show)
 
@@ -94,7 +84,8 @@ def run_managed(
 
         def show(now_s: float) -> None:
             rows = [row for row in runtime.jobs() if row["end_s"] is None]
-            progress.show(now_s, [_job_progress(row, tallies[row["id"]], stage.told) for row in rows])
+            jobs = [_job_progress(row, tallies[row["id"]], stage.told) for row in rows]
+            progress.show(now_s, jobs or [_all_work(stage, tallies[PLAIN_WORK])])
 
         given = _play(stage, progress, show)
         deadline_s = time.monotonic() + _ENDED_S
@@ -129,6 +120,19 @@ def _play(stage: Stage, progress: ProgressDisplay, show: Callable[[float], None]
             show(now_s - begin_s)
         stage.told.clear()
     return given
+
+
+def _all_work(stage: Stage, tally: Tally) -> JobProgress:
+    tally.see(unfinished_tasks(stage.client))
+    told = [f"{tally.done}/{tally.total} tasks", *map(" ".join, stage.told.items())]
+    return JobProgress(
+        name="all work",
+        state="running",
+        nodes=None,
+        done=tally.done,
+        total=tally.total,
+        text=", ".join(told),
+    )
 
 
 def _job_progress(row: Mapping[str, Any], tally: Tally, told: Mapping[str, str]) -> JobProgress:

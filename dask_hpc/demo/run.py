@@ -59,7 +59,7 @@ def main(
         Play the acts under the policy on jobs of Slurm, as ``jobqueue.slurm`` of Dask's configuration
         describes them; stock Dask runs on this machine all the same, and no walltime ends.
     plot
-        Where the node map of the first act goes as a figure; nowhere when None.
+        Where the node map goes as a figure; nowhere when None.
     repeat
         How many rounds; the table then says the spread.
 

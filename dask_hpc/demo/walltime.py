@@ -27,11 +27,12 @@ def can_end(stage: Stage) -> bool:
 
 
 def end_walltime(stage: Stage, after_s: float) -> bool:
-    """Let the walltime of the last node end in so many seconds, at least `NOTICE_S` and `MARGIN_S`.
+    """Let the walltime of a node end in so many seconds, at least `NOTICE_S` and `MARGIN_S`.
 
-    Returns when it has, and whether the node's process was killed: with the runtime it has ended by then.
+    It is the one with the most results, so that there is something to lose. Returns when it has ended, and
+    whether its process was killed: with the runtime it has left by then.
     """
-    nanny = list(stage.cluster.workers.values())[-1]
+    nanny = _fullest(stage)
     ends_s = time.time() + max(after_s, NOTICE_S + MARGIN_S)
     if stage.runtime is not None:
         stage.cluster.sync(_watch, nanny, ends_s)
@@ -42,6 +43,11 @@ def end_walltime(stage: Stage, after_s: float) -> bool:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     return True
+
+
+def _fullest(stage: Stage) -> Nanny:
+    held = stage.client.has_what()
+    return max(stage.cluster.workers.values(), key=lambda nanny: len(held.get(nanny.worker_address, ())))
 
 
 async def _watch(nanny: Nanny, ends_s: float) -> None:

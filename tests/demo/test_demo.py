@@ -400,14 +400,15 @@ def test_an_act_that_fails_is_an_error_that_names_it(monkeypatch):
 
 
 def test_starts_are_counted_where_they_happen():
+    tasks = 1_200  # more than the events that a scheduler keeps
     with in_threads() as cluster, cluster.get_client() as client, counted_starts(client, "test") as starts:
-        futures = client.map(abs, range(8))
-        assert client.gather(futures) == list(range(8))
+        futures = client.map(abs, range(tasks))
+        assert client.gather(futures) == list(range(tasks))
         assert starts.repeated() == 0
         lost = len(client.has_what()[cluster.workers[1].address])
         assert lost > 0
         cluster.sync(cluster.workers[1].close, nanny=False)
-        assert client.gather(futures) == list(range(8))
+        assert client.gather(futures) == list(range(tasks))
         assert starts.repeated() == lost
 
 
