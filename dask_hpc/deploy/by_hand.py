@@ -28,12 +28,17 @@ class ChangedByHand(SpecifiedWorkers):
         super().__init__(*args, **kwargs)
 
     async def _correct_state_internal(self) -> None:
-        removed = [spec for spec in self.workers if spec not in self.worker_spec and spec in self._made]
+        # kept before we wait: another call may end meanwhile, and forget what has left
+        removed = {
+            spec: self._made[spec]
+            for spec in self.workers
+            if spec not in self.worker_spec and spec in self._made
+        }
         if removed and self.status == Status.running:
             there = await self._there()
             # what we let go ourselves has left the scheduler by now
-            used = [s for s in removed if any(str(name) in there for name in names_of(s, self._made[s]))]
-            self.worker_spec.update({spec: self._made[spec] for spec in used if spec not in self.worker_spec})
+            used = [s for s in removed if any(str(name) in there for name in names_of(s, removed[s]))]
+            self.worker_spec.update({spec: removed[spec] for spec in used if spec not in self.worker_spec})
             if used:
                 task = asyncio.ensure_future(self._let_go(used))
                 self._taken_out.add(task)

@@ -100,6 +100,33 @@ def test_a_worker_that_is_taken_out_by_hand_and_cannot_leave_is_specified_again(
     asyncio.run(run())
 
 
+def test_two_looks_at_a_worker_that_has_left_do_not_meet() -> None:
+    async def run() -> None:
+        async with shrinkable(2) as made:
+            cluster, looks, late = made.cluster, asyncio.Event(), asyncio.Event()
+            there = cluster._there
+
+            async def slow() -> set[str]:
+                names: set[str] = await there()
+                looks.set()
+                await late.wait()
+                return names
+
+            await cluster.workers[1].close()
+            del cluster.worker_spec[1]
+            cluster._there = slow
+            first = asyncio.ensure_future(cluster._correct_state_internal())
+            await asyncio.wait_for(looks.wait(), PATIENCE_S)
+            cluster._there = there
+            await cluster._correct_state_internal()
+            assert set(cluster.workers) == {0}
+            late.set()
+            await asyncio.wait_for(first, PATIENCE_S)
+            assert set(cluster.workers) == set(cluster.worker_spec) == {0}
+
+    asyncio.run(run())
+
+
 def test_a_size_that_cannot_be_had_is_not_waited_for_and_a_new_client_waits_for_none() -> None:
     async def run() -> None:
         async with shrinkable(2) as made:

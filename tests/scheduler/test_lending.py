@@ -116,7 +116,7 @@ async def test_what_is_not_lent(c, s, a, how):
     assert await within(future.result(), 20) == 1
 
 
-@live(1, lend="5 s", threads=4)
+@live(1, lend="30 min", threads=4)
 async def test_the_first_of_a_name_goes_alone_and_long_ones_not_at_all(c, s, a):
     gate = Gate()
     rt = await dask_hpc.install(c, policy="fcfs")
@@ -129,13 +129,42 @@ async def test_the_first_of_a_name_goes_alone_and_long_ones_not_at_all(c, s, a):
             await until(lambda: engine(s).admission._counter > passes + 2, "admission has looked again")
             assert (gate.arrived, record(s, waits).held) == (1, 3)
             # as if others had taken long
-            s.tasks[futures[0].key].prefix.duration_average = 6.0
+            s.tasks[futures[0].key].prefix.duration_average = 2000.0
             await until(lambda: engine(s).admission._counter > passes + 5, "and again")
             assert gate.arrived == 1
-            await rt.update(lend="1 min")
+            await rt.update(lend="1 h")
             await until(lambda: gate.arrived == 4, "now they are short enough")
             gate.open()
             assert await c.gather(futures) == list(range(4))
+
+
+@live(1, lend="2 s", threads=4)
+async def test_unknown_tasks_that_wait_for_each_other_all_get_a_slot(c, s, a):
+    gate = Gate()
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        async with rt.job("waits", nodes=1):
+            futures = c.map(through, range(4), gate=gate, key="barrier", pure=False)
+        await until(lambda: gate.arrived == 4, "all have come to the barrier")
+        gate.open()
+        assert await c.gather(futures) == list(range(4))
+        lending = engine(s).admission.lending
+        await until(lambda: not lending.loans, "the slots are back")
+        assert (lending._trials, lending._tried) == ({}, {})
+
+
+@live(1, lend="5 s")
+async def test_dependents_of_a_job_without_a_node_find_a_slot_when_nothing_else_happens(c, s, a):
+    await learn(c, s)
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        async with rt.job("waits", nodes=1):
+            first = c.map(quick, range(5), key="quick", pure=False)
+            second = c.map(quick, first, key="quick-second", pure=False)
+            total = c.submit(sum, second, key="quick-total")
+        assert await within(total.result(), 20) == 10
 
 
 @live(2, lend="5 s")

@@ -1,6 +1,7 @@
 """Admission: sends held tasks to workers as slots open, never more than stock queuing would.
 
-Each worker serves its holder first; what it has left over is lent (`lending`).
+Each worker serves its holder first; what it has left over is lent (`lending`). Where more jobs than nodes ask
+for nothing but their turn, slots are dealt in turn (`sharing`).
 
 Every source of free slots ends in `wake` (one pass per turn of the event loop) or is found by the
 sweep, which looks at everything while any task is held.
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.internals.allotment import AllotmentSet
 from dask_hpc.scheduler.placing.lending import Lending
+from dask_hpc.scheduler.placing.sharing import Sharing
 from dask_hpc.scheduler.tables.events import AdmissionPassed, Event
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Parts
@@ -50,6 +52,7 @@ class Admission:
         self.offered: set[JobRecord] = set()
         self.grown: set[JobRecord] = set()
         self.lending = Lending(state, parts)
+        self.sharing = Sharing(state, parts)
         #: Parts that limit how many tasks a worker takes.
         self._limits = parts.slots
         self._handle = handle
@@ -102,7 +105,8 @@ class Admission:
         """Look at every job that has held tasks, and at what no event told to have left a borrowed slot."""
         for address in list(self.lending.loans):
             self.lending.settle(address)
-        waiting = [job for job in self.state.jobs.active.values() if job.queue]
+        jobs = self.state.jobs.active.values()
+        waiting = [job for job in jobs if job.queue or (job.stranded and not len(job.allotment))]
         if waiting:
             self.offer(*waiting)
 
@@ -118,11 +122,16 @@ class Admission:
         promised = Counter([ws.address for _, ws, _ in batch]) if batch else None
         dirty, self.dirty = self.dirty, set()
         owner = self.state.owner
+        left: list[str] = []
         for address in dirty:
             if address in self.lending.loans:
                 self.lending.settle(address)
             worker = scheduler.workers.get(address)
             if worker is None:
+                continue
+            if self.sharing.waiting and len(jobs := self.sharing.on(address)) > 1:
+                lent += self._deal(worker, jobs, batch)
+                left.append(address)
                 continue
             slots = None
             for job in self.state.served_by(address):
@@ -137,8 +146,10 @@ class Admission:
                     batch.append((ts, worker, owner[ts.key]))
                     slots -= 1
                     room -= 1
-        if self.lending.wanted and dirty:
-            more = self.lending.choose(dirty, Counter([ws.address for _, ws, _ in batch]))
+            if slots != 0:  # its holders leave something over
+                left.append(address)
+        if left and self.lending.wanted:
+            more = self.lending.choose(left, Counter([ws.address for _, ws, _ in batch]))
             batch += more
             lent += more
         if batch:
@@ -167,14 +178,46 @@ class Admission:
                 stranded, job.stranded = job.stranded, {}
                 writes.retry_unplaced(self.state.scheduler, stranded, stimulus_id)
         jobs = sorted(grown | offered, key=lambda job: job.submit_s)
+        self.sharing.look(self.lending.wants)
         for job in jobs:
             if job.queue:
                 self._fill(job, batch, reads.idle_threads)
         lent = self.lending.choose(self.state.scheduler.workers, Counter([ws.address for _, ws, _ in batch]))
         batch += lent
         for job in jobs:
-            if job.queue:
+            if job.queue and self.sharing.waiting:
+                self.dirty.update(job.allotment)
+            elif job.queue:
                 self._fill(job, batch, reads.free_slots)
+        return lent
+
+    def _deal(self, worker: WorkerState, jobs: list[JobRecord], batch: Batch) -> Batch:
+        """Deal the free slots of a worker to jobs in turn; returns what those get that do not hold it.
+
+        What is left when the holders have nothing to send is dealt as far as threads are idle: the rest
+        would wait behind what executes, and the holders come first.
+        """
+        scheduler, owner = self.state.scheduler, self.state.owner
+        holders = self.state.served_by(worker.address)
+        sent = sum(ws is worker for _, ws, _ in batch)
+        slots = reads.free_slots(scheduler, worker) - sent
+        idle = reads.idle_threads(scheduler, worker) - sent
+        dealt = Counter([lane.job for _, _, lane in batch])
+        lent: Batch = []
+        while slots > 0 and (job := self.sharing.turn(jobs, dealt)) is not None:
+            held = any(holder.first() is not None for holder in holders)
+            if self._room(slots if held else idle, job, worker) <= 0:
+                jobs = [other for other in jobs if other is not job]
+                continue
+            ts = job.next_held()
+            assert ts is not None
+            row = (ts, worker, owner[ts.key])
+            batch.append(row)
+            if job not in holders:
+                lent.append(row)
+            dealt[job] += 1
+            slots -= 1
+            idle -= 1
         return lent
 
     def _fill(self, job: JobRecord, batch: Batch, free: Callable[[Scheduler, WorkerState], int]) -> None:

@@ -3,8 +3,9 @@
 A job keeps its nodes also while it has less to do than they could: in a chain of tasks, at the end of a
 reduction, before its first graph. What waits elsewhere need not wait for that: no thread is idle while any
 held task could run on it (work conservation; Kleinrock 1976, section 3.4). A lent slot comes back when the
-task on it ends, so only tasks that are known to be short are lent one (``hpc.lend``); the first of a name,
-of which nothing is known, goes alone. The job itself always comes first: what it holds is served before.
+task on it ends, so only tasks that are known to be short are lent one (``hpc.lend``). The first of a name, of
+which nothing is known, goes alone; while it runs, the number of those lent a slot doubles every tenth of the
+limit, since tasks may wait for each other. The job itself always comes first: what it holds is served before.
 
 Not lent are nodes of a producer (it has them between two steps, too), pinned ones, those that take part in a
 round, and those of a job with ``exclusive=True``, whose tasks borrow nothing either.
@@ -28,6 +29,19 @@ if TYPE_CHECKING:
     from dask_hpc.scheduler.internals.allotment import Lane
 
 
+#: The number of tasks of an unknown kind on borrowed slots doubles so often before they count as long.
+_DOUBLINGS = 10
+
+
+@dataclass(slots=True)
+class Trial:
+    """Tasks of a kind of which nothing is known yet, on borrowed slots."""
+
+    name: str
+    since_s: float
+    count: int = 0
+
+
 @dataclass(slots=True)
 class Loan:
     """One task of a job on a node that is not the job's."""
@@ -35,8 +49,8 @@ class Loan:
     borrower: JobRecord
     #: None: the node is nobody's.
     lender: JobRecord | None
-    #: The name of its kind while nothing is known of that; else empty.
-    alone: str
+    #: The trial that it is a part of, while nothing is known of its kind.
+    trial: Trial | None
     run_id: int | None
     since_s: float
 
@@ -51,8 +65,10 @@ class Lending:
         self.wanted = False
         #: Tasks that run on borrowed slots, by worker and key.
         self.loans: dict[str, dict[Any, Loan]] = {}
-        #: Names of which nothing is known, and of which one task is on its way.
-        self._alone: set[str] = set()
+        #: Kinds of which nothing is known, and of which tasks are on their way, by name.
+        self._trials: dict[str, Trial] = {}
+        #: Tasks of trials that are about to be sent, by key.
+        self._tried: dict[Any, Trial] = {}
 
     def choose(
         self, addresses: Iterable[str], promised: Counter[str]
@@ -60,7 +76,7 @@ class Lending:
         """Held tasks for idle threads of these workers; `promised` counts tasks about to be sent to each."""
         state = self.state
         limit_s = state.settings.lend_s
-        borrowers = [job for job in state.jobs.active.values() if self._wants(job)]
+        borrowers = [job for job in state.jobs.active.values() if self.wants(job)]
         self.wanted = bool(borrowers) and limit_s > 0
         if not self.wanted:
             return []
@@ -85,14 +101,13 @@ class Lending:
         """These tasks were sent where `choose` said; what was refused is not on the worker."""
         state = self.state
         for ts, worker, lane in batch:
-            name, usual_s = reads.usual(ts)
+            trial = self._tried.pop(ts.key, None)
             if ts.processing_on is not worker:
-                self._alone.discard(name)
+                self._over(trial)
                 continue
             node = state.nodes.at.get(worker.address)
             lender = state.jobs.active.get(node.job) if node is not None and node.job is not None else None
-            alone = name if name in self._alone and usual_s is None else ""
-            loan = Loan(lane.job, lender, alone, ts.run_id, state.now_s())
+            loan = Loan(lane.job, lender, trial, ts.run_id, state.now_s())
             self.loans.setdefault(worker.address, {})[ts.key] = loan
             lane.job.borrowed_tasks += 1
             if lender is not None:
@@ -109,7 +124,7 @@ class Lending:
             if ts is not None and reads.runs_on(ts, address, loan.run_id):
                 continue
             del loans[key]
-            self._alone.discard(loan.alone)
+            self._over(loan.trial)
             seconds = now_s - loan.since_s
             loan.borrower.borrowed_s += seconds
             if loan.lender is not None:
@@ -117,7 +132,7 @@ class Lending:
         if not loans:
             del self.loans[address]
 
-    def _wants(self, job: JobRecord) -> bool:
+    def wants(self, job: JobRecord) -> bool:
         """Whether the job has held tasks; those that wait for its first node count as held from then on."""
         if job.request.exclusive:
             return False
@@ -163,7 +178,19 @@ class Lending:
         name, usual_s = reads.usual(ts)
         if usual_s is not None:
             return usual_s <= limit_s
-        if name in self._alone:
+        now_s = self.state.now_s()
+        trial = self._trials.setdefault(name, Trial(name, now_s))
+        age = (now_s - trial.since_s) / limit_s
+        if age > 1 or trial.count >= 2 ** int(age * _DOUBLINGS):
             return False
-        self._alone.add(name)
+        trial.count += 1
+        self._tried[ts.key] = trial
         return True
+
+    def _over(self, trial: Trial | None) -> None:
+        """A task of a trial has left its borrowed slot."""
+        if trial is None:
+            return
+        trial.count -= 1
+        if not trial.count:
+            self._trials.pop(trial.name, None)
