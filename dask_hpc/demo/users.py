@@ -22,6 +22,9 @@ import dask_hpc
 
 #: From the moment when all users are connected to the time 0 of the arrivals.
 _LEAD_S = 0.2
+#: Two threads that build dataframes at once can wait for each other for ever: Dask's expressions are full of
+#: cached properties, each of which has a lock for all its objects before Python 3.12.
+_building = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +170,8 @@ class _Run:
             if self._managed:
                 runtime = dask_hpc.runtime(client)
                 stack.enter_context(runtime.job(submission.name, user=submission.user))
-            futures = submission.submit(client)
+            with _building:
+                futures = submission.submit(client)
         return (futures,) if isinstance(futures, Future) else tuple(futures)
 
     def _wait(

@@ -186,6 +186,7 @@ def main(
     report = {
         "benchmark": name,
         "size": given.size,
+        "seed": SEED,
         "environment": environment(),
         "took_s": round(time.perf_counter() - began_s, 1),
         "ok": not failed,

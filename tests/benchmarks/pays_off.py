@@ -1,23 +1,27 @@
 """What sharing a cluster costs and gives: users who arrive at fixed times, stock Dask beside ours.
 
-Six worker processes of one thread. Stock, stock with the priorities of somebody who knows all jobs ("oracle")
-and our policies take turns in shuffled order within each round, on two clusters that live all the time: one is
-stock's, on the other the runtime is installed anew for each run. Ours is told a job's name and user, nothing
-else.
+Six worker processes of one thread. Stock, stock with the priorities of somebody who knows all jobs (the
+oracle: shortest first) and our policies take turns in shuffled order within each round, on two clusters that
+live all the time: one is stock's, on the other the runtime is installed anew for each run. Ours is told a
+job's name and user, nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import arrivals
+import one_user
 from arrivals import NODES, Arrival
+from distributed import Client
 from harness import Options, Row, local_cluster, main
 from machine import SEED
 
@@ -27,8 +31,10 @@ from dask_hpc.demo.users import Served, serve
 STOCK, ORACLE = "stock", "oracle"
 #: The policy that is proposed for people who declare nothing.
 PROPOSED = "fair"
-#: Times of a tiny run are so much shorter.
+#: Times of a tiny run are so much shorter; it has fewer nodes and tasks, and a job of each user.
 TINY_SCALE = 0.05
+TINY_NODES = 2
+TINY_TASKS = 8
 #: Turnaround is held against the time alone, and against this where that is less.
 BOUND_S = 1.0
 
@@ -49,6 +55,18 @@ class Runs:
         """A figure of every round."""
         return [figure(run) for run in self.by_way[way]]
 
+    def summary(self, way: str) -> list[Row]:
+        """Mean turnaround, makespan and, where jobs were measured alone, worst slowdown; without bars."""
+        figures = {"mean turnaround": (mean_turnaround_s, "s"), "makespan": (makespan_s, "s")}
+        if self.alone_s:
+            figures["worst bounded slowdown"] = worst_slowdown(self.alone_s), "times"
+        rows = []
+        for name, (figure, unit) in figures.items():
+            found = self.figures(way, figure)
+            middle = statistics.median(found)
+            rows.append(Row(name=f"{way}: {name}", value=middle, unit=unit, low=min(found), high=max(found)))
+        return rows
+
     def against(
         self, way: str, base: str, figure: Figure, name: str, bar: float | None, each: float | None = None
     ) -> list[Row]:
@@ -60,7 +78,7 @@ class Runs:
         pairs = [mine / other for mine, other in zip(ours, theirs, strict=True)]
         middle = statistics.median(theirs)
         value = statistics.median(ours)
-        note = f"{way} {value:.2f}, {base} {middle:.2f}; medians of {len(ours)}, in brackets the rounds"
+        note = f"medians of {len(ours)}, in brackets the rounds"
         name = f"{way}: {name}, ratio to {base}"
         ratios = [
             Row(name=name, value=value / middle, unit="", low=min(pairs), high=max(pairs), bar=bar, note=note)
@@ -134,6 +152,53 @@ def seven_users(runs: Runs, way: str) -> list[Row]:
     ]
 
 
+def question_s(runs: Runs) -> float:
+    """A question on an empty cluster of stock's."""
+    return statistics.median(runs.figures(STOCK, turnaround_of(arrivals.ALONE)))
+
+
+def interactive(runs: Runs, way: str, users: int, bar: float, worst: float | None = None) -> list[Row]:
+    """Questions beside a backlog, against a question on an empty cluster.
+
+    In brackets the least and largest median of a round; `worst` is the bar of the slowest question of all.
+    """
+    alone_s = question_s(runs)
+    asked = (arrivals.ALONE, arrivals.BACKLOG)
+
+    def ratios(run: Run) -> list[float]:
+        return [served.turnaround_s / alone_s for served in run.values() if served.user not in asked]
+
+    rounds = [ratios(run) for run in runs.by_way[way]]
+    medians = [statistics.median(each) for each in rounds]
+    stock = [ratio for run in runs.by_way[STOCK] for ratio in ratios(run)]
+    rows = [
+        Row(
+            name=f"{way}: a question of {users} users beside the backlog, ratio to alone",
+            value=statistics.median(itertools.chain.from_iterable(rounds)),
+            unit="",
+            low=min(medians),
+            high=max(medians),
+            bar=bar,
+            stock=statistics.median(stock),
+            note=f"alone {alone_s:.2f} s",
+        )
+    ]
+    if worst is not None:
+        rows.append(
+            Row(
+                name=f"{way}: the slowest question, ratio to alone",
+                value=max(itertools.chain.from_iterable(rounds)),
+                unit="",
+                bar=worst,
+                stock=max(stock),
+            )
+        )
+    # 3 % less throughput; questions are few enough to leave that to the backlog
+    held = 1 / 0.97 if users == 1 else None
+    rows += runs.against(way, STOCK, turnaround_of(arrivals.BACKLOG), "time of the backlog", held)
+    return rows
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """Who arrives, and what the runs are held to."""
@@ -148,47 +213,64 @@ SCENARIOS = {
     "three-users": Scenario(arrivals=arrivals.THREE_USERS, rows=pattern(0.5), oracle=True),
     "chain-and-wide": Scenario(arrivals=arrivals.CHAIN_AND_WIDE, rows=chain_and_wide),
     "seven-users": Scenario(arrivals=arrivals.SEVEN_USERS, rows=seven_users),
+    "interactive": Scenario(arrivals=arrivals.INTERACTIVE, rows=partial(interactive, users=1, bar=2.0)),
+    "ten-interactive": Scenario(
+        arrivals=arrivals.TEN_INTERACTIVE, rows=partial(interactive, users=10, bar=4.0, worst=8.0)
+    ),
+    "arrays": Scenario(arrivals=arrivals.ARRAYS, rows=pattern(), oracle=True),
+    "dataframes": Scenario(arrivals=arrivals.DATAFRAMES, rows=pattern(), oracle=True),
+    "learning": Scenario(arrivals=arrivals.LEARNING, rows=pattern(), oracle=True),
+    "studies": Scenario(arrivals=arrivals.STUDIES, rows=pattern(), oracle=True),
 }
+#: One user, eight shapes; not a matter of arrivals.
+ONE_USER = "alone"
 
 
 # ----------------------------------------------------------------- measurements
 
 
 @contextmanager
-def two_clusters() -> Iterator[Callable[[str, Sequence[Arrival]], Run]]:
-    """A function that lets jobs arrive in one of the ways, on a cluster that nobody else uses."""
-    with local_cluster(NODES) as stock, local_cluster(NODES) as ours:
+def two_clusters(nodes: int) -> Iterator[tuple[Client, Client]]:
+    """A cluster of stock's, and one for ours, whose workers have imported what any task needs."""
+    with local_cluster(nodes) as stock, local_cluster(nodes) as ours:
         for client in (stock, ours):
-            client.wait_for_workers(NODES)
+            client.wait_for_workers(nodes)
+            client.run(_warm)
+        yield stock, ours
 
-        def run(way: str, jobs: Sequence[Arrival]) -> Run:
-            plain = way in (STOCK, ORACLE)
-            if not plain:
-                dask_hpc.install(ours, policy=way)
-            try:
-                address = (stock if plain else ours).scheduler.address
-                asked = arrivals.submissions(jobs)
-                return serve(address, asked, managed=not plain, priorities=way == ORACLE)
-            finally:
-                if not plain:
-                    dask_hpc.runtime(ours).uninstall()
 
-        yield run
+def _warm() -> None:
+    import dask.array
+    import dask.dataframe  # noqa: F401
+
+
+def once(stock: Client, ours: Client, way: str, jobs: Sequence[Arrival]) -> Run:
+    """Let jobs arrive in one of the ways."""
+    asked = arrivals.submissions(jobs)
+    if way in (STOCK, ORACLE):
+        return serve(stock.scheduler.address, asked, managed=False, priorities=way == ORACLE)
+    runtime = dask_hpc.install(ours, policy=way)
+    try:
+        return serve(ours.scheduler.address, asked, managed=True)
+    finally:
+        runtime.uninstall()
 
 
 def measure(
     scenario: Scenario, options: Options, ways: Sequence[str], run: Callable[[str, Sequence[Arrival]], Run]
 ) -> Runs:
     """All runs of a scenario."""
-    scale = options.pick(1.0, 1.0, TINY_SCALE)
-    jobs = [arrival.scaled(scale) for arrival in scenario.arrivals]
+    jobs = list(scenario.arrivals)
+    if options.size == "tiny":
+        first = {job.user: job for job in reversed(jobs)}
+        jobs = [job.scaled(TINY_SCALE, TINY_TASKS) for job in jobs if first[job.user] is job]
     alone_s: dict[str, float] = {}
     for job in jobs if scenario.oracle else ():
         (served,) = run(STOCK, [job.arriving(0.0)]).values()
         alone_s[job.name] = served.turnaround_s
     chance = random.Random(SEED)
     by_way: dict[str, list[Run]] = {way: [] for way in ways}
-    for number in range(options.pick(5, 3, 1)):
+    for number in range(options.given.rounds or options.pick(5, 3, 1)):
         for way in chance.sample(list(ways), len(ways)):
             served = run(way, jobs)
             by_way[way].append(served)
@@ -200,14 +282,18 @@ def measure(
 def run(options: Options) -> list[Row]:
     rows: list[Row] = []
     policies = options.given.policy or [PROPOSED]
-    with two_clusters() as once:
-        for name in options.given.only or SCENARIOS:
-            scenario = SCENARIOS[name]
-            ways = [STOCK, *([ORACLE] if scenario.oracle else []), *policies]
-            print(f"{name}: {', '.join(ways)}", file=sys.stderr)
-            runs = measure(scenario, options, ways, once)
-            for way in policies:
-                rows += [replace(row, name=f"{name}: {row.name}") for row in scenario.rows(runs, way)]
+    with two_clusters(options.pick(NODES, NODES, TINY_NODES)) as (stock, ours):
+        for name in options.given.only or [*SCENARIOS, ONE_USER]:
+            print(name, file=sys.stderr)
+            if name == ONE_USER:
+                found = [row for way in policies for row in one_user.rows(options, stock, ours, way)]
+            else:
+                scenario = SCENARIOS[name]
+                ways = [STOCK, *([ORACLE] if scenario.oracle else []), *policies]
+                runs = measure(scenario, options, ways, partial(once, stock, ours))
+                found = [row for way in ways for row in runs.summary(way)]
+                found += [row for way in policies for row in scenario.rows(runs, way)]
+            rows += [replace(row, name=f"{name}: {row.name}") for row in found]
     return rows
 
 
@@ -217,13 +303,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     def listed(text: str) -> list[str]:
         return text.split(",")
 
-    names = ", ".join(SCENARIOS)
+    names = ", ".join([*SCENARIOS, ONE_USER])
     parser.add_argument(
         "--only", type=listed, action="extend", help=f"scenarios, of {names}; all if not said"
     )
     parser.add_argument(
         "--policy", type=listed, action="extend", help=f"policies of ours; {PROPOSED} if not said"
     )
+    parser.add_argument("--rounds", type=int, help="how often each way is run; 5, 3 (fast) or 1 (tiny)")
 
 
 if __name__ == "__main__":

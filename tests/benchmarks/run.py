@@ -8,8 +8,8 @@ from pathlib import Path
 
 #: In order of importance.
 BENCHMARKS = (
-    "hooks", "jobs", "in_flight", "fairness", "policy_pass", "resize", "window", "adopt", "pool", "simulator",
-    "panel", "what_if",
+    "hooks", "jobs", "in_flight", "fairness", "pays_off", "policy_pass", "resize", "window", "adopt", "pool",
+    "simulator", "panel", "what_if",
 )  # fmt: skip
 
 

@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import pays_off
 import pytest
 import run
+import shapes
+from distributed import LocalCluster
 
+from dask_hpc.demo.users import Served
 from dask_hpc_policies import registry
 
 HERE = Path(__file__).resolve().parent
-SHARED = {"harness", "machine", "run", "in_kernel", "test_benchmarks"}
+SHARED = {"harness", "machine", "run", "in_kernel", "arrivals", "shapes", "one_user", "test_benchmarks"}
 SCRIPTS = sorted({path.stem for path in HERE.glob("*.py")} - SHARED)
 
 
@@ -147,3 +151,63 @@ def test_window_times_every_step_up_and_down_and_compares_the_driver_with_plain_
     for row in rows("window", "step on"):
         assert row["value"] > 0
         assert row["stock"] > 0
+
+
+def test_pays_off_holds_every_scenario_against_stock() -> None:
+    for scenario in [*pays_off.SCENARIOS, pays_off.ONE_USER]:
+        assert any(row["bar"] is not None for row in rows("pays_off", f"{scenario}: fair: "))
+    for scenario in ("three-users", "arrays", "dataframes", "learning", "studies"):
+        for way in ("stock", "oracle", "fair"):
+            assert rows("pays_off", f"{scenario}: {way}: mean turnaround")[0]["value"] > 0
+
+
+def _run_of(**turnarounds_s: float) -> dict[str, Served]:
+    return {
+        name: Served(user=name, name=name, at_s=1.0, submitted_s=1.0, end_s=1.0 + took_s, results=())
+        for name, took_s in turnarounds_s.items()
+    }
+
+
+def test_pays_off_compares_medians_and_the_worst_round() -> None:
+    alone_s = {"long": 10.0, "short": 0.1}
+    runs = pays_off.Runs(
+        arrivals=(),
+        by_way={
+            "stock": [_run_of(long=10, short=10), _run_of(long=12, short=8), _run_of(long=20, short=20)],
+            "fair": [_run_of(long=12, short=2), _run_of(long=10, short=2), _run_of(long=18, short=6)],
+        },
+        alone_s=alone_s,
+    )
+
+    mean, makespan, worst = [
+        *runs.against("fair", "stock", pays_off.mean_turnaround_s, "mean", 0.5),
+        *runs.against("fair", "stock", pays_off.makespan_s, "makespan", 1.0, each=1.05),
+    ]
+
+    # medians 7 of 7, 6, 12 and 10 of 10, 10, 20
+    assert (mean.value, mean.low, mean.high, mean.verdict) == (0.7, 0.6, 0.7, "fail")
+    assert (makespan.value, makespan.verdict) == (1.0, "ok")
+    assert (worst.value, worst.verdict) == (18 / 12, "fail")
+    # a job that takes less than a second alone is held against a second
+    assert runs.figures("fair", pays_off.worst_slowdown(alone_s)) == [2.0, 2.0, 6.0]
+
+
+SHAPES = [
+    shapes.sleeps, shapes.chain, shapes.pairs, shapes.tree, shapes.array, shapes.dataframe, shapes.learning,
+    shapes.computing, shapes.wide_with_data,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_users_who_submit_the_same_shape_share_no_task(shape: Any) -> None:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        cluster.get_client() as client,
+    ):
+        first = shape(client, 12, 0.0)
+        client.gather(first)
+        known = set(cluster.scheduler.tasks)
+        second = shape(client, 12, 0.0)
+        client.gather(second)
+        assert known
+        assert len(cluster.scheduler.tasks) >= 2 * len(known)

@@ -124,6 +124,23 @@ def test_priorities_are_set_only_when_asked_for(priorities):
     assert (last_s["high"] < last_s["low"]) == priorities
 
 
+def test_submissions_are_built_one_at_a_time(cluster):
+    """Dask's dataframes cannot be built by two threads at once before Python 3.12."""
+    inside, most = [], []
+
+    def submit(client):
+        inside.append(client)
+        most.append(len(inside))
+        # others get their turn, if they are let in
+        client.run_on_scheduler(int)
+        inside.pop()
+        return ()
+
+    asked = [Submission(user=user, name=user, at_s=0.0, submit=submit) for user in "abcdef"]
+    serve(cluster, asked, managed=False, timeout_s=60)
+    assert most == [1] * 6
+
+
 def test_a_task_that_fails_raises_its_exception_after_the_others_have_ended(cluster):
     asked = [
         Submission(

@@ -1,0 +1,115 @@
+"""One user alone on a cluster: what our runtime costs when nobody contends.
+
+Eight shapes of work, on stock Dask, inside a job, and as plain work beside a job of somebody else that has no
+tasks. The three take turns in shuffled order; each repetition gives one ratio.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import shapes
+from distributed import Client, wait
+from harness import Options, Row, quartiles
+from machine import SEED
+
+import dask_hpc
+
+BAR = 1.02
+STOCK, INSIDE, BESIDE = "stock", "inside a job", "beside an idle job"
+
+#: Shape, tasks and seconds of each: about a second on six nodes.
+SHAPES: dict[str, tuple[Callable[..., Any], int, float]] = {
+    "tiny tasks": (shapes.sleeps, 1000, 0.0),
+    "medium tasks": (shapes.sleeps, 120, 0.05),
+    "tree reduction": (shapes.tree, 256, 0.03),
+    "array": (shapes.array, 60, 0.05),
+    "dataframe": (shapes.dataframe, 60, 0.05),
+    "chain": (shapes.chain, 20, 0.05),
+    "pairs": (shapes.pairs, 240, 0.02),
+    "wide with data": (shapes.wide_with_data, 120, 0.03),
+}
+
+
+def rows(options: Options, stock: Client, ours: Client, policy: str) -> list[Row]:
+    """Ratio to stock of every shape, in both ways."""
+    repetitions = options.pick(15, 7, 1)
+    chance = random.Random(SEED)
+    found = []
+    runtime = dask_hpc.install(ours, policy=policy)
+    try:
+        for name, (shape, tasks, task_s) in SHAPES.items():
+            submit = partial(shape, tasks=options.pick(tasks, tasks, 6), task_s=task_s)
+            ways: dict[str, Callable[[], float]] = {
+                STOCK: partial(_plain, stock, submit),
+                INSIDE: partial(_inside, ours, runtime, submit),
+                BESIDE: partial(_beside, ours, submit),
+            }
+            took_s: dict[str, list[float]] = {way: [] for way in ways}
+            # the first repetition warms up and is dropped, unless it is the only one
+            for repetition in range(repetitions + (repetitions > 1)):
+                for way in chance.sample(list(ways), len(ways)):
+                    sample_s = ways[way]()
+                    if repetition or repetitions == 1:
+                        took_s[way].append(sample_s)
+            found += [_row(f"{policy}: {name} {way}", took_s[way], took_s[STOCK]) for way in (INSIDE, BESIDE)]
+            print(f"{name}: {found[-2].value:.3f}, {found[-1].value:.3f}", file=sys.stderr)
+    finally:
+        runtime.uninstall()
+    return found
+
+
+def _row(name: str, ours_s: Sequence[float], stock_s: Sequence[float]) -> Row:
+    ratios = [mine / other for mine, other in zip(ours_s, stock_s, strict=True)]
+    low, high = quartiles(ratios)
+    middle_s = statistics.median(stock_s)
+    note = f"median of {len(ratios)} pairs, quartiles in brackets; stock {middle_s:.2f} s"
+    return Row(
+        name=f"{name}, ratio to stock",
+        value=statistics.median(ratios),
+        unit="",
+        low=low,
+        high=high,
+        bar=BAR,
+        note=note,
+    )
+
+
+def _plain(client: Client, submit: Callable[[Client], Any]) -> float:
+    """Seconds to the last result."""
+    began_s = time.perf_counter()
+    with client.as_current():
+        futures = submit(client)
+        wait(futures, timeout=120)
+    return time.perf_counter() - began_s
+
+
+def _inside(client: Client, runtime: Any, submit: Callable[[Client], Any]) -> float:
+    """The same as a job, whose declaration counts."""
+    began_s = time.perf_counter()
+    with client.as_current():
+        with runtime.job("alone") as job:
+            futures = submit(client)
+        wait(futures, timeout=120)
+        took_s = time.perf_counter() - began_s
+    job.wait(60)
+    return took_s
+
+
+def _beside(client: Client, submit: Callable[[Client], Any]) -> float:
+    """The same as plain work while somebody else's job is open and has nothing to do."""
+    with contextlib.ExitStack() as stack:
+        assert client.scheduler is not None
+        other = stack.enter_context(Client(client.scheduler.address, set_as_default=False))
+        idle = dask_hpc.runtime(other).job("idle").activate()
+        took_s = _plain(client, submit)
+        idle.close()
+        idle.wait(60)
+    return took_s
