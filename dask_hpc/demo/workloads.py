@@ -60,6 +60,10 @@ WORKLOADS: Mapping[str, DemoWorkload] = {
 }
 
 
+def warm_up() -> None:
+    """Called on each worker: unpickling this function imports what the workloads need."""
+
+
 def digest(result: Any) -> str:
     """Hexadecimal SHA-256 of `result`, equal exactly when every bit, shape, type and label is.
 
