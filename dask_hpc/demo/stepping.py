@@ -23,7 +23,7 @@ TITLE = "A simulation is resized while it steps, and the walltime of a node ends
 #: after the first step.
 STEPS = 80
 QUESTION_S = 1.5
-WALLTIME_S = 6.0
+WALLTIME_S = 7.0
 #: The notice before the end of the walltime takes its time also in a fast run: it comes after the question,
 #: and has to find the simulation there.
 MIN_STEPS = 50
