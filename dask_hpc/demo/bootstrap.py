@@ -7,9 +7,10 @@ of El Nino from one year to the next and from month to month is kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import dask
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,10 +19,8 @@ Array = NDArray[np.float64]
 #: Length of the resampled blocks: the El Nino cycle returns after three to five years.
 BLOCK_YEARS = 4
 #: Replicates of the trend in one task, and replicates inside each for its standard error.
-OUTER_REPLICATES = 800
+OUTER_REPLICATES = 10
 INNER_REPLICATES = 40
-#: Tasks at scale 1.
-BLOCKS = 32
 SEED = 19_501
 CONFIDENCE = 0.95
 
@@ -71,7 +70,7 @@ def annual_trend(series: Array) -> Array:
     return np.asarray(trend(series).mean(axis=-1))
 
 
-def replicate_block(residuals: Array, seed: int, block: int, replicates: int) -> Array:
+def replicate_block(residuals: Array, seed: int, replicates: int, block: int) -> Array:
     """Studentised replicates of the annual trend: one task.
 
     Each replicate of the trend is divided by its own standard error, which a bootstrap inside the
@@ -111,15 +110,10 @@ def summarize(series: Array, blocks: list[Array]) -> dict[str, Any]:
     }
 
 
-def build(scale: float = 1.0) -> Any:
-    """The bootstrap as a dask delayed value; `scale` multiplies the number of tasks."""
+def functions() -> tuple[Callable[[int], Array], Callable[[list[Array]], dict[str, Any]]]:
+    """What one task computes, by its number, and what is made of all their results."""
     series = load_series()
-    residuals = dask.delayed(detrend(series), name="el-nino-residuals")
-    replicate = dask.delayed(replicate_block, pure=True)
-    blocks = [
-        replicate(residuals, SEED, block, OUTER_REPLICATES) for block in range(max(2, round(BLOCKS * scale)))
-    ]
-    return dask.delayed(summarize, pure=True)(series, blocks)
+    return partial(replicate_block, detrend(series), SEED, OUTER_REPLICATES), partial(summarize, series)
 
 
 def describe(result: dict[str, Any]) -> str:

@@ -15,9 +15,11 @@ import distributed
 
 import dask_hpc
 from dask_hpc.demo.progress import ProgressDisplay
-from dask_hpc.demo.scenario import MEMORY_LIMIT, NODES
+from dask_hpc.demo.stage import NODES
 from dask_hpc.errors import ConfigError
 
+#: Of each worker process.
+MEMORY_LIMIT = "1 GiB"
 _CLUSTER = {
     "n_workers": NODES,
     "threads_per_worker": 1,

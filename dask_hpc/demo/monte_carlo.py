@@ -6,9 +6,10 @@ option on the geometric mean has a closed form and serves as the control (Kemna 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import dask
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,13 +23,9 @@ YEARS = 1.0
 #: Observations of the price that the mean is taken over.
 STEPS = 52
 #: Antithetic pairs in one task, worked on in batches: arrays above 128 KiB would cost a system call each.
-PAIRS = 96_000
+PAIRS = 1_200
 BATCH = 300
-#: Tasks at scale 1.
-BLOCKS = 36
 SEED = 1_990
-#: Partial sums are added in this fixed tree, so that rounding does not depend on who finishes first.
-TREE_WIDTH = 4
 
 
 def payoffs(normals: Array) -> tuple[Array, Array]:
@@ -45,7 +42,7 @@ def payoffs(normals: Array) -> tuple[Array, Array]:
     )
 
 
-def simulate_block(seed: int, block: int, pairs: int) -> Array:
+def simulate_block(seed: int, pairs: int, block: int) -> Array:
     """Sums over one block of antithetic pairs: one task.
 
     The random stream depends on `seed` and `block` alone.
@@ -102,13 +99,14 @@ def summarize(total: Array) -> dict[str, Any]:
     }
 
 
-def build(scale: float = 1.0) -> Any:
-    """The simulation as a dask delayed value; `scale` multiplies the number of tasks."""
-    simulate, adder = dask.delayed(simulate_block, pure=True), dask.delayed(add, pure=True)
-    parts = [simulate(SEED, block, PAIRS) for block in range(max(2, round(BLOCKS * scale)))]
-    while len(parts) > 1:
-        parts = [adder(parts[i : i + TREE_WIDTH]) for i in range(0, len(parts), TREE_WIDTH)]
-    return dask.delayed(summarize, pure=True)(parts[0])
+def functions() -> tuple[Callable[[int], Array], Callable[[list[Array]], dict[str, Any]]]:
+    """What one task computes, by its number, and what is made of all their results."""
+    return partial(simulate_block, SEED, PAIRS), summarize_blocks
+
+
+def summarize_blocks(blocks: list[Array]) -> dict[str, Any]:
+    """:func:`summarize` of the sums over all blocks, added in their order: rounding has to be the same."""
+    return summarize(add(blocks))
 
 
 def describe(result: dict[str, Any]) -> str:

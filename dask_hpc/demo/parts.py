@@ -5,24 +5,77 @@ Rules of the file: a part gets what a run gave and says what it found; it starts
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask_hpc.demo import simulation
-from dask_hpc.demo.scenario import Finished
-from dask_hpc.demo.simulation import Simulated
-from dask_hpc.demo.workloads import WORKLOADS, digest
 from dask_hpc.trace.records import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRun:
-    """One demo: what each workload gave on stock Dask and under the policy, and the trace of the latter."""
+    """One demo: what each act gave on stock Dask and under the policy, and the last trace of the latter."""
 
-    stock: Mapping[str, Finished]
-    managed: Mapping[str, Finished]
+    #: By the name of the act, one mapping a round.
+    stock: Sequence[Mapping[str, Any]]
+    managed: Sequence[Mapping[str, Any]]
     records: Sequence[Record]
+
+    def pairs(self, act: str) -> list[tuple[Any, Any]]:
+        """What an act gave in each round, on stock Dask and under the policy."""
+        return [(stock[act], ours[act]) for stock, ours in zip(self.stock, self.managed, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A figure of the closing table, once for each round."""
+
+    what: str
+    stock: Sequence[float]
+    ours: Sequence[float]
+    shown: Callable[[float], str]
+
+    @classmethod
+    def of(
+        cls,
+        what: str,
+        pairs: Sequence[tuple[Any, Any]],
+        figure: Callable[[Any], float],
+        shown: Callable[[float], str] = "{:g}".format,
+    ) -> Row:
+        """The row of a figure of what an act gave."""
+        return cls(what, [figure(stock) for stock, _ in pairs], [figure(ours) for _, ours in pairs], shown)
+
+    @property
+    def stock_median(self) -> float:
+        """Over the rounds."""
+        return statistics.median_low(self.stock)
+
+    @property
+    def ours_median(self) -> float:
+        """Over the rounds."""
+        return statistics.median_low(self.ours)
+
+    @property
+    def change(self) -> str:
+        """From stock Dask's to ours, in a few words."""
+        before, after = self.shown(self.stock_median), self.shown(self.ours_median)
+        number, _, unit = before.partition(" ")
+        return f"{number if after.endswith(f' {unit}') else before} to {after}"
+
+    def cells(self) -> dict[str, str]:
+        """Texts of the row: medians, and the spread over the rounds where there is any."""
+        return {"what": self.what, "stock": self._cell(self.stock), "ours": self._cell(self.ours)}
+
+    def as_data(self, name: str) -> dict[str, Any]:
+        """The values of all rounds for JSON."""
+        return {name: list(self.ours), f"stock_{name}": list(self.stock)}
+
+    def _cell(self, values: Sequence[float]) -> str:
+        shown = self.shown(statistics.median_low(values))
+        low, high = self.shown(min(values)), self.shown(max(values))
+        return shown if low == high else f"{shown} ({low} to {high})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +88,12 @@ class Verdict:
     notes: Mapping[str, str] = field(default_factory=dict)
     #: Entries of the summary as JSON.
     summary: Mapping[str, Any] = field(default_factory=dict)
+    #: Rows of the closing table.
+    table: Sequence[Row] = ()
+    #: What a newcomer would quote, without a full stop; empty: nothing.
+    quote: str = ""
+    #: What did not pay on this machine, a sentence each without a full stop; no error.
+    unpaid: Sequence[str] = ()
     #: What is not as it should be, a sentence each without a full stop; the exit code tells of it.
     errors: Sequence[str] = ()
 
@@ -52,70 +111,3 @@ def register(*parts: Part) -> None:
 def find(run: DemoRun) -> list[Verdict]:
     """What all parts find."""
     return [part(run) for part in _parts]
-
-
-def same_results(run: DemoRun) -> Verdict:
-    """The results of all workloads beside those of stock Dask, bit by bit."""
-    names = [name for name in run.stock if name in WORKLOADS]
-    equal = {name: digest(run.stock[name].result) == digest(run.managed[name].result) for name in names}
-    told = {name: WORKLOADS[name].describe(run.managed[name].result) for name in names}
-    different = [name for name in names if not equal[name]]
-    return Verdict(
-        results={
-            name: f"{'equal to stock' if equal[name] else 'DIFFERS'}: {text}" for name, text in told.items()
-        },
-        notes={
-            WORKLOADS[name].title: (
-                f"{text}; {'equal to stock Dask in every bit' if equal[name] else 'NOT equal to stock Dask'}"
-            )
-            for name, text in told.items()
-        },
-        summary={
-            "results_equal": not different,
-            "workloads": [
-                {
-                    "name": name,
-                    "equal": equal[name],
-                    "sha256": digest(run.managed[name].result),
-                    "turnaround_s": run.managed[name].turnaround_s,
-                    "stock_turnaround_s": run.stock[name].turnaround_s,
-                    "result": told[name],
-                }
-                for name in names
-            ],
-        },
-        errors=[f"the results of {', '.join(different)} differ from those of stock Dask"]
-        if different
-        else (),
-    )
-
-
-def undisturbed_field(run: DemoRun) -> Verdict:
-    """The simulation, resized and watched, beside as many steps in one piece."""
-    stock, managed = run.stock[simulation.NAME], run.managed[simulation.NAME]
-    simulated: Simulated = managed.result
-    identical, stock_identical = simulated.identical, stock.result.identical
-    told = simulation.describe(simulated, identical)
-    good = identical and stock_identical and simulated.in_situ
-    return Verdict(
-        results={simulation.NAME: told},
-        notes={simulation.TITLE: told},
-        summary={
-            simulation.NAME: {
-                "resized": simulated.resizes,
-                "field_identical": identical,
-                "stock_field_identical": stock_identical,
-                "steps": simulated.steps,
-                "looks": len(simulated.looks),
-                "looks_in_situ": simulated.in_situ,
-                "turnaround_s": managed.turnaround_s,
-                "stock_turnaround_s": stock.turnaround_s,
-                "sha256": digest(simulated.field),
-                "windows": [dict(window) for window in simulated.windows],
-            }
-        },
-        errors=() if good else [f"{simulation.NAME}: {told}"],
-    )
-
-
-register(same_results, undisturbed_field)

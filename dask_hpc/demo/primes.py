@@ -1,15 +1,14 @@
-"""Number of primes below a bound, by a segmented sieve over a dask bag: the plain work of the demo."""
+"""Number of primes in a range, by a segmented sieve."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
-#: Numbers in one segment, sieved in parts that stay in the cache, and segments at scale 1.
-SEGMENT = 60_000_000
+#: Numbers in one segment, sieved in parts that stay in the cache.
+SEGMENT = 2_000_000
 PART = 400_000
-SEGMENTS = 18
 
 
 def small_primes(limit: int) -> list[int]:
@@ -40,17 +39,9 @@ def count_segment(segment: int) -> int:
     return count
 
 
-def segments_at(scale: float) -> int:
-    """Number of segments (tasks) at `scale`."""
-    return max(2, round(SEGMENTS * scale))
-
-
-def build(scale: float = 1.0) -> Any:
-    """The count as a dask bag item; `scale` multiplies the number of segments."""
-    import dask.bag as db
-
-    segments = segments_at(scale)
-    return db.from_sequence(range(segments), npartitions=segments).map(count_segment).sum()
+def functions() -> tuple[Callable[[int], int], Callable[[list[int]], int]]:
+    """What one task computes, by its number, and what is made of all their results."""
+    return count_segment, sum
 
 
 def describe(result: int) -> str:

@@ -1,4 +1,4 @@
-"""The main job: run the scenario on stock Dask and under a policy, compare, show, report."""
+"""The main job: play the acts on stock Dask and under a policy, compare, show, report."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from dask_hpc import capabilities
 from dask_hpc.demo import summary
 from dask_hpc.demo.clusters import check_slurm, local_cluster, slurm_cluster
-from dask_hpc.demo.parts import DemoRun, find
+from dask_hpc.demo.parts import DemoRun, find, register
 from dask_hpc.demo.progress import ProgressDisplay
-from dask_hpc.demo.runs import run_managed, run_stock
-from dask_hpc.demo.scenario import ARRIVALS, FAST_SCALE, NODES
+from dask_hpc.demo.rounds import ACTS, run_managed, run_stock
+from dask_hpc.demo.stage import NODES
 from dask_hpc.errors import ConfigError
 from dask_hpc.report.figure import node_map_figure
 from dask_hpc.report.page import write_report
@@ -22,10 +22,14 @@ from dask_hpc.terminal import echo_json
 from dask_hpc.trace.files import write_trace
 from dask_hpc_policies import registry
 
-DEFAULT_POLICY = "pwma-fpsma"
+DEFAULT_POLICY = "fair"
+#: Times and amounts of work are multiplied by this in a fast run.
+FAST_SCALE = 0.25
 DEFAULT_REPORT = Path("dask-hpc-demo.html")
 #: Exit code of a command that was interrupted from the keyboard.
 INTERRUPTED = 130
+
+register(*(act.verdict for act in ACTS))
 
 
 def main(
@@ -36,24 +40,28 @@ def main(
     as_json: bool = False,
     slurm: bool = False,
     plot: str | os.PathLike[str] | None = None,
+    repeat: int = 1,
 ) -> int:
     """Run the demo; progress goes to stderr, the summary to stdout.
 
     Parameters
     ----------
     policy
-        Name or YAML file of the policy; ``pwma-fpsma`` when None.
+        Name or YAML file of the policy; ``fair`` when None.
     fast
-        A fifth of the work.
+        Less of the same.
     report, trace
-        Where the HTML report and the trace go; ``dask-hpc-demo.html`` and nowhere when None.
+        Where the HTML report and the trace go, of the last round under the policy;
+        ``dask-hpc-demo.html`` and nowhere when None.
     as_json
         Print the summary as one JSON value instead of a table.
     slurm
-        Run the workloads under the policy on jobs of Slurm, as ``jobqueue.slurm`` of Dask's configuration
-        describes them; stock Dask runs on this machine all the same.
+        Play the acts under the policy on jobs of Slurm, as ``jobqueue.slurm`` of Dask's configuration
+        describes them; stock Dask runs on this machine all the same, and no walltime ends.
     plot
         Where the node map goes as a figure; nowhere when None.
+    repeat
+        How many rounds; the table then says the spread.
 
     Returns
     -------
@@ -85,12 +93,16 @@ def main(
     progress = ProgressDisplay(sys.stderr)
     scale = FAST_SCALE if fast else 1.0
     begin = time.monotonic()
+    stock, managed = [], []
     try:
-        progress.say(f"1/2  stock Dask: {len(ARRIVALS)} workloads share {NODES} worker processes")
-        stock = run_stock(scale, progress)
-        progress.say(f"2/2  the same under the policy {policy}")
-        make = partial(slurm_cluster, progress) if slurm else local_cluster
-        managed, records = run_managed(scale, policy, progress, make)
+        for number in range(1, repeat + 1):
+            which = "" if repeat == 1 else f", round {number} of {repeat}"
+            progress.say(f"1/2  stock Dask on {NODES} worker processes{which}")
+            stock.append(run_stock(scale, progress))
+            progress.say(f"2/2  the same under the policy {policy}{which}")
+            make = partial(slurm_cluster, progress) if slurm else local_cluster
+            given, records = run_managed(scale, policy, progress, make)
+            managed.append(given)
     except KeyboardInterrupt:
         progress.say("interrupted; all processes are stopped")
         return INTERRUPTED

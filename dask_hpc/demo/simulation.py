@@ -1,15 +1,12 @@
-"""The demo's simulation: a heat equation that steps beside the other workloads, watched while it runs.
+"""The demo's simulation: a heat equation that takes a fixed number of steps, watched while it runs.
 
-It steps as long as anything else goes on, and some steps more. So it is there whenever another job
-arrives or ends, on a fast machine and on a slow one. Every few steps in situ analytics look at each
-block on the node that holds it. Under dask_hpc it is an elastic program; on stock Dask the same tasks
-are submitted in a loop. Whatever the number of its steps was, its field is compared with the field
-that as many steps give in one piece.
+Under dask_hpc it is an elastic program; on stock Dask the same tasks are submitted in a loop. Every few steps
+in situ analytics look at each block on the node that holds it. A step takes node-seconds, so that it is
+shorter on more nodes. The field is compared with the one that as many steps give in one piece.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,23 +15,20 @@ import xarray as xr
 from distributed import Client, Future, get_worker, wait
 
 from dask_hpc.demo.heat import Heat, mean_and_peak
+from dask_hpc.demo.paced import paced
 from dask_hpc.program.blocks import advance, create, cut, put_together
 from dask_hpc_policies.layout import Part, even_layout
 
 if TYPE_CHECKING:
-    from dask_hpc.client.job import Job
     from dask_hpc.client.runtime import Runtime
     from dask_hpc.program.program import Program
 
 NAME = "heat"
-TITLE = "Heat equation, as an elastic program"
-HEAT = Heat(rows=512, columns=512)
-#: Blocks on stock Dask, where the number of nodes does not change.
-STOCK_BLOCKS = 4
+HEAT = Heat(rows=384, columns=384)
+#: What one step of the whole field takes.
+STEP_NODE_S = 0.6
 #: Steps between two looks of the in situ analytics.
 LOOK_EVERY = 5
-#: Steps that it still takes when nothing else goes on any more: it grows into the nodes left to it.
-LAST_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +50,7 @@ class Simulated:
     steps: int
     looks: tuple[InSituLook, ...]
     #: Windows of the program, as `dask_hpc.program.producer.Producer.windows` has them; none on stock Dask.
-    windows: tuple[Mapping[str, Any], ...]
+    windows: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def resizes(self) -> int:
@@ -74,120 +68,56 @@ class Simulated:
         return bool(self.looks) and all(look.in_situ for look in self.looks)
 
 
-class Simulation:
-    """One run of the simulation in a thread of its own; to be asked like a future.
+def step(block: xr.DataArray, before: Any, after: Any) -> xr.DataArray:
+    """One step of a block, which takes its share of `STEP_NODE_S`."""
+    result: xr.DataArray = paced(STEP_NODE_S * block.sizes["y"] / HEAT.rows, HEAT.step, block, before, after)
+    return result
 
-    `needed` says whether anything else goes on; whoever drives the demo keeps it up to date.
-    """
 
-    def __init__(self) -> None:
-        self.needed = True
-        #: Steps taken.
-        self.steps = 0
-        self.status = "pending"
-        self._last_needed = 0
-        self._stopped = False
-        self._result: Simulated | None = None
-        self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
+def simulate(runtime: Runtime, steps: int, told: Callable[[int], Any]) -> Simulated:
+    """Run it as a malleable job that may have any number of nodes; `told` hears of each step."""
+    looking: list[tuple[int, tuple[str, ...], list[Future]]] = []
 
-    def start_managed(self, runtime: Runtime, request: Mapping[str, Any], submitted: list[Job]) -> Simulation:
-        """Run it as a malleable job; the job is added to `submitted` as soon as it is there."""
-        return self._start(lambda: self._managed(runtime, request, submitted))
+    def after(program: Program) -> None:
+        told(program.step)
+        if program.step % LOOK_EVERY == 0:
+            assert program.layout is not None
+            looking.append((program.step, program.layout.nodes, program.map(look)))
 
-    def start_stock(self, client: Client) -> Simulation:
-        """Run it as a loop of plain Dask tasks."""
-        return self._start(lambda: self._stock(client))
+    with runtime.job(NAME) as job:
+        program = job.program(HEAT.rows, "y").init(HEAT.start).elastic(step, steps, halo=1, after=after)
+        program.run()
+        looks = [_look(at, nodes, runtime.client.gather(seen)) for at, nodes, seen in looking]
+        return Simulated(program.field(), program.step, tuple(looks), tuple(program.producer.windows))
 
-    def done(self) -> bool:
-        """Whether it has ended, one way or another."""
-        return self.status in ("finished", "error")
 
-    def result(self) -> Simulated:
-        """What it gave; raises what it ended with."""
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None, "the simulation has not ended"
-        return self._result
+def simulate_plainly(client: Client, blocks: int, steps: int, told: Callable[[int], Any]) -> Simulated:
+    """Run it as a loop of plain Dask tasks over so many blocks; `told` hears of each step."""
+    parts = even_layout(HEAT.rows, [str(number) for number in range(blocks)]).parts
+    looking: list[tuple[int, list[Future]]] = []
 
-    def exception(self) -> BaseException | None:
-        """What it ended with, if that was an error."""
-        return self._error
+    def submit(function: Any, *args: Any) -> Future:
+        return client.submit(function, *args, pure=False)
 
-    def stop(self, timeout_s: float = 10.0) -> None:
-        """End it at its next step, and wait for that."""
-        self._stopped = True
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-
-    # -------------------------------------------------------------- internals
-
-    def _start(self, run: Callable[[], Simulated]) -> Simulation:
-        def body() -> None:
-            try:
-                self._result = run()
-                self.status = "finished"
-            except BaseException as error:
-                self._error = error
-                self.status = "error"
-
-        self._thread = threading.Thread(target=body, name=NAME, daemon=True)
-        self._thread.start()
-        return self
-
-    def _another(self) -> bool:
-        """Whether to take another step."""
-        if self.needed:
-            self._last_needed = self.steps
-        return not self._stopped and self.steps - self._last_needed < LAST_STEPS
-
-    def _managed(self, runtime: Runtime, request: Mapping[str, Any], submitted: list[Job]) -> Simulated:
-        looking: list[tuple[int, tuple[str, ...], list[Future]]] = []
-
-        def after(program: Program) -> None:
-            self.steps = program.step
-            if program.step % LOOK_EVERY == 0:
-                assert program.layout is not None
-                looking.append((program.step, program.layout.nodes, program.map(look)))
-
-        with runtime.job(NAME, **request) as job:
-            submitted.append(job)
-            program = job.program(HEAT.rows, "y").init(HEAT.start)
-            program.elastic(HEAT.step, lambda _: self._another(), halo=1, after=after)
-            program.run()
-            looks = [_look(step, nodes, runtime.client.gather(seen)) for step, nodes, seen in looking]
-            return Simulated(program.field(), program.step, tuple(looks), tuple(program.producer.windows))
-
-    def _stock(self, client: Client) -> Simulated:
-        parts = even_layout(HEAT.rows, [str(i) for i in range(STOCK_BLOCKS)]).parts
-        looking: list[tuple[int, list[Future]]] = []
-
-        def submit(function: Any, *args: Any) -> Future:
-            return client.submit(function, *args, pure=False)
-
-        blocks = [submit(create, HEAT.start, "y", part, "NEW") for part in parts]
-        while self._another():
-            first = [submit(cut, block, "y", 0, 1) for block in blocks[1:]]
-            last = [
-                submit(cut, block, "y", part.size - 1, part.size)
-                for part, block in zip(parts[:-1], blocks[:-1], strict=True)
-            ]
-            following = [
-                submit(advance, HEAT.step, "y", part, 1, block, before, after)
-                for part, block, before, after in zip(
-                    parts, blocks, [None, *last], [*first, None], strict=True
-                )
-            ]
-            self.steps += 1
-            if self.steps % LOOK_EVERY == 0:
-                looking.append((self.steps, [submit(look, block) for block in following]))
-            # one step is computed while the next one is being submitted
-            wait(blocks)
-            blocks = following
-        pieces = client.gather(blocks)
-        field = put_together(list(pieces), "y", Part("", 0, HEAT.rows))
-        looks = tuple(_look(step, None, client.gather(seen)) for step, seen in looking)
-        return Simulated(field, self.steps, looks, ())
+    present = [submit(create, HEAT.start, "y", part, "NEW") for part in parts]
+    for number in range(1, steps + 1):
+        first = [submit(cut, block, "y", 0, 1) for block in present[1:]]
+        last = [
+            submit(cut, block, "y", part.size - 1, part.size)
+            for part, block in zip(parts[:-1], present[:-1], strict=True)
+        ]
+        following = [
+            submit(advance, step, "y", part, 1, block, before, after)
+            for part, block, before, after in zip(parts, present, [None, *last], [*first, None], strict=True)
+        ]
+        if number % LOOK_EVERY == 0:
+            looking.append((number, [submit(look, block) for block in following]))
+        # one step is computed while the next one is being submitted
+        wait(present)
+        present = following
+        told(number)
+    field = put_together(list(client.gather(present)), "y", Part("", 0, HEAT.rows))
+    return Simulated(field, steps, tuple(_look(at, None, client.gather(seen)) for at, seen in looking))
 
 
 def look(block: xr.DataArray) -> tuple[str, float, float]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dask_hpc.demo.parts import DemoRun, Verdict
-from dask_hpc.demo.workloads import WORKLOADS
-from dask_hpc.report.page import resizes_by_job
-from dask_hpc.report.timeline import PLAIN_WORK, Timeline, build_timeline
 from dask_hpc.terminal import echo_table
 from dask_hpc.trace.runs import job_runs, pool_steps
 from dask_hpc_policies.metrics import summarize
@@ -19,11 +15,14 @@ from dask_hpc_policies.metrics import summarize
 def as_json(
     policy: str, run: DemoRun, found: Sequence[Verdict], wall_s: float, report: Path, trace: Path | None
 ) -> dict[str, Any]:
-    """The run as JSON data: the metrics of the jobs, and what every part has found."""
+    """The run as JSON data: what every part has found, the table, and the metrics of the last trace."""
     return {
         "policy": policy,
+        "rounds": len(run.managed),
         **summarize(job_runs(run.records), pool_steps(run.records)),
         **{name: value for part in found for name, value in part.summary.items()},
+        "table": [row.cells() for part in found for row in part.table],
+        "unpaid": [text for part in found for text in part.unpaid],
         "wall_s": wall_s,
         "report": str(report),
         "trace": None if trace is None else str(trace),
@@ -31,63 +30,29 @@ def as_json(
 
 
 def print_text(run: DemoRun, found: Sequence[Verdict], wall_s: float, report: Path) -> None:
-    """Print the results, the jobs, their resizes with reasons, and the figures of merit."""
-    timeline = build_timeline(run.records)
-    print("\nResults")
-    for name, text in (row for part in found for row in part.results.items()):
-        print(f"  {name:<14} {text}")
-    print("\nJobs (times in seconds)")
+    """Print the results, what did not pay, and last the table with the sentence that a newcomer quotes."""
+    rounds = len(run.managed)
+    print("\nResults" + (" of the last round" if rounds > 1 else ""))
+    results = [row for part in found for row in part.results.items()]
+    width = max((len(name) for name, _ in results), default=0)
+    for name, text in results:
+        print(f"  {name:<{width}}  {text}")
+    print(f"\nReport: {report} (whole demo {wall_s:.0f} s)")
+    unpaid = [text for part in found for text in part.unpaid]
+    if unpaid:
+        print("\nDid not pay on this machine:")
+        for text in unpaid:
+            print(f"  {text}")
+    print()
     echo_table(
-        _job_rows(timeline, run),
+        [row.cells() for part in found for row in part.table],
         {
-            "name": "job",
-            "kind": "kind",
-            "wait_s": "wait",
-            "turnaround_s": "turnaround",
-            "stock_s": "on stock Dask",
-            "sizes": "nodes over time",
+            "what": f"median of {rounds} (spread)" if rounds > 1 else "",
+            "stock": "stock Dask",
+            "ours": "dask-hpc",
         },
-        empty="no jobs",
+        empty="nothing was compared",
     )
-    print("\nResizes")
-    resizes = sorted(itertools.chain(*resizes_by_job(timeline).values()), key=lambda resize: resize.t_s)
-    for resize in resizes:
-        print(
-            f"  {resize.t_s:5.1f} s  {timeline.labels.get(resize.job, resize.job):<14} "
-            f"{resize.action} to {resize.nodes}: {resize.text}"
-        )
-    if not resizes:
-        print("  none")
-    figures = timeline.summary
-    used = "n/a" if figures["utilization"] is None else f"{figures['utilization']:.0%}"
-    span = "n/a" if figures["makespan_s"] is None else f"{figures['makespan_s']:.1f} s"
-    print(f"\nMakespan {span}, utilization {used}, whole demo {wall_s:.0f} s")
-    print(f"Report: {report}")
-
-
-def _job_rows(timeline: Timeline, run: DemoRun) -> list[dict[str, Any]]:
-    stock_s = {name: finished.turnaround_s for name, finished in run.stock.items()}
-    rows: list[dict[str, Any]] = [
-        {
-            "name": job.label,
-            "kind": job.kind,
-            "wait_s": job.run.wait_s,
-            "turnaround_s": job.run.turnaround_s,
-            "stock_s": stock_s.get(job.label),
-            "sizes": " > ".join(f"{n} at {t_s:.1f}" for t_s, n in job.run.nodes if n),
-        }
-        for job in timeline.jobs
-    ]
-    declared = {row["name"] for row in rows}
-    rows += [
-        {
-            "name": name,
-            "kind": PLAIN_WORK,
-            "turnaround_s": finished.turnaround_s,
-            "stock_s": stock_s.get(name),
-            "sizes": "those that no job holds",
-        }
-        for name, finished in run.managed.items()
-        if name in WORKLOADS and name not in declared
-    ]
-    return rows
+    quotes = [part.quote for part in found if part.quote]
+    if quotes:
+        print(f"\n{', '.join(quotes)}")

@@ -1,4 +1,4 @@
-"""The demo's workloads in one table, and the digest that compares their results bit for bit.
+"""The demo's workloads in one table, and the digest that compares results bit for bit.
 
 Every workload gives the same bits wherever its tasks run: random streams belong to blocks, not to
 workers, and partial results are reduced in a fixed order.
@@ -9,60 +9,59 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+from distributed import Client, Future
 
-from dask_hpc.demo import bootstrap, field, monte_carlo, primes
+from dask_hpc.demo import bootstrap, monte_carlo, primes
+from dask_hpc.demo.paced import paced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoWorkload:
-    """Something to compute."""
+    """Something to compute in many short tasks."""
 
-    name: str
     title: str
-    #: What it computes, in one sentence.
-    sentence: str
-    #: Makes the dask collection; the argument multiplies the amount of work (1 is the full demo).
-    build: Callable[[float], Any]
+    #: Gives what one task computes, by its number, and what is made of the list of their results.
+    functions: Callable[[], tuple[Callable[[int], Any], Callable[[list[Any]], Any]]]
     #: One line about a result.
     describe: Callable[[Any], str]
 
+    def prepare(self, first: int, tasks: int, seconds: float) -> Callable[[Client], Future]:
+        """What submits `tasks` tasks with the numbers from `first`, each of which takes `seconds`."""
+        block, summarize = self.functions()
 
+        def submit(client: Client) -> Future:
+            blocks = client.map(partial(paced, seconds, block), range(first, first + tasks), pure=False)
+            return client.submit(summarize, blocks, pure=False)
+
+        return submit
+
+
+#: By what a user would call them.
 WORKLOADS: Mapping[str, DemoWorkload] = {
-    workload.name: workload
-    for workload in (
-        DemoWorkload(
-            name="monte-carlo",
-            title="Asian option by Monte Carlo",
-            sentence="Prices an option on a mean with antithetic paths and a control variate.",
-            build=monte_carlo.build,
-            describe=monte_carlo.describe,
-        ),
-        DemoWorkload(
-            name="el-nino",
-            title="El Nino trend by bootstrap",
-            sentence="Confidence interval of the trend of measured sea-surface temperatures, 1950 to 2010.",
-            build=bootstrap.build,
-            describe=bootstrap.describe,
-        ),
-        DemoWorkload(
-            name="climate-field",
-            title="Climate field statistics",
-            sentence="Variance and means of the anomaly of a chunked xarray field of a few hundred MB.",
-            build=field.build,
-            describe=field.describe,
-        ),
-        DemoWorkload(
-            name="primes",
-            title="Primes, as plain Dask code",
-            sentence="Counts primes with a bag and declares no job.",
-            build=primes.build,
-            describe=primes.describe,
-        ),
-    )
+    "option": DemoWorkload(
+        title="Asian option by Monte Carlo",
+        functions=monte_carlo.functions,
+        describe=monte_carlo.describe,
+    ),
+    "el-nino": DemoWorkload(
+        title="El Nino trend by bootstrap",
+        functions=bootstrap.functions,
+        describe=bootstrap.describe,
+    ),
+    "primes": DemoWorkload(
+        title="Primes by a sieve",
+        functions=primes.functions,
+        describe=primes.describe,
+    ),
 }
+
+
+def warm_up() -> None:
+    """Called on each worker: unpickling this function imports what the workloads need."""
 
 
 def digest(result: Any) -> str:

@@ -18,8 +18,9 @@ import psutil
 from distributed import Client
 
 import dask_hpc
-from dask_hpc.demo import scenario
-from dask_hpc.demo.run import run_managed
+from dask_hpc.demo.clusters import MEMORY_LIMIT
+from dask_hpc.demo.rounds import run_managed
+from dask_hpc.demo.stage import NODES
 from dask_hpc_widgets.live import questions
 
 logging.getLogger("distributed").setLevel(logging.CRITICAL)
@@ -48,12 +49,12 @@ class _Kept:
         pass
 
 
-def _cluster(processes: bool, nodes: int = scenario.NODES) -> Any:
+def _cluster(processes: bool, nodes: int = NODES) -> Any:
     return dask_hpc.LocalCluster(
         n_workers=nodes,
         threads_per_worker=1,
         processes=processes,
-        memory_limit=scenario.MEMORY_LIMIT if processes else None,
+        memory_limit=MEMORY_LIMIT if processes else None,
         # processes that are closed tell of every connection that ends
         silence_logs=logging.CRITICAL,
         dashboard_address=":0",

@@ -5,8 +5,8 @@ that they would send a browser. The panel shows all its views.
 
 - CPU: CPU seconds of the kernel's process while the demo's workloads run, with the panel open less
   without, as a share of the time that the run takes, in pairs whose order changes. The demo runs in a
-  thread, so that the kernel's loop is free and the panel shows everything it can. The demo does not do the
-  same twice (its simulation steps until the others end), so the same is measured beside jobs that do.
+  thread, so that the kernel's loop is free and the panel shows everything it can. The demo does not take the
+  same time twice, so the same is measured beside jobs that always do the same.
 - Callbacks: time of everything of ours that the kernel's loop calls, and of every message from the page,
   with many jobs, while Simulate runs, while every policy is chosen, applied and reverted. It is that on the
   clock, waiting for other threads of the kernel included, less the time in which other processes had the
@@ -75,9 +75,7 @@ def _cpu(options: Options) -> list[Row]:
         note += f"{_median(runs[True], 'wall_s')} s a run, {_median(runs[True], 'updates')} updates"
         bar = CPU_BAR if processes else None
         rows.append(row(f"panel open, demo, workers {where}", shares, "% of the time", bar=bar, note=note))
-        note = (
-            "CPU seconds a second, with less without: the simulation of the demo steps until the others end"
-        )
+        note = "CPU seconds a second, with less without: how long the demo takes differs from run to run"
         rows.append(row(f"the same by rates, workers {where}", rates, "% of the time", note=note))
         rows.append(
             row(f"opening it, workers {where}", [1e3 * one["open_s"] for one in runs[True]], "ms of CPU")

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import xarray as xr
 from distributed import LocalCluster
 
-from dask_hpc.demo import bootstrap, field, monte_carlo, primes
+from dask_hpc.demo import bootstrap, monte_carlo, primes
+from dask_hpc.demo.paced import paced
 from dask_hpc.demo.workloads import WORKLOADS, digest
 
-SCALE = 0.05
+TASKS = 7
+FIRST = 3
 
 
 @pytest.fixture(scope="module")
 def reference():
     """Digest of every workload's result, computed in this process, one task after the other."""
-    return {
-        name: digest(workload.build(SCALE).compute(scheduler="synchronous"))
-        for name, workload in WORKLOADS.items()
-    }
+    found = {}
+    for name, workload in WORKLOADS.items():
+        block, summarize = workload.functions()
+        found[name] = digest(summarize([block(number) for number in range(FIRST, FIRST + TASKS)]))
+    return found
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -30,30 +35,18 @@ def test_results_do_not_depend_on_the_number_of_workers(reference, workers):
         ) as cluster,
         cluster.get_client() as client,
     ):
-        futures = {name: client.compute(workload.build(SCALE)) for name, workload in WORKLOADS.items()}
+        futures = {name: workload.prepare(FIRST, TASKS, 0.01)(client) for name, workload in WORKLOADS.items()}
         assert {name: digest(future.result()) for name, future in futures.items()} == reference
+        # equal results are not the same tasks: who submits the same again has it computed again
+        again = WORKLOADS["primes"].prepare(FIRST, TASKS, 0.01)(client)
+        assert again.key != futures["primes"].key
 
 
-def test_field_statistics_equal_plain_numpy():
-    years = field.years_at(SCALE)
-    whole = np.concatenate([field.field_chunk((year, 0, 0, 0), field.SEED) for year in range(years)])
-    anomaly = whole - whole.mean(axis=0)
-    weights = np.cos(np.radians(field.coordinates(years)["latitude"]))
-    result = field.build(SCALE).compute(scheduler="synchronous")
-    np.testing.assert_allclose(result["variance"], (anomaly**2).mean(axis=(0, 1)), rtol=1e-11)
-    zonal = anomaly.mean(axis=(1, 3))
-    np.testing.assert_allclose(result["zonal_mean"], zonal, rtol=1e-9, atol=1e-12)
-    expected = (zonal * weights).sum(axis=1) / weights.sum()
-    np.testing.assert_allclose(result["global_mean"], expected, rtol=1e-9, atol=1e-12)
-    assert result["global_mean"].dims == ("year",)
-    assert 0.9 < np.std(field.smooth_noise(np.random.default_rng(0))) < 1.1
-
-
-def test_full_field_is_a_few_hundred_megabytes_in_modest_chunks():
-    chunk = field.field_chunk((0, 0, 0, 0), field.SEED)
-    assert chunk.flags.c_contiguous
-    assert chunk.nbytes < 10e6
-    assert 200e6 < chunk.nbytes * field.years_at(1.0) < 400e6
+def test_a_paced_task_takes_the_time_it_has_or_as_long_as_it_needs():
+    began_s = time.perf_counter()
+    assert paced(0.1, sum, [1, 2]) == 3
+    assert time.perf_counter() - began_s >= 0.1
+    assert paced(0.0, divmod, 7, 2) == (3, 1)
 
 
 def test_trend_of_the_real_series_equals_a_polynomial_fit():
@@ -67,14 +60,12 @@ def test_trend_of_the_real_series_equals_a_polynomial_fit():
 def test_bootstrap_equals_a_loop_in_plain_numpy():
     series = bootstrap.load_series()
     residuals = bootstrap.detrend(series)
-    tasks = max(2, round(bootstrap.BLOCKS * SCALE))
-    blocks = [
-        bootstrap.replicate_block(residuals, bootstrap.SEED, i, bootstrap.OUTER_REPLICATES)
-        for i in range(tasks)
-    ]
-    result = bootstrap.build(SCALE).compute(scheduler="synchronous")
-    assert digest(result) == digest(bootstrap.summarize(series, blocks))
-    assert result["replicates"] == tasks * bootstrap.OUTER_REPLICATES
+    block, summarize = bootstrap.functions()
+    blocks = [block(number) for number in range(120)]
+    alone = bootstrap.replicate_block(residuals, bootstrap.SEED, bootstrap.OUTER_REPLICATES, 5)
+    assert np.array_equal(blocks[5], alone)
+    result = summarize(blocks)
+    assert result["replicates"] == 120 * bootstrap.OUTER_REPLICATES
     assert result["lower"] < result["trend"] < result["upper"]
     everything = np.concatenate(blocks)
     assert result["standard_error"] == pytest.approx(10 * np.std(everything[:, 0], ddof=1), rel=1e-12)
@@ -100,11 +91,11 @@ def test_monte_carlo_sums_equal_one_pass_over_all_pairs():
     plus, minus = monte_carlo.payoffs(normals), monte_carlo.payoffs(-normals)
     a, g = (plus[0] + minus[0]) / 2, (plus[1] + minus[1]) / 2
     expected = [pairs, a.sum(), g.sum(), (a**2).sum(), (g**2).sum(), (a * g).sum()]
-    np.testing.assert_allclose(monte_carlo.simulate_block(7, 2, pairs), expected, rtol=1e-11)
+    np.testing.assert_allclose(monte_carlo.simulate_block(7, pairs, 2), expected, rtol=1e-11)
 
 
 def test_monte_carlo_agrees_with_the_closed_form_and_the_control_pays():
-    total = monte_carlo.add([monte_carlo.simulate_block(1, i, 30_000) for i in range(2)])
+    total = monte_carlo.add([monte_carlo.simulate_block(1, 30_000, i) for i in range(2)])
     n, _, g, _, gg, _ = total
     error = ((gg / n - (g / n) ** 2) / n) ** 0.5
     assert abs(g / n - monte_carlo.geometric_price()) < 4 * error

@@ -1,0 +1,66 @@
+"""Where an act plays: one cluster, with dask_hpc or without."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from distributed import Client
+
+from dask_hpc.client.runtime import Runtime
+
+#: Worker processes at the beginning of each act, each a node with one thread.
+NODES = 6
+#: New workers may take this long to come.
+_PATIENCE_S = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A cluster that has `NODES` nodes when an act begins."""
+
+    client: Client
+    #: None on stock Dask.
+    runtime: Runtime | None
+    #: Times and amounts of work are multiplied by this.
+    scale: float = 1.0
+    #: What the act says about itself while it plays, for the line of progress.
+    told: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cluster(self) -> Any:
+        """The cluster that the client was made for."""
+        return self.client.cluster
+
+    def fill(self) -> None:
+        """Have `NODES` nodes again.
+
+        Raises
+        ------
+        TimeoutError
+            When they have not come in two minutes.
+        """
+        self.cluster.scale(NODES)
+        self.client.wait_for_workers(NODES, timeout=_PATIENCE_S)
+
+    def workers(self) -> dict[str, str]:
+        """Addresses of the workers by name, as the scheduler knows them now."""
+        known = self.client.scheduler_info(n_workers=-1)["workers"]
+        return {str(worker["name"]): address for address, worker in known.items()}
+
+
+def in_background(function: Callable[..., Any], *args: Any) -> Future[Any]:
+    """Call a function in a thread that nobody has to wait for; what it gives, or raises, as a future."""
+    future: Future[Any] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:  # whoever asks the future gets it
+            future.set_exception(error)
+
+    threading.Thread(target=call, name=getattr(function, "__name__", None), daemon=True).start()
+    return future

@@ -1,0 +1,55 @@
+"""A node whose walltime ends, as a batch system ends it: the worker's process is killed.
+
+With dask_hpc the agent, which workers on Slurm carry, watches over the worker and has it emptied before.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+
+from distributed import Nanny
+
+from dask_hpc.agent import Agent
+from dask_hpc.config import settings
+from dask_hpc.demo.stage import Stage
+
+#: So long before the end a worker gets no new tasks, and everything has left it.
+NOTICE_S, MARGIN_S = 2.0, 0.5
+
+
+def can_end(stage: Stage) -> bool:
+    """Whether the nodes are worker processes of this machine, watched over by nannies of this process."""
+    workers = stage.cluster.workers.values()
+    return bool(workers) and all(isinstance(worker, Nanny) for worker in workers)
+
+
+def end_walltime(stage: Stage, after_s: float) -> bool:
+    """Let the walltime of a node end in so many seconds, at least `NOTICE_S` and `MARGIN_S`.
+
+    It is the one with the most results, so that there is something to lose. Returns when it has ended, and
+    whether its process was killed: with the runtime it has left by then.
+    """
+    nanny = _fullest(stage)
+    ends_s = time.time() + max(after_s, NOTICE_S + MARGIN_S)
+    if stage.runtime is not None:
+        stage.cluster.sync(_watch, nanny, ends_s)
+    pid = nanny.pid
+    time.sleep(max(0.0, ends_s - time.time()))
+    if pid is None or nanny.pid != pid:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return True
+
+
+def _fullest(stage: Stage) -> Nanny:
+    held = stage.client.has_what()
+    return max(stage.cluster.workers.values(), key=lambda nanny: len(held.get(nanny.worker_address, ())))
+
+
+async def _watch(nanny: Nanny, ends_s: float) -> None:
+    known = settings().updated(walltime_notice_s=NOTICE_S, walltime_margin_s=MARGIN_S)
+    Agent(nanny, known).start(ends_s)
