@@ -56,7 +56,7 @@ def run(options: Options) -> list[Row]:
         for name, text, bar in (
             ("asleep", "installed, no job yet", BAR_US),
             ("asleep again", "asleep again after a job", BAR_US),
-            ("awake", "an idle job, plain tasks", None),
+            ("awake", "an idle job, plain tasks", BAR_US),
         ):
             figure = row(
                 f"{where}: {text}", differences(samples, name), "us/task", bar=bar, limit=LIMIT_US, stock=base

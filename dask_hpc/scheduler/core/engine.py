@@ -82,8 +82,9 @@ class Engine:
         self.ownership = Ownership(self.state, self.parts, self.guests, self._overrides.let_actors_wait)
         self.rounds = Rounds(self.state, self.parts, self.handle)
         self.queue = PlainQueue(self.state, self._overrides.look_at)
-        watched = lambda: self.rounds.watching  # noqa: E731
-        self.admission = Admission(self.state, self.parts, self.queue, self.handle, watched)
+        self.admission = Admission(
+            self.state, self.parts, self.queue, self.handle, lambda: self.rounds.watching
+        )
         self.overflow = Overflow(self.state, self.admission.lending, self.admission.offer)
         self.controller = Controller(self.state, self.parts, self.rounds, policy)
         self.answers = Answers(self.state, lambda: self.controller.request("answer"))
@@ -92,15 +93,8 @@ class Engine:
         )
         self._handlers = Handlers(self.ownership, self.handle)
         self._hears = self._table()
-        self.parts.add(
-            self,
-            self.answers,
-            self.rounds.windows,
-            StockWork(scheduler),
-            self.lifecycle,
-            Notices(self.state),
-            self.tracing,
-        )
+        self.parts.add(self, self.answers, self.rounds.windows, StockWork(scheduler))
+        self.parts.add(self.lifecycle, Notices(self.state), self.tracing)
         self.awake = False
         self.leaving = False
         self._lock = asyncio.Lock()
