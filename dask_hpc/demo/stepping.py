@@ -26,8 +26,8 @@ QUESTION_S = 1.5
 WALLTIME_S = 7.0
 #: The notice before the end of the walltime takes its time also in a fast run: it comes after the question,
 #: and has to find the simulation there.
-MIN_STEPS = 50
-MIN_WALLTIME_S = 4.0
+MIN_STEPS = 30
+MIN_WALLTIME_S = 3.5
 #: The question: its tasks, and what each of them takes at scale 1.
 TASKS = 24
 TASK_S = 0.4

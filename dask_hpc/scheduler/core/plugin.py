@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_hpc.scheduler.core.lifecycle import Lifecycle
-from dask_hpc.scheduler.internals import writes
+from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.internals.origins import TOPIC
 from dask_hpc.scheduler.internals.reads import IN_PLAY
 from dask_hpc.scheduler.placing.admission import Admission
@@ -96,8 +96,11 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         if finish in IN_PLAY:
             if start not in IN_PLAY:
                 if job.is_default or lane.inherited:
-                    lane = self._guests.recomputed(self._tasks[key], lane)
-                    job = lane.job
+                    ts = self._tasks[key]
+                    # a new one that stock queues, and that nothing depends on, is as it was claimed
+                    if lane.inherited or lane.kind != "queue" or ts.dependents or reads.was_sent(ts):
+                        lane = self._guests.recomputed(ts, lane)
+                        job = lane.job
                 job.unfinished += 1
                 if lane.guest:
                     job.guests += 1

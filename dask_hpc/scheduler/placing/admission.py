@@ -80,6 +80,9 @@ class Admission:
 
     def freed(self, address: str | None, lane: Lane | None) -> None:
         """A task has left a worker (None: one that is not known any more)."""
+        others = self.lending.wanted or self.lending.loans or self._queue.closed
+        if lane is not None and lane.kind == "queue" and not others and not self._watched():
+            return  # stock fills the slot
         if address is not None:
             jobs = self.state.served_by(address)
             for job in jobs:
