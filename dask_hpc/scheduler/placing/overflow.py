@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 #: Stimulus ids of our requests to give a task back start with this.
 OVERFLOW = "hpc-overflow-"
-#: Tasks of one worker that are looked at in one sweep.
-_LOOKED_AT = 500
+#: Tasks that are looked at in one sweep, on each worker and together: a few milliseconds.
+_LOOKED_AT, _TOGETHER = 500, 2000
+#: Runs that are not asked for again.
+_REMEMBERED = 10_000
 
 
 class Overflow:
@@ -40,6 +42,8 @@ class Overflow:
         self._next = 1
         #: Runs that were asked for already; a worker that has begun one does not give it back.
         self._asked: set[tuple[Any, int | None]] = set()
+        #: How many crowded workers have been looked at: the next sweep begins with the one after them.
+        self._looked = 0
 
     @property
     def waiting(self) -> bool:
@@ -50,26 +54,29 @@ class Overflow:
         """Ask back as many tasks as threads are idle that may be lent."""
         scheduler = self.state.scheduler
         crowded = [ws for ws in dict.values(scheduler.workers) if crowds.crowd(ws) > 0]
-        if not crowded or self.state.settings.lend_s <= 0:
+        if not crowded or self.state.settings.lend_s <= 0 or len(self._asked) > _REMEMBERED:
             self._asked.clear()
+        if not crowded or self.state.settings.lend_s <= 0:
             return
         idle = self._lending.idle()
         room = sum(idle.values()) - len(self._requests)
-        seen = set()
-        for worker in crowded:
+        first = self._looked % len(crowded)
+        looked = 0
+        for worker in crowded[first:] + crowded[:first]:
+            if room <= 0 or looked >= _TOGETHER:
+                break
+            self._looked += 1
             tasks = sorted(
                 islice(worker.processing, _LOOKED_AT), key=lambda ts: ts.priority or (), reverse=True
             )
+            looked += len(tasks)
             count = min(room, crowds.crowd(worker))
             for ts in tasks:
                 run = (ts.key, ts.run_id)
-                if run in self._asked:
-                    seen.add(run)
-                elif count > 0 and self._may_go(ts, worker, idle):
-                    seen.add(run)
+                if count > 0 and run not in self._asked and self._may_go(ts, worker, idle):
+                    self._asked.add(run)
                     count -= 1
                     room -= self._ask(ts, worker)
-        self._asked = seen
 
     def _may_go(self, ts: TaskState, worker: WorkerState, idle: dict[str, int]) -> bool:
         """Whether a task on a worker is its job's own, and would be done sooner where a thread is idle."""
@@ -109,6 +116,8 @@ class Overflow:
         state = self.state
         ts, lane = state.scheduler.tasks.get(key), state.owner.get(key)
         given_up = worker_state in writes.GIVEN_UP or worker_state in writes.NOT_THERE
+        if given_up:
+            self._asked.discard((key, run_id))
         if not given_up or ts is None or lane is None or not reads.runs_on(ts, address, run_id):
             return
         if lane.job.lanes.get(lane.kind) is lane:
