@@ -74,6 +74,7 @@ def fast_run(tmp_path_factory):
     return folder, json.loads(out), err, wait_until_gone(process.pid, 10)
 
 
+@pytest.mark.slow
 def test_three_users_get_the_results_of_stock_dask(fast_run):
     _, summary, _, _ = fast_run
     found = summary["three-users"]
@@ -86,6 +87,7 @@ def test_three_users_get_the_results_of_stock_dask(fast_run):
         assert 0 < job["stock_turnaround_s"] < 300
 
 
+@pytest.mark.slow
 def test_a_simulation_that_is_resized_and_watched_gives_the_field_of_an_undisturbed_run(fast_run):
     _, summary, _, _ = fast_run
     heat = summary["stepping"]
@@ -101,6 +103,7 @@ def test_a_simulation_that_is_resized_and_watched_gives_the_field_of_an_undistur
     assert min(heat["stock_repeated"]) > 0
 
 
+@pytest.mark.slow
 def test_a_cluster_that_shrinks_loses_nothing_where_stock_does(fast_run):
     _, summary, _, _ = fast_run
     found = summary["shrinking"]
@@ -111,6 +114,7 @@ def test_a_cluster_that_shrinks_loses_nothing_where_stock_does(fast_run):
     assert found["stock_actor_answers"] == [False]
 
 
+@pytest.mark.slow
 def test_progress_and_files_are_written(fast_run):
     folder, summary, err, _ = fast_run
     assert "option running on" in err
@@ -131,6 +135,7 @@ def test_progress_and_files_are_written(fast_run):
     assert {"heat", "question", *(job.name for job in JOBS)} <= names
 
 
+@pytest.mark.slow
 def test_no_process_is_left_behind(fast_run):
     assert fast_run[3] == []
 
