@@ -160,3 +160,10 @@ def test_growth_never_delays_the_head() -> None:
 def test_jobs_below_the_priority_of_the_head_do_not_grow() -> None:
     low = running("low", 2, 40.0, max_nodes=6)
     assert acts(ask(running("r", 10, 50.0), low, waiting("head", 20, 20, priority=1), idle=4)) == []
+
+
+def test_plain_work_that_holds_no_node_yet_stands_in_nobodys_way() -> None:
+    plain = JobView(id="default-1", is_default=True, start_nodes=0, min_nodes=0, max_nodes=0)
+    head, small = waiting("head", 8, 8), waiting("small", 1, 1, seconds=10.0)
+    decision = ask(running("a", 6, 50.0), plain, head, small, idle=4)
+    assert acts(decision) == [("start", "default-1", 0), ("start", "small", 1)]

@@ -45,6 +45,9 @@ POLICIES: tuple[Policy, ...] = (
 def jobs(draw: st.DrawFn, index: int) -> JobView:
     constraint = draw(st.sampled_from(CONSTRAINTS))
     lo = smallest_at_least(constraint, draw(st.integers(1, 6)), 10**6) or 1
+    is_default = index == 0 and draw(st.booleans())
+    if is_default and draw(st.booleans()):
+        lo = 0  # plain work asks for nothing before there is any
     state: Any = draw(st.sampled_from(["pending", "running", "running", "adapting"]))
     kind: Any = draw(
         st.sampled_from(["malleable", "malleable", "malleable", "evolving", "moldable", "rigid"])
@@ -68,7 +71,7 @@ def jobs(draw: st.DrawFn, index: int) -> JobView:
         expansions=draw(st.integers(0, 3)),
         mtct=draw(st.one_of(st.none(), st.floats(0, 3))),
         mtct_previous=draw(st.one_of(st.none(), st.floats(0, 3))),
-        is_default=index == 0 and draw(st.booleans()),
+        is_default=is_default,
         preferred_nodes=draw(st.one_of(st.none(), st.integers(lo, hi))),
         priority=draw(st.integers(0, 2)),
         requested_nodes=draw(st.one_of(st.none(), st.integers(1, 25))) if kind == "evolving" else None,

@@ -37,8 +37,11 @@ def printed(tmp_path: Path) -> Any:
     done = CliRunner().invoke(hpc, ["config", "slurm"])
     assert done.exit_code == 0
     (tmp_path / "slurm.yaml").write_text(done.output)
-    # defaults that it does not name stay
-    return dask.config.merge(dask.config.config, dask.config.collect(paths=[str(tmp_path)], env={}))
+    # Defaults that it does not name stay, also those of a library that was imported
+    # after another test's cluster kept its copy of the configuration.
+    return dask.config.merge(
+        *dask.config.defaults, dask.config.config, dask.config.collect(paths=[str(tmp_path)], env={})
+    )
 
 
 def test_it_makes_a_cluster_without_arguments(printed: Any) -> None:

@@ -132,7 +132,8 @@ def _promise(plan: Pass, head: JobView) -> Shadow:
     """The head's reservation, with the jobs that this decision has started."""
     now_s = plan.view.now_s
     ends = releases(plan.view)
-    ends += [(now_s + runtime_at(job, size), size) for job, size in plan.started]
+    # Plain work may start on no node yet.
+    ends += [(now_s + runtime_at(job, size), size) for job, size in plan.started if size > 0]
     ends = sorted(end for end in ends if end[0] < inf)
     return shadow(needed_nodes(head) or 0, plan.idle_nodes, ends)
 
