@@ -61,6 +61,8 @@ class Definition:
     session: Callable[[int, Set[str], Params], Session | None] | None = None
     #: True for the policy that also recommends a pool size.
     scales_pool: bool = False
+    #: Jobs that asked for no nodes of their own take turns on each other's slots; see `rules.fair.turns`.
+    in_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -91,6 +93,11 @@ class BuiltinPolicy(Shown):
     def state_type(self) -> type | None:
         """Class of the state; None without state."""
         return self.definition.state
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether jobs that asked for no nodes of their own take turns on each other's slots."""
+        return self.definition.in_turn
 
     def session(self, idle_nodes: int, kinds: Set[str]) -> Session | None:
         """The incremental form, see `protocol.Session`; None when there is none for such jobs."""
@@ -233,6 +240,7 @@ _DEFINITIONS = (
         summary="Least attained service first: users, then jobs of a user, share the nodes by weight.",
         decide=fair.decide,
         state=fair.FairState,
+        in_turn=True,
         parameters=terms.PARAMETERS,
     ),
 )

@@ -28,7 +28,8 @@ class Policy(Protocol):
 
     Optional attributes that the registry uses when they exist: `parameters` (an iterable of
     `params.Parameter`), `params` (the present values; the constructor takes them by keyword) and
-    `state_type`. A policy may also offer `session`; see `Session`.
+    `state_type`. A policy may also offer `session`; see `Session`. With a true `in_turn`, jobs that asked
+    for no nodes of their own take turns on each other's slots, in the order of `rules.fair.turns`.
     """
 
     @property

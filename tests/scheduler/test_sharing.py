@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 
 import dask
 import pytest
@@ -85,33 +84,19 @@ async def test_who_asked_for_nodes_keeps_them(c, s, a, how):
             assert await within(later.result(), 20) == 1
 
 
-@live(1, lend="5 s")
-async def test_turns_follow_weights_users_and_what_was_had(c, s, a):
-    gate, futures = Gate(), []
-    rt = await dask_hpc.install(c, policy="fcfs")
-    async with rt.job("holder") as holder:
-        await started(s, holder)
-        futures += c.map(through, range(3), gate=gate, key="stop", pure=False)
-        await until(lambda: gate.arrived, "the node is busy")
-        kinds = {
-            "heavy": {"user": "ada", "weight": 2.0},
-            "bob-1": {"user": "bob"},
-            "bob-2": {"user": "bob"},
-            "eve": {"user": "eve"},
-            "old": {"user": "dan"},
-        }
-        for name, options in kinds.items():
-            async with rt.job(name, **options):
-                futures += c.map(through, range(3), gate=gate, key=name, pure=False)
-        sharing = engine(s).admission.sharing
-        await until(lambda: len(sharing.waiting) == 5, "they take turns")
-        jobs = [engine(s).state.jobs.find(name) for name in kinds]
-        jobs[-1].borrowed_s = 10.0  # one level up: half the weight
-        sharing.look(engine(s).admission.lending.wants)
-        count = Counter()
-        while sum(count[job] + job.processing for job in jobs) < 18:
-            count[sharing.turn(jobs, count)] += 1
-        # in proportion to 2, 1/2 and 1/2 (two jobs of one user), 1, and 1/2
-        assert [count[job] + job.processing for job in jobs] == [8, 2, 2, 4, 2]
-        gate.open()
-        await within(c.gather(futures), 20)
+@pytest.mark.parametrize(("policy", "takes_turns"), [("fair", True), ("equipartition", False)])
+@live(2, lend="5 s")
+async def test_jobs_with_nodes_take_turns_where_the_policy_says_so(c, s, a, b, policy, takes_turns):
+    rt = await dask_hpc.install(c, policy=policy)
+    async with rt.job("large") as large, rt.job("small") as small:
+        await started(s, large)
+        await started(s, small)
+        with dask.annotate(hpc_job=large.id):
+            backlog = c.map(a_while, range(300), key="large", pure=False)
+        await until(lambda: record(s, large).queue and len(record(s, large).nodes) == 1, "each has a node")
+        with dask.annotate(hpc_job=small.id):
+            answers = c.map(a_while, range(40), key="small", pure=False)
+        assert await within(c.gather(answers), 20) == list(range(40))
+        # both nodes served it, as if its user had a priority
+        assert (record(s, small).borrowed_tasks > 10) is takes_turns
+        assert await within(c.gather(backlog), 20) == list(range(300))

@@ -93,6 +93,7 @@ class Controller:
         self._memory = policy.initial_state()
         self._last: Decision | None = None
         self._spec = registry.spec_of(policy)
+        self.state.in_turn = bool(getattr(policy, "in_turn", False))
         self.failure = None
 
     def request(self, trigger: Trigger) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.internals import reads, writes
@@ -61,7 +61,7 @@ class Admission:
         self.offered: set[JobRecord] = set()
         self.grown: set[JobRecord] = set()
         self.lending = Lending(state, parts)
-        self.sharing = Sharing(state, parts)
+        self.sharing = Sharing(state, parts, self.lending.takes)
         #: Parts that limit how many tasks a worker takes.
         self._limits = parts.slots
         self._handle = handle
@@ -120,6 +120,7 @@ class Admission:
         """Look at every job that has held tasks, and at what no event told to have left a borrowed slot."""
         for address in list(self.lending.loans):
             self.lending.settle(address)
+        self.sharing.advance()
         jobs = self.state.jobs.active.values()
         waiting = [job for job in jobs if job.queue or (job.stranded and not len(job.allotment))]
         if self._queue.first() is not None:
@@ -204,17 +205,19 @@ class Admission:
         if not any(len(job.allotment) for job in self.state.plain) and self._queue.waits():
             self._queue.draw(_DRAWN, stimulus_id)
         self.sharing.look(self.lending.wants)
+        workers = self.state.scheduler.workers
+        shared = self.sharing.addresses(dict.values(workers))
+        self.dirty.update(shared)
         for job in jobs:
             if job.queue:
-                self._fill(job, batch, reads.idle_threads)
-        self._draw(self.state.scheduler.workers, stimulus_id)
-        lent = self.lending.choose(self.state.scheduler.workers, Counter([ws.address for _, ws, _ in batch]))
+                self._fill(job, batch, reads.idle_threads, shared)
+        self._draw(workers, stimulus_id)
+        others = [address for address in workers if address not in shared]
+        lent = self.lending.choose(others, Counter([ws.address for _, ws, _ in batch]))
         batch += lent
         for job in jobs:
-            if self.sharing.waiting:
-                self.dirty.update(job.allotment)
-            elif job.queue:
-                self._fill(job, batch, reads.free_slots)
+            if job.queue:
+                self._fill(job, batch, reads.free_slots, shared)
         return lent
 
     def _draw(self, addresses: Iterable[str], stimulus_id: str) -> None:
@@ -241,32 +244,41 @@ class Admission:
         idle = reads.idle_threads(scheduler, worker) - sent
         if slots > 0 and self._queue.waits() and any(job.is_default for job in jobs):
             self._queue.draw(slots, stimulus_id)
-        dealt = Counter([lane.job for _, _, lane in batch])
         lent: Batch = []
-        while slots > 0 and (job := self.sharing.turn(jobs, dealt)) is not None:
-            held = any(holder.first() is not None for holder in holders)
-            if self._room(slots if held else idle, job, worker) <= 0:
+        while slots > 0 and (job := self.sharing.turn(jobs, worker.address)) is not None:
+            ts = job.first()
+            assert ts is not None
+            ahead = self.sharing.ahead(ts) and any(holder.first() is not None for holder in holders)
+            if idle <= 0 and not ahead:
+                break
+            if self._room(slots if ahead else idle, job, worker) <= 0:
                 jobs = [other for other in jobs if other is not job]
                 continue
-            ts = job.next_held()
-            assert ts is not None
+            job.next_held()
             row = (ts, worker, owner[ts.key])
             batch.append(row)
             if job not in holders:
                 lent.append(row)
-            dealt[job] += 1
+                if len(job.allotment):
+                    self.lending.tried(ts)
             slots -= 1
             idle -= 1
         return lent
 
-    def _fill(self, job: JobRecord, batch: Batch, free: Callable[[Scheduler, WorkerState], int]) -> None:
-        """Fill the slots of a job's workers that are free, the least busy first."""
+    def _fill(
+        self,
+        job: JobRecord,
+        batch: Batch,
+        free: Callable[[Scheduler, WorkerState], int],
+        shared: Collection[str],
+    ) -> None:
+        """Fill the slots of a job's workers that are free and not shared, the least busy first."""
         scheduler = self.state.scheduler
         taken = Counter([ws.address for _, ws, _ in batch])
         open_workers: list[tuple[float, str, int, Any]] = []
         for address in job.allotment:
             worker = scheduler.workers.get(address)
-            if worker is None:
+            if worker is None or address in shared:
                 continue
             used = taken[address]
             slots = self._room(free(scheduler, worker) - used, job, worker)

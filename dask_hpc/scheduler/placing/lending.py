@@ -183,13 +183,13 @@ class Lending:
             ts = job.first()
             if ts is not None and self.takes(ts):
                 job.next_held()
-                self._try(ts)
+                self.tried(ts)
                 count[job] += 1
                 return ts
             borrowers.remove(job)
         return None
 
-    def _try(self, ts: TaskState) -> None:
+    def tried(self, ts: TaskState) -> None:
         """Note a task that is about to be sent while nothing is known of its kind."""
         name, usual_s = reads.usual(ts)
         if usual_s is None:

@@ -1,57 +1,78 @@
-"""Sharing: a job without a node, which asked for none, takes turns on nodes of others that asked for none.
+"""Sharing: jobs that asked for no nodes of their own take turns on each other's slots.
 
 There may be more jobs than nodes. Who declared nothing but a name then has a node as little as anybody else
-has a right to one: the slots of such nodes are dealt in turn as they open, in proportion to weights (weighted
-fair queueing; Demers, Keshav and Shenker 1989, with tasks in place of packets). A job's weight is that of its
-user, divided among the user's jobs, and falls with what it has had (the levels of the policy `fair`), so that
-a small question is answered soon and nobody starves.
+has a right to one: a job without a node takes turns on the nodes of others that asked for none. Under a
+policy that says so (``in_turn``: `fair`), jobs that have nodes do, too, with tasks that lending would take:
+slots open more often than nodes change hands. Whose turn it is, is the rule of
+`dask_hpc_policies.rules.fair.turns`: who would have ended first in equal shares. So a small question is
+answered soon, and nobody starves.
 
 Nodes of a producer, pinned ones, those that take part in a round, and those of a job that is ``exclusive`` or
-asked for nodes are not shared. ``hpc.lend: 0 s`` ends sharing, too.
+asked for nodes are not shared; those of plain work only with jobs that have no node. ``hpc.lend: 0 s`` ends
+sharing, too.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+import dask.config
+from dask.utils import parse_timedelta
+
+from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
-from dask_hpc_policies.rules.fair.terms import PARAMETERS, level, weight_at
+from dask_hpc_policies.rules.fair.turns import Work, advance, in_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-#: Levels as `fair` has them when nobody sets them.
-_LEVELS = {parameter.name: parameter.default for parameter in PARAMETERS}
+    from distributed.scheduler import TaskState, WorkerState
+
+#: Dask's setting for what a task of an unknown kind is taken to need.
+_UNKNOWN = "distributed.scheduler.unknown-task-duration"
+#: Longer tasks are sent when a thread is idle, not ahead: whoever comes meanwhile would wait behind them.
+_AHEAD_S = 0.2
 
 
 class Sharing:
     """Says who takes turns on which node, and whose turn it is."""
 
-    def __init__(self, state: State, parts: Parts) -> None:
+    def __init__(self, state: State, parts: Parts, takes: Callable[[TaskState], bool]) -> None:
         self.state = state
         self._parts = parts
-        #: Jobs without a node that take turns, since `look`.
+        #: Whether a task may run on a borrowed slot.
+        self._takes = takes
+        #: Jobs that take turns on nodes that are not theirs, since `look`.
         self.waiting: list[JobRecord] = []
-        self._weights: dict[JobRecord, float] = {}
+        #: Thread-seconds of each job on the virtual cluster, by id, and when that was.
+        self._served_s: dict[str, float] = {}
+        self._at_s = state.now_s()
+        self._unknown_s: float = parse_timedelta(dask.config.get(_UNKNOWN))
+        #: Place of each job in the order of service, by id.
+        self._place: dict[str, int] = {}
 
     def look(self, wants: Callable[[JobRecord], bool]) -> None:
         """See who takes turns now; `wants` says whether a job has held tasks that may run anywhere."""
         state = self.state
         jobs = state.jobs.active.values() if state.settings.lend_s > 0 else ()
-        self.waiting = [job for job in jobs if not len(job.allotment) and _shares(job) and wants(job)]
-        if not self.waiting:
-            return
-        now_s = state.now_s()
-        mates = Counter([job.request.user for job in state.jobs.named])
-        self._weights = {
-            job: job.request.weight
-            / max(1, mates[job.request.user])
-            * weight_at(level(job.attained_node_s(now_s) + job.borrowed_s, _LEVELS), _LEVELS)
-            for job in state.jobs.active.values()
-        }
+        wanting = [job for job in jobs if _shares(job) and wants(job)]
+        self.waiting = [job for job in wanting if not len(job.allotment)]
+        if state.in_turn and len(wanting) > 1:
+            self.waiting = [job for job in wanting if not (job.is_default and len(job.allotment))]
+        if self.waiting:
+            self.advance()
+
+    def advance(self) -> None:
+        """Let the virtual cluster serve its jobs until now, and see in which order they end there."""
+        works = [self._work(job) for job in self.state.jobs.active.values() if _shares(job)]
+        now_s = self.state.now_s()
+        threads = sum([ws.nthreads for ws in self.state.scheduler.running])
+        self._served_s = advance(self._served_s, works, threads, now_s - self._at_s)
+        self._at_s = now_s
+        self._place = {id: place for place, id in enumerate(in_turn(self._served_s, works))}
 
     def on(self, address: str) -> list[JobRecord]:
         """Whose held tasks take turns on the worker; nobody's where only its holder runs."""
@@ -61,18 +82,56 @@ class Sharing:
         holders = self.state.served_by(address)
         if not all(_shares(job) for job in holders):
             return []
-        return [*holders, *[job for job in self.waiting if job not in holders]]
+        plain = any(job.is_default and job.unfinished for job in holders)
+        guests = [job for job in self.waiting if job not in holders and not (plain and len(job.allotment))]
+        return [*holders, *guests]
 
-    def turn(self, jobs: Sequence[JobRecord], dealt: Counter[JobRecord]) -> JobRecord | None:
-        """Whose turn it is: who has the fewest tasks on workers for its weight; None when nobody holds any.
+    def addresses(self, workers: Iterable[WorkerState]) -> set[str]:
+        """Those of the workers that have a free slot for several jobs to take turns on."""
+        scheduler = self.state.scheduler
+        if not self.waiting:
+            return set()
+        return {
+            ws.address
+            for ws in workers
+            if reads.free_slots(scheduler, ws) > 0 and len(self.on(ws.address)) > 1
+        }
 
-        `dealt` counts tasks that are about to be sent.
-        """
-        able = [job for job in jobs if job.first() is not None]
-        return min(able, key=lambda job: self._load(job, dealt), default=None)
+    def turn(self, jobs: Sequence[JobRecord], address: str) -> JobRecord | None:
+        """Whose turn it is on the worker; None when nobody has a task for it."""
+        able = [job for job in jobs if self._able(job, address)]
+        return min(able, key=lambda job: self._place.get(job.id, len(self._place)), default=None)
 
-    def _load(self, job: JobRecord, dealt: Counter[JobRecord]) -> tuple[float, float]:
-        return (job.processing + dealt[job] + 1) / self._weights.get(job, 1.0), job.submit_s
+    def ahead(self, ts: TaskState) -> bool:
+        """Whether the task may be sent to wait behind what executes."""
+        _, usual_s = reads.usual(ts)
+        return usual_s is not None and usual_s < _AHEAD_S
+
+    def _able(self, job: JobRecord, address: str) -> bool:
+        ts = job.first()
+        if ts is None:
+            return False
+        return not len(job.allotment) or address in job.allotment or self._takes(ts)
+
+    def _work(self, job: JobRecord) -> Work:
+        request = job.request
+        tasks, seconds = job.meter.ended()
+        return Work(
+            id=job.id,
+            done_s=seconds,
+            left_s=job.unfinished * (seconds / tasks if tasks else self._usual_s(job)),
+            width=job.processing + job.held,
+            user=request.user,
+            weight=request.weight,
+            priority=request.priority,
+            submit_s=request.submit_s,
+        )
+
+    def _usual_s(self, job: JobRecord) -> float:
+        """What a task of a job of which none has ended takes, as far as Dask knows its kind."""
+        ts = job.first()
+        usual_s = reads.usual(ts)[1] if ts is not None else None
+        return self._unknown_s if usual_s is None else usual_s
 
 
 def _shares(job: JobRecord) -> bool:

@@ -174,6 +174,14 @@ class Meter:
             self.close(now_s)
         self.mtct = self.mtct_previous = None
 
+    def ended(self) -> tuple[int, float]:
+        """Tasks of the job that have ended, and how many seconds they took together, in all phases."""
+        tasks, seconds = self.tasks, self.comm_s + self.compute_s
+        for phase in self.phases.values():
+            tasks += phase.tasks
+            seconds += phase.comm_s + phase.compute_s
+        return tasks, seconds
+
     def rows(self) -> list[dict[str, Any]]:
         """Figures of the phases as plain data, in the order they were first entered.
 

@@ -58,6 +58,8 @@ class State:
         self.records: deque[Record] = deque(maxlen=settings.trace_keep)
         #: Called with every record; the trace file listens here.
         self.listeners: list[Callable[[Record], None]] = []
+        #: Whether jobs with nodes take turns on each other's slots: the policy says so.
+        self.in_turn = False
         #: Lanes of tasks that belong on one node of a job: by job, then by node id.
         self.pins: dict[JobRecord, dict[str, Lane]] = {}
         self._serving: dict[str, JobRecord] = {}

@@ -65,6 +65,11 @@ class Guarded(Shown):
         return f"{self.base.name}+{self.guard.name}"
 
     @property
+    def in_turn(self) -> bool:
+        """Whether the policy has jobs take turns."""
+        return bool(getattr(self.base, "in_turn", False))
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         """Parameters of the policy and of the guard."""
         return (*getattr(self.base, "parameters", ()), *self.guard.parameters)

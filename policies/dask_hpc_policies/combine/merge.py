@@ -58,6 +58,11 @@ class Combined(Shown):
         return tuple(found.values())
 
     @property
+    def in_turn(self) -> bool:
+        """Whether one of the policies has jobs take turns."""
+        return any(getattr(policy, "in_turn", False) for policy in self.policies)
+
+    @property
     def params(self) -> Mapping[str, Any]:
         """Values of all `parameters`; of members that share a name the first one's."""
         found: dict[str, Any] = {}

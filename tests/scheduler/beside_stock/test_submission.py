@@ -137,16 +137,21 @@ def total(value, more=0):
 
 async def forgotten(w: Way):
     """Nobody keeps the future; the task that fails is told to nobody."""
-    counter = Gate()
-    fire_and_forget(w.c.submit(count, counter, key="fired"))
-    fire_and_forget([w.c.submit(count, counter, key=f"fired-{i}") for i in range(3)])
+    start, counter = Gate(), Gate()
+    first = w.c.submit(through, 0, gate=start, key="first")
+    fire_and_forget(w.c.submit(count, counter, first, key="fired"))
+    fire_and_forget([w.c.submit(count, counter, first, key=f"fired-{i}") for i in range(3)])
+    # stock keeps a result for ever that was there before it heard that nobody keeps the future
+    heard = w.s.clients["fire-and-forget"].wants_what
+    await until(lambda: len(heard) == 4, "the scheduler has heard")
+    start.open()
     await until(lambda: counter.arrived == 4, "all were executed")
     await w.forgotten("fired", "fired-0", "fired-2")
     w.c.submit(count, counter, key="dropped")
     return counter.arrived
 
 
-def count(gate):
+def count(gate, _=None):
     """A task that counts its calls."""
     with gate._lock:
         gate.arrived += 1

@@ -36,7 +36,7 @@ def divide(claims: Sequence[Claim], nodes: int) -> list[int]:
         return [claim.low for claim in claims]
     if nodes >= sum([claim.high for claim in claims]):
         return [claim.high for claim in claims]
-    level = _level(claims, nodes)
+    level = common_level(claims, nodes)
     exact = [min(max(claim.weight * level, claim.low), claim.high) for claim in claims]
     sizes = [int(round(share, _DIGITS)) for share in exact]
     left = nodes - sum(sizes)
@@ -46,7 +46,7 @@ def divide(claims: Sequence[Claim], nodes: int) -> list[int]:
     return sizes
 
 
-def _level(claims: Sequence[Claim], nodes: int) -> float:
+def common_level(claims: Sequence[Claim], nodes: int) -> float:
     """The common level at which the claims take `nodes` together, which is within their bounds."""
     # below the first turn everybody is at its lower bound; the slope changes where one leaves it or is full
     turns: list[tuple[float, float]] = []

@@ -1,0 +1,122 @@
+"""Turns on shared slots: nobody ends later than in equal shares, most end earlier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_hpc_policies.rules.fair.turns import Work, advance, in_turn
+
+#: Step of the served cluster below, in seconds.
+STEP_S = 0.25
+
+
+def work(id: str, left_s: float, **fields: object) -> Work:
+    return Work(**{"id": id, "left_s": left_s, "done_s": 0.0, "width": 1000, **fields})  # type: ignore[arg-type]
+
+
+def ends_in_turn(sizes: Sequence[float], submits: Sequence[float]) -> list[float]:
+    """When jobs of so many thread-seconds end on one thread that serves who is first, in steps."""
+    left, served_s, ends, now_s = list(sizes), {}, [0.0] * len(sizes), 0.0
+    while any(left):
+        present = [i for i, at_s in enumerate(submits) if at_s <= now_s]
+        works = [work(str(i), left[i], done_s=sizes[i] - left[i], submit_s=submits[i]) for i in present]
+        served_s = advance(served_s, works, 1, STEP_S)
+        first = next((int(id) for id in in_turn(served_s, works) if left[int(id)] > 0), None)
+        now_s += STEP_S
+        if first is not None:
+            left[first] = max(0.0, left[first] - STEP_S)
+            ends[first] = now_s if not left[first] else 0.0
+    return ends
+
+
+def ends_in_equal_shares(sizes: Sequence[float], submits: Sequence[float]) -> list[float]:
+    """The same on a thread that serves everybody at once, exactly."""
+    left, ends, now_s = list(sizes), [0.0] * len(sizes), 0.0
+    while any(left):
+        present = [i for i, at_s in enumerate(submits) if at_s <= now_s and left[i] > 0]
+        coming = min([at_s - now_s for at_s in submits if at_s > now_s], default=float("inf"))
+        span = min([left[i] * len(present) for i in present] + [coming])
+        for i in present:
+            left[i] -= span / len(present)
+            if left[i] < 1e-9:
+                left[i], ends[i] = 0.0, now_s + span
+        now_s += span
+    return ends
+
+
+multiples = st.integers(1, 40).map(lambda n: n * STEP_S)
+
+
+@given(st.lists(st.tuples(multiples, multiples), min_size=1, max_size=6))
+def test_nobody_ends_later_than_in_equal_shares(jobs: list[tuple[float, float]]) -> None:
+    sizes, submits = [size for size, _ in jobs], [at_s for _, at_s in jobs]
+    # each job that comes or ends may cost the others a step: both clusters know of it a step late
+    slack_s = STEP_S * 2 * len(jobs)
+    shared = ends_in_equal_shares(sizes, submits)
+    for end_s, bound_s in zip(ends_in_turn(sizes, submits), shared, strict=True):
+        assert end_s <= bound_s + slack_s
+
+
+def test_equal_jobs_are_served_one_after_the_other() -> None:
+    assert ends_in_turn([10.0] * 4, [0.25, 0.5, 0.75, 1.0]) == pytest.approx([10, 20, 30, 40], abs=0.5)
+    assert ends_in_equal_shares([10.0] * 4, [0.0] * 4) == pytest.approx([40] * 4)
+
+
+def test_a_large_job_is_not_passed_for_ever() -> None:
+    # four seconds of work come every four seconds: whoever serves the shortest first never serves six
+    sizes, submits = [6.0] + [4.0] * 20, [0.25] + [0.25 + 4.0 * i for i in range(20)]
+    bound_s = ends_in_equal_shares(sizes, submits)[0]
+    assert ends_in_turn(sizes, submits)[0] <= bound_s + 1.0 < max(submits) / 3
+
+
+def test_shares_follow_weights_users_and_widths() -> None:
+    works = [
+        work("heavy", 1e6, user="ada", weight=2.0),
+        work("bob-1", 1e6, user="bob"),
+        work("bob-2", 1e6, user="bob"),
+        work("eve", 1e6, user="eve"),
+        work("narrow", 1e6, user="dan", width=1),
+    ]
+    new = advance({}, works, 9, 100.0)
+    assert new == dict.fromkeys([w.id for w in works], 0.0)  # nobody had anything before it came
+    served_s = advance(new, works, 9, 10.0)
+    # dan cannot use more than a thread; eight are divided 2 : 1/2 : 1/2 : 1
+    assert served_s == pytest.approx({"heavy": 40, "bob-1": 10, "bob-2": 10, "eve": 20, "narrow": 10})
+
+
+def test_larger_priorities_come_first_whatever_is_left() -> None:
+    works = [work("small", 1.0), work("urgent", 1e6, priority=1)]
+    assert in_turn({}, works) == ["urgent", "small"]
+
+
+def test_what_a_job_had_ahead_of_its_share_counts_against_it() -> None:
+    # both show one task; one has been at it for long, alone
+    works = [work("old", 1.0, done_s=500.0), work("new", 1.0)]
+    assert in_turn({"old": 100.0, "new": 0.0}, works) == ["new", "old"]
+    # had it waited so long for its share, it would be first
+    assert in_turn({"old": 501.0, "new": 0.0}, works) == ["old", "new"]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.integers(0, 5)), max_size=5),
+    st.lists(st.floats(0, 30), min_size=1, max_size=4),
+)
+def test_the_virtual_cluster_serves_no_more_than_it_has_nor_than_there_is(
+    jobs: list[tuple[float, float, int]], spans: list[float]
+) -> None:
+    works = [work(str(i), left, done_s=done, width=width) for i, (left, done, width) in enumerate(jobs)]
+    history = [advance({}, works, 3, 0.0)]
+    for span in spans:
+        history.append(advance(history[-1], works, 3, span))
+    for (before, after), span in zip(pairwise(history), spans, strict=True):
+        grown = {id: after[id] - before[id] for id in after}
+        assert all(gain >= -1e-9 for gain in grown.values())
+        assert sum(grown.values()) <= 3 * span + 1e-6
+        for each in works:
+            assert after[each.id] <= each.done_s + each.left_s + 1e-9
+            assert grown[each.id] <= each.width * span + 1e-6
