@@ -237,7 +237,7 @@ _DEFINITIONS = (
     ),
     Definition(
         name="fair",
-        summary="Least attained service first: users, then jobs of a user, share the nodes by weight.",
+        summary="Least attained service first: users share nodes by weight, and slots of their jobs in turn.",
         decide=fair.decide,
         state=fair.FairState,
         in_turn=True,

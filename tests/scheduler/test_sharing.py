@@ -33,8 +33,10 @@ async def test_a_question_is_answered_beside_a_job_that_has_the_only_node(c, s, 
             assert await within(total.result(), 20) == 15
             assert (state_of(s, question), record(s, large).unfinished > 30) == ("pending", True)
         row = await question.wait(20)
-        assert (row["state"], row["borrowed_tasks"]) == ("completed", 7)
-        assert record(s, large).lent_tasks == 7
+        # what depends on others borrows nothing where jobs hold their nodes together
+        lent = 6 if policy == "fair" else 7
+        assert (row["state"], row["borrowed_tasks"]) == ("completed", lent)
+        assert record(s, large).lent_tasks == lent
         # and nobody starves
         assert await within(c.gather(backlog[:100]), 20) == list(range(100))
         await large.cancel()

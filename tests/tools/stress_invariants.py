@@ -94,9 +94,9 @@ def _restrictions(engine: Engine) -> Iterable[str]:
             continue
         if ts.state == "queued":
             yield f"{key!r} ({lane}) is queued by stock"
-        legal = [lane.job.allotment, *_pins(engine, lane)]
+        legal = [lane.job.reach, lane.restriction, *_pins(engine, lane)]
         if lane.kind == "root":
-            legal = [HOLD] if ts.state == "no-worker" else [HOLD, lane.job.allotment]
+            legal = [HOLD] if ts.state == "no-worker" else [HOLD, lane.job.reach]
         elif bound is HOLD and any(entry[2] is ts for entry in lane.job.queue):
             legal = [HOLD]  # without a node of its job it waits for a borrowed slot
         if isinstance(bound, AllotmentSet) and not any(bound is one for one in legal):

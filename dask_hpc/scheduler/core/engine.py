@@ -131,6 +131,8 @@ class Engine:
             job.step("fail")
             self.state.jobs.end(job)
             return
+        if self.state.in_turn and self.state.settings.lend_s > 0 and job.undeclared:
+            self.state.join_common(job)
         self.state.note_job(job)
         self.controller.request("submit")
 

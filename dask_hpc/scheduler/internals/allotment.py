@@ -63,8 +63,13 @@ class Owner(Protocol):
     """Whose tasks a lane holds."""
 
     id: str
-    #: Where they may run.
+    #: Workers of its nodes.
     allotment: AllotmentSet
+
+    @property
+    def reach(self) -> AllotmentSet:
+        """Where they may run."""
+        ...
 
 
 OwnerT = TypeVar("OwnerT", bound=Owner)

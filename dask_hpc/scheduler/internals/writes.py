@@ -50,8 +50,8 @@ def admit(
 ) -> list[tuple[TaskState, Lane]]:
     """Send held tasks to the chosen workers; returns those that could not be sent.
 
-    A task that has been sent may be stolen by any worker of its job, so it is restricted to the
-    job's allotment from then on. Until then it is restricted to one worker, by a set from `only`, which
+    A task that has been sent may be stolen by any worker that its job may use, so it is restricted to
+    these from then on. Until then it is restricted to one worker, by a set from `only`, which
     holds one for each address; those that are missing are added.
     """
     recommendations = {}
@@ -69,7 +69,7 @@ def admit(
             ts.worker_restrictions = HOLD
             refused.append((ts, lane))
         elif ts.state == "processing":
-            ts.worker_restrictions = lane.job.allotment
+            ts.worker_restrictions = lane.job.reach
         else:
             restrict(ts, lane)
     return refused

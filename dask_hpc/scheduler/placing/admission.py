@@ -69,6 +69,8 @@ class Admission:
         self._scheduled = False
         self._call_soon = state.scheduler.loop.asyncio_loop.call_soon  # type: ignore[attr-defined]
         self._counter = 0
+        #: The common nodes that stranded tasks have last been looked for a place on.
+        self._common = 0
         #: A set of one address for each worker that tasks were sent to.
         self._only: dict[str, AllotmentSet] = {}
 
@@ -120,9 +122,9 @@ class Admission:
         """Look at every job that has held tasks, and at what no event told to have left a borrowed slot."""
         for address in list(self.lending.loans):
             self.lending.settle(address)
-        self.sharing.advance()
+        self.sharing.sweep()
         jobs = self.state.jobs.active.values()
-        waiting = [job for job in jobs if job.queue or (job.stranded and not len(job.allotment))]
+        waiting = [job for job in jobs if job.queue or (job.stranded and not len(job.reach))]
         if self._queue.first() is not None:
             waiting += self.state.plain[:1]
         if waiting:
@@ -197,8 +199,12 @@ class Admission:
         """
         grown, self.grown = self.grown, set()
         offered, self.offered = self.offered, set()
+        common = self.state.common
+        if any(job.reach is common for job in grown) or self._common != common.version:
+            self._common = common.version
+            grown |= {job for job in self.state.jobs.named if job.reach is common}
         for job in grown:
-            if job.stranded and len(job.allotment):
+            if job.stranded and len(job.reach):
                 stranded, job.stranded = job.stranded, {}
                 writes.retry_unplaced(self.state.scheduler, stranded, stimulus_id)
         jobs = sorted(grown | offered, key=lambda job: job.submit_s)

@@ -75,7 +75,7 @@ class Guests:
             self._lost[ts.key] = None
         if lane.job.is_default and lane.kind != "free":
             host = self._needing(ts)
-            if lost and (host is None or not len(host.allotment)):
+            if lost and (host is None or not len(host.reach)):
                 host = self._host(lane.job) or host
             if host is not None and host is not lane.job:
                 lane = self.state.owner[ts.key] = self._lane(host, lane.kind)
@@ -88,7 +88,7 @@ class Guests:
             return
         tasks, owner = self.state.scheduler.tasks, self.state.owner
         unplaced = []
-        stuck = {job for job in self.state.jobs.active.values() if job.held and not len(job.allotment)}
+        stuck = {job for job in self.state.jobs.active.values() if job.held and not len(job.reach)}
         for key in list(self._lost if stuck else islice(self._lost, _LOOKED_AT)):
             ts, lane = tasks.get(key), owner.get(key)
             if ts is None or lane is None or ts.state not in _NOT_SENT:

@@ -149,7 +149,7 @@ class Lending:
         """Whether the job has held tasks; those that wait for its first node count as held from then on."""
         if job.request.exclusive:
             return False
-        if job.stranded and not len(job.allotment):
+        if job.stranded and not len(job.reach):
             self._hold(job)
         return job.first() is not None
 
@@ -158,9 +158,9 @@ class Lending:
         for key in list(job.stranded):
             ts, lane = tasks.get(key), owner.get(key)
             # not what a shuffle pins, nor what belongs on one node
-            if ts is None or lane is None or lane.kind != "rest" or lane.restriction is not job.allotment:
+            if ts is None or lane is None or lane.kind != "rest" or lane.restriction is not job.reach:
                 continue
-            if ts.state == "no-worker" and not ts.actor and ts.worker_restrictions is job.allotment:
+            if ts.state == "no-worker" and not ts.actor and ts.worker_restrictions is job.reach:
                 del job.stranded[key]
                 writes.hold(ts)
                 job.park(ts)

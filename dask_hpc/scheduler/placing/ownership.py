@@ -145,6 +145,8 @@ class Ownership:
             if known is not None and known.kind != "free":
                 writes.unrestrict(ts)
             lane = job.lanes[self._kind(ts, ts in shuffles, groups, job)]
+            if ts.actor and job.reach is not job.allotment:
+                lane = job.own_lane()
             if nodes and lane.kind in ("root", "rest") and isinstance(nodes.get(key), str):
                 lane = lane if job.is_default else state.pinned(job, nodes[key])
             owner[key] = lane
@@ -250,7 +252,11 @@ class Ownership:
         """
         self.unbind(job.id)
         pins = self.state.pins.pop(job, {}).values()
-        bound = [job.allotment, *(lane.restriction for lane in pins if lane.restriction is not None)]
+        bound = [
+            job.allotment,
+            job.reach,
+            *(lane.restriction for lane in pins if lane.restriction is not None),
+        ]
         for lane in (*job.lanes.values(), *job.inherited):
             lane.job = heir
             lane.restriction = heir.lanes[lane.kind].restriction
@@ -274,7 +280,7 @@ class Ownership:
         for key, lane in self.state.owner.items():
             ts = self.state.scheduler.tasks.get(key)
             if ts is not None and any(ts.worker_restrictions is one for one in bound):
-                ts.worker_restrictions = lane.job.allotment
+                ts.worker_restrictions = lane.job.reach
                 if ts.state == "no-worker":
                     moved.append(ts)
         return moved

@@ -17,9 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-import dask.config
-from dask.utils import parse_timedelta
-
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Parts
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
 
     from distributed.scheduler import TaskState, WorkerState
 
-#: Dask's setting for what a task of an unknown kind is taken to need.
-_UNKNOWN = "distributed.scheduler.unknown-task-duration"
 #: Longer tasks are sent when a thread is idle, not ahead: whoever comes meanwhile would wait behind them.
 _AHEAD_S = 0.2
 
@@ -50,7 +45,6 @@ class Sharing:
         #: Thread-seconds of each job on the virtual cluster, by id, and when that was.
         self._served_s: dict[str, float] = {}
         self._at_s = state.now_s()
-        self._unknown_s: float = parse_timedelta(dask.config.get(_UNKNOWN))
         #: Place of each job in the order of service, by id.
         self._place: dict[str, int] = {}
 
@@ -58,16 +52,21 @@ class Sharing:
         """See who takes turns now; `wants` says whether a job has held tasks that may run anywhere."""
         state = self.state
         jobs = state.jobs.active.values() if state.settings.lend_s > 0 else ()
-        wanting = [job for job in jobs if _shares(job) and wants(job)]
+        wanting = [job for job in jobs if job.undeclared and wants(job)]
         self.waiting = [job for job in wanting if not len(job.allotment)]
         if state.in_turn and len(wanting) > 1:
             self.waiting = [job for job in wanting if not (job.is_default and len(job.allotment))]
         if self.waiting:
             self.advance()
 
+    def sweep(self) -> None:
+        """What no event tells of: time has passed, nodes are lent or are not."""
+        self.advance()
+        self.state.look_at_common()
+
     def advance(self) -> None:
         """Let the virtual cluster serve its jobs until now, and see in which order they end there."""
-        works = [self._work(job) for job in self.state.jobs.active.values() if _shares(job)]
+        works = [self._work(job) for job in self.state.jobs.active.values() if job.undeclared]
         now_s = self.state.now_s()
         threads = sum([ws.nthreads for ws in self.state.scheduler.running])
         self._served_s = advance(self._served_s, works, threads, now_s - self._at_s)
@@ -80,7 +79,7 @@ class Sharing:
         if node is None or node.reserved or not self._parts.lends(node):
             return []
         holders = self.state.served_by(address)
-        if not all(_shares(job) for job in holders):
+        if not all(job.undeclared for job in holders):
             return []
         plain = any(job.is_default and job.unfinished for job in holders)
         guests = [job for job in self.waiting if job not in holders and not (plain and len(job.allotment))]
@@ -128,13 +127,9 @@ class Sharing:
         )
 
     def _usual_s(self, job: JobRecord) -> float:
-        """What a task of a job of which none has ended takes, as far as Dask knows its kind."""
+        """What a task of a job of which none has ended takes, as far as Dask knows its kind.
+
+        0 when it does not: then some are tried at once.
+        """
         ts = job.first()
-        usual_s = reads.usual(ts)[1] if ts is not None else None
-        return self._unknown_s if usual_s is None else usual_s
-
-
-def _shares(job: JobRecord) -> bool:
-    """Whether the job has asked for no nodes of its own."""
-    spec = job.spec
-    return spec.nodes is None and spec.min_nodes is None and not job.request.exclusive
+        return (reads.usual(ts)[1] or 0.0) if ts is not None else 0.0

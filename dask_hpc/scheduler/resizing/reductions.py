@@ -69,6 +69,20 @@ class Reductions:
         self._state.reserve(leaving, reduction.id)
         return reduction
 
+    def hand_over(self, round: Round, need: int) -> None:
+        """Spare the drain of nodes that all go to jobs which use them together with their holders.
+
+        `need` is the number of nodes that the round's growths take.
+        """
+        state, jobs = self._state, self._state.jobs.active
+        takers = [jobs[action.job] for action, _ in round.grows]
+        if need < sum(len(reduction.leaving) for reduction in round.reductions):
+            return
+        if all(job.reach is state.common for job in takers):
+            for reduction in round.reductions:
+                job = reduction.job
+                reduction.together = job is not None and job.reach is state.common
+
     def _window_ended(self, round: Round, reduction: Reduction, committed: bool, why: Reason) -> None:
         """The job has laid its state out without the leaving nodes, or has not: go on, or back."""
         if not reduction.active:
@@ -137,7 +151,8 @@ class Reductions:
         for reduction in round.reductions:
             if not reduction.active or reduction.window is not None:
                 continue
-            busy = [what for node in reduction.leaving for what in self._drain.busy(reduction, node)]
+            nodes = [] if reduction.together else reduction.leaving
+            busy = [what for node in nodes for what in self._drain.busy(reduction, node)]
             if not busy:
                 self._commit(round, reduction)
             elif now_s - reduction.began_s >= deadline_s:

@@ -33,6 +33,8 @@ class Reduction:
         self.for_good = False
         #: The job's own window; its nodes are drained when that has been committed.
         self.window: Window | None = None
+        #: Whether the nodes go to jobs that use them together with this one: then nothing has to leave.
+        self.together = False
         #: Since when its nodes are drained.
         self.began_s = began_s
         #: Whether nobody has to make room (a node that nobody uses needs no mention).
@@ -52,7 +54,7 @@ class Reduction:
 
     def concerns(self, job: JobRecord) -> bool:
         """Whether tasks of that job have to leave."""
-        return job is self.job if self.job is not None else job.is_default
+        return job.is_default if self.job is None else job is self.job or job.reach is self.job.reach
 
 
 class Round:

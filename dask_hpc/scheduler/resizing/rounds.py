@@ -111,7 +111,9 @@ class Rounds:
         for outcome in ended:
             self._handle(ActionEnded(outcome, trigger))
         if accepted:
-            self.reductions.from_plain(round, sum(self.growths.need(action) for action, _ in round.grows))
+            need = sum(self.growths.need(action) for action, _ in round.grows)
+            self.reductions.hand_over(round, need)
+            self.reductions.from_plain(round, need)
             self._rounds.append(round)
             self.poll()
         return accepted, ended

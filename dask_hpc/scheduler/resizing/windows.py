@@ -118,6 +118,7 @@ class Windows:
             raise WindowError(f"job {job.id} has a producer already; a job has one")
         if job.state not in ("running", "adapting"):
             raise WindowError(f"job {job.id} is {job.state}; only a running job can become a producer")
+        self.state.leave_common(job)
         self.producers[job.id] = Member(job, (node.id for node in self._settled(job)), topic)
         return list(self.producers[job.id].members)
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from dask_hpc.clock import Clock
 from dask_hpc.config import Settings
 from dask_hpc.scheduler.internals import reads
-from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane
-from dask_hpc.scheduler.tables.jobs import JobRecord, JobTable
+from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane, LaneKind
+from dask_hpc.scheduler.tables.job_table import JobTable
+from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node, NodeTable, node_id
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.trace.records import JobEvent, NodeEvent, Record
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Fields of the picture that parts fill; what else they have to say is in its sections.
 _OF_PARTS = frozenset({"demand"})
+#: Tasks of these kinds run on common nodes.
+_COMMON: tuple[LaneKind, ...] = ("rest", "p2p")
 
 
 class State:
@@ -62,6 +65,8 @@ class State:
         self.in_turn = False
         #: Lanes of tasks that belong on one node of a job: by job, then by node id.
         self.pins: dict[JobRecord, dict[str, Lane]] = {}
+        #: Workers of nodes that jobs hold together, whoever of them has the node; see `join_common`.
+        self.common = AllotmentSet()
         self._serving: dict[str, JobRecord] = {}
         #: Called with addresses whose holder has changed.
         self.moved: Callable[[Iterable[str]], None] = _nobody
@@ -214,12 +219,16 @@ class State:
         if job is not None:
             self._serving.update(dict.fromkeys(addresses, job))
             job.allotment.grant(addresses)
+            if job.reach is self.common and self._parts.lends(node):
+                self.common.grant(addresses)
         else:
             for plain in self.plain:
                 plain.allotment.grant(addresses)
             self.moved(addresses)
 
     def _revoke(self, addresses: list[str]) -> None:
+        if not self.common.isdisjoint(addresses):
+            self.common.revoke(addresses)
         served = {self._serving.pop(address, None) for address in addresses}
         if None in served:
             served.update(self.plain)
@@ -236,6 +245,39 @@ class State:
             states.setdefault(node.state, []).append(node.id)
         for state, ids in states.items():
             self.record(NodeEvent(t_s=now_s, nodes=tuple(ids), job=job, state=state))
+
+    # --------------------------------------------------------------- common
+
+    def join_common(self, job: JobRecord) -> None:
+        """Let the tasks of a new job run on all nodes that such jobs hold, and theirs on its.
+
+        What a scheduler of tasks can share out by itself needs no borders: dependent tasks go where their
+        data is, a shuffle spans all these nodes, and a node changes hands without a wait. Only actors and
+        what belongs on one node keep to the job's own.
+        """
+        for kind in _COMMON:
+            job.lanes[kind].restriction = self.common
+
+    def leave_common(self, job: JobRecord) -> None:
+        """Let the job have its nodes for itself again; what others execute there ends there."""
+        if job.reach is not self.common:
+            return
+        for kind in _COMMON:
+            job.lanes[kind].restriction = job.allotment
+        for key, lane in self.owner.items():
+            ts = self.scheduler.tasks.get(key) if lane.job is job else None
+            if ts is not None and ts.worker_restrictions is self.common:
+                ts.worker_restrictions = job.allotment
+        self.common.revoke(job.allotment)
+
+    def look_at_common(self) -> None:
+        """Bring the common nodes up to date with what lends nothing (any more)."""
+        jobs = [job for job in self.jobs.named if job.reach is self.common]
+        nodes = [node for job in jobs for node in self.nodes_of(job) if not node.reserved]
+        allowed = {address for node in nodes if self._parts.lends(node) for address in node.workers}
+        if allowed != self.common:
+            self.common.revoke(self.common - allowed)
+            self.common.grant(allowed - self.common)
 
     # ----------------------------------------------------------------- jobs
 

@@ -13,6 +13,8 @@ jobs have equal sizes and change them only a few times in their lives.
   divided by the user's weight. So ten jobs of one user get together what one job of another does. A job
   has no less than its minimum, and what does not change its size (rigid, reconfiguring, almost over)
   counts as its user's.
+* Slots of jobs that named no size are dealt in turn, whoever holds the nodes (`turns`; live only: in the
+  simulator a job has the nodes that it holds).
 * A job that could grow does so only when that repays (`terms.repays`); one that was resized a moment ago
   keeps its size, unless a job starts. Nodes that would stay idle go to whoever they repay for.
 

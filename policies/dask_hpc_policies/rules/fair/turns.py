@@ -6,8 +6,8 @@ serves them one after the other, in the order in which they end there. With exac
 than in equal shares, and most end much earlier: sooner than their share, because nobody is served for whose
 work there is time later. So the wait of a large job beside many small ones is bounded by its share. Sizes
 are expectations here, as in HFSP (Pastorelli et al. 2013): what a job has done, and what its unfinished
-tasks are expected to take. Of a job that goes on submitting, service that it has had ahead of its share
-counts against it, and so it does of one of which nothing more is known: least attained service first.
+tasks are expected to take (0 while nothing is known: some are tried at once). Of a job that goes on
+submitting, service that it has had ahead of its share counts against it: least attained service first.
 
 Shares are those of users, by weight, divided among a user's jobs; nobody's is more than its tasks can use.
 """

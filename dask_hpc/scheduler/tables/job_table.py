@@ -1,0 +1,115 @@
+"""The job table: all jobs of a scheduler, live and ended, and how long those of each name took."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from dataclasses import replace
+
+from dask_hpc.errors import UnknownJob
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc_policies.jobs.estimates import RecordedRuns
+from dask_hpc_policies.jobs.jobspec import JobSpec
+from dask_hpc_policies.model import DEFAULT_JOB, JobRequest
+
+_ENDED_KEPT = 1000
+#: Names and sizes of completed jobs that are remembered.
+_RECORDED_KEPT = 1000
+
+
+class JobTable:
+    """All jobs of one scheduler by id, active ones apart."""
+
+    def __init__(self) -> None:
+        #: Checked, and about to be queued: their message on the client's stream is on its way.
+        self.announced: dict[str, JobRecord] = {}
+        self.active: dict[str, JobRecord] = {}
+        self.ended: deque[JobRecord] = deque(maxlen=_ENDED_KEPT)
+        #: What completed jobs took, by name and size: what the next ones of that name are expected to take.
+        self.recorded = RecordedRuns()
+        self._numbers = itertools.count(1)
+
+    def add(self, spec: JobSpec, request: JobRequest, *, submit_s: float, client: str | None) -> JobRecord:
+        """A new job that is announced; its id is its name and a number."""
+        id = f"{spec.name}-{next(self._numbers)}"
+        user = request.user or client or ""
+        job = JobRecord(id, spec, replace(request, submit_s=submit_s, user=user), client=client)
+        self.announced[job.id] = job
+        return job
+
+    def queue(self, id: str, submit_s: float) -> JobRecord | None:
+        """Make an announced job pending; None when it was withdrawn meanwhile."""
+        job = self.announced.pop(id, None)
+        if job is not None:
+            job.request = replace(job.request, submit_s=submit_s, recorded_s=self._recorded_s(job))
+            self.active[id] = job
+        return job
+
+    def completed(self, job: JobRecord, nodes_up: int, now_s: float) -> None:
+        """A job is about to complete: it is recorded when it had one size all the time."""
+        resized = job.expansions or job.shrinks or job.interrupted_s is not None
+        if job.is_default or job.start_s is None or resized or not 0 < nodes_up == len(job.nodes):
+            return
+        book = self.recorded.with_run(job.name, nodes_up, job.elapsed_s(now_s))
+        self.recorded = book.latest(_RECORDED_KEPT)
+        for other in self.named:
+            if other.name == job.name and other is not job:
+                other.request = replace(other.request, recorded_s=self._recorded_s(other))
+
+    def _recorded_s(self, job: JobRecord) -> float | None:
+        size = job.request.start_nodes or job.request.max_nodes
+        found = self.recorded.estimate(job.name, size, job.request.walltime_s)
+        return None if found is None or found.source == "walltime" else found.seconds
+
+    def add_default(self, *, submit_s: float, min_nodes: int) -> JobRecord:
+        """A job for plain work, not yet started."""
+        number = next(self._numbers)
+        request = JobRequest(
+            name=DEFAULT_JOB,
+            submit_s=submit_s,
+            start_nodes=min_nodes,
+            min_nodes=min_nodes,
+            max_nodes=min_nodes,
+        )
+        spec = JobSpec(name=DEFAULT_JOB)
+        job = JobRecord(f"{DEFAULT_JOB}-{number}", spec, request, client=None, is_default=True)
+        self.active[job.id] = job
+        return job
+
+    def end(self, job: JobRecord) -> None:
+        """Move a job that has ended out of the way."""
+        known = self.active.pop(job.id, None) or self.announced.pop(job.id, None)
+        if known is not None and not job.is_default:
+            self.ended.append(job)
+
+    @property
+    def named(self) -> list[JobRecord]:
+        """Active jobs that users declared, in order of submission."""
+        return [job for job in self.active.values() if not job.is_default]
+
+    def find(self, job: str, *, one: bool = False) -> JobRecord:
+        """The job with that id, else the latest with that name.
+
+        Parameters
+        ----------
+        one
+            Refuse a name that several active jobs have.
+
+        Raises
+        ------
+        UnknownJob
+            When there is none, or (with `one`) more than one.
+        """
+        if job in self.active:
+            return self.active[job]
+        same = [record.id for record in self.active.values() if record.name == job]
+        if one and len(same) > 1:
+            raise UnknownJob(
+                f"{len(same)} active jobs are called {job!r}; say which by its id: {', '.join(same)}"
+            )
+        everything = [*self.ended, *self.active.values(), *self.announced.values()]
+        for record in reversed(everything):
+            if record.id == job or record.name == job:
+                return record
+        known = ", ".join(record.id for record in everything) or "none"
+        raise UnknownJob(f"no job has the id or name {job!r}; known jobs: {known}")
