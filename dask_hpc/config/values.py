@@ -64,7 +64,7 @@ class Settings:
 
     # fmt: off
     # Whether the policy exists is checked where it is made.
-    policy: str = _row(Text("policy", "pwma-fpsma", noun="a name or a path", live=False,
+    policy: str = _row(Text("policy", "fair", noun="a name or a path", live=False,
         help="What decides who gets which nodes, until an update chooses another policy: the name of a "
         "registered one (dask hpc policies lists them) or a path to a YAML file."))
     policy_params: Mapping[str, Any] = _row(Table("policy-params", {}, live=False,

@@ -80,7 +80,7 @@ def test_a_setting_that_is_wrong_is_a_row_with_value_range_and_key() -> None:
 
 
 def test_parameters_of_the_policy_among_the_settings_are_looked_at() -> None:
-    with dask.config.set({"hpc.policy-params": {"step": "all"}}):
+    with dask.config.set({"hpc.policy": "pwma-fpsma", "hpc.policy-params": {"step": "all"}}):
         (found,) = doctor.check_settings()
     assert found.verdict == "fail"
     assert "hpc.policy-params is {'step': 'all'}" in found.text

@@ -70,7 +70,7 @@ def test_runtime_and_job_show_what_the_cluster_answers(client):
     rt, job = finished_job(client)
     text, html = shown(rt)
     assert text == f"<Runtime scheduler={client.scheduler.address!r} client='running'>"
-    check(html, client.scheduler.address, "pwma-fpsma", EVIL, "completed", "Nodes", "Latest decisions")
+    check(html, client.scheduler.address, "fair", EVIL, "completed", "Nodes", "Latest decisions")
     text, html = shown(job)
     assert text == f"<Job id={job.id!r} name={EVIL!r} min_nodes=1 max_nodes=2>"
     check(html, EVIL, "completed")
@@ -123,7 +123,7 @@ def test_a_cluster_shows_stock_markup_and_our_rows(cluster, client):
     # stock's own part holds the name of the cluster as stock writes it
     assert stock.split()[:50] == html.split()[:50]
     ours = html.split('class="dask-hpc"')[1]
-    check(ours, "pwma-fpsma", "Nodes: 2", EVIL, "completed")
+    check(ours, "fair", "Nodes: 2", EVIL, "completed")
     for _ in range(7):
         finished_job(client)
     # it is asked for twice a second while its widget is shown
@@ -137,7 +137,7 @@ async def test_a_cluster_is_shown_inside_of_its_own_loop():
     async with dask_hpc.LocalCluster(
         n_workers=1, processes=False, dashboard_address=None, asynchronous=True
     ) as cluster:
-        check(cluster._repr_html_(), "pwma-fpsma", "Nodes: 1")
+        check(cluster._repr_html_(), "fair", "Nodes: 1")
     check(cluster._repr_html_(), "the cluster is closed")
 
 
@@ -151,7 +151,7 @@ def test_what_is_gone_is_said_with_what_was_known_last():
         stranger = rt.find("nobody-7")
         client.close()
         began_s = time.monotonic()
-        check(rt._repr_html_(), "does not answer", "is closed", "known last", "heat-1", "pwma-fpsma")
+        check(rt._repr_html_(), "does not answer", "is closed", "known last", "heat-1", "fair")
         check(job._repr_html_(), "does not answer", "is closed", "known last", "completed")
         check(stranger._repr_html_(), "does not answer", "nobody-7")
         assert time.monotonic() - began_s < PATIENCE_S
@@ -246,7 +246,7 @@ async def test_an_asynchronous_client_is_shown_without_asking(c, s, a):
     await rt.status()
     rows = await rt.jobs()
     before = list(asked)
-    check(rt._repr_html_(), "asynchronous", "known last", "pwma-fpsma", EVIL)
+    check(rt._repr_html_(), "asynchronous", "known last", "fair", EVIL)
     check(job._repr_html_(), "asynchronous", "known last", "completed")
     check(rows._repr_html_(), "completed")
     assert "status" in before
@@ -319,7 +319,7 @@ from dask_hpc_policies import registry
 if __name__ == "__main__":
     with dask_hpc.LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster:
         print(Jobs()._repr_html_() is None)
-        print("pwma-fpsma" in cluster._repr_html_(), "LocalCluster" in cluster._repr_html_())
+        print("fair" in cluster._repr_html_(), "LocalCluster" in cluster._repr_html_())
     print("First come" in registry.create("fcfs")._repr_html_())
     print(sys.argv[1] in sys.modules)
 """
@@ -351,5 +351,5 @@ def test_displaying_a_cluster_keeps_html_beside_the_widget(cluster, monkeypatch)
     kept = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw=False, **kwargs: kept.append(data))
     cluster._ipython_display_()
-    assert "pwma-fpsma" in kept[0]["text/html"]
+    assert "fair" in kept[0]["text/html"]
     assert kept[0]["text/plain"] == repr(cluster)

@@ -19,7 +19,7 @@ from dask_hpc_policies.params import ParameterError
 async def test_wrong_parameters_in_the_configuration_are_told_by_key_and_value(c, s):
     for params, allowed in (({"step": "all"}, "one of max, next"), ({"stride": 2}, "known parameters: step")):
         told = pytest.raises(ConfigError, match=r"^hpc\.policy-params is ")
-        with dask.config.set({"hpc.policy-params": params}), told as refused:
+        with dask.config.set({"hpc.policy": "pwma-fpsma", "hpc.policy-params": params}), told as refused:
             await dask_hpc.install(c)
         assert str(params) in str(refused.value)
         assert allowed in str(refused.value)
@@ -37,7 +37,7 @@ async def test_a_folder_that_the_scheduler_cannot_write_to_is_refused(c, s):
 
 @gen_cluster(client=True, nthreads=[])
 async def test_an_error_about_a_parameter_tells_of_no_settings(c, s):
-    rt = await dask_hpc.install(c)
+    rt = await dask_hpc.install(c, "pwma-fpsma")
     with pytest.raises(
         ParameterError, match="parameter 'step' cannot be 'all': it must be one of"
     ) as refused:

@@ -260,7 +260,7 @@ async def test_a_job_beside_a_plain_backlog_does_not_wait_for_it(c, s, *workers)
 
 @live()
 async def test_plain_tasks_submitted_behind_a_pool_wide_job_wait_for_it(c, s, *workers):
-    rt = await dask_hpc.install(c)
+    rt = await dask_hpc.install(c, "pwma-fpsma")
     gate, job_gate = Gate(), Gate()
     before = c.map(through, range(6), gate=gate, pure=False)
     await until(lambda: gate.arrived >= 1, "plain work runs")

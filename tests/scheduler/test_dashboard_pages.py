@@ -100,7 +100,7 @@ async def test_pages_show_real_jobs_and_decisions_and_follow_them(c, s, *workers
                 assert "&lt;script&gt;" in decisions.root.text
                 assert (await job.resize(2))["result"] == "done"
                 await until(lambda: "2" in jobs.data["nodes"], "two nodes are drawn")
-                assert jobs.root.title.text == "1 running, 0 waiting\n3 nodes (1 idle), pwma-fpsma"
+                assert jobs.root.title.text == "1 running, 0 waiting\n3 nodes (1 idle), fair"
                 gate.open()
                 assert await future == 1
             await job.wait(PATIENCE_S)

@@ -60,7 +60,7 @@ async def test_a_path_that_cannot_be_written_is_refused_and_changes_nothing(c, s
     rt = await dask_hpc.install(c)
     with pytest.raises(TraceError):
         await rt.update("fcfs", trace_path="/proc/nowhere/trace.jsonl")
-    assert (await rt.status())["policy"]["policy"] == "pwma-fpsma"
+    assert (await rt.status())["policy"]["policy"] == "fair"
 
 
 @pytest.mark.errors("Going on without a trace file")

@@ -55,6 +55,8 @@ class Reductions:
         """Take nodes out of a job's allotment (None: plain work's), after its window if it has one."""
         reduction = Reduction(self._outcomes.new_id(), job, action, leaving, round.began_s)
         round.reductions.append(reduction)
+        if job is not None and job.reach is self._state.common:
+            reduction.others = job.reach
         if job is not None:
             job.reconfig_id = reduction.id
             job.step("adapt")
@@ -74,14 +76,12 @@ class Reductions:
 
         `need` is the number of nodes that the round's growths take.
         """
-        state, jobs = self._state, self._state.jobs.active
-        takers = [jobs[action.job] for action, _ in round.grows]
+        common, jobs = self._state.common, self._state.jobs.active
+        round.together = all(jobs[action.job].reach is common for action, _ in round.grows)
         if need < sum(len(reduction.leaving) for reduction in round.reductions):
             return
-        if all(job.reach is state.common for job in takers):
-            for reduction in round.reductions:
-                job = reduction.job
-                reduction.together = job is not None and job.reach is state.common
+        for reduction in round.reductions:
+            reduction.together = round.together and reduction.others is common
 
     def _window_ended(self, round: Round, reduction: Reduction, committed: bool, why: Reason) -> None:
         """The job has laid its state out without the leaving nodes, or has not: go on, or back."""
@@ -104,9 +104,10 @@ class Reductions:
         need -= sum(len(reduction.leaving) for reduction in round.reductions)
         if need <= 0:
             return
-        free = state.nodes.free()
+        free, jobs = state.nodes.free(), state.jobs.active.values()
         leaving = self.choose(free, need)
-        silent = not state.plain_busy()
+        others = None if round.together else state.common
+        silent = not state.plain_busy() and not any(job.unfinished for job in jobs if job.reach is others)
         if silent and not round.reductions:
             # nobody uses them and nothing is waited for: they change hands in this very call
             round.ready.extend(leaving)
@@ -118,7 +119,8 @@ class Reductions:
             nodes=len(free) - len(leaving),
             reason=Reason(ReasonCode.POOL_SHARED, text, {"nodes": len(leaving)}),
         )
-        self.begin(round, None, action, leaving).silent = silent
+        reduction = self.begin(round, None, action, leaving)
+        reduction.silent, reduction.others = silent, others
 
     def _commit(self, round: Round, reduction: Reduction) -> None:
         reduction.step("drained", "moved", "commit")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dask_hpc.scheduler.internals.allotment import AllotmentSet
 from dask_hpc.scheduler.resizing.windows import Window
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
@@ -35,6 +36,8 @@ class Reduction:
         self.window: Window | None = None
         #: Whether the nodes go to jobs that use them together with this one: then nothing has to leave.
         self.together = False
+        #: Jobs that use the nodes together with their holder have to leave, too.
+        self.others: AllotmentSet | None = None
         #: Since when its nodes are drained.
         self.began_s = began_s
         #: Whether nobody has to make room (a node that nobody uses needs no mention).
@@ -54,7 +57,8 @@ class Reduction:
 
     def concerns(self, job: JobRecord) -> bool:
         """Whether tasks of that job have to leave."""
-        return job.is_default if self.job is None else job is self.job or job.reach is self.job.reach
+        own = job.is_default if self.job is None else job is self.job
+        return own or job.reach is self.others
 
 
 class Round:
@@ -66,6 +70,8 @@ class Round:
         self.reductions: list[Reduction] = []
         #: Expansions and starts with their reconfiguration ids.
         self.grows: list[tuple[Start | Expand, int]] = []
+        #: Whether all of them are of jobs that hold their nodes together.
+        self.together = False
         #: Nodes set aside for them.
         self.ready: list[Node] = []
         #: Gets the nodes when they are drained, in place of jobs; none when they could not be.

@@ -294,12 +294,13 @@ class State:
         return self.plain[0].allotment if self.plain else None
 
     def plain_busy(self) -> bool:
-        """Whether running plain work has unfinished tasks."""
-        return any(job.unfinished for job in self.plain)
+        """Whether running plain work has something to do now: what waits for results of jobs has not."""
+        return any(job.processing or job.held for job in self.plain)
 
     def starving(self, job: JobRecord) -> bool:
         """Whether a running job of plain work has something to do and no node to do it on."""
-        wants = job in self.plain and job.unfinished > 0 and self.settings.default_job_min_nodes > 0
+        busy = job.processing > 0 or job.held > 0
+        wants = job in self.plain and busy and self.settings.default_job_min_nodes > 0
         return wants and not any(node.workers and node.job is None for node in self.nodes.nodes.values())
 
     def reserve_for_plain(self) -> int:

@@ -1,0 +1,131 @@
+"""Jobs that asked for no nodes hold theirs together under `fair`; who asks for some, or steps, does not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from helpers import Gate, addresses_of, engine, live, record, started, through, until, within
+from tasks import inc
+
+import dask_hpc
+
+
+class Counter:
+    """An actor."""
+
+
+def rechunked(gate):
+    """A P2P rechunk whose inputs wait at a gate."""
+    x = da.arange(160_000, chunks=10_000).reshape(400, 400).rechunk((25, 400), method="tasks")
+    x = x.map_blocks(through, gate, meta=np.empty((0, 0), int))
+    with dask.config.set({"array.rechunk.method": "p2p", "optimization.fuse.active": False}):
+        return x.rechunk((400, 25), method="p2p")
+
+
+EXPECTED = np.arange(160_000).reshape(400, 400)
+
+
+@live(2, lend="5 s")
+async def test_what_depends_on_others_runs_where_its_data_is_whoever_has_the_node(c, s, a, b):
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("one") as one, rt.job("two") as two:
+        await started(s, one, 1)
+        await started(s, two, 1)
+        assert engine(s).state.common == {a.address, b.address} == record(s, one).reach
+        there = next(iter(addresses_of(s, two)))
+        with dask.annotate(hpc_job=one.id):
+            inputs = c.map(inc, range(20), key="input", pure=False)
+            await within(c.gather(inputs), 20)
+            theirs = [f for f in inputs if s.tasks[f.key].who_has == {s.workers[there]}]
+            assert theirs, "turns have sent none to the other node"
+            outputs = c.map(inc, theirs, key="output", pure=False)
+            await within(c.gather(outputs), 20)
+        assert all(s.tasks[f.key].who_has == {s.workers[there]} for f in outputs)
+        with dask.annotate(hpc_job=one.id):
+            actors = [await within(c.submit(Counter, actor=True, key=f"actor-{i}"), 20) for i in range(3)]
+        # an actor stays for long: it keeps to the nodes of its own job
+        assert all(
+            {ws.address for ws in s.tasks[actor.key].who_has} <= addresses_of(s, one) for actor in actors
+        )
+    for job in (one, two):
+        await job.wait(10)
+    assert not len(engine(s).state.common)
+
+
+@live(4, lend="5 s")
+async def test_a_job_comes_and_goes_beside_a_shuffle_without_a_wait(c, s, *workers):
+    rt = await dask_hpc.install(c, policy="fair")
+    gate = Gate()
+    async with rt.job("large") as large:
+        await started(s, large, 4)
+        result = c.compute(rechunked(gate))
+        await until(lambda: gate.arrived == 4, "its inputs execute on every node")
+        async with rt.job("small") as small:
+            # nothing of the large one can end: its nodes change hands as they are
+            await started(s, small)
+            assert len(record(s, large).nodes) < 4
+            shuffle = asyncio.ensure_future(c.compute(rechunked(gate)))
+            gate.open()
+            np.testing.assert_array_equal(await within(shuffle, 20), EXPECTED)
+        np.testing.assert_array_equal(await within(result, 20), EXPECTED)
+        assert record(s, large).shrinks >= 1
+
+
+@live(2, lend="5 s")
+async def test_nodes_for_a_job_that_asks_for_some_are_left_by_all_that_shared_them(c, s, a, b):
+    rt = await dask_hpc.install(c, policy="fair")
+    gate = Gate()
+    async with rt.job("one") as one, rt.job("two") as two:
+        await started(s, one, 1)
+        await started(s, two, 1)
+        with dask.annotate(hpc_job=one.id):
+            seeds = c.map(inc, range(8), key="seed", pure=False)
+            await within(c.gather(seeds), 20)
+            # rest tasks of `one`, on the nodes of both
+            later = c.map(through, seeds, gate=gate, key="later", pure=False)
+        await until(lambda: gate.arrived == 2, "both nodes are busy")
+        await two.__aexit__(None, None, None)
+        async with rt.job("asks", nodes=1) as asks:
+            await until(lambda: any(n.reserved for n in engine(s).state.nodes.nodes.values()), "it drains")
+            assert engine(s).state.jobs.find(asks.id).state == "pending"
+            gate.open()
+            await started(s, asks, 1)
+            (own,) = addresses_of(s, asks)
+            assert own not in engine(s).state.common
+            assert sum(await within(c.gather(later), 20)) == sum(range(1, 9))
+            with dask.annotate(hpc_job=one.id):
+                assert await within(c.gather(c.map(inc, range(8), key="after", pure=False)), 20) == [
+                    *range(1, 9)
+                ]
+
+
+@live(2, lend="5 s")
+async def test_a_job_that_comes_to_iterate_has_its_nodes_for_itself(c, s, a, b):
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("steps") as steps, rt.job("other") as other:
+        await started(s, steps, 1)
+        await started(s, other, 1)
+        (own,) = addresses_of(s, steps)
+        await steps.producer().start()
+        assert engine(s).state.common == addresses_of(s, other)
+        assert record(s, steps).reach == {own}
+        with dask.annotate(hpc_job=other.id):
+            first = c.map(inc, range(10), key="first", pure=False)
+            second = c.map(inc, first, key="second", pure=False)
+            await within(c.gather(second), 20)
+        places = {ws.address for f in [*first, *second] for ws in s.tasks[f.key].who_has}
+        assert places == addresses_of(s, other)
+
+
+@pytest.mark.parametrize("options", [{"nodes": 1}, {"exclusive": True}, {"min_nodes": 1}])
+@live(2, lend="5 s")
+async def test_who_asked_for_nodes_does_not_share_them(c, s, a, b, options):
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("asks", **options) as asks:
+        await started(s, asks)
+        assert record(s, asks).reach is record(s, asks).allotment
+        assert not len(engine(s).state.common)
