@@ -72,7 +72,8 @@ async def test_who_asked_for_nodes_keeps_them(c, s, a, how):
         futures = [c.submit(through, 0, first, key="large-first")]
         await until(lambda: first.arrived, "its node is busy")
         futures += c.map(through, range(1, 5), gate=others, key="large", pure=False)
-        async with rt.job("waits", **({"nodes": 1} if how == "asks" else {})) as waits:
+        # it would be first in turn
+        async with rt.job("waits", priority=1, **({"nodes": 1} if how == "asks" else {})) as waits:
             later = c.submit(a_while, 1, key="later")
             await until(lambda: record(s, waits).held, "it is held")
             first.open()
@@ -84,6 +85,7 @@ async def test_who_asked_for_nodes_keeps_them(c, s, a, how):
             assert await c.gather(futures) == list(range(5))
             await large.__aexit__(None, None, None)
             assert await within(later.result(), 20) == 1
+            assert record(s, waits).borrowed_tasks == 0
 
 
 @pytest.mark.parametrize(("policy", "takes_turns"), [("fair", True), ("equipartition", False)])
