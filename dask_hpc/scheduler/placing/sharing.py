@@ -55,7 +55,8 @@ class Sharing:
         wanting = [job for job in jobs if job.undeclared and wants(job)]
         self.waiting = [job for job in wanting if not len(job.allotment)]
         if state.in_turn and len(wanting) > 1:
-            self.waiting = [job for job in wanting if not (job.is_default and len(job.allotment))]
+            # a producer's tasks belong where its blocks are, and plain work has nodes of its own
+            self.waiting = [job for job in wanting if job.reach is state.common or not len(job.allotment)]
         if self.waiting:
             self.advance()
 
