@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import click
@@ -54,6 +55,8 @@ def demo(
     """
     from dask_hpc.demo.run import main
 
+    # what the log would say of an interrupt is in one line
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     raise SystemExit(
         main(
             policy=policy,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -77,8 +76,6 @@ def main(
     DemoError
         When a workload fails or does not end.
     """
-    # what the log would say when it is interrupted is in one line
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     # parts of the demo are theirs to bring
     capabilities.load()
     policy = policy or DEFAULT_POLICY

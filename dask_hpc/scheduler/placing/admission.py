@@ -1,7 +1,7 @@
 """Admission: sends held tasks to workers as slots open, never more than stock queuing would.
 
-Each worker serves its holder first; what it has left over is lent (`lending`). Where more jobs than nodes ask
-for nothing but their turn, slots are dealt in turn (`sharing`).
+Each worker serves its holder first; what it has left over is lent (`lending`). Slots of jobs that asked
+for no nodes are dealt in turn (`sharing`).
 
 Every source of free slots ends in `wake` (one pass per turn of the event loop) or is found by the
 sweep, which looks at everything while any task is held.
@@ -218,7 +218,7 @@ class Admission:
             if job.queue:
                 self._fill(job, batch, reads.idle_threads, shared)
         self._draw(workers, stimulus_id)
-        others = [address for address in workers if address not in shared]
+        others = [address for address in workers if address not in shared] if shared else workers
         lent = self.lending.choose(others, Counter([ws.address for _, ws, _ in batch]))
         batch += lent
         for job in jobs:

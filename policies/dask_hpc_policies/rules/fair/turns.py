@@ -1,7 +1,7 @@
 """Whose turn it is on slots that jobs share: who would have ended first, had everybody had an equal share.
 
-The fair sojourn protocol (Friedman and Henderson 2003, "Fairness and efficiency in web server protocols",
-section 3): a virtual cluster serves all jobs at once, in equal shares (processor sharing); the real one
+The fair sojourn protocol (Friedman and Henderson 2003, "Fairness and efficiency in web server protocols"):
+a virtual cluster serves all jobs at once, in equal shares (processor sharing); the real one
 serves them one after the other, in the order in which they end there. With exact sizes nobody ends later
 than in equal shares, and most end much earlier: sooner than their share, because nobody is served for whose
 work there is time later. So the wait of a large job beside many small ones is bounded by its share. Sizes
