@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc_policies.rules.fair.turns import Work, advance, in_turn
+from dask_hpc_policies.rules.fair.turns import Virtual, Work, advance, ends, in_turn
 
 #: Step of the served cluster below, in seconds.
 STEP_S = 0.25
@@ -21,22 +21,22 @@ def work(id: str, left_s: float, **fields: object) -> Work:
 
 def ends_in_turn(sizes: Sequence[float], submits: Sequence[float]) -> list[float]:
     """When jobs of so many thread-seconds end on one thread that serves who is first, in steps."""
-    left, served_s, ends, now_s = list(sizes), {}, [0.0] * len(sizes), 0.0
+    left, virtual, ended_s, now_s = list(sizes), Virtual(), [0.0] * len(sizes), 0.0
     while any(left):
         present = [i for i, at_s in enumerate(submits) if at_s <= now_s]
         works = [work(str(i), left[i], done_s=sizes[i] - left[i], submit_s=submits[i]) for i in present]
-        served_s = advance(served_s, works, 1, STEP_S)
-        first = next((int(id) for id in in_turn(served_s, works) if left[int(id)] > 0), None)
+        virtual = advance(virtual, works, 1, STEP_S)
+        first = next((int(id) for id in in_turn(virtual, works) if left[int(id)] > 0), None)
         now_s += STEP_S
         if first is not None:
             left[first] = max(0.0, left[first] - STEP_S)
-            ends[first] = now_s if not left[first] else 0.0
-    return ends
+            ended_s[first] = now_s if not left[first] else 0.0
+    return ended_s
 
 
 def ends_in_equal_shares(sizes: Sequence[float], submits: Sequence[float]) -> list[float]:
     """The same on a thread that serves everybody at once, exactly."""
-    left, ends, now_s = list(sizes), [0.0] * len(sizes), 0.0
+    left, ended_s, now_s = list(sizes), [0.0] * len(sizes), 0.0
     while any(left):
         present = [i for i, at_s in enumerate(submits) if at_s <= now_s and left[i] > 0]
         coming = min([at_s - now_s for at_s in submits if at_s > now_s], default=float("inf"))
@@ -44,9 +44,9 @@ def ends_in_equal_shares(sizes: Sequence[float], submits: Sequence[float]) -> li
         for i in present:
             left[i] -= span / len(present)
             if left[i] < 1e-9:
-                left[i], ends[i] = 0.0, now_s + span
+                left[i], ended_s[i] = 0.0, now_s + span
         now_s += span
-    return ends
+    return ended_s
 
 
 multiples = st.integers(1, 40).map(lambda n: n * STEP_S)
@@ -82,24 +82,24 @@ def test_shares_follow_weights_users_and_widths() -> None:
         work("eve", 1e6, user="eve"),
         work("narrow", 1e6, user="dan", width=1),
     ]
-    new = advance({}, works, 9, 100.0)
-    assert new == dict.fromkeys([w.id for w in works], 0.0)  # nobody had anything before it came
-    served_s = advance(new, works, 9, 10.0)
+    new = advance(Virtual(), works, 9, 100.0)
+    assert new.served_s == dict.fromkeys([w.id for w in works], 0.0)  # nobody had anything before it came
+    virtual = advance(new, works, 9, 10.0)
     # dan cannot use more than a thread; eight are divided 2 : 1/2 : 1/2 : 1
-    assert served_s == pytest.approx({"heavy": 40, "bob-1": 10, "bob-2": 10, "eve": 20, "narrow": 10})
+    assert virtual.served_s == pytest.approx({"heavy": 40, "bob-1": 10, "bob-2": 10, "eve": 20, "narrow": 10})
 
 
 def test_larger_priorities_come_first_whatever_is_left() -> None:
     works = [work("small", 1.0), work("urgent", 1e6, priority=1)]
-    assert in_turn({}, works) == ["urgent", "small"]
+    assert in_turn(Virtual(), works) == ["urgent", "small"]
 
 
 def test_what_a_job_had_ahead_of_its_share_counts_against_it() -> None:
     # both show one task; one has been at it for long, alone
     works = [work("old", 1.0, done_s=500.0), work("new", 1.0)]
-    assert in_turn({"old": 100.0, "new": 0.0}, works) == ["new", "old"]
+    assert in_turn(Virtual({"old": 100.0, "new": 0.0}), works) == ["new", "old"]
     # had it waited so long for its share, it would be first
-    assert in_turn({"old": 501.0, "new": 0.0}, works) == ["old", "new"]
+    assert in_turn(Virtual({"old": 501.0, "new": 0.0}), works) == ["old", "new"]
 
 
 @given(
@@ -110,13 +110,33 @@ def test_the_virtual_cluster_serves_no_more_than_it_has_nor_than_there_is(
     jobs: list[tuple[float, float, int]], spans: list[float]
 ) -> None:
     works = [work(str(i), left, done_s=done, width=width) for i, (left, done, width) in enumerate(jobs)]
-    history = [advance({}, works, 3, 0.0)]
+    history = [advance(Virtual(), works, 3, 0.0)]
     for span in spans:
         history.append(advance(history[-1], works, 3, span))
     for (before, after), span in zip(pairwise(history), spans, strict=True):
-        grown = {id: after[id] - before[id] for id in after}
+        grown = {id: after.served_s[id] - before.served_s[id] for id in after.served_s}
         assert all(gain >= -1e-9 for gain in grown.values())
         assert sum(grown.values()) <= 3 * span + 1e-6
         for each in works:
-            assert after[each.id] <= each.done_s + each.left_s + 1e-9
+            assert after.served_s[each.id] <= each.done_s + each.left_s + 1e-9
             assert grown[each.id] <= each.width * span + 1e-6
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, 100), st.floats(0.5, 4)), min_size=1, max_size=5),
+    st.floats(0.1, 50),
+    st.floats(1, 100),
+)
+def test_when_a_job_ends_on_its_clock_does_not_move_when_others_come(
+    jobs: list[tuple[float, float]], seconds: float, late_s: float
+) -> None:
+    works = [work(str(i), left_s, user=str(i), weight=weight) for i, (left_s, weight) in enumerate(jobs)]
+    before = advance(Virtual(), works, 4, 0.0)
+    after = advance(before, works, 4, seconds)
+    later = [*works, work("late", late_s, user="late")]
+    for each in works:
+        if each.left_s > after.served_s[each.id] + 1e-6:  # it has not ended there
+            expected = pytest.approx(ends(before, works)[each.id], rel=1e-6)
+            assert (ends(after, works)[each.id], ends(after, later)[each.id]) == (expected, expected)
+    # who comes has waited for nothing yet
+    assert ends(after, later)["late"] == pytest.approx(after.clock_s + late_s)

@@ -76,6 +76,16 @@ class Way:
         """Wait until the scheduler knows these tasks."""
         await until(lambda: all(key in self.s.tasks for key in keys), f"{keys} are known", STEP_S)
 
+    async def sent(self) -> None:
+        """Wait until the workers know of every task that the scheduler has sent them."""
+        tasks = {worker.address: worker.state.tasks for worker in self.workers}
+
+        def arrived() -> bool:
+            on = dict.items(self.s.workers)
+            return all(ts.key in tasks[address] for address, ws in on for ts in ws.processing)
+
+        await until(arrived, "what was sent has arrived", STEP_S)
+
     async def forgotten(self, *keys: Any) -> None:
         """Wait until the scheduler knows none of these tasks."""
         await until(lambda: not any(key in self.s.tasks for key in keys), f"{keys} are forgotten", STEP_S)

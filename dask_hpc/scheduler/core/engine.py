@@ -33,6 +33,7 @@ from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.placing.overflow import OVERFLOW, Overflow
 from dask_hpc.scheduler.placing.ownership import Ownership
 from dask_hpc.scheduler.placing.queue import PlainQueue
+from dask_hpc.scheduler.placing.turns import Turns
 from dask_hpc.scheduler.resizing.rounds import Rounds
 from dask_hpc.scheduler.resizing.work import StockWork
 from dask_hpc.scheduler.tables.events import (
@@ -82,8 +83,9 @@ class Engine:
         self.ownership = Ownership(self.state, self.parts, self.guests, self._overrides.let_actors_wait)
         self.rounds = Rounds(self.state, self.parts, self.handle)
         self.queue = PlainQueue(self.state, self._overrides.look_at)
+        self._turns = Turns(self.state, self._overrides.order_by)
         self.admission = Admission(
-            self.state, self.parts, self.queue, self.handle, lambda: self.rounds.watching
+            self.state, self.parts, self.queue, self._turns, self.handle, lambda: self.rounds.watching
         )
         self.overflow = Overflow(self.state, self.admission.lending, self.admission.offer)
         self.controller = Controller(self.state, self.parts, self.rounds, policy)
@@ -131,8 +133,7 @@ class Engine:
             job.step("fail")
             self.state.jobs.end(job)
             return
-        if self.state.in_turn and self.state.settings.lend_s > 0 and job.undeclared:
-            self.state.join_common(job)
+        self._turns.join(job)
         self.state.note_job(job)
         self.controller.request("submit")
 

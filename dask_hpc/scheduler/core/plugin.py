@@ -128,7 +128,8 @@ class HPCSchedulerPlugin(SchedulerPlugin):
             if start == "processing":
                 job.processing -= 1
                 if startstops and not (lane.guest or job.is_default):
-                    job.meter.observe(startstops)
+                    seconds = job.meter.observe(startstops)
+                    job.expected.ended(self._tasks[key].prefix, seconds)
             elif start == "no-worker" or start == "queued":
                 job.held -= 1
             if job.unfinished == job.guests:

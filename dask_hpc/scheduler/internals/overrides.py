@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from dask_hpc.scheduler.internals.allotment import AllotmentSet
-from dask_hpc.scheduler.internals.reads import BARRIER
+from dask_hpc.scheduler.internals.reads import BARRIER, in_turn
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -51,6 +51,7 @@ class Overrides:
         self._streams: dict[str, tuple[Callable[..., Any] | None, Callable[..., Any]]] = {}
         self._shuffle: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         self._waiting_actors: WeakSet[TaskState] = WeakSet()
+        self._turn: Callable[[TaskState], tuple[float, ...] | None] | None = None
 
     def limit_queue(self, is_open: Callable[[str], bool]) -> None:
         """Have stock send queued tasks to open workers alone; call `look_at` when that has changed."""
@@ -168,12 +169,24 @@ class Overrides:
         Stock has a state for such tasks, and takes it for granted that no actor is ever in it. Until there
         is a worker for it, it is therefore no actor.
         """
+        self._decide()
+
+    def order_by(self, turn: Callable[[TaskState], tuple[float, ...] | None]) -> None:
+        """Let `turn` say, when a restricted task is placed, where it comes among those on its worker."""
+        self._turn = turn
+        self._decide()
+
+    def _decide(self) -> None:
         scheduler: Any = self._scheduler
         if "decide_worker_non_rootish" in vars(scheduler):
             return
         stock, waiting = type(scheduler).decide_worker_non_rootish, self._waiting_actors
 
         def decide_worker_non_rootish(ts: TaskState) -> WorkerState | None:
+            if self._turn is not None and ts.worker_restrictions:
+                turn = self._turn(ts)
+                if turn is not None:
+                    ts.priority = in_turn(ts, turn)
             if waiting and ts in waiting:
                 waiting.discard(ts)
                 ts.actor = True
@@ -207,6 +220,7 @@ class Overrides:
         for ts in self._waiting_actors:
             ts.actor = True
         self._waiting_actors.clear()
+        self._turn = None
 
 
 def _nothing(**message: Any) -> None:

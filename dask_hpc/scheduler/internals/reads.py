@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 IN_PLAY = frozenset({"waiting", "queued", "no-worker", "processing"})
 #: Key prefix of the barrier of a P2P shuffle or rechunk.
 BARRIER = "shuffle-barrier-"
+#: Numbers in a priority of stock: the user's, the graph's count, the place in the graph.
+STOCK_PRIORITY = 3
 _UNLIMITED_SLOTS = 1 << 30
 #: Actions of a worker's report, besides transfers, that count as communication.
 _STORAGE = frozenset({"deserialize", "disk-read", "disk-write"})
@@ -47,10 +49,15 @@ def idle_threads(scheduler: Scheduler, ws: WorkerState) -> int:
     return ws.nthreads - len(ws.processing) + len(ws.long_running)
 
 
-def usual(ts: TaskState) -> tuple[str, float | None]:
-    """Name of the task's kind, and how many seconds such tasks took lately; None when none has ended yet."""
-    prefix = ts.prefix
-    return prefix.name, prefix.duration_average if prefix.duration_average >= 0 else None
+def in_turn(ts: TaskState, turn: tuple[float, ...]) -> tuple[float, ...] | None:
+    """The task's priority with `turn` to decide among tasks of one user priority.
+
+    What tasks submit comes before those of a graph, as in stock. None for a task that has no priority.
+    """
+    own = ts.priority
+    if own is None or own[1 - STOCK_PRIORITY] < 0:
+        return own
+    return (own[0], *turn, *own[1 - STOCK_PRIORITY :])
 
 
 def load(ws: WorkerState) -> float:
@@ -383,15 +390,6 @@ def demand_without(
         limit_bytes=sum(ws.memory_limit for ws in workers),
     )
     return rest, workers
-
-
-def learned_task_s(tasks: Iterable[TaskState]) -> float | None:
-    """How long these tasks take each, on average, going by earlier ones of their names or the configuration.
-
-    None when nothing is known of any of them; of the others it is left open.
-    """
-    known = [seconds for ts in tasks if ts.prefix and (seconds := ts.prefix.duration_average) >= 0]
-    return sum(known) / len(known) if known else None
 
 
 def _waiting_s(scheduler: Scheduler, tasks: Iterable[TaskState], count: int) -> float:

@@ -42,6 +42,13 @@ def hold(ts: TaskState) -> None:
     ts.worker_restrictions = HOLD
 
 
+def unorder(ts: TaskState) -> None:
+    """Give a task the priority that it has in stock."""
+    own = ts.priority
+    if own is not None and len(own) > reads.STOCK_PRIORITY:
+        ts.priority = (own[0], *own[1 - reads.STOCK_PRIORITY :])
+
+
 def admit(
     scheduler: Scheduler,
     batch: list[tuple[TaskState, WorkerState, Lane]],

@@ -19,6 +19,7 @@ from dask_hpc.scheduler.internals.allotment import AllotmentSet
 from dask_hpc.scheduler.placing.lending import Lending
 from dask_hpc.scheduler.placing.queue import PlainQueue
 from dask_hpc.scheduler.placing.sharing import Sharing
+from dask_hpc.scheduler.placing.turns import Turns
 from dask_hpc.scheduler.tables.events import AdmissionPassed, Event
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Parts
@@ -50,6 +51,7 @@ class Admission:
         state: State,
         parts: Parts,
         queue: PlainQueue,
+        turns: Turns,
         handle: Callable[[Event], None],
         watched: Callable[[], bool],
     ) -> None:
@@ -61,7 +63,7 @@ class Admission:
         self.offered: set[JobRecord] = set()
         self.grown: set[JobRecord] = set()
         self.lending = Lending(state, parts)
-        self.sharing = Sharing(state, parts, self.lending.takes)
+        self.sharing = Sharing(state, parts, turns, self.lending.takes)
         #: Parts that limit how many tasks a worker takes.
         self._limits = parts.slots
         self._handle = handle
@@ -143,6 +145,7 @@ class Admission:
         dirty, self.dirty = self.dirty, set()
         owner = self.state.owner
         left: list[str] = []
+        shared: list[tuple[WorkerState, list[JobRecord]]] = []
         for address in dirty:
             if address in self.lending.loans:
                 self.lending.settle(address)
@@ -150,7 +153,7 @@ class Admission:
             if worker is None:
                 continue
             if self.sharing.waiting and len(jobs := self.sharing.on(address)) > 1:
-                lent += self._deal(worker, jobs, batch, stimulus_id)
+                shared.append((worker, jobs))
                 left.append(address)
                 continue
             slots = None
@@ -168,6 +171,9 @@ class Admission:
                     room -= 1
             if slots != 0:  # its holders leave something over
                 left.append(address)
+        for ahead in (False, True):
+            for worker, jobs in shared:
+                lent += self._deal(worker, jobs, ahead, batch, stimulus_id)
         if left:
             self._draw(left, stimulus_id)
         if left and self.lending.wanted:
@@ -237,27 +243,32 @@ class Admission:
         if idle:
             self._queue.draw(idle, stimulus_id)
 
-    def _deal(self, worker: WorkerState, jobs: list[JobRecord], batch: Batch, stimulus_id: str) -> Batch:
+    def _deal(
+        self, worker: WorkerState, jobs: list[JobRecord], ahead: bool, batch: Batch, stimulus_id: str
+    ) -> Batch:
         """Deal the free slots of a worker to jobs in turn; returns what those get that do not hold it.
 
-        What is left when the holders have nothing to send is dealt as far as threads are idle: the rest
-        would wait behind what executes, and the holders come first.
+        Threads come first, on all workers; then (`ahead`) slots of tasks that wait behind what executes.
+        Those are dealt only while the holders have something to send: they come first.
         """
         scheduler, owner = self.state.scheduler, self.state.owner
         holders = self.state.served_by(worker.address)
         sent = sum(ws is worker for _, ws, _ in batch)
-        slots = reads.free_slots(scheduler, worker) - sent
-        idle = reads.idle_threads(scheduler, worker) - sent
-        if slots > 0 and self._queue.waits() and any(job.is_default for job in jobs):
-            self._queue.draw(slots, stimulus_id)
+        open_slots = reads.free_slots(scheduler, worker) - sent
+        open_threads = reads.idle_threads(scheduler, worker) - sent
+        if open_slots > 0 and self._queue.waits() and any(job.is_default for job in jobs):
+            self._queue.draw(open_slots, stimulus_id)
         lent: Batch = []
-        while slots > 0 and (job := self.sharing.turn(jobs, worker.address)) is not None:
+        while (job := self.sharing.turn(jobs, worker.address)) is not None:
             ts = job.first()
             assert ts is not None
-            ahead = self.sharing.ahead(ts) and any(holder.first() is not None for holder in holders)
-            if idle <= 0 and not ahead:
+            # what waits there and would be done later takes no slot from it
+            later = self.sharing.overtaken(worker, job)
+            slots, idle = open_slots + later, open_threads + later
+            waits = ahead and self.sharing.ahead(ts) and any(each.first() is not None for each in holders)
+            if slots <= 0 or (idle <= 0 and not waits):
                 break
-            if self._room(slots if ahead else idle, job, worker) <= 0:
+            if self._room(slots if waits else idle, job, worker) <= 0:
                 jobs = [other for other in jobs if other is not job]
                 continue
             job.next_held()
@@ -267,8 +278,8 @@ class Admission:
                 lent.append(row)
                 if len(job.allotment):
                     self.lending.tried(ts)
-            slots -= 1
-            idle -= 1
+            open_slots -= 1
+            open_threads -= 1
         return lent
 
     def _fill(

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dask_hpc.scheduler.internals import reads, writes
+from dask_hpc.scheduler.internals import durations, reads, writes
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
@@ -104,7 +104,7 @@ class Lending:
 
     def takes(self, ts: TaskState) -> bool:
         """Whether a task of this kind would be lent an idle thread now."""
-        name, usual_s = reads.usual(ts)
+        name, usual_s = durations.usual(ts)
         limit_s = self.state.settings.lend_s
         if limit_s <= 0:
             return False
@@ -191,7 +191,7 @@ class Lending:
 
     def tried(self, ts: TaskState) -> None:
         """Note a task that is about to be sent while nothing is known of its kind."""
-        name, usual_s = reads.usual(ts)
+        name, usual_s = durations.usual(ts)
         if usual_s is None:
             trial = self._trials.setdefault(name, Trial(name, self.state.now_s()))
             trial.count += 1

@@ -152,8 +152,10 @@ class Ownership:
             owner[key] = lane
             if lane.restriction is not None:
                 ts.worker_restrictions = lane.restriction
-            if not job.is_default and (starving or state.intake not in state.plain):
-                self._guests.invite(list(ts.dependencies), job)
+            if not job.is_default:
+                job.expected.came(ts.prefix)
+                if starving or state.intake not in state.plain:
+                    self._guests.invite(list(ts.dependencies), job)
         return set(jobs.values())
 
     def _job(self, name: Any, client: str) -> JobRecord:
@@ -325,6 +327,7 @@ class Ownership:
                 if ts is None:
                     continue
                 writes.unrestrict(ts)
+                writes.unorder(ts)
                 if ts.state == "no-worker" and not reads.user_restricted(ts):
                     unplaced.append(ts)
             writes.requeue(scheduler, unplaced, f"hpc-hand-back-{state.now_s()}")

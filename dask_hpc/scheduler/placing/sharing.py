@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.internals import crowds, durations, reads
+from dask_hpc.scheduler.placing.turns import Turns
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
-from dask_hpc_policies.rules.fair.turns import Work, advance, in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,18 +35,14 @@ _AHEAD_S = 0.2
 class Sharing:
     """Says who takes turns on which node, and whose turn it is."""
 
-    def __init__(self, state: State, parts: Parts, takes: Callable[[TaskState], bool]) -> None:
+    def __init__(self, state: State, parts: Parts, turns: Turns, takes: Callable[[TaskState], bool]) -> None:
         self.state = state
         self._parts = parts
+        self._turns = turns
         #: Whether a task may run on a borrowed slot.
         self._takes = takes
         #: Jobs that take turns on nodes that are not theirs, since `look`.
         self.waiting: list[JobRecord] = []
-        #: Thread-seconds of each job on the virtual cluster, by id, and when that was.
-        self._served_s: dict[str, float] = {}
-        self._at_s = state.now_s()
-        #: Place of each job in the order of service, by id.
-        self._place: dict[str, int] = {}
 
     def look(self, wants: Callable[[JobRecord], bool]) -> None:
         """See who takes turns now; `wants` says whether a job has held tasks that may run anywhere."""
@@ -58,21 +54,12 @@ class Sharing:
             # a producer's tasks belong where its blocks are, and plain work has nodes of its own
             self.waiting = [job for job in wanting if job.reach is state.common or not len(job.allotment)]
         if self.waiting:
-            self.advance()
+            self._turns.advance()
 
     def sweep(self) -> None:
         """What no event tells of: time has passed, nodes are lent or are not."""
-        self.advance()
+        self._turns.advance()
         self.state.look_at_common()
-
-    def advance(self) -> None:
-        """Let the virtual cluster serve its jobs until now, and see in which order they end there."""
-        works = [self._work(job) for job in self.state.jobs.active.values() if job.undeclared]
-        now_s = self.state.now_s()
-        threads = sum([ws.nthreads for ws in self.state.scheduler.running])
-        self._served_s = advance(self._served_s, works, threads, now_s - self._at_s)
-        self._at_s = now_s
-        self._place = {id: place for place, id in enumerate(in_turn(self._served_s, works))}
 
     def on(self, address: str) -> list[JobRecord]:
         """Whose held tasks take turns on the worker; nobody's where only its holder runs."""
@@ -87,24 +74,36 @@ class Sharing:
         return [*holders, *guests]
 
     def addresses(self, workers: Iterable[WorkerState]) -> set[str]:
-        """Those of the workers that have a free slot for several jobs to take turns on."""
+        """Those of the workers where several jobs take turns, and have a slot or tasks to overtake."""
         scheduler = self.state.scheduler
         if not self.waiting:
             return set()
+        first = [job for job in self.waiting if job.first() is not None]
         return {
             ws.address
             for ws in workers
-            if reads.free_slots(scheduler, ws) > 0 and len(self.on(ws.address)) > 1
+            if (
+                reads.free_slots(scheduler, ws) > 0
+                or any(self.overtaken(ws, job) > ws.nthreads for job in first)
+            )
+            and len(self.on(ws.address)) > 1
         }
+
+    def overtaken(self, ws: WorkerState, job: JobRecord) -> int:
+        """How many tasks on the worker would be done after the job's next one, were it sent there."""
+        turn, ts = self._turns.turn(job), job.first()
+        if turn is None or ts is None:
+            return 0
+        return crowds.overtaken(self.state.scheduler, ws, ts, turn)
 
     def turn(self, jobs: Sequence[JobRecord], address: str) -> JobRecord | None:
         """Whose turn it is on the worker; None when nobody has a task for it."""
         able = [job for job in jobs if self._able(job, address)]
-        return min(able, key=lambda job: self._place.get(job.id, len(self._place)), default=None)
+        return min(able, key=self._turns.place, default=None)
 
     def ahead(self, ts: TaskState) -> bool:
         """Whether the task may be sent to wait behind what executes."""
-        _, usual_s = reads.usual(ts)
+        _, usual_s = durations.usual(ts)
         return usual_s is not None and usual_s < _AHEAD_S
 
     def _able(self, job: JobRecord, address: str) -> bool:
@@ -112,25 +111,3 @@ class Sharing:
         if ts is None:
             return False
         return not len(job.allotment) or address in job.allotment or self._takes(ts)
-
-    def _work(self, job: JobRecord) -> Work:
-        request = job.request
-        tasks, seconds = job.meter.ended()
-        return Work(
-            id=job.id,
-            done_s=seconds,
-            left_s=job.unfinished * (seconds / tasks if tasks else self._usual_s(job)),
-            width=job.processing + job.held,
-            user=request.user,
-            weight=request.weight,
-            priority=request.priority,
-            submit_s=request.submit_s,
-        )
-
-    def _usual_s(self, job: JobRecord) -> float:
-        """What a task of a job of which none has ended takes, as far as Dask knows its kind.
-
-        0 when it does not: then some are tried at once.
-        """
-        ts = job.first()
-        return (reads.usual(ts)[1] or 0.0) if ts is not None else 0.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from dask_hpc.errors import UnknownJob
 from dask_hpc.scheduler.core.engine import Engine
-from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.internals import durations
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc_policies.decision import Action, Expand, Reason, ReasonCode, Shrink
@@ -157,5 +157,5 @@ class JobMethods:
         row: dict[str, Any] = job.row(nodes)
         row |= {"user": job.request.user, "weight": job.request.weight, "exclusive": job.request.exclusive}
         row["target_nodes"] = self._engine.rounds.target(job) if job.reconfig_id else None
-        row["held_task_s"] = reads.learned_task_s(job.first_held(_LOOKED_AT))
+        row["held_task_s"] = durations.learned_task_s(job.first_held(_LOOKED_AT))
         return row

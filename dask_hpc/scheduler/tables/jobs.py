@@ -14,6 +14,7 @@ from collections import deque
 from typing import Any, cast
 
 from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet, Lane, LaneKind
+from dask_hpc.scheduler.tables.expected import Expected
 from dask_hpc.scheduler.tables.meter import Meter
 from dask_hpc_policies import states
 from dask_hpc_policies.jobs.estimates import remaining_s
@@ -92,6 +93,8 @@ class JobRecord:
         self.held_node_s = 0.0
         #: Time of its tasks in communication and computation, by phase.
         self.meter = Meter()
+        #: What its unfinished tasks are expected to take.
+        self.expected = Expected()
         self.nodes: dict[str, None] = {}
         self.reconfig_id = 0
         #: After a shrink that had to be taken back, the next one waits until then.

@@ -103,12 +103,16 @@ class Meter:
         self.phase = Phase("")
         self.phases: dict[str, Phase] = {"": self.phase}
 
-    def observe(self, startstops: Sequence[Mapping[str, Any]]) -> None:
-        """Add what the worker reports about one task of the job that has ended. Runs for every task."""
+    def observe(self, startstops: Sequence[Mapping[str, Any]]) -> float:
+        """Add what the worker reports about one task of the job that has ended; returns its seconds.
+
+        Runs for every task.
+        """
         comm_s, compute_s = reads.spent(startstops)
         self.comm_s += comm_s
         self.compute_s += compute_s
         self.tasks += 1
+        return comm_s + compute_s
 
     def sample(self, now_s: float, interval_s: float) -> bool:
         """Close the open sample if it holds enough; returns whether it was closed.
@@ -173,14 +177,6 @@ class Meter:
         if self.tasks:
             self.close(now_s)
         self.mtct = self.mtct_previous = None
-
-    def ended(self) -> tuple[int, float]:
-        """Tasks of the job that have ended, and how many seconds they took together, in all phases."""
-        tasks, seconds = self.tasks, self.comm_s + self.compute_s
-        for phase in self.phases.values():
-            tasks += phase.tasks
-            seconds += phase.comm_s + phase.compute_s
-        return tasks, seconds
 
     def rows(self) -> list[dict[str, Any]]:
         """Figures of the phases as plain data, in the order they were first entered.

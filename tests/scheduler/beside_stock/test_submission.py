@@ -89,6 +89,7 @@ async def priorities(w: Way):
     low = [w.c.submit(order.note, "low", key=f"low-{i}", priority=-1) for i in range(12)]
     high = [w.c.submit(order.note, "high", key=f"high-{i}", priority=1) for i in range(12)]
     await w.known(low[-1].key, high[-1].key)
+    await w.sent()
     gate.open()
     await w.c.gather([*busy, *low, *high])
     return order.seen[:8].count("low") <= 4, sorted(order.seen)

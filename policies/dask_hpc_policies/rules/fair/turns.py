@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dask_hpc_policies.rules.fair.shares import Claim, common_level
 
@@ -41,13 +41,19 @@ class Work:
     submit_s: float = 0.0
 
 
-def advance(
-    served_s: Mapping[str, float], works: Collection[Work], threads: int, seconds: float
-) -> dict[str, float]:
-    """Thread-seconds that each job has been served on the virtual cluster, `seconds` later.
+@dataclass(frozen=True, slots=True)
+class Virtual:
+    """The virtual cluster at one moment."""
 
-    A job that `served_s` does not hold has just come. Who has ended there is served no more.
-    """
+    #: Thread-seconds that each job has been served, by id; a job that is not there has just come.
+    served_s: Mapping[str, float] = field(default_factory=dict)
+    #: Its clock: what a job of weight 1 has been served, had one been there all the time.
+    clock_s: float = 0.0
+
+
+def advance(virtual: Virtual, works: Collection[Work], threads: int, seconds: float) -> Virtual:
+    """The virtual cluster `seconds` later. Who has ended there is served no more."""
+    served_s, level = virtual.served_s, 0.0
     present = [work for work in works if _left_s(work, served_s) > _NOTHING_S and work.width > 0]
     after = {work.id: min(served_s.get(work.id, 0.0), work.done_s + work.left_s) for work in works}
     known = [work for work in present if work.id in served_s]
@@ -58,16 +64,28 @@ def advance(
         for work, claim in zip(known, claims, strict=True):
             share = min(claim.weight * level, claim.high)
             after[work.id] = min(after[work.id] + share * seconds, work.done_s + work.left_s)
-    return after
+    return Virtual(after, virtual.clock_s + level * seconds)
 
 
-def in_turn(served_s: Mapping[str, float], works: Collection[Work]) -> list[str]:
-    """Ids of the jobs in the order in which they are served: larger priorities, then who ends first."""
+def ends(virtual: Virtual, works: Collection[Work]) -> dict[str, float]:
+    """When each job ends, on the clock of the virtual cluster.
+
+    It stays what it is when others come or go (as the finish numbers of weighted fair queueing do; Demers,
+    Keshav and Shenker 1989), but for what is learned of the job and for users who divide their share anew.
+    """
     weights = _weights([work for work in works if work.left_s > 0])
+    return {
+        work.id: virtual.clock_s + _left_s(work, virtual.served_s) / weights.get(work.id, work.weight)
+        for work in works
+    }
+
+
+def in_turn(virtual: Virtual, works: Collection[Work]) -> list[str]:
+    """Ids of the jobs in the order in which they are served: larger priorities, then who ends first."""
+    end_s = ends(virtual, works)
 
     def key(work: Work) -> tuple[int, float, float]:
-        weight = weights.get(work.id, work.weight)
-        return -work.priority, _left_s(work, served_s) / weight, work.submit_s
+        return -work.priority, end_s[work.id], work.submit_s
 
     return [work.id for work in sorted(works, key=key)]
 

@@ -1,0 +1,130 @@
+"""Turns: in which order jobs that share nodes are served, by the scheduler and by its workers.
+
+The rule is that of `dask_hpc_policies.rules.fair.turns`: who would have ended first in equal shares. Free
+slots are dealt in that order (`sharing`). Tasks that depend on others are sent as soon as they can run, as in
+stock; for them the end of their job is part of their priority on their worker. On the virtual cluster it
+does not move when others come, so that what was sent long ago and what is sent now can be compared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from dask_hpc.scheduler.internals import durations, reads
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc_policies.rules.fair.turns import Virtual, Work, advance, ends, in_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distributed.scheduler import TaskPrefix, TaskState
+
+    Usual: TypeAlias = Callable[[TaskPrefix], float]
+
+#: An end is the same as it was while it differs by less than this share of what is left.
+_SAME = 0.25
+
+
+def _usual_s(kind: TaskPrefix) -> float:
+    """What a task of the kind takes, as far as Dask knows; 0 when not: then some are tried at once."""
+    return durations.of_kind(kind) or 0.0
+
+
+class Turns:
+    """The virtual cluster of the jobs that asked for no nodes of their own."""
+
+    def __init__(self, state: State, order_by: Callable[[Callable[[TaskState], Any]], None]) -> None:
+        self.state = state
+        self._order_by = order_by
+        self._virtual = Virtual()
+        self._at_s = state.now_s()
+        #: Place of each job in the order of service, by id.
+        self._place: dict[str, int] = {}
+        #: When each job that has something to do ends, on the virtual cluster's clock, by id.
+        self._end: dict[str, float] = {}
+        #: Dask's count of the first of their graphs: what was there before stays first.
+        self._since = 0.0
+
+    def advance(self) -> None:
+        """Let the virtual cluster serve its jobs until now, and see in which order they end there."""
+        works = self._works()
+        now_s = self.state.now_s()
+        threads = sum([ws.nthreads for ws in self.state.scheduler.running])
+        self._virtual = advance(self._virtual, works, threads, now_s - self._at_s)
+        self._at_s = now_s
+        self._place = {id: place for place, id in enumerate(in_turn(self._virtual, works))}
+        end_s = ends(self._virtual, self._works(self._guess_s))
+        self._end = {
+            id: old_s for id, old_s in self._end.items() if end_s.get(id, 0.0) > self._virtual.clock_s
+        }
+        for id in self._end:
+            self._note(id, end_s[id])
+
+    def place(self, job: JobRecord) -> int:
+        """Place of the job in the order of service when it was last looked at."""
+        return self._place.get(job.id, len(self._place))
+
+    def join(self, job: JobRecord) -> None:
+        """Let a new job that asked for no nodes take turns, if the policy says so."""
+        if self.state.in_turn and self.state.settings.lend_s > 0 and job.undeclared:
+            self.state.join_common(job)
+            self._order_by(self._turn_of)
+
+    def turn(self, job: JobRecord) -> tuple[float, ...] | None:
+        """What comes between the user's priority of the job's tasks and their order in it.
+
+        None for a job whose tasks are not ordered among those of others.
+        """
+        if job.reach is not self.state.common:
+            return None
+        if job.expected.grown or job.id not in self._end:
+            job.expected.grown = False
+            self._note(job.id, ends(self._virtual, self._works(self._guess_s, grown=job)).get(job.id, 0.0))
+        return (self._since, -job.request.priority, self._end[job.id])
+
+    def _turn_of(self, ts: TaskState) -> tuple[float, ...] | None:
+        """The turn of a task that is about to be placed."""
+        lane = self.state.owner.get(ts.key)
+        if lane is None:
+            return None
+        if lane.kind == "free" and lane.job.is_default and len(self.state.common):
+            # plain work that has to run here comes before what jobs submit from now on
+            return (self._since, 0, self._virtual.clock_s)
+        if not self._end and ts.priority is not None:
+            self._since = ts.priority[1 - reads.STOCK_PRIORITY]
+        return self.turn(lane.job)
+
+    def _works(self, usual_s: Usual = _usual_s, grown: JobRecord | None = None) -> list[Work]:
+        jobs = self.state.jobs.active.values()
+        return [_work(job, usual_s, job is grown) for job in jobs if job.undeclared]
+
+    def _guess_s(self, kind: TaskPrefix) -> float:
+        """What a task of the kind takes; what stock assumes when Dask does not know."""
+        return durations.expected_s(self.state.scheduler, kind)
+
+    def _note(self, id: str, end_s: float) -> None:
+        """Keep the end of a job unless it has changed by much: the order within a job is Dask's."""
+        old_s = self._end.get(id)
+        left_s = end_s - self._virtual.clock_s
+        if old_s is None or abs(end_s - old_s) > _SAME * left_s:
+            self._end[id] = end_s
+
+
+def _work(job: JobRecord, usual_s: Usual, grown: bool) -> Work:
+    """What is known of a job; of one that has `grown`, not all tasks are counted as unfinished yet."""
+    request = job.request
+    left_s = job.expected.left_s(usual_s, None if grown else job.unfinished)
+    if job.is_default:  # its tasks are not counted by kind
+        ts = job.first()
+        left_s = job.unfinished * usual_s(ts.prefix) if ts is not None else 0.0
+    return Work(
+        id=job.id,
+        done_s=job.expected.done_s,
+        left_s=left_s,
+        width=job.processing + job.held,
+        user=request.user,
+        weight=request.weight,
+        priority=request.priority,
+        submit_s=request.submit_s,
+    )

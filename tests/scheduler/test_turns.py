@@ -1,0 +1,111 @@
+"""Under `fair` the order of jobs holds for dependent tasks, too, which are sent as soon as they can run."""
+
+from __future__ import annotations
+
+import time
+
+import dask
+import pytest
+from helpers import live, record, started, until, within
+from tasks import inc
+
+import dask_hpc
+from dask_hpc.scheduler.tables.expected import Expected
+
+TASKS = 40
+
+
+def a_while(i, *of):
+    """A task of some milliseconds."""
+    time.sleep(0.02)
+    return i
+
+
+async def many_sent(c, s, job):
+    """Dependent tasks of a job, all of them on the only worker, some of them done."""
+    with dask.annotate(hpc_job=job.id):
+        # so many that stock does not take the others for root tasks, which it would hold back
+        roots = c.map(inc, range(8), key="large-root")
+        tasks = c.map(a_while, range(TASKS), *[[root] * TASKS for root in roots], key="large")
+    await until(lambda: record(s, job).processing > 5 and record(s, job).expected.done_s > 0, "it computes")
+    return tasks
+
+
+@live(1, lend="5 s")
+async def test_a_small_job_passes_dependent_tasks_that_were_sent(c, s, a):
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("large") as large, rt.job("small") as small:
+        await started(s, large)
+        tasks = await many_sent(c, s, large)
+        root = c.submit(inc, 0, key="small-root")
+        few = [c.submit(a_while, i, root, key=f"small-{i}") for i in range(3)]
+        assert await within(c.gather(few), 20) == [0, 1, 2]
+        # stock does all of them first
+        assert record(s, large).unfinished > TASKS / 2
+        assert (record(s, small).unfinished, record(s, small).held) == (0, 0)
+        assert await within(c.gather(tasks), 20) == list(range(TASKS))
+
+
+@live(1, lend="5 s")
+async def test_plain_work_that_has_to_run_there_does_not_wait_for_what_jobs_have_sent(c, s, a):
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("large") as large:
+        await started(s, large)
+        tasks = await many_sent(c, s, large)
+        with dask.annotate(hpc_job=None):
+            here = c.submit(inc, 1, key="here", workers=[a.address], fifo_timeout="0 ms")
+        assert await within(here.result(), 20) == 2
+        assert record(s, large).unfinished > TASKS / 2
+        del tasks
+        await large.cancel()
+
+
+@live(1, lend="5 s")
+async def test_priorities_of_users_come_first_and_are_as_before_in_the_end(c, s, a):
+    rt = await dask_hpc.install(c, policy="fair")
+    job = rt.job("large")
+    async with job:
+        await started(s, job)
+        tasks = await many_sent(c, s, job)
+        with dask.annotate(priority=1, hpc_job=job.id):
+            urgent = c.submit(a_while, -1, tasks[0], key="urgent")
+        assert await within(urgent.result(), 20) == -1
+        assert record(s, job).unfinished > TASKS / 2
+        own = [future.key for future in (*tasks, urgent)]
+        assert {len(s.tasks[key].priority) for key in own} == {6}
+        await rt.uninstall()
+        await until(lambda: {len(s.tasks[key].priority) for key in own} == {3}, "all are as stock has them")
+        assert s.tasks["urgent"].priority[0] == -1
+        assert await within(c.gather(tasks), 20) == list(range(TASKS))
+
+
+def seconds_of(kinds):
+    return lambda kind: kinds.get(kind, 0.0)
+
+
+def test_each_kind_of_task_takes_what_it_took_here_else_elsewhere_else_nothing():
+    expected = Expected()
+    for kind, count in {"load": 10, "fit": 4, "new": 7}.items():
+        for _ in range(count):
+            expected.came(kind)
+    elsewhere = seconds_of({"load": 100.0, "fit": 3.0})
+    assert expected.left_s(elsewhere) == 10 * 100 + 4 * 3
+    expected.ended("load", 1.0)
+    expected.ended("load", 3.0)
+    # eight loads of two seconds
+    assert expected.left_s(elsewhere) == 8 * 2 + 4 * 3
+    assert expected.done_s == 4.0
+
+
+def test_what_is_not_wanted_any_more_or_computed_again_counts_as_far_as_it_is_unfinished():
+    expected = Expected()
+    for _ in range(4):
+        expected.came("load")
+    expected.ended("load", 2.0)
+    nothing = seconds_of({})
+    assert expected.left_s(nothing, unfinished=3) == pytest.approx(6.0)
+    assert expected.left_s(nothing, unfinished=1) == pytest.approx(2.0)
+    for _ in range(3):
+        expected.ended("load", 2.0)
+    assert expected.left_s(nothing, unfinished=2) == pytest.approx(4.0)
+    assert Expected().left_s(nothing, unfinished=5) == 0.0
