@@ -8,6 +8,7 @@ the command line itself is wrong.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import sys
@@ -28,6 +29,9 @@ class OneLineGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; see the class."""
+        # names of files need be no text; as stderr does, show what cannot be written escaped
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
         with warnings_on_stderr():
             try:
                 found = super().invoke(ctx)

@@ -55,7 +55,7 @@ def convert(setup: Setup, out: Path, force: bool, as_json: bool) -> None:
 def _write(out: Path, text: str) -> None:
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
         os.replace(part, out)
     except OSError as error:
         raise click.ClickException(f"{out} cannot be written: {error.strerror or error}") from None

@@ -47,6 +47,7 @@ class Setup:
         is read once: all policies start from the same.
         """
         from dask_hpc.sim import simulate
+        from dask_hpc.sim.formats.fields import escaped
         from dask_hpc.sim.model.machine import FREE, PUBLISHED
         from dask_hpc.sim.what_if import simulate_from
 
@@ -67,7 +68,7 @@ class Setup:
             default_s=self.default_s,
             nodes=self.nodes,
             adaptation=PUBLISHED if self.latency == "published" else FREE,
-            name=self.source,
+            name=escaped(self.source),
         )
         return run, sum(not job.is_default for job in view.jobs)
 

@@ -46,7 +46,7 @@ def parse_squeue(output: str) -> tuple[QueuedJob, ...]:
     SlurmError
         For a line that is not as expected, with its number, the line and what was expected.
     """
-    return tuple(QueuedJob(**row) for row in _rows("squeue", output, _SQUEUE))
+    return tuple(QueuedJob(**row) for row in _rows("squeue", _numbered(output), _SQUEUE))
 
 
 def parse_sacct(output: str) -> tuple[RecordedJob, ...]:
@@ -57,7 +57,18 @@ def parse_sacct(output: str) -> tuple[RecordedJob, ...]:
     SlurmError
         As `parse_squeue`.
     """
-    return tuple(RecordedJob(**row) for row in _rows("sacct", output, _SACCT))
+    return tuple(sacct_jobs(_numbered(output)))
+
+
+def sacct_jobs(lines: Iterable[tuple[int, str]]) -> Iterator[RecordedJob]:
+    """As `parse_sacct`, of lines with their numbers, one after another.
+
+    Raises
+    ------
+    SlurmError
+        As `parse_squeue`.
+    """
+    return (RecordedJob(**row) for row in _rows("sacct", lines, _SACCT))
 
 
 def parse_sinfo(output: str) -> tuple[NodeGroup, ...]:
@@ -68,7 +79,7 @@ def parse_sinfo(output: str) -> tuple[NodeGroup, ...]:
     SlurmError
         As `parse_squeue`.
     """
-    return tuple(NodeGroup(**row) for row in _rows("sinfo", output, _SINFO))
+    return tuple(NodeGroup(**row) for row in _rows("sinfo", _numbered(output), _SINFO))
 
 
 def parse_show_job(output: str) -> tuple[ShownJob, ...]:
@@ -98,8 +109,14 @@ def parse_kill_wait_s(output: str) -> float:
     return float(found.group(1))
 
 
-def _rows(command: str, output: str, columns: tuple[_Column, ...]) -> Iterator[dict[str, Any]]:
-    for line_number, line in enumerate(output.split("\n"), start=1):
+def _numbered(output: str) -> Iterable[tuple[int, str]]:
+    return enumerate(output.split("\n"), start=1)
+
+
+def _rows(
+    command: str, lines: Iterable[tuple[int, str]], columns: tuple[_Column, ...]
+) -> Iterator[dict[str, Any]]:
+    for line_number, line in lines:
         if not line.strip():
             continue
         texts = line.split("|", len(columns) - 1)

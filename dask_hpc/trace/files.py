@@ -9,6 +9,7 @@ cluster from working.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import gzip
 import io
 import logging
@@ -21,11 +22,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, cast
 
 from dask_hpc.errors import TraceError
 from dask_hpc.trace.records import SCHEMA, Header, Pass, Record, decode_line, encode_line
 
 logger = logging.getLogger(__name__)
+
+#: Longest line that is read; a snapshot of a thousand nodes and jobs has less than a hundredth of it.
+LONGEST_LINE_BYTES = 2**26
 
 
 class TraceWarning(UserWarning):
@@ -62,10 +67,10 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     path = Path(path)
     try:
         with ExitStack() as stack:
-            raw = stack.enter_context(path.open("rb"))
+            raw = stack.enter_context(_opened(path))
             # by content for a name with .gz only: the suffix is the contract
             stream = stack.enter_context(gzip.open(raw)) if path.suffix == ".gz" else raw
-            return _parse(_lines(stream, str(path)), str(path))
+            return _parse(_lines(cast(IO[bytes], stream), str(path)), str(path))
     except (OSError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise TraceError(f"cannot read the trace {path}: {reason}") from None
@@ -187,11 +192,25 @@ class TraceFile:
                 self._pending.clear()
 
 
-def _lines(stream: Iterable[bytes], source: str) -> Iterator[tuple[str, bool]]:
-    """Pairs of a line and whether it is whole."""
-    number = 0
+def _opened(path: Path) -> io.BufferedReader:
     try:
-        for number, line in enumerate(stream, start=1):
+        return path.open("rb")
+    except ValueError as error:
+        # no file can have such a name
+        raise TraceError(f"cannot read the trace {path}: {error}") from None
+
+
+def _lines(stream: IO[bytes], source: str) -> Iterator[tuple[str, bool]]:
+    """Pairs of a line and whether it is whole."""
+    lines = iter(lambda: stream.readline(LONGEST_LINE_BYTES + 1), b"")
+    try:
+        for number, line in enumerate(lines, start=1):
+            if len(line) > LONGEST_LINE_BYTES:
+                raise TraceError(
+                    f"{source}, line {number}: the line is longer than {LONGEST_LINE_BYTES // 2**20} MiB"
+                )
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
             try:
                 yield line.decode(), line.endswith(b"\n")
             except UnicodeDecodeError as error:

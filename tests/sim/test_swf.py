@@ -96,9 +96,9 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
     damaged[60:80] = bytes(20)
     cases = {
         "utf16.swf": (good.decode().encode("utf-16"), "UTF-16"),
-        "binary.swf": (good + b"\0\0", "line 5: not plain text"),
-        "cut.swf.gz": (packed[:-12], "damaged or cut off gzip file"),
-        "damaged.swf.gz": (bytes(damaged), "damaged or cut off gzip file"),
+        "binary.swf": (good + b"\0\0", "line 5: a zero byte"),
+        "cut.swf.gz": (packed[:-12], "the gzip file is cut off"),
+        "damaged.swf.gz": (bytes(damaged), "the gzip file is damaged"),
         "empty.swf": (b"", "no job that can be simulated"),
         "comments.swf": (HEADER.encode(), "no job that can be simulated"),
     }

@@ -27,7 +27,8 @@ from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.formats.amounts import MOST_SIZES, Sizes
 from dask_hpc.sim.formats.elastisim_model import Speeds, read_program
 from dask_hpc.sim.formats.elastisim_platform import Platform, read_platform
-from dask_hpc.sim.formats.fields import Field, parse_json
+from dask_hpc.sim.formats.fields import Field, text_number
+from dask_hpc.sim.formats.parsing import parse_json
 from dask_hpc.sim.formats.text_file import read_text
 from dask_hpc.sim.model.job import Job
 from dask_hpc.sim.model.workload import Workload, ordered
@@ -198,14 +199,16 @@ def _attributes(place: Field, counts: Counter[str]) -> dict[str, Field]:
 
 def _number_of(value: Field) -> Field:
     """A number that is given as text, as a number."""
-    try:
-        return value.replaced(float(value.value)) if isinstance(value.value, str) else value
-    except ValueError:
-        return value
+    number = text_number(value.value) if isinstance(value.value, str) else None
+    return value if number is None else value.replaced(number)
 
 
 def _word(value: Field | None) -> str:
-    return "" if value is None else str(value.value)[:200]
+    if value is None:
+        return ""
+    if isinstance(value.value, (dict, list)):
+        value.wrong("a text or a number")
+    return str(value.value)[:200]
 
 
 def _platform(configuration: Field, file: Path) -> Platform:

@@ -3,29 +3,35 @@
 Rules of the file: a `Field` is asked for what is expected (`number`, `mapping`, ...) and either gives it or
 raises one `WorkloadError` with the file, the line (YAML), the path of the field (``jobs[3].nodes``), the
 value and what is allowed. Numbers are finite and bounded. Keys that a mapping does not have are errors with
-the nearest known one.
+the nearest known one. `parsing` makes the first `Field` of a text.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
-
-import yaml
+from typing import Any, NoReturn, Protocol
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc_policies.params import ParameterError, parse_duration, suggestion
 
 #: Largest number that is taken for anything.
 LARGEST = 1e18
-#: Most values that one file may hold, counting those of an anchor each time it is used.
-MOST_VALUES = 5_000_000
-#: Deepest nesting of lists and mappings.
-DEEPEST = 100
+#: Longest path of a field, and most choices, that a message repeats.
+_LONGEST_PATH = 200
+_MOST_CHOICES = 50
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\s*")
+
+
+class Lines(Protocol):
+    """Knows lines (from 1) by the paths of fields."""
+
+    def get(self, path: str, /) -> int | None:
+        """The line of the field at `path`; None when it is not known."""
+        ...  # pragma: no cover
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +42,26 @@ class Field:
     file: str
     #: Such as ``jobs[3].nodes``; empty for the whole file.
     path: str = ""
-    #: Line (from 1) of each path, where the format has lines.
-    lines: Mapping[str, int] = field(default_factory=dict, repr=False)
+    #: Line of each path, where the format has lines.
+    lines: Lines = field(default_factory=dict[str, int], repr=False)
 
     def fail(self, message: str) -> NoReturn:
         """Raise the `WorkloadError` for this place."""
-        line = self.lines.get(self.path)
-        place = self.file if line is None else f"{self.file}, line {line}"
-        raise WorkloadError(f"{place}: {self.path}: {message}" if self.path else f"{place}: {message}")
+        raise failure(self.file, self.lines.get(self.path), self.path, message)
 
     def wrong(self, expected: str) -> NoReturn:
         """Raise the `WorkloadError` that says that `expected` should stand here."""
-        self.fail(f"expected {expected}, got {_short(self.value)}")
+        self.fail(f"expected {expected}, got {short(self.value)}")
 
     def mapping(self, known: Collection[str] | None = None) -> Mapping[str, Any]:
         """The mapping that this is; with keys of `known` only, if given."""
         if not isinstance(self.value, dict):
-            self.wrong("a mapping" + (f" with some of {', '.join(known)}" if known else ""))
+            self.wrong("a mapping" + (f" with some of {listed(known)}" if known else ""))
         for key in self.value:
             if not isinstance(key, str):
-                self.fail(f"the key {_short(key)} is no text")
+                self.fail(f"the key {short(key)} is no text")
             if known is not None and key not in known:
-                self[key].fail(f"unknown key; known keys: {', '.join(known)}{suggestion(key, known)}")
+                self[key].fail(f"unknown key; known keys: {listed(known)}{suggestion(key, known)}")
         return self.value
 
     def __getitem__(self, key: str) -> Field:
@@ -96,11 +100,9 @@ class Field:
     def text(self, choices: Collection[str] | None = None) -> str:
         """The text that this is; one of `choices`, if given."""
         if not isinstance(self.value, str) or not self.value.strip():
-            self.wrong("a text" if choices is None else f"one of {', '.join(choices)}")
+            self.wrong("a text" if choices is None else f"one of {listed(choices)}")
         if choices is not None and self.value not in choices:
-            self.fail(
-                f"{_short(self.value)} is none of {', '.join(choices)}{suggestion(self.value, choices)}"
-            )
+            self.fail(f"{short(self.value)} is none of {listed(choices)}{suggestion(self.value, choices)}")
         return self.value
 
     def boolean(self) -> bool:
@@ -146,131 +148,53 @@ class Field:
         return seconds
 
 
-def parse_json(text: str, file: str) -> Field:
-    """The value that a JSON text holds.
+def failure(file: str, line: int | None, path: str, message: str) -> WorkloadError:
+    """The error that `message` is true of the field at `path`."""
+    place = file if line is None else f"{file}, line {line}"
+    if len(path) > _LONGEST_PATH:
+        path = f"{path[: _LONGEST_PATH // 2]} ... {path[-_LONGEST_PATH // 2 :]}"
+    return WorkloadError(f"{place}: {path}: {message}" if path else f"{place}: {message}")
 
-    Raises
-    ------
-    WorkloadError
-        When it is no JSON, with line and column; a text that ends too early is said to be cut off.
+
+def text_number(text: str) -> float | None:
+    """The number that a text is, such as ``-1.5e3``; None when it is none.
+
+    What Python also takes for a number (``1_000``, ``nan``, digits of other scripts) is text.
     """
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
-    except json.JSONDecodeError as error:
-        cut = " (the file may be cut off)" if not text[error.pos :].strip() else ""
-        raise WorkloadError(
-            f"{file}, line {error.lineno}, column {error.colno}: no JSON: {error.msg}{cut}"
-        ) from None
-    except RecursionError:
-        raise WorkloadError(f"{file}: no JSON that can be read: it is nested too deeply") from None
-    except ValueError as error:
-        raise WorkloadError(f"{file}: no JSON: {error}") from None
-    return Field(value, file)
+    return float(text) if _NUMBER.fullmatch(text) else None
 
 
-def parse_yaml(text: str, file: str) -> Field:
-    """The value that a YAML text holds, with the line of each field.
-
-    Only plain data: lists, mappings, texts, numbers, truth values and null.
-
-    Raises
-    ------
-    WorkloadError
-        When it is no YAML, holds anything else, a key twice, or too much.
-    """
-    lines: dict[str, int] = {}
-    try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        value = None if node is None else _Reading(loader, file, lines).plain(node, "", 0)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        raise WorkloadError(f"{file}{line}: no YAML: {error.problem or error.context}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise WorkloadError(f"{file}: no YAML that can be read: {_first_line(error)}") from None
-    return Field(value, file, "", lines)
+def half_pair(text: str) -> str | None:
+    """What is wrong with a text that is no valid Unicode; None when nothing is."""
+    found = _SURROGATE.search(text)
+    if found is None:
+        return None
+    half = f"\\u{ord(found[0]):04x}"
+    return f"{short(text)} is no valid Unicode: {half} is half a pair; expected both halves, or neither"
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads `1e3` and `5e-1` as numbers, as JSON does."""
+def escaped(name: str) -> str:
+    """The name of a file, which need be no valid Unicode, as a text that is."""
+    return name.encode(errors="backslashreplace").decode()
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
-
-_SCALARS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null"))
-_KEYS = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:int"})
+def listed(choices: Collection[str]) -> str:
+    """The choices as a message names them: not all of them when they are many."""
+    shown = [choice if len(choice) <= _LONGEST_PATH else short(choice) for choice in choices]
+    more = len(shown) - _MOST_CHOICES
+    return ", ".join(shown[:_MOST_CHOICES]) + (f" and {more} more" if more > 0 else "")
 
 
-class _Reading:
-    """One walk over the nodes of a text."""
-
-    def __init__(self, loader: yaml.SafeLoader, file: str, lines: dict[str, int]) -> None:
-        self.loader, self.file, self.lines = loader, file, lines
-        self.values = 0
-
-    def plain(self, node: yaml.Node, path: str, depth: int) -> Any:
-        self.lines[path] = node.start_mark.line + 1
-        self.values += 1
-        if self.values > MOST_VALUES:
-            raise ValueError(f"it holds more than {MOST_VALUES} values")
-        if depth > DEEPEST:
-            self._fail(node, path, f"nested more than {DEEPEST} deep")
-        if isinstance(node, yaml.SequenceNode):
-            return [self.plain(part, f"{path}[{index}]", depth + 1) for index, part in enumerate(node.value)]
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path, depth)
-        if node.tag not in _SCALARS:
-            kind = node.tag.rpartition(":")[2]
-            self._fail(node, path, f"{_short(node.value)} is a {kind}, which is not read")
-        return self.loader.construct_object(node)
-
-    def _mapping(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            key = key_node.value
-            # a number is a key by its text, as in JSON
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag not in _KEYS:
-                self._fail(key_node, path, f"the key {_short(key)} is no text")
-            below = f"{path}.{key}" if path else key
-            if key in result:
-                self._fail(key_node, below, "the key is given twice")
-            result[key] = self.plain(value_node, below, depth + 1)
-            self.lines[below] = key_node.start_mark.line + 1
-        return result
-
-    def _fail(self, node: yaml.Node, path: str, message: str) -> NoReturn:
-        Field(None, self.file, path, {path: node.start_mark.line + 1}).fail(message)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice!r} is given twice in one object")
-    return result
-
-
-def _first_line(error: Exception) -> str:
-    if isinstance(error, yaml.reader.ReaderError):
-        return f"the character {chr(error.character)!r} at position {error.position} is not allowed"
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error).split("\n", 1)[0]
-
-
-def _short(value: Any, longest: int = 60) -> str:
+def short(value: Any, longest: int = 60) -> str:
+    """A value as a message repeats it."""
     if isinstance(value, (dict, list)):
         return f"a {'mapping' if isinstance(value, dict) else 'list'} of {len(value)}"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    # an integer of a million digits has no text
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a number of over 40 digits"
+    if isinstance(value, str):
+        text = repr(value[: longest + 1])
+    else:
+        # an integer of a million digits has no text
+        is_huge = isinstance(value, int) and abs(value) >= 10**40
+        text = "a number of over 40 digits" if is_huge else repr(value)
     return text if len(text) <= longest else text[: longest - 4] + "...'"

@@ -16,21 +16,22 @@ a size.
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from dask_hpc.errors import SlurmError, WorkloadError
-from dask_hpc.sim.formats.text_file import read_text
+from dask_hpc.sim.formats.text_file import decoded, read_lines
 from dask_hpc.sim.model.job import Job
 from dask_hpc.sim.model.workload import Workload, ordered
 from dask_hpc.slurm.notation import parse_duration_s, parse_job_id, parse_time_s
 from dask_hpc.slurm.rows import RecordedJob, is_over
-from dask_hpc.slurm.text import SACCT_FORMAT, parse_sacct
+from dask_hpc.slurm.text import SACCT_FORMAT, sacct_jobs
 
 #: Prints a file that can be read, of all jobs of the last 30 days.
 COMMAND = (
@@ -41,6 +42,7 @@ COMMAND = (
 T = TypeVar("T")
 
 _MOST_NODES = 10_000_000
+_BLANK = re.compile(rb"(?:[ \t\r]*+\n)++")
 _COUNT = re.compile(r"[0-9]{1,10}")
 _STATE = re.compile(r"([A-Z][A-Z_]*)(?: by [0-9]+)?\+?")
 
@@ -69,7 +71,8 @@ def read(path: str | Path) -> Workload:
     WorkloadError
         With file, line and column, for a line that is not as expected, and when no job is left.
     """
-    return parse(read_text(path), str(path))
+    lines = ((number, decoded(path, number, line)) for number, line in read_lines(path, _BLANK))
+    return _parse(lines, str(path))
 
 
 def parse(text: str, source: str) -> Workload:
@@ -80,12 +83,20 @@ def parse(text: str, source: str) -> Workload:
     WorkloadError
         As `read`.
     """
-    first = text.lstrip().split("\n", 1)[0]
+    return _parse(((n, line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()), source)
+
+
+def _parse(lines: Iterable[tuple[int, str]], source: str) -> Workload:
+    rest = iter(lines)
+    first = next(rest, None)
+    if first is None:
+        raise WorkloadError(f"{source}: the file is empty")
+    every = itertools.chain([first], rest)
     try:
-        if "JobID" in first.split("|"):
-            rows = _with_header(text)
+        if "JobID" in first[1].strip().split("|"):
+            rows = _with_header(every)
         else:
-            rows = [_row(job) for job in parse_sacct(text)]
+            rows = [_row(job) for job in sacct_jobs(every)]
     except SlurmError as error:
         raise WorkloadError(f"{source}: {error}") from None
     left_out: Counter[str] = Counter()
@@ -153,11 +164,11 @@ def _row(job: RecordedJob) -> _Row:
     )
 
 
-def _with_header(text: str) -> list[_Row]:
+def _with_header(lines: Iterable[tuple[int, str]]) -> list[_Row]:
     """Rows of an output whose first line names its columns."""
     columns: list[str] = []
     rows = []
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in lines:
         line = line.rstrip("\r")
         if not line.strip():
             continue

@@ -13,13 +13,14 @@ be in order: jobs are taken by submission, those of one second by job number.
 
 from __future__ import annotations
 
-import gzip
 import math
-import zlib
+import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc.sim.formats.text_file import read_lines
 from dask_hpc.sim.model.job import Job
 from dask_hpc.sim.model.machine import Machine
 from dask_hpc.sim.model.workload import Workload
@@ -34,6 +35,10 @@ FIELDS = (
 _LONGEST_S = 1e12
 _LARGEST = 100_000_000
 _PARTIAL = (2, 3, 4)
+#: Blank lines, and comments that do not say how large the machine is.
+_PASSED = re.compile(rb"(?:[ \t\r]*+(?:;(?![; \t]*+Max)[^\n]*+)?\n)++")
+#: What Python reads as a number and the format has not: ``1_000``.
+_NO_NUMBER = "_"
 
 
 def read(path: str | Path) -> Workload:
@@ -44,16 +49,22 @@ def read(path: str | Path) -> Workload:
     WorkloadError
         When the file cannot be read or a line is not 18 numbers in range: file, line and field are named.
     """
-    return parse(_text(Path(path)), str(path))
+    # Headers of old logs hold names in Latin-1; numbers are ASCII in every case.
+    lines = ((number, line.decode("latin-1")) for number, line in read_lines(path, _PASSED))
+    return _parse(lines, str(path))
 
 
 def parse(text: str, source: str) -> Workload:
     """The jobs in `text`; `source` is its name in messages. Raises as `read`."""
+    return _parse(enumerate(text.split("\n"), start=1), source)
+
+
+def _parse(lines: Iterable[tuple[int, str]], source: str) -> Workload:
     header: dict[str, str] = {}
     left_out: Counter[str] = Counter()
     first_line: dict[int, int] = {}
     jobs: list[Job] = []
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in lines:
         line = line.strip()
         if not line:
             continue
@@ -122,7 +133,7 @@ def _numbers(line: str, source: str, number: int) -> list[float]:
         values = [float(word) for word in words[: len(FIELDS)]]
     except ValueError:
         values = []
-    if not values or not all(map(math.isfinite, values)):
+    if not values or _NO_NUMBER in line or not all(map(math.isfinite, values)):
         for i, word in enumerate(words[: len(FIELDS)], start=1):
             if not _is_number(word):
                 raise _error(source, number, i, f"{_short(word)} is not a number")
@@ -139,7 +150,7 @@ def _numbers(line: str, source: str, number: int) -> list[float]:
 
 def _is_number(word: str) -> bool:
     try:
-        return math.isfinite(float(word))
+        return _NO_NUMBER not in word and math.isfinite(float(word))
     except ValueError:
         return False
 
@@ -147,28 +158,9 @@ def _is_number(word: str) -> bool:
 def _machine(header: dict[str, str]) -> Machine | None:
     for key in ("MaxProcs", "MaxNodes"):
         value = header.get(key, "").split(" ")[0]
-        if value.isdigit() and 0 < int(value) <= _LARGEST:
+        if value.isascii() and value.isdigit() and len(value) < 10 and 0 < int(value) <= _LARGEST:
             return Machine(nodes=int(value))
     return None
-
-
-def _text(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if data[:2] == b"\x1f\x8b":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise WorkloadError(f"{path}: damaged or cut off gzip file ({error})") from None
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in data:
-        line = data[: data.index(b"\0")].count(b"\n") + 1 if b"\0" in data else 1
-        raise WorkloadError(
-            f"{path}, line {line}: not plain text (UTF-16 or binary); SWF is ASCII, save it as UTF-8"
-        )
-    # Headers of old logs hold names in Latin-1; numbers are ASCII in every case.
-    return data.decode("latin-1")
 
 
 def _error(source: str, line: int, field: int, what: str) -> WorkloadError:

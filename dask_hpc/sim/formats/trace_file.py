@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from dask_hpc.errors import TraceError, WorkloadError
+from dask_hpc.sim.formats.fields import half_pair
 from dask_hpc.sim.model.job import Job
 from dask_hpc.sim.model.machine import Machine
 from dask_hpc.sim.model.workload import Workload, ordered
@@ -84,6 +85,7 @@ def _workload(trace: Trace, seen: Mapping[str, JobView], notes: tuple[str, ...])
     if not runs:
         why = "; ".join(f"{count} {what}" for what, count in left_out.items()) or "it has no jobs"
         raise WorkloadError(f"{trace.source}: no job that can be simulated; {why}")
+    _check_names(trace, runs)
     begin_s = min(run.submit_s for run in runs)
     nodes = max((n for _, n in pool_steps(trace.records)), default=0)
     widest = max(n for run in runs for _, n in run.nodes)
@@ -94,6 +96,13 @@ def _workload(trace: Trace, seen: Mapping[str, JobView], notes: tuple[str, ...])
         source=trace.source,
         notes=(*notes, *(f"{count} {what}" for what, count in left_out.items())),
     )
+
+
+def _check_names(trace: Trace, runs: Iterable[JobRun]) -> None:
+    for run in runs:
+        for text in (run.id, run.name):
+            if wrong := half_pair(text):
+                raise WorkloadError(f"{trace.source}: the name of a job, {wrong}")
 
 
 def _views(trace: Trace) -> Mapping[str, JobView]:

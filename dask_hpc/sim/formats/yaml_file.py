@@ -58,8 +58,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dask_hpc.sim.formats.amounts import Sizes
-from dask_hpc.sim.formats.fields import Field, parse_yaml
+from dask_hpc.sim.formats.fields import Field
 from dask_hpc.sim.formats.machine_fields import read_io_by_nodes, read_machine, read_speed
+from dask_hpc.sim.formats.parsing import LARGEST_YAML_BYTES, parse_yaml
 from dask_hpc.sim.formats.stages import read_stages
 from dask_hpc.sim.formats.text_file import read_text
 from dask_hpc.sim.model.job import Job, Program, SpeedUp
@@ -101,7 +102,7 @@ def read(path: str | Path) -> Workload:
     WorkloadError
         With file, line and field, for whatever is missing, unknown or out of range.
     """
-    return parse(read_text(path), str(path))
+    return parse(read_text(path, LARGEST_YAML_BYTES), str(path))
 
 
 def parse(text: str, source: str) -> Workload:

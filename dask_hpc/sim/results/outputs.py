@@ -69,7 +69,7 @@ def write(result: Result, folder: Path) -> list[str]:
         for name in _NAMES:
             (folder / name).unlink(missing_ok=True)
         for name, (columns, table) in tables.items():
-            with (folder / name).open("w", newline="", encoding="utf-8") as file:
+            with (folder / name).open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
                 writer = csv.writer(file)
                 writer.writerow(columns)
                 writer.writerows(table)

@@ -40,7 +40,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dask_hpc.sim.formats.fields import Field
+from dask_hpc.sim.formats.fields import Field, escaped
 from dask_hpc.sim.study.conditions import ConditionError, parse_condition, parse_number, parse_term
 from dask_hpc.sim.study.metrics import METRICS
 from dask_hpc.sim.study.model import (
@@ -96,7 +96,7 @@ def read_study(whole: Field, folder: Path, fast: bool, overrides: Mapping[str, A
     columns = {"workload", "policy", *factors, *varied}
     along = whole.get("sign_change")
     return Study(
-        name=_text(whole, "name") or Path(whole.file.removeprefix("builtin:")).stem,
+        name=_text(whole, "name") or escaped(Path(whole.file.removeprefix("builtin:")).stem),
         description=_text(whole, "description"),
         source=_text(whole, "source"),
         notes=tuple(note.text() for note in _sequence(whole, "notes")),

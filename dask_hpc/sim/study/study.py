@@ -20,7 +20,7 @@ from typing import Any
 
 from dask_hpc._version import __version__
 from dask_hpc.errors import WorkloadError
-from dask_hpc.sim.formats.fields import parse_yaml
+from dask_hpc.sim.formats.parsing import LARGEST_YAML_BYTES, parse_yaml
 from dask_hpc.sim.formats.text_file import read_text
 from dask_hpc.sim.study.file import read_study
 from dask_hpc.sim.study.findings import Findings
@@ -70,7 +70,8 @@ def load_study(
             )
         content = (files("dask_hpc.sim") / "studies" / f"{name}.yaml").read_text(encoding="utf-8")
         return read_study(parse_yaml(content, text), Path(), fast, overrides or {})
-    return read_study(parse_yaml(read_text(source), text), Path(source).parent, fast, overrides or {})
+    whole = parse_yaml(read_text(source, LARGEST_YAML_BYTES), text)
+    return read_study(whole, Path(source).parent, fast, overrides or {})
 
 
 class StudyResult(Findings):

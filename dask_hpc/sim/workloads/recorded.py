@@ -12,7 +12,8 @@ from pathlib import Path
 
 from dask_hpc.errors import TraceError, WorkloadError
 from dask_hpc.sim.formats import sacct
-from dask_hpc.sim.formats.fields import Field, parse_json
+from dask_hpc.sim.formats.fields import Field
+from dask_hpc.sim.formats.parsing import parse_json
 from dask_hpc.sim.formats.text_file import read_text
 from dask_hpc.sim.model.job import Job
 from dask_hpc.sim.model.workload import Workload

@@ -9,11 +9,13 @@ its reader.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.formats import elastisim, sacct, swf, trace_file, yaml_file
+from dask_hpc.sim.formats.fields import escaped
 from dask_hpc.sim.generators import esp, io_aware, mebf, node_failures, poisson, toys
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.params import suggestion
@@ -68,7 +70,8 @@ def load(source: str | Path, *, seed: int = 0, **options: Any) -> Workload:
         return _builtin(text.removeprefix(_PREFIX), seed, options)
     if options:
         raise WorkloadError(f"{text}: a file takes no options, got {', '.join(options)}")
-    return reader(source)(Path(source))
+    workload = reader(source)(Path(source))
+    return replace(workload, name=escaped(workload.name), source=escaped(workload.source))
 
 
 def reader(path: str | Path) -> Callable[[Path], Workload]:
