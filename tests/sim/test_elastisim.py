@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from elastisim_files import CLUSTER, CPU, WRITE, flexible, job, one_phase, write
 
+from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.engine.views import mtct
 from dask_hpc.sim.formats import elastisim
 from dask_hpc.sim.model.job import (
@@ -132,6 +133,24 @@ def test_formulas_know_the_size_and_the_arguments(tmp_path: Path) -> None:
     assert isinstance(first, Compute)
     for nodes in range(1, 9):
         assert amount(first.work, nodes) / first.speed(nodes) == pytest.approx(80 / nodes**0.8)
+
+
+def test_arguments_may_be_texts_that_no_formula_uses(tmp_path: Path) -> None:
+    cpu = {"type": "cpu", "flops": "comp * num_nodes", "computation_pattern": "uniform"}
+    numbers = {"comp": "8e11"}
+    texts = {"input": "mesh.nc", "run-of": "2024-01-01", "count": "1_000", "limit": "inf", "num_nodes": "all"}
+    with_texts = read(tmp_path, one_phase(cpu), flexible(arguments={**numbers, **texts}))
+    assert with_texts == read(tmp_path, one_phase(cpu), flexible(arguments=numbers))
+
+
+@pytest.mark.parametrize("formula", ["input / num_nodes", "num_nodes > 0 ? 1 : input"])
+def test_a_formula_that_uses_a_text_names_the_argument(tmp_path: Path, formula: str) -> None:
+    cpu = {"type": "cpu", "flops": formula, "computation_pattern": "uniform"}
+    with pytest.raises(WorkloadError) as error:
+        read(tmp_path, one_phase(cpu), flexible(arguments={"input": "mesh.nc"}))
+    assert f"phases[0].tasks[0].flops: '{formula}' uses the argument 'input'" in str(error.value)
+    assert "which is the text 'mesh.nc'; an argument of a formula must be a number" in str(error.value)
+    assert "as the application of jobs[0]" in str(error.value)
 
 
 def test_the_speed_of_computing_is_known_to_policies(tmp_path: Path) -> None:

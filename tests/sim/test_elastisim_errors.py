@@ -88,7 +88,10 @@ BAD_JOBS: list[tuple[dict[str, Any], str]] = [
     (job(num_gpus_per_node=4), "jobs with GPUs are not simulated"),
     (job(application_model="other.json"), "jobs[0].application_model: no file 'other.json' beside jobs.json"),
     (job(application_model="a\0b"), "no file"),
-    (job(arguments={"x": "big"}), "jobs[0].arguments.x: expected a number, got 'big'"),
+    (
+        job(arguments={"x": ["big"]}),
+        "jobs[0].arguments.x: expected a number from -1e+24 to 1e+24, got a list",
+    ),
     (job(arguments={"x y": 1}), "the name of an argument"),
     (job(arguments=[1]), "jobs[0].arguments: expected a mapping"),
     (job(attributes={"priority": "high"}), "jobs[0].attributes.priority: expected a whole number"),

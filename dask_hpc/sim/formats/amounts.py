@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from dask_hpc.sim.formats.fields import Field
+from dask_hpc.sim.formats.fields import Field, short
 from dask_hpc.sim.formats.formula import Formula, FormulaError, compile_formula
 from dask_hpc.sim.model.job import Amount, Repeat, Stage, amount
 
@@ -39,6 +39,8 @@ class Sizes:
     high: int
     #: Values of the names, such as the job's arguments.
     values: Mapping[str, float] = field(default_factory=dict)
+    #: Arguments that are texts, which no formula may use.
+    texts: Mapping[str, str] = field(default_factory=dict)
     #: What formulas call the number of nodes.
     size_name: str = "nodes"
     #: Whether an amount may be a mapping from numbers of nodes to values as well.
@@ -90,7 +92,8 @@ def read_amount(
     Raises
     ------
     WorkloadError
-        When it is neither, names what is not known, divides by zero or leaves the range at any size.
+        When it is neither, names what is not known or a text, divides by zero or leaves the range at any
+        size.
     """
     if sizes.tables and isinstance(place.value, dict):
         return _read_table(place, sizes, clip)
@@ -99,6 +102,11 @@ def read_amount(
         number = place.number(0.0, LARGEST)
         return clip(number) if clip else number
     values = {**sizes.values, **(more or {})}
+    for name in sorted(formula.names & sizes.texts.keys() - values.keys() - {sizes.size_name}):
+        place.fail(
+            f"{formula.text!r} uses the argument {name!r}, which is the text {short(sizes.texts[name])}; "
+            "an argument of a formula must be a number"
+        )
     depends = sizes.size_name in formula.names
     if depends and sizes.high - sizes.low >= MOST_SIZES:
         place.fail(f"a formula for {sizes.high - sizes.low + 1} sizes; at most {MOST_SIZES} are worked out")

@@ -11,7 +11,8 @@ types", "Performance models"; 2022 to 2024). All of it is read and checked befor
 ``adaptive``          malleable, and asks for other sizes
 ====================  ==============================================================================
 
-Of the `attributes` those that mean something here are used: `priority`, `name`, `user` and `io_intensity`.
+Formulas may use the `arguments` that are numbers; a formula that uses a text is an error. Of the `attributes`
+those that mean something here are used: `priority`, `name`, `user` and `io_intensity`.
 The speed of a node is that of the platform; a jobs file alone has none, then `NODE_FLOPS` is assumed.
 
 Paths of application models are looked for beside the file that names them, then in each folder above it,
@@ -120,7 +121,8 @@ def _job(
     model_path = _find(place.need("application_model"), file)
     if model_path not in models:
         models[model_path] = parse_json(read_text(model_path), str(model_path))
-    sizes = Sizes(low, high, {**_arguments(place), **_GPUS}, size_name="num_nodes")
+    numbers, texts = _arguments(place)
+    sizes = Sizes(low, high, {**numbers, **_GPUS}, texts, size_name="num_nodes")
     link = None if platform is None else platform.machine.link_bytes_s
     speeds = Speeds(NODE_FLOPS if platform is None else platform.node_flops, link)
     try:
@@ -168,22 +170,21 @@ def _sizes(place: Field, kind: JobKind) -> tuple[int, int]:
     return low, high
 
 
-def _arguments(place: Field) -> dict[str, float]:
+def _arguments(place: Field) -> tuple[dict[str, float], dict[str, str]]:
+    """Numbers, which formulas may use, and texts, which they may not."""
     arguments = place.get("arguments")
-    if arguments is None:
-        return {}
-    values = {}
-    for name, argument in arguments.items():
+    numbers: dict[str, float] = {}
+    texts: dict[str, str] = {}
+    for name, argument in () if arguments is None else arguments.items():
+        # numbers are given as text by some generators
+        argument = _number_of(argument)
+        if isinstance(argument.value, str):
+            texts[name] = argument.value
+            continue
         if not name.isidentifier():
             argument.fail("the name of an argument must be a word of letters, digits and _")
-        if isinstance(argument.value, str):
-            # numbers are given as text by some generators
-            try:
-                argument = argument.replaced(float(argument.value))
-            except ValueError:
-                argument.wrong("a number")
-        values[name] = argument.number(-1e24, 1e24)
-    return values
+        numbers[name] = argument.number(-1e24, 1e24)
+    return numbers, texts
 
 
 def _attributes(place: Field, counts: Counter[str]) -> dict[str, Field]:
