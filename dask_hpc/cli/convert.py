@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from dask_hpc.cli.replacing import check_replace, force_option
 from dask_hpc.cli.types import NEW_FILE
 from dask_hpc.cli.workload_options import Setup, source_options
 from dask_hpc.terminal import echo_json, json_option, one_line
@@ -15,7 +16,7 @@ from dask_hpc.terminal import echo_json, json_option, one_line
 @click.command()
 @source_options
 @click.argument("out", type=NEW_FILE)
-@click.option("--force", is_flag=True, help="Replace OUT when it exists.")
+@force_option
 @json_option
 def convert(setup: Setup, out: Path, force: bool, as_json: bool) -> None:
     """Write WORKLOAD as YAML.
@@ -33,8 +34,7 @@ def convert(setup: Setup, out: Path, force: bool, as_json: bool) -> None:
         raise click.UsageError(f"OUT is {str(out)!r}; its name must end in .yaml or .yml")
     if "://" in setup.source:
         raise click.UsageError("WORKLOAD is a file or builtin:NAME here; a running cluster has no workload")
-    if out.exists() and not force:
-        raise click.ClickException(f"{out} exists; --force replaces it")
+    check_replace([out], force=force, as_json=as_json)
     workload, machine = setup.load()
     notes = [f"converted from {setup.source} by dask-hpc {__version__}", *workload.notes]
     if workload.seed is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from dask_hpc.cli.policy_options import policy_option
+from dask_hpc.cli.replacing import check_replace, force_option
 from dask_hpc.cli.types import NEW_FILE
 from dask_hpc.terminal import json_option
 
@@ -21,6 +22,7 @@ from dask_hpc.terminal import json_option
     type=NEW_FILE,
     help="Where the trace goes (.gz compresses); dask hpc replay reads it.",
 )
+@force_option
 @click.option(
     "--plot",
     type=NEW_FILE,
@@ -42,6 +44,7 @@ def demo(
     fast: bool,
     report: Path | None,
     trace: Path | None,
+    force: bool,
     plot: Path | None,
     repeat: int,
     slurm: bool,
@@ -54,6 +57,9 @@ def demo(
     shrinks with data on it. The last lines are a table, and an HTML report shows what happened.
     """
     from dask_hpc.demo.run import main
+
+    if trace is not None:
+        check_replace([trace], force=force, as_json=as_json)
 
     # what the log would say of an interrupt is in one line
     logging.getLogger("distributed").setLevel(logging.CRITICAL)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_hpc.cli.policy_options import make_policies, make_policy, param_option
+from dask_hpc.cli.replacing import check_replace, force_option
 from dask_hpc.cli.types import FOLDER, NEW_FILE, assignments
 from dask_hpc.cli.workload_options import Setup, workload_options
 from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option, progress_bar
@@ -54,6 +55,7 @@ _FROM_NOW_COLUMNS = {
     metavar="FILE",
     help="Write a trace there as a live run does (.jsonl, or .jsonl.gz), for dask hpc replay.",
 )
+@force_option
 @click.option("--profile", is_flag=True, help="Show where the time goes.")
 @json_option
 def simulate(
@@ -62,6 +64,7 @@ def simulate(
     params: dict[str, str],
     output: Path | None,
     trace: Path | None,
+    force: bool,
     profile: bool,
     as_json: bool,
 ) -> None:
@@ -75,6 +78,7 @@ def simulate(
     if trace is not None and not trace.name.lower().endswith((".jsonl", ".jsonl.gz")):
         raise click.UsageError(f"--trace {trace}: the name must end in .jsonl or .jsonl.gz")
     made = make_policy(policy, params)
+    check_replace(_written(output, trace), force=force, as_json=as_json)
     result = _run(
         *setup.runner(),
         made.name,
@@ -157,6 +161,16 @@ def compare(
     _notes(next(iter(results.values())).workload)
     rows = [{"policy": label, **result.metrics(jobs=False)} for label, result in results.items()]
     echo_table(rows, _COLUMNS, "nothing was run")
+
+
+def _written(output: Path | None, trace: Path | None) -> list[Path]:
+    """Files that a run may leave."""
+    files = [] if trace is None else [trace]
+    if output is not None:
+        from dask_hpc.sim.results.outputs import NAMES
+
+        files += [output / name for name in NAMES]
+    return files
 
 
 def _show(result: Result) -> None:

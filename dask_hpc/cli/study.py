@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from dask_hpc.cli.replacing import check_replace, force_option
 from dask_hpc.cli.types import FOLDER, NEW_FILE, assignments, showing
 from dask_hpc.terminal import echo_json, json_option, one_line, progress_bar
 
@@ -46,6 +47,7 @@ def _names() -> None:
     metavar="FOLDER",
     help="Write all runs as JSON and the table as CSV there.",
 )
+@force_option
 @click.option(
     "--plot",
     type=NEW_FILE,
@@ -62,6 +64,7 @@ def study(
     fast: bool,
     jobs: int | None,
     output: Path | None,
+    force: bool,
     plot: Path | None,
     as_json: bool,
 ) -> None:  # fmt: skip
@@ -70,9 +73,11 @@ def study(
     Many scenarios in parallel processes, one table, published figures beside ours. Exit code 1 says that a
     run failed or that a condition of the study does not hold; each has a line on stderr.
     """
-    from dask_hpc.sim.study.study import load_study, run_study
+    from dask_hpc.sim.study.study import WRITTEN, load_study, run_study
 
     chosen = load_study(study, fast=fast, overrides=overrides)
+    if output is not None:
+        check_replace([output / name for name in WRITTEN], force=force, as_json=as_json)
     if plot is not None:
         # before the runs, not after them
         from dask_hpc.sim.study.figure import study_figure

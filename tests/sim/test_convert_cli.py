@@ -50,7 +50,7 @@ def test_what_is_converted_runs_as_the_source_does(source: str, tmp_path: Path) 
 def test_a_file_that_exists_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "kept.yaml"
     out.write_text("mine")
-    refused(call("convert", "builtin:esp-10", str(out)), 1, "kept.yaml exists; --force replaces it")
+    refused(call("convert", "builtin:esp-10", str(out)), 2, "kept.yaml exists; --force replaces it")
     assert out.read_text() == "mine"
     result = call("convert", "builtin:esp-10", str(out), "--force")
     assert result.stdout == f"10 jobs written to {out}\n"

@@ -31,7 +31,7 @@ def simulate(path: Path, *records: dict[str, Any], at: bool = False) -> Any:
     # a number too large for a float is read as infinite
     text = "\n".join(json.dumps(record).replace("Infinity", "1e400") for record in (HEADER, *records))
     path.write_text(text + "\n")
-    arguments = ["simulate", str(path), "--policy", "easy", "--output", str(path.parent / "out")]
+    arguments = ["simulate", str(path), "--policy", "easy", "--output", str(path.parent / "out"), "--force"]
     return CliRunner().invoke(hpc, [*arguments, *(["--at", "1"] if at else [])], prog_name="dask hpc")
 
 

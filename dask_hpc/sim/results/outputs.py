@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: More jobs than that make no readable plot.
 PLOTTED_JOBS = 2000
 #: Every file that a run may leave.
-_NAMES = (
+NAMES = (
     "result.json", "jobs.csv", "job_statistics.csv", "utilization.csv", "node_map.csv", "pfs_utilization.csv",
     "intensity.csv", "jobs.png", "node_map.png", "intensity.png",
 )  # fmt: skip
@@ -66,7 +66,7 @@ def write(result: Result, folder: Path) -> list[str]:
         tables["intensity.csv"] = (("time_s", "running_intensity", "workload_intensity"), tracked)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in _NAMES:
+        for name in NAMES:
             (folder / name).unlink(missing_ok=True)
         for name, (columns, table) in tables.items():
             with (folder / name).open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:

@@ -131,6 +131,10 @@ class StudyResult(Findings):
         return found
 
 
+#: What `write` leaves in a folder.
+WRITTEN = ("study.json", "table.csv")
+
+
 def write(found: StudyResult, folder: Path) -> tuple[str, ...]:
     """Write ``study.json`` (all runs) and ``table.csv`` (the rows) into `folder`; returns their names.
 
@@ -147,7 +151,7 @@ def write(found: StudyResult, folder: Path) -> tuple[str, ...]:
             csv.writer(file, lineterminator="\n").writerows(csv_of(found))
     except OSError as error:
         raise WorkloadError(f"{folder}: the results cannot be written: {error.strerror or error}") from None
-    return "study.json", "table.csv"
+    return WRITTEN
 
 
 def run_study(

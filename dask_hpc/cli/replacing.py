@@ -1,0 +1,50 @@
+"""Files that a command would replace: asked about on a terminal, refused anywhere else.
+
+Rules of the file: asked before anything is run, one question for all files of a command, and no is the
+answer to an empty line. Whoever reads JSON is never asked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+#: Names that a question repeats.
+_SHOWN = 3
+
+force_option = click.option("--force", is_flag=True, help="Replace files that exist, without a question.")
+
+
+def check_replace(paths: Iterable[Path], *, force: bool, as_json: bool) -> None:
+    """Ask whether those of `paths` that exist may be replaced, unless `force` says so.
+
+    Raises
+    ------
+    click.UsageError
+        When one exists and nobody can be asked: there is no terminal, or `as_json`.
+    click.Abort
+        When the answer is no.
+    """
+    # a link to nothing would be replaced, too
+    there = [] if force else [path for path in paths if os.path.lexists(path)]
+    if not there:
+        return
+    shown = ", ".join(map(click.format_filename, there[:_SHOWN]))
+    if len(there) > _SHOWN:
+        shown += f" and {len(there) - _SHOWN} more"
+    if as_json or not _can_ask():
+        exist, them = ("exists", "it") if len(there) == 1 else ("exist", "them")
+        raise click.UsageError(f"{shown} {exist}; --force replaces {them}")
+    click.confirm(f"Replace {shown}?", abort=True, err=True)
+
+
+def _can_ask() -> bool:
+    """Is there somebody at a terminal?"""
+    # a notebook gives its commands a terminal that nobody can type into
+    if "JPY_PARENT_PID" in os.environ:
+        return False
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
