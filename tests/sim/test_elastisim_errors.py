@@ -152,6 +152,7 @@ BAD_PLATFORMS = [
     (CLUSTER.replace("0-127", "0-999999999"), "it must be from 1 to 1000000"),
     (CLUSTER.replace("PFS_write", "other"), "no link 'PFS_write'"),
     (CLUSTER.replace("<platform ", "<!DOCTYPE platform [<!ENTITY a 'b'>]><platform "), "entities"),
+    pytest.param("<a>" * 1_500_000, "the text is longer than 4 MiB", id="deep"),
 ]
 
 

@@ -155,6 +155,13 @@ def test_comments_of_yaml_are_passed_over_and_counted() -> None:
     assert job.runtime_s == 5
 
 
+def test_comments_of_yaml_cost_what_reading_them_does() -> None:
+    began_s = time.process_time()
+    (job,) = yaml_file.parse("# nothing is said here\n" * 1_000_000 + YAML, "a.yaml").jobs
+    assert time.process_time() - began_s < 2
+    assert job.runtime_s == 100
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("piece_bytes", [5, 7, 64, 2**20])
 def test_lines_are_those_of_the_file_however_it_is_cut(
@@ -228,6 +235,15 @@ def test_one_endless_line_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.swf.gz"
     path.write_bytes(gzip.compress(SWF.encode() + b"; " + b"x" * 20_000_000, 1))
     with pytest.raises(WorkloadError, match=r"a\.swf\.gz, line 3: the line is longer than 16 MiB"):
+        load(path)
+
+
+def test_more_lines_than_jobs_can_have_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.swf.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(80):
+            file.write(b";\n" * 500_000)
+    with pytest.raises(WorkloadError, match=r"a\.swf\.gz: the text has more than 33554432 lines"):
         load(path)
 
 

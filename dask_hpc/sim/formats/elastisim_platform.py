@@ -18,7 +18,7 @@ from dask_hpc.sim.model.machine import Machine
 
 #: Most nodes that a platform may have.
 MOST_NODES = 1_000_000
-_LARGEST_BYTES = 2**24
+_LARGEST_BYTES = 2**22
 
 _SCALE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}

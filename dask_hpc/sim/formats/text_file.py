@@ -25,6 +25,8 @@ from dask_hpc.errors import WorkloadError
 LARGEST_BYTES = 2**30
 #: Longest text that is held whole, because its format has no lines.
 LARGEST_TEXT_BYTES = 2**27
+#: Most lines: a text of `LARGEST_BYTES` has no more when each is of a job.
+MOST_LINES = 2**25
 #: Longest line.
 LONGEST_LINE_BYTES = 2**24
 
@@ -78,6 +80,8 @@ def read_lines(path: str | Path, passed: re.Pattern[bytes]) -> Iterator[tuple[in
         if len(rest) > LONGEST_LINE_BYTES:
             number += whole.count(b"\n") + len(end)
             raise WorkloadError(f"{file}, line {number}: the line is longer than {_mib(LONGEST_LINE_BYTES)}")
+        if number > MOST_LINES:
+            raise WorkloadError(f"{file}: the text has more than {MOST_LINES} lines, the most that are read")
         whole += end
         position = 0
         while position < len(whole):
