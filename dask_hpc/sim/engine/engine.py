@@ -11,8 +11,10 @@ ticks. Then the policy is asked once, and again as long as it resizes anybody or
 What its decision brings about at the same moment (a job of no length) is the next round of that moment.
 
 With ``events=single``, a parameter that a policy may declare, it is asked after every single entry instead,
-for comparison with simulators that do so. Then the nodes of jobs that end at this moment exactly when they
-were expected to are free from its first entry on, as they are for a scheduler that plans with expected ends.
+for comparison with simulators that do so. Then jobs are submitted before anything ends at that moment, as in
+pyss (its later versions, which order events by kind: submissions, ends, starts), and the nodes of jobs that
+end at this moment exactly when they were expected to are free from its first entry on, as they are for a
+scheduler that plans with expected ends.
 
 Every run checks itself: nodes are free, held or down and add up at every moment; node-seconds held by jobs
 equal those handed out; work and bytes are conserved (`progress`). A breach is a `SimulationError`.
@@ -174,14 +176,14 @@ class Engine:
             active = entry[3]
             if entry[1] == STAGE and active is not None and entry[4] == active.version:
                 self._release_due(active)
-        late = [entry for entry in now if entry[1] >= SUBMIT]
-        for entry in now[: len(now) - len(late)]:
+        later = [entry for entry in now if entry[1] >= STAGE]
+        for entry in now[: len(now) - len(later)]:
             self._happen(entry)
             self._ask()
         while self._next_job < len(jobs) and jobs[self._next_job].submit_s == t:
             self._submit()
             self._ask()
-        for entry in late:
+        for entry in later:
             self._happen(entry)
             self._ask()
 
