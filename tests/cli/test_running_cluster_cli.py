@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from command_line import refused, run
 from distributed import Client, Event
+from distributed.utils_test import cluster
 
 import dask_hpc
 
@@ -69,14 +70,13 @@ def test_a_file_that_names_no_scheduler_is_one_line(tmp_path: Path) -> None:
         )
 
 
-def test_a_worker_is_not_a_scheduler(client: Client, a: Any) -> None:
-    address = a["address"]
-    refused(run("status", "--address", address), 1, f"no scheduler answers at {address}: it is a Worker")
-
-
-@pytest.mark.parametrize("command", ASK)
-def test_a_cluster_without_the_runtime_is_one_line(client: Client, s: Any, command: str) -> None:
-    refused(run(command, *ASK[command], "--address", s["address"]), 1, "dask_hpc.install")
+def test_a_worker_is_no_scheduler_and_a_cluster_without_the_runtime_has_nothing_to_tell() -> None:
+    with cluster() as (scheduler, [worker, _]):
+        address = worker["address"]
+        refused(run("status", "--address", address), 1, f"no scheduler answers at {address}: it is a Worker")
+        for command, arguments in ASK.items():
+            where = ("--address", scheduler["address"])
+            refused(run(command, *arguments, *where), 1, "dask_hpc.install")
 
 
 def test_settings_and_policy_change_from_outside(client: Client, s: Any) -> None:

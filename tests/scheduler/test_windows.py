@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import dask
 import pytest
-from helpers import addresses_of, asleep, engine, live, record, until, within
+from distributed import get_worker
+from helpers import Gate, addresses_of, asleep, engine, live, record, through, until, within
 from producers import ask, lay_out, members, pending, producing
 
 import dask_hpc
 from dask_hpc.errors import WindowError
 from dask_hpc.program.producer import Change, Status
+from dask_hpc.wire import NODE_ANNOTATION
 
 # ------------------------------------------------------------------- changes
 
@@ -235,3 +238,34 @@ def test_a_change_is_counted_and_ordered():
     assert change.nodes == ("a", "b", "c")
     assert sum(change.counts.values()) == 3
     assert {status.value for status in Status} == {"NEW", "JOINING", "STAYING", "LEAVING"}
+
+
+# ------------------------------------------------------------------- analytics
+
+
+def on_which_worker():
+    """Name of the worker that executes this."""
+    return str(get_worker().name)
+
+
+@live(timeout=60)
+async def test_what_was_sent_to_a_node_is_done_there_before_the_node_leaves(c, s, *workers):
+    async with producing(c) as (job, producer):
+        gate, nodes = Gate(), producer.nodes
+        busy, seen = [], []
+        for node in nodes:
+            with dask.annotate(**{NODE_ANNOTATION: node}):
+                busy.append(c.submit(through, node, gate, key=f"busy-{node}"))
+                seen.append(c.submit(on_which_worker, key=f"seen-{node}"))
+        sent = [future.key for future in (*busy, *seen)]
+        await until(lambda: all(k in s.tasks and s.tasks[k].processing_on for k in sent), "they are sent")
+        await until(lambda: gate.arrived == 2, "both nodes are busy")
+        looks, drain = [], engine(s).rounds.drain
+        look = drain.busy
+        drain.busy = lambda *args: looks.append(args) or look(*args)
+        resize = ask(job, 1)
+        await lay_out(producer)
+        await until(lambda: len(looks) > 2, "the node is being drained")
+        gate.open()
+        assert await within(c.gather(seen), 20) == list(nodes)
+        assert (await within(resize, 20))["result"] == "done"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dask.utils import key_split
 
 from dask_hpc.scheduler.internals import reads, writes
-from dask_hpc.scheduler.internals.allotment import AllotmentSet, LaneKind
+from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane, LaneKind
 from dask_hpc.scheduler.internals.origins import WorkerClients
 from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -120,10 +120,15 @@ class Ownership:
         starving = any(state.starving(job) for job in state.plain)
         whole = GRAPH_JOB.get()
         by_key = callable(whole)
+        #: Lanes of plain tasks that stock queues, by task group: the other tasks of the group are like them.
+        alike: dict[Any, Lane] | None = None if declared or by_key or nodes or shuffles else {}
         for key in declared:
             writes.unannotate(tasks[key])
         for key in keys:
             ts = tasks[key]
+            if alike and ts.group in alike and key not in owner and _is_free(ts):
+                owner[key] = alike[ts.group]
+                continue
             known = owner.get(key)
             # as in stock: what is said of a task comes before what is said of the whole graph
             name = declared.get(key, whole) if declared else whole
@@ -156,6 +161,8 @@ class Ownership:
                 job.expected.came(ts.prefix)
                 if starving or state.intake not in state.plain:
                     self._guests.invite(list(ts.dependencies), job)
+            elif alike is not None and lane.kind == "queue" and groups.get(ts.group):
+                alike[ts.group] = lane
         return set(jobs.values())
 
     def _job(self, name: Any, client: str) -> JobRecord:
@@ -332,3 +339,8 @@ class Ownership:
                     unplaced.append(ts)
             writes.requeue(scheduler, unplaced, f"hpc-hand-back-{state.now_s()}")
             await asyncio.sleep(0)
+
+
+def _is_free(ts: TaskState) -> bool:
+    """Whether nobody has asked for the task yet, nor said where it may run, nor that it is an actor."""
+    return ts.state == "released" and not (ts.actor or reads.user_restricted(ts))

@@ -39,8 +39,9 @@ class Drain:
         """Keys of what keeps a leaving node from falling quiet; asks back what has not started.
 
         Tasks that a shuffle has pinned there and actors that are being made are waited for: they
-        would come back to the same place. Tasks that the user restricted are the user's affair, unless
-        the node leaves the pool: then they are waited for, too.
+        would come back to the same place. So is what belongs on this node and was sent there: its data
+        is there. Tasks that the user restricted are the user's affair, unless the node leaves the pool: then
+        they are waited for, too.
         """
         state = self.state
         scheduler = state.scheduler
@@ -51,7 +52,9 @@ class Drain:
                 if not self._matters(reduction, lane):
                     continue
                 busy.append(ts.key)
-                if lane is not None and lane.kind in ("root", "queue", "rest") and not ts.actor:
+                if lane is None or lane.kind not in ("root", "queue", "rest") or ts.actor:
+                    continue
+                if lane is not state.pins.get(lane.job, {}).get(node.id):
                     self._ask_back(reduction, ts, address)
             shuffles = reads.shuffles_on(scheduler, address)
             busy += [key for key in shuffles if self._matters(reduction, state.owner.get(key))]
