@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from helpers import addresses_of, engine, live, record, started, until
-from measured_jobs import BY_HAND, MB, close_sample, compute, nbytes, zeros
+from measured_jobs import BY_HAND, HIGH, MB, close_sample, compute, nbytes, zeros
 
 import dask_hpc
 from dask_hpc.trace.files import parse_trace
@@ -61,7 +61,7 @@ async def test_performance_aware_gives_idle_nodes_to_the_job_that_computes_and_r
         assert "scales-well" in reasons
         trace = parse_trace(await rt.trace())
     seen = {view.id: view for p in trace.passes for view in p.snapshot.jobs if view.mtct is not None}
-    assert seen[moves.id].mtct > 1 > seen[computes.id].mtct == 0
+    assert seen[moves.id].mtct > HIGH > seen[computes.id].mtct == 0
     report = replay(trace)
     assert report.ok, report.first
     assert report.recorded_actions["expand"] == 1

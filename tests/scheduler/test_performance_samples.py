@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 from helpers import live, record, started, until
-from measured_jobs import BY_HAND, HOUR_S, begin, close_sample, compute, move, phases, view_of
+from measured_jobs import BY_HAND, HIGH, HOUR_S, begin, close_sample, compute, move, phases, view_of
 from tasks import inc
 
 import dask_hpc
@@ -31,7 +31,7 @@ async def test_a_policy_sees_the_latest_sample_and_the_one_before(c, s, *workers
         await move(c, s, job)
         assert close_sample(s, job)
         second = view_of(s, job)
-        assert second.mtct > 1
+        assert second.mtct > HIGH
         assert second.mtct_previous == first.mtct
         [row] = (await job.status())["phases"]
         assert (row["samples"], row["mtct_sample"], row["mtct_sample_previous"]) == (
@@ -95,7 +95,7 @@ async def test_a_new_phase_closes_the_sample_at_once_for_the_phase_before(c, s, 
         assert solved < 0.05, "one task is enough when the job itself says so"
         await move(c, s, job)
         begin(s, job, "solve")
-        assert view_of(s, job).mtct > 1
+        assert view_of(s, job).mtct > HIGH
         assert view_of(s, job).mtct_previous == solved
         await compute(c, 2)
         found = phases(s, job)
@@ -103,7 +103,7 @@ async def test_a_new_phase_closes_the_sample_at_once_for_the_phase_before(c, s, 
         ("solve", 3, True),
         ("exchange", 9, False),
     ]
-    assert found["solve"]["mtct"] < 0.05 < 1 < found["exchange"]["mtct"]
+    assert found["solve"]["mtct"] < 0.05 < HIGH < found["exchange"]["mtct"]
 
 
 @live()
@@ -122,7 +122,7 @@ async def test_samples_of_a_rigid_phase_are_kept_but_are_not_for_resizing(c, s, 
         after = view_of(s, job)
         assert (after.mtct, after.mtct_previous) == (before.mtct, before.mtct_previous)
         found = phases(s, job)
-    assert found["output"]["mtct"] > 1
+    assert found["output"]["mtct"] > HIGH
     assert (found["output"]["samples"], found["output"]["elastic"]) == (2, False)
     assert found["solve"]["elastic"]
 

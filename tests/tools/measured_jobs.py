@@ -9,6 +9,9 @@ from tasks import slow_inc
 
 MB = 1_000_000
 HOUR_S = 3600.0
+#: Communication over computation of a job that does little but fetch is above this: ten times that of one
+#: that computes. What little it computes may take a tenth of a second on a busy machine.
+HIGH = 0.2
 #: Samples are closed by the tests, not by the tick.
 BY_HAND = {"performance_interval_s": HOUR_S, "tick_s": 0.02}
 

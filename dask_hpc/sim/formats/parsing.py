@@ -84,9 +84,8 @@ def parse_yaml(text: str, file: str) -> Field:
 
 
 _BREAKS = "\r\n\x85\u2028\u2029"
-_BLANK = re.compile(
-    rf"(?: *+(?:\#[^\0{_BREAKS}]*+)?+(?:\r\n|[{_BREAKS}]))*+(?P<last> *+(?:\#[^\0{_BREAKS}]*+)?+)"
-)
+# only the outer repetition is possessive: inside another, Python 3.11.2 keeps what a failed one has taken
+_BLANK = re.compile(rf"(?: *(?:\#[^\0{_BREAKS}]*)?(?:\r\n|[{_BREAKS}]))*+(?P<last> *(?:\#[^\0{_BREAKS}]*)?)")
 
 
 class _Loader(yaml.SafeLoader):

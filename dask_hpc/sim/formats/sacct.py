@@ -42,7 +42,7 @@ COMMAND = (
 T = TypeVar("T")
 
 _MOST_NODES = 10_000_000
-_BLANK = re.compile(rb"(?:[ \t\r]*+\n)++")
+_BLANK = re.compile(rb"(?:[ \t\r]*\n)++")
 _COUNT = re.compile(r"[0-9]{1,10}")
 _STATE = re.compile(r"([A-Z][A-Z_]*)(?: by [0-9]+)?\+?")
 

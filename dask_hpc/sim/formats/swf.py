@@ -36,7 +36,7 @@ _LONGEST_S = 1e12
 _LARGEST = 100_000_000
 _PARTIAL = (2, 3, 4)
 #: Blank lines, and comments that do not say how large the machine is.
-_PASSED = re.compile(rb"(?:;(?![; \t]*+Max)[^\n]*+\n|[ \t\r]*+\n)++")
+_PASSED = re.compile(rb"(?:;(?![; \t]*Max)[^\n]*\n|[ \t\r]*\n)++")
 #: What Python reads as a number and the format has not: ``1_000``.
 _NO_NUMBER = "_"
 
