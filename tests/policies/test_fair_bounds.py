@@ -84,7 +84,8 @@ def test_no_node_is_ever_idle_that_somebody_could_use(picture: ClusterSnapshot, 
 def test_nothing_is_resized_when_nothing_has_changed(
     picture: ClusterSnapshot, cost: float, later_s: float
 ) -> None:
-    policy = create("fair", resize_cost_s=cost)
+    # who has waited longer than the patience starts although nothing else has changed
+    policy = create("fair", resize_cost_s=cost, patience_s=86400.0)
     state = policy.initial_state()
     # ends that draw near change what repays
     picture = replace(picture, jobs=tuple(replace(job, remaining_s=None) for job in picture.jobs))
