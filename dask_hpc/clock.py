@@ -21,6 +21,10 @@ class Clock:
         """Seconds since the clock was made."""
         return time.monotonic() - self._start_s
 
+    def at_s(self, epoch_s: float) -> float:
+        """The same moment on this clock as `epoch_s` seconds since 1970 on the machine's clock of now."""
+        return epoch_s - time.time() + self.now_s()
+
 
 def stopwatch_s() -> float:
     """A reading of the finest clock there is; differences are durations in seconds."""

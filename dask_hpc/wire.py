@@ -11,6 +11,14 @@ OPEN = "hpc-open-job"
 BIND = "hpc-bind"
 CLOSE = "hpc-close-job"
 
+#: Name of the plugin that every worker has, and of the metric in which its heartbeats carry our sections.
+WORKER_PLUGIN = "dask-hpc"
+HEARTBEAT = "hpc"
+
+#: A worker has an abstract resource of this name and the role of its node behind it, if that is another than
+#: computing: it is known before any task is placed.
+ROLE_RESOURCE = "hpc-role-"
+
 #: Name of the annotation that says which job a task belongs to.
 ANNOTATION = "hpc_job"
 #: Name of the annotation that says on which node of its job a task belongs.

@@ -39,6 +39,8 @@ _NODE_COLUMNS = {
     "job": "JOB",
     "workers": "WORKERS",
     "nthreads": "THREADS",
+    "role": "ROLE",
+    "domain": "DOMAIN",
     "walltime_left_s": "WALLTIME LEFT S",
 }
 

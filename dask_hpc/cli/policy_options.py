@@ -36,8 +36,6 @@ def make_policy(policy: str, params: dict[str, str]) -> Any:
         return registry.create(name, **{**params, **own})
     except ValueError as error:
         raise click.ClickException(one_line(str(error))) from None
-    except RecursionError:
-        raise click.ClickException(f"policy file {name!r}: it is nested too deeply") from None
 
 
 def make_policies(policies: Sequence[str], params: dict[str, str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dask_hpc.cli.workload_options import Setup, workload_options
 from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option, progress_bar
 
 if TYPE_CHECKING:
-    from dask_hpc.sim import Result, Workload
+    from dask_hpc.sim import Machine, Result, Workload
 
 #: Metrics in a table, by key.
 _COLUMNS = {
@@ -23,12 +23,15 @@ _COLUMNS = {
     "makespan_s": "MAKESPAN (s)",
     "mean_wait_s": "WAIT (s)",
     "mean_turnaround_s": "TURNAROUND (s)",
+    "p95_turnaround_s": "95 % (s)",
     "mean_bounded_slowdown": "SLOWDOWN",
     "utilization": "UTILIZATION",
     "useful_utilization": "USEFUL",
     "expansions": "EXPANSIONS",
     "shrinks": "SHRINKS",
 }
+#: The same where the machine says what its nodes draw.
+_ENERGY_COLUMN = {"energy_j": "ENERGY (J)"}
 #: Jobs of a state, from that state on.
 _FROM_NOW_COLUMNS = {
     "id": "JOB",
@@ -160,7 +163,8 @@ def compare(
         return
     _notes(next(iter(results.values())).workload)
     rows = [{"policy": label, **result.metrics(jobs=False)} for label, result in results.items()]
-    echo_table(rows, _COLUMNS, "nothing was run")
+    columns = {**_COLUMNS, **(_ENERGY_COLUMN if "energy_j" in rows[0] else {})}
+    echo_table(rows, columns, "nothing was run")
 
 
 def _written(output: Path | None, trace: Path | None) -> list[Path]:
@@ -179,7 +183,7 @@ def _show(result: Result) -> None:
     echo_pairs(
         [
             ("workload", f"{result.workload.name}, {len(result.workload.jobs)} jobs"),
-            ("machine", f"{result.machine.nodes} nodes"),
+            ("machine", _machine(result.machine)),
             ("policy", result.policy["policy"]),
             *((name, value) for name, value in found.items() if value is not None),
         ]
@@ -193,6 +197,11 @@ def _show(result: Result) -> None:
             f"\n{result.counts.refused} actions could not be carried out; the first: {first.kind} "
             f"{first.job} at {first.t_s:g} s: {first.reason}"
         )
+
+
+def _machine(machine: Machine) -> str:
+    there, most = machine.initial_nodes, f"{machine.nodes} nodes"
+    return most if machine.pool is None else f"{there} of {most} at the start"
 
 
 def _from_now(result: Result) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -14,6 +14,7 @@ from dask_hpc.cli.types import FiniteRange, Seconds, assignments, showing
 
 if TYPE_CHECKING:
     from dask_hpc.sim import Machine, Options, Result, Workload
+    from dask_hpc.sim.formats.fields import Field
 
 
 #: Shorter ones ask a policy more often than any run needs.
@@ -39,6 +40,10 @@ class Setup:
     default_s: float | None = None
     #: File with earlier runs, for estimates.
     recorded: str | None = None
+    #: What is said of the machine's nodes, in the words of YAML workloads.
+    pool: dict[str, str] = field(default_factory=dict)
+    roles: dict[str, str] = field(default_factory=dict)
+    power: dict[str, str] = field(default_factory=dict)
 
     def runner(self) -> tuple[Callable[..., Result], int]:
         """What runs a policy on it, and how many jobs there are.
@@ -48,6 +53,7 @@ class Setup:
         """
         from dask_hpc.sim import simulate
         from dask_hpc.sim.formats.fields import escaped
+        from dask_hpc.sim.formats.machine_fields import MOST_NODES
         from dask_hpc.sim.model.machine import FREE, PUBLISHED
         from dask_hpc.sim.what_if import simulate_from
 
@@ -56,6 +62,7 @@ class Setup:
             "--malleable-share": self.malleable_share is not None,
             "--wide": self.wide != "refuse",
             "--recorded": self.recorded is not None,
+            "--role": self.roles,
         }
         others = [name for name, is_given in given.items() if is_given]
         view = state_of(self.source, self.at_s, self.default_s, others)
@@ -69,6 +76,7 @@ class Setup:
             nodes=self.nodes,
             adaptation=PUBLISHED if self.latency == "published" else FREE,
             name=escaped(self.source),
+            **self._nodes_of(MOST_NODES),
         )
         return run, sum(not job.is_default for job in view.jobs)
 
@@ -76,7 +84,7 @@ class Setup:
         """The workload, with the share of malleable jobs that was asked for, and its machine."""
         from dask_hpc.sim.workloads.prepare import prepare
 
-        return prepare(
+        workload, machine = prepare(
             self.source,
             nodes=self.nodes,
             malleable_share=self.malleable_share,
@@ -86,12 +94,32 @@ class Setup:
             recorded=self.recorded,
             options=self.options,
         )
+        return workload, replace(machine, **self._nodes_of(machine.nodes))
+
+    def _nodes_of(self, nodes: int) -> dict[str, Any]:
+        """What is said of the nodes of a machine of `nodes` nodes, and not left to the workload."""
+        from dask_hpc.sim.formats.machine_fields import read_pool, read_power, read_roles
+
+        found = {
+            "pool": read_pool(_field("--pool", self.pool), nodes),
+            "roles": read_roles(_field("--role", self.roles), nodes),
+            "power": read_power(_field("--power", self.power)),
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     def run_options(self, **more: Any) -> Options:
         """How to run it."""
         from dask_hpc.sim import Options
 
         return Options(seed=self.seed, tick_s=self.tick_s, decision_s=self.decision_s, **more)
+
+
+def _field(option: str, given: dict[str, str]) -> Field | None:
+    """What was given with an option as a file would have it; None when nothing was."""
+    from dask_hpc.sim.formats.fields import Field, text_number
+
+    values = {name: text if (number := text_number(text)) is None else number for name, text in given.items()}
+    return Field(values, option) if values else None
 
 
 def _names() -> None:
@@ -156,6 +184,12 @@ _RUN = (
                  "it really takes on this computer."),
     click.option("--adaptation", type=click.Choice(["none", "published"]), default="none",
                  show_default=True, help="How long a resize holds a job up."),
+    assignments("--pool", "pool", example="initial_nodes=4",
+                help="How nodes come when a policy asks for them: initial_nodes, wait_s, wait_sigma, boot_s, "
+                "walltime_s."),
+    assignments("--role", "roles", example="staging=2", help="Nodes that play a role and that no job gets."),
+    assignments("--power", "power", example="idle_w=100",
+                help="Watts of a node by state (off_w, booting_w, idle_w, busy_w, down_w), for energy_j."),
     click.option("--at", metavar="SECONDS", type=Seconds(),
                  help="Go on from the state that a recorded trace has at this time."),
     click.option("--default-time", metavar="SECONDS", type=Seconds(),
@@ -189,6 +223,9 @@ def _with(command: Callable[..., Any], decorators: Sequence[Callable[..., Any]])
             at_s=kwargs.pop("at", None),
             default_s=kwargs.pop("default_time", None),
             recorded=kwargs.pop("recorded"),
+            pool=kwargs.pop("pool", {}),
+            roles=kwargs.pop("roles", {}),
+            power=kwargs.pop("power", {}),
         )
         return command(*args, setup=setup, **kwargs)
 

@@ -256,6 +256,24 @@ class Runtime:
         """Cancel a job by id or name: what it has not finished is cancelled, its results stay."""
         return self.channel.sync("cancel", job=job, reason=reason)
 
+    def set_role(self, node: str, role: str) -> Any:
+        """Have a node (by its id) play another role: ``compute``, ``staging`` or ``reserve``.
+
+        Jobs and plain work get compute nodes alone; on others runs what names their workers. The node is
+        drained first, which takes no time where nothing runs, and keeps its role when it starts again.
+
+        Returns
+        -------
+        dict
+            ``result`` (``done``, ``refused`` or ``aborted``) and ``reason``.
+
+        Raises
+        ------
+        ValueError
+            For a node or a role that there is not.
+        """
+        return self.channel.sync("set_role", node=node, role=role)
+
     def update(self, policy: Any = None, **params: Any) -> Any:
         """Change the policy, its parameters, or settings; all or nothing. Returns the new status."""
         return self.channel.run(self.ask_update, policy, params)

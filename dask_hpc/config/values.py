@@ -127,6 +127,12 @@ class Settings:
     node_by: Literal["worker", "host", "job"] = _row(Choice("node.by", "worker", ("worker", "host", "job"),
         help="What a node (the unit of allocation) is. Each worker, all workers of one host, or all workers "
         "of one batch job (which are called like the job, with -0, -1 and so on behind)."))
+    node_host: str | None = _row(Text("node.host", None, none_ok=True, live=False,
+        help="Which nodes share memory and its bandwidth: those with one label. Read on the node alone. "
+        "None: the machine."))
+    node_domain: str | None = _row(Text("node.domain", None, none_ok=True, live=False,
+        help="Which nodes fail together (a rack, a switch, a power supply): those with one label. Read on "
+        "the node alone. None: its host."))
     trace_path: str | None = _row(Text("trace.path", None, none_ok=True, noun="a path",
         help="File that the trace is written to as JSON lines; a name that ends in .gz is compressed. None: "
         "the trace is kept in memory only."))

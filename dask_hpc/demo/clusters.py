@@ -20,7 +20,7 @@ from dask_hpc.errors import ConfigError
 
 #: Of each worker process.
 MEMORY_LIMIT = "1 GiB"
-_CLUSTER = {
+_CLUSTER: dict[str, Any] = {
     "n_workers": NODES,
     "threads_per_worker": 1,
     "processes": True,

@@ -11,7 +11,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ import dask
 from distributed import Client, Future, wait
 
 import dask_hpc
+from dask_hpc.demo.stage import in_background
 
 #: From the moment when all users are connected to the time 0 of the arrivals.
 _LEAD_S = 0.2
@@ -123,19 +123,13 @@ def serve(
             policy = None
         begin_s = time.perf_counter() + _LEAD_S
         run = _Run(begin_s, timeout_s, runtimes, priorities)
-        waiting = stack.enter_context(ThreadPoolExecutor(max_workers=max(1, len(ordered))))
-        threads = [
-            threading.Thread(
-                target=run.submit_all,
-                args=(client, [each for each in ordered if each.user == user], waiting),
-                name=user,
-            )
+        # a process that is interrupted waits neither for users nor for what they wait for
+        submitting = [
+            in_background(run.submit_all, client, [each for each in ordered if each.user == user])
             for user, client in clients.items()
         ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        for each in submitting:
+            each.result()
         return run.outcome(names)
 
 
@@ -156,7 +150,7 @@ class _Run:
     def _now_s(self) -> float:
         return time.perf_counter() - self._begin_s
 
-    def submit_all(self, client: Client, mine: Sequence[Submission], waiting: ThreadPoolExecutor) -> None:
+    def submit_all(self, client: Client, mine: Sequence[Submission]) -> None:
         """Submit what one user has, each at its time."""
         for submission in mine:
             time.sleep(max(0.0, submission.at_s - self._now_s()))
@@ -166,7 +160,7 @@ class _Run:
                 self._ends[submission.name] = error
                 continue
             submitted_s = self._now_s()
-            self._ends[submission.name] = waiting.submit(self._wait, client, submission, futures, submitted_s)
+            self._ends[submission.name] = in_background(self._wait, client, submission, futures, submitted_s)
 
     def _submit(self, client: Client, submission: Submission) -> tuple[Future, ...]:
         with contextlib.ExitStack() as stack:

@@ -85,6 +85,11 @@ def plan(workload: Workload, nodes: int, task_length_s: float) -> list[TaskPlan]
     machine = workload.machine
     if machine is not None and machine.failures != Failures():
         raise WorkloadError(f"{workload.source or workload.name}: its nodes fail, which no live run imitates")
+    if machine is not None and (machine.pool is not None or machine.roles):
+        raise WorkloadError(
+            f"{workload.source or workload.name}: its nodes come and go, or play roles, which no live run "
+            "imitates; leave pool and roles of the machine out"
+        )
     if machine is not None and machine.adaptation != FREE:
         raise WorkloadError(
             f"{workload.source or workload.name}: its resizes take as long as a model says, which no live "

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Pass, Record, Result
+from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Other, Pass, Record, Result
 from dask_hpc.trace.runs import job_runs, pool_steps
 from dask_hpc_policies.decision import Action, ReasonCode
 from dask_hpc_policies.metrics import JobRun, summarize
@@ -152,7 +152,7 @@ def build_timeline(records: Iterable[Record]) -> Timeline:
 
 
 def _time(record: Record) -> float | None:
-    if isinstance(record, Header):
+    if isinstance(record, Header | Other):
         return None
     return record.snapshot.now_s if isinstance(record, Pass) else record.t_s
 
@@ -268,6 +268,7 @@ class _Feed:
     last: dict[str, int] = field(default_factory=dict)
 
     def add(self, entry: FeedEntry) -> int:
+        """Append an entry, or count it with the one before that says the same; gives its place."""
         before = self.last.get(entry.job)
         if entry.action == "hold" and before is not None:
             old = self.entries[before]

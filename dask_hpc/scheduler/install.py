@@ -43,7 +43,9 @@ def attach(scheduler: Scheduler, wanted: Settings | None = None, policy: Any = N
             "Nothing can be written to %s (hpc.spill.directory): what nobody has room for would be lost (%s)"
         )
         logger.warning(text, wanted.spill_directory, why)
-    return Service(scheduler, wanted, policy if policy is not None else configured_policy(wanted))
+    service = Service(scheduler, wanted, policy if policy is not None else configured_policy(wanted))
+    scheduler.loop.add_callback(remote.equip, scheduler)
+    return service
 
 
 def service_of(scheduler: Scheduler) -> Service | None:

@@ -17,10 +17,12 @@ from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.engine.asking import Answer, Asker
 from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.engine.recording import recorded
+from dask_hpc.sim.engine.supply import Moves
 from dask_hpc.sim.engine.table import Counts, Refused, Row
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.job import Stage, Transfer
 from dask_hpc.sim.model.machine import Machine, Options
+from dask_hpc.sim.model.power import Energy
 from dask_hpc.sim.model.workload import Workload, fitted, machine_for
 from dask_hpc.trace.files import write_trace
 from dask_hpc_policies import codec, registry
@@ -53,13 +55,20 @@ class Result:
     file_system: tuple[tuple[float, float, float], ...] = ()
     #: Time of the picture that the run went on from (`what_if`); None: it began with an empty machine.
     from_s: float | None = None
+    #: Nodes that were there over time, as steps of (time, nodes), how many came and went, and the first
+    #: actions of which only a part could be done, when the machine has a pool.
+    pool: tuple[tuple[float, int], ...] = ()
+    moves: Moves | None = None
+    reductions: tuple[Refused, ...] = ()
+    #: What the nodes used, when the machine says what they draw.
+    energy: Energy | None = None
     #: Seconds that the engine and, of these, the policy took.
     run_s: float = 0.0
     policy_s: float = 0.0
 
     def metrics(self, jobs: bool = True) -> dict[str, Any]:
         """The metrics of the run (`metrics.summarize`), and those of the simulator."""
-        found = summarize(self.runs, self.machine.nodes, jobs=jobs)
+        found = summarize(self.runs, self.pool or self.machine.nodes, jobs=jobs)
         rows = self.rows
         checkpoints = sum(row.checkpoints for row in rows)
         found["restarts"] = sum(row.restarts for row in rows)
@@ -67,6 +76,11 @@ class Result:
         found["io_s"] = sum(row.io_s for row in rows)
         if checkpoints:
             found["mean_checkpoint_s"] = sum(row.checkpoint_s for row in rows) / checkpoints
+        if self.energy is not None:
+            found["energy_j"] = self.energy.energy_j
+            found |= {f"energy_{state}_j": used for state, used in self.energy.by_state_j.items()}
+        if self.moves is not None:
+            found |= {f"nodes_{name}": number for name, number in dataclasses.asdict(self.moves).items()}
         return found
 
     def to_json(self, jobs: bool = True) -> dict[str, Any]:
@@ -90,8 +104,16 @@ class Result:
             "options": codec.encode(self.options),
             "counts": dataclasses.asdict(self.counts),
             "refusals": [codec.encode(refused) for refused in self.refusals],
+            **self._pool_data(),
+            **({} if self.energy is None else {"energy": codec.encode(self.energy)}),
             **self.metrics(jobs),
         }
+
+    def _pool_data(self) -> dict[str, Any]:
+        if self.moves is None:
+            return {}
+        reduced = [codec.encode(one) for one in self.reductions]
+        return {"pool": [[t_s, nodes] for t_s, nodes in self.pool], "reductions": reduced}
 
 
 def simulate(
@@ -176,6 +198,10 @@ def finished(
         node_log=tuple(sorted(engine.nodes.log)),
         file_system=tuple(world.file_system_series),
         from_s=world.from_s,
+        pool=tuple(engine.supply.steps),
+        moves=None if world.machine.pool is None else engine.supply.moves,
+        reductions=tuple(world.reductions),
+        energy=engine.energy,
         run_s=run_s,
         policy_s=timed.seconds,
     )

@@ -3,14 +3,15 @@
 Rules of the file: a snapshot tells sizes and expected times, not work; what it expects is taken for what
 happens. The clock goes on from the snapshot's; a job that runs begins at that moment, with the share of its
 time that is left, so that waits and node-seconds of the run count from there. Plain work (the default job) is
-left out, with the nodes that it holds. Metrics count from the snapshot on: what was submitted before is
-taken as submitted then.
+left out, with the nodes that it holds. Nodes keep their roles, and go when their walltimes end. Metrics count
+from the snapshot on: what was submitted before is taken as submitted then.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +20,17 @@ from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.model.job import LINEAR, Job, SpeedUp
 from dask_hpc.sim.model.machine import FREE, AdaptationCost, Machine, Options
+from dask_hpc.sim.model.pool import Pool
+from dask_hpc.sim.model.power import NodePower
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc.sim.run import Result, finished
 from dask_hpc_policies import registry
-from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
+from dask_hpc_policies.model import COMPUTE, ClusterSnapshot, JobRequest, JobView
 from dask_hpc_policies.rules.reservation import expected_s
 from dask_hpc_policies.views import values_of
+
+#: Seconds until a node goes whose walltime has run out already.
+_SOON_S = 1e-3
 
 
 def engine_from(
@@ -35,6 +41,8 @@ def engine_from(
     speed: SpeedUp = LINEAR,
     nodes: int | None = None,
     adaptation: AdaptationCost = FREE,
+    pool: Pool | None = None,
+    power: NodePower | None = None,
     options: Options | None = None,
     name: str = "what-if",
 ) -> Engine:
@@ -51,7 +59,12 @@ def engine_from(
     speed
         How run times follow sizes.
     nodes
-        Size of the machine; None: the nodes that are idle or held by jobs.
+        Compute nodes; None: those that are idle or held by jobs. With `pool` the most there can be.
+    pool
+        How further nodes come, and how long they stay; how many are there, and for how long yet, says the
+        snapshot. None: none comes, and those that are there go at the ends of their walltimes.
+    power
+        What nodes draw; None: energy is not accounted for.
     name
         Of the workload, for messages and results.
 
@@ -80,12 +93,50 @@ def engine_from(
     )
     workload = Workload(name=name, jobs=jobs, source=name, notes=(note,))
     chosen = replace(options or Options(), snapshots=True, lock=view.lock)
-    machine = Machine(nodes=machine_nodes, adaptation=adaptation)
+    machine = machine_of(view, machine_nodes, held, views, pool)
+    machine = replace(machine, adaptation=adaptation, power=power)
     engine = Engine(workload, registry.create(policy), machine, chosen)
     engine.adopt(
         view.now_s, [_active(i, job, view.now_s) for i, job in enumerate(zip(jobs, views, strict=True))]
     )
     return engine
+
+
+def machine_of(
+    view: ClusterSnapshot, nodes: int, held: int, views: Sequence[JobView], pool: Pool | None
+) -> Machine:
+    """The machine of `nodes` compute nodes, `held` of them by `views`, with the nodes of other roles beside.
+
+    A run gives jobs nodes in the order of their numbers, so the walltimes of the nodes that jobs hold come
+    first, job by job; then those of idle nodes, and of those of other roles.
+    """
+    up = [node for node in view.nodes if node.state != "lost"]
+    named = {job.id for job in views}
+    free = [node.walltime_left_s for node in up if node.job not in named and node.role == COMPUTE]
+    left_s: list[float | None] = []
+    for job in views:
+        own = [node.walltime_left_s for node in up if node.job == job.id]
+        left_s += _exactly(own, job.nodes)
+    # with a pool, what is beyond those of the snapshot has yet to come
+    there = nodes if pool is None else min(nodes, held + max(0, view.idle_nodes))
+    left_s += _exactly(free, there - held)
+    others = [node for node in up if node.job not in named and node.role != COMPUTE]
+    roles = Counter(node.role for node in others)
+    for role in reversed(roles):
+        # the first role has the highest numbers
+        left_s += [node.walltime_left_s for node in others if node.role == role]
+    known = pool is not None or any(time_s is not None for time_s in left_s)
+    if known:
+        # a walltime that is over is about to end
+        ends = tuple(None if time_s is None else max(time_s, _SOON_S) for time_s in left_s)
+        law = Pool(initial_nodes=0, wait_s=None) if pool is None else pool
+        pool = replace(law, initial_nodes=len(left_s), initial_walltimes_s=ends)
+    return Machine(nodes=nodes + len(others), pool=pool, roles=dict(roles) if view.nodes else None)
+
+
+def _exactly(times_s: list[float | None], count: int) -> list[float | None]:
+    """So many of these times; those that are missing have no end."""
+    return [*times_s[:count], *[None] * (count - len(times_s))]
 
 
 def simulate_from(

@@ -88,10 +88,41 @@ class NodeEvent:
     state: str = "up"
 
 
-Record = Header | Pass | Result | JobEvent | NodeEvent
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossEvent:
+    """Workers went together: they failed, or left as planned."""
 
-#: The class of each ``kind`` of line.
-RECORDS: Mapping[str, type[Record]] = {kind.TAG: kind for kind in (Header, Pass, Result, JobEvent, NodeEvent)}
+    TAG: ClassVar[str] = "loss"
+    #: When the first of them had gone.
+    t_s: float
+    #: What failed (`rules.losses.Severity`), or ``planned``.
+    severity: str
+    #: Nodes that had them, and how many workers there were.
+    nodes: tuple[str, ...]
+    workers: int = 1
+    #: Computed results and scattered data that were nowhere else, and tasks that executed.
+    results: int = 0
+    scattered: int = 0
+    interrupted: int = 0
+    #: Node-seconds that had been watched by then, since the runtime was installed.
+    exposure_node_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Other:
+    """A record of a kind that only those who wrote it know; it is kept as it is."""
+
+    TAG: ClassVar[str] = "other"
+    kind: str
+    data: Mapping[str, Any]
+
+
+Record = Header | Pass | Result | JobEvent | NodeEvent | LossEvent | Other
+
+#: The class of each ``kind`` of line that is known.
+RECORDS: Mapping[str, type[Record]] = {
+    kind.TAG: kind for kind in (Header, Pass, Result, JobEvent, NodeEvent, LossEvent)
+}
 
 
 def encode_line(record: Record) -> str:
@@ -102,7 +133,8 @@ def encode_line(record: Record) -> str:
     ValueError, TypeError
         When the record holds what JSON cannot (a float that is not finite, an object).
     """
-    return json.dumps(codec.encode(record), separators=(",", ":"), allow_nan=False)
+    data = {"kind": record.kind, **record.data} if isinstance(record, Other) else codec.encode(record)
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
 def decode_line(line: str) -> Record:
@@ -111,8 +143,7 @@ def decode_line(line: str) -> Record:
     Raises
     ------
     ValueError
-        When it is not JSON, not a known kind of record, or does not fit its kind; the message says
-        what was expected.
+        When it is not JSON, says no kind, or does not fit its kind; the message says what was expected.
     """
     try:
         data = json.loads(line, parse_constant=_refuse_constant)
@@ -123,8 +154,10 @@ def decode_line(line: str) -> Record:
     if not isinstance(data, dict):
         raise ValueError(f"expected one JSON object, got {_short(line)}")
     kind = data.get("kind")
-    if not isinstance(kind, str) or kind not in RECORDS:
-        raise ValueError(f"expected a kind of {', '.join(RECORDS)}; got {_short(repr(kind))}")
+    if not isinstance(kind, str) or not kind:
+        raise ValueError(f"expected a kind of {', '.join(RECORDS)} or another; got {_short(repr(kind))}")
+    if kind not in RECORDS:
+        return Other(kind=kind, data={name: value for name, value in data.items() if name != "kind"})
     try:
         return codec.decode(RECORDS[kind], data)
     except ValueError as error:

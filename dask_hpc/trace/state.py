@@ -13,9 +13,9 @@ from dataclasses import replace
 from dask_hpc.errors import TraceError
 from dask_hpc.trace.check import check_events, check_snapshot
 from dask_hpc.trace.files import Trace
-from dask_hpc.trace.records import Header, JobEvent, Pass, Record
+from dask_hpc.trace.records import Header, JobEvent, Other, Pass, Record
 from dask_hpc.trace.runs import pool_steps
-from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
 from dask_hpc_policies.rules.reservation import expected_s
 
 _ENDED = frozenset({"completed", "failed", "cancelled"})
@@ -59,6 +59,7 @@ def snapshot_at(trace: Trace, t_s: float) -> ClusterSnapshot:
         view,
         now_s=t_s,
         trigger="settings",
+        nodes=tuple(_aged(node, t_s - view.now_s) for node in view.nodes),
         jobs=tuple(jobs.values()),
         idle_nodes=max(0, total - _held(jobs.values())),
         returns_s=tuple(time for time in view.returns_s if time > t_s),
@@ -68,7 +69,7 @@ def snapshot_at(trace: Trace, t_s: float) -> ClusterSnapshot:
 def _time(record: Record) -> float:
     if isinstance(record, Pass):
         return record.snapshot.now_s
-    return -math.inf if isinstance(record, Header) else record.t_s
+    return -math.inf if isinstance(record, Header | Other) else record.t_s
 
 
 def _pool(trace: Trace, until: int) -> int:
@@ -85,6 +86,12 @@ def _later(job: JobView, seconds: float) -> JobView:
     if job.nodes == 0 or job.remaining_s is None:
         return job
     return replace(job, remaining_s=max(0.0, job.remaining_s - seconds))
+
+
+def _aged(node: NodeView, seconds: float) -> NodeView:
+    """The node so much later."""
+    left_s = node.walltime_left_s
+    return node if left_s is None else replace(node, walltime_left_s=max(0.0, left_s - seconds))
 
 
 def _moved(job: JobView, event: JobEvent, t_s: float) -> JobView:

@@ -23,13 +23,13 @@ import time
 from contextlib import suppress
 from typing import Any
 
-import psutil
 from distributed import Nanny
 from distributed.core import Status
 
 from dask_hpc.config import Settings, settings
 from dask_hpc.errors import DaskHPCError, InstallError
 from dask_hpc.slurm.commands import own_job_end_s, own_kill_wait_s
+from dask_hpc.worker.node import END_VARIABLE, walltime_end_s
 
 # below distributed's own, so that what a worker says is in its log without further configuration
 logger = logging.getLogger("distributed.dask_hpc.agent")
@@ -187,21 +187,11 @@ async def dask_setup(server: Any) -> None:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         return
     agent = _agents[server] = Agent(server, settings())
-    agent.start(walltime_end_s(agent.settings.walltime_limit_s, await own_job_end_s()))
-
-
-def walltime_end_s(limit_s: float | None, job_end_s: float | None) -> float | None:
-    """When the walltime of this process ends, in seconds since the epoch; None: not known.
-
-    Parameters
-    ----------
-    limit_s
-        How long it may run (``hpc.walltime.limit``).
-    job_end_s
-        When its batch job ends. The earlier of both counts.
-    """
-    ends_s = [] if limit_s is None else [psutil.Process().create_time() + limit_s]
-    return min(ends_s if job_end_s is None else [*ends_s, job_end_s], default=None)
+    end_s = walltime_end_s(agent.settings.walltime_limit_s, await own_job_end_s())
+    if end_s is not None and isinstance(server, Nanny):
+        # the worker may be started again and tells the scheduler; what counts is when it is ended from here
+        server.env[END_VARIABLE] = repr(end_s)
+    agent.start(end_s)
 
 
 async def dask_teardown(server: Any) -> None:

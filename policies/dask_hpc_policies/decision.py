@@ -229,6 +229,20 @@ class ReleaseNodes(Action):
     reason: Reason
 
 
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetRole(Action):
+    """Have a node that no job holds play another role (`model.ROLES`) from now on.
+
+    It is drained first; where nothing runs, that takes no time.
+    """
+
+    TAG: ClassVar[str] = "set-role"
+    node: str
+    role: str
+    reason: Reason
+
+
 #: What changes how many nodes a job has; a job appears in one of these at most in a decision.
 RESIZES = (Start, Expand, Shrink, Steal)
 Resize = Start | Expand | Shrink | Steal

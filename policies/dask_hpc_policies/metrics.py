@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 #: Runtimes below this do not inflate the slowdown.
@@ -78,6 +79,12 @@ def mean_wait_s(runs: Iterable[JobRun]) -> float | None:
 def mean_turnaround_s(runs: Iterable[JobRun]) -> float | None:
     """Mean turnaround of the jobs that started and ended."""
     return _mean(runs, lambda run: run.turnaround_s)
+
+
+def p95_turnaround_s(runs: Iterable[JobRun]) -> float | None:
+    """The shortest turnaround that 95 % of the jobs which started and ended did not exceed (nearest rank)."""
+    found = sorted(run.turnaround_s for run in runs if run.turnaround_s is not None)
+    return found[ceil(0.95 * len(found)) - 1] if found else None
 
 
 def mean_bounded_slowdown(runs: Iterable[JobRun]) -> float | None:
@@ -181,6 +188,7 @@ def summarize(runs: Iterable[JobRun], pool: int | Steps, jobs: bool = True) -> d
         "makespan_s": makespan_s(every),
         "mean_wait_s": mean_wait_s(every),
         "mean_turnaround_s": mean_turnaround_s(every),
+        "p95_turnaround_s": p95_turnaround_s(every),
         "mean_bounded_slowdown": mean_bounded_slowdown(every),
         "max_flow_s": max_flow_s(every),
         "weighted_mean_flow_s": weighted_mean_flow_s(every),

@@ -34,6 +34,8 @@ NodeState = Literal["up", "draining", "lost"]
 
 #: Role of a node that jobs and plain work get.
 COMPUTE = "compute"
+#: All roles: nodes that analyses in transit run on, and nodes that are kept for what may come.
+ROLES = (COMPUTE, "staging", "reserve")
 #: Name of the job that all plain (undeclared) work belongs to while a named job is active.
 DEFAULT_JOB = "default"
 
@@ -47,10 +49,12 @@ class NodeFacts:
     nthreads: int = 1
     #: Memory limit of all its workers; 0 when not limited.
     memory_bytes: int = 0
-    #: Failure domain (host, rack, switch); None when unknown.
+    #: Who fails together (host, rack, switch); None when unknown.
     domain: str | None = None
     #: What the node is for; see `ClusterSnapshot.of_role`.
     role: str = COMPUTE
+    #: Who shares its memory and their bandwidth (a machine, or a label); None when unknown.
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +223,8 @@ class ClusterSnapshot:
 
     @property
     def pool_nodes(self) -> int:
-        """Number of nodes that are up or draining."""
-        return sum(node.state != "lost" for node in self.nodes)
+        """Number of compute nodes that are up or draining."""
+        return sum([node.state != "lost" and node.role == COMPUTE for node in self.nodes])
 
     @property
     def pending(self) -> tuple[JobView, ...]:

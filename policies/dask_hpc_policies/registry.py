@@ -248,6 +248,8 @@ def _parsed(text: str, where: str) -> Mapping[str, Any]:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InvalidPolicy(f"policy file {where!r} is not YAML: {error}") from error
+    except RecursionError:
+        raise InvalidPolicy(f"policy file {where!r} is nested too deeply to be read") from None
     if not isinstance(data, Mapping):
         raise InvalidPolicy(
             f"policy file {where!r} must hold a mapping with 'policy', got {type(data).__name__}"

@@ -1,8 +1,10 @@
 """Views of nodes and jobs, made of what is known of them anyway and of how they stand now.
 
-Rules of the file: a view is the same as the constructor of its class would make it, at little more than half
-the cost. A snapshot makes one for each job, a simulation of a long trace one for each job of it, and the
-constructor of a frozen class goes the long way round for each field; here the slots are set directly.
+Rules of the file: a view is the same as the constructor of its class would make it, at a fraction of the
+cost. A snapshot makes one for each job, a simulation of a long trace one for each job of it, and the
+constructor of a frozen class goes the long way round for each field. Here the slots of a node are set
+directly. A job is made as a draft, an instance of a class with the same slots that is not frozen, which then
+becomes the view; field by field that takes a sixth of the time of a loop over what sets the slots.
 """
 
 from __future__ import annotations
@@ -43,15 +45,15 @@ def _setters(kind: type, names: Iterable[str]) -> tuple[Callable[[Any, Any], Non
 
 _facts_names, _facts = _fields_of(NodeFacts)
 _SET_NODE = _setters(NodeView, (*_facts_names, "id", "job", "state", "walltime_left_s"))
-_request_names, _request = _fields_of(JobRequest)
-_SET_REQUEST = _setters(JobView, _request_names)
-# fmt: off
-(
-    _id, _state, _nodes, _start_s, _remaining_s, _restart_s, _requested_nodes, _at_scheduling_point,
-    _interruption, _interrupted_s, _expansions, _mtct, _mtct_previous, _unfinished_tasks, _processing_tasks,
-    _is_default, _attained_node_s,
-) = _setters(JobView, [one.name for one in fields(JobView) if one.name not in _request_names])
-# fmt: on
+
+
+class _Draft(JobRequest):
+    """A view of a job in the making: laid out as `JobView` is."""
+
+    __slots__ = JobView.__slots__
+    # both, for Python has one way in for the two of them
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
 
 
 def node_view(
@@ -91,24 +93,47 @@ def job_view(
     attained_node_s: float = 0.0,
 ) -> JobView:
     """The view of a job that was asked for by `request` and stands as is said; see `JobView`."""
-    view = object.__new__(JobView)
-    for put, value in zip(_SET_REQUEST, _request(request), strict=True):
-        put(view, value)
-    _id(view, id)
-    _state(view, state)
-    _nodes(view, nodes)
-    _start_s(view, start_s)
-    _remaining_s(view, remaining_s)
-    _restart_s(view, restart_s)
-    _requested_nodes(view, requested_nodes)
-    _at_scheduling_point(view, at_scheduling_point)
-    _interruption(view, interruption)
-    _interrupted_s(view, interrupted_s)
-    _expansions(view, expansions)
-    _mtct(view, mtct)
-    _mtct_previous(view, mtct_previous)
-    _unfinished_tasks(view, unfinished_tasks)
-    _processing_tasks(view, processing_tasks)
-    _is_default(view, is_default)
-    _attained_node_s(view, attained_node_s)
-    return view
+    view: Any = object.__new__(_Draft)
+    view.name = request.name
+    view.constraint = request.constraint
+    view.walltime_s = request.walltime_s
+    view.priority = request.priority
+    view.min_power_w = request.min_power_w
+    view.max_power_w = request.max_power_w
+    view.io_intensity = request.io_intensity
+    view.deadline_s = request.deadline_s
+    view.soft_deadline_s = request.soft_deadline_s
+    view.value = request.value
+    view.protect = request.protect
+    view.resilience = request.resilience
+    view.exclusive = request.exclusive
+    view.user = request.user
+    view.weight = request.weight
+    view.submit_s = request.submit_s
+    view.kind = request.kind
+    view.start_nodes = request.start_nodes
+    view.min_nodes = request.min_nodes
+    view.max_nodes = request.max_nodes
+    view.preferred_nodes = request.preferred_nodes
+    view.recorded_s = request.recorded_s
+    view.io_by_nodes = request.io_by_nodes
+    view.id = id
+    view.state = state
+    view.nodes = nodes
+    view.start_s = start_s
+    view.remaining_s = remaining_s
+    view.restart_s = restart_s
+    view.requested_nodes = requested_nodes
+    view.at_scheduling_point = at_scheduling_point
+    view.interruption = interruption
+    view.interrupted_s = interrupted_s
+    view.expansions = expansions
+    view.mtct = mtct
+    view.mtct_previous = mtct_previous
+    view.unfinished_tasks = unfinished_tasks
+    view.processing_tasks = processing_tasks
+    view.is_default = is_default
+    view.attained_node_s = attained_node_s
+    view.__class__ = JobView
+    made: JobView = view
+    return made

@@ -6,7 +6,8 @@ import psutil
 import pytest
 
 from dask_hpc.config import Settings
-from dask_hpc.worker.agent import Agent, walltime_end_s
+from dask_hpc.worker.agent import Agent
+from dask_hpc.worker.node import walltime_end_s
 
 
 @pytest.mark.parametrize(

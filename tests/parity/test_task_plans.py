@@ -15,6 +15,7 @@ from dask_hpc.parity.tasks import TaskPlan, plan, scaled
 from dask_hpc.sim.generators import esp
 from dask_hpc.sim.model.job import Delay, Job, Program, SpeedUp, amdahl, computing_s, power_law
 from dask_hpc.sim.model.machine import PUBLISHED, Failures, Machine, NodeFailure
+from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.workload import Workload, with_malleable_share
 
 
@@ -99,6 +100,10 @@ def test_failing_nodes_resizes_by_a_model_and_too_many_tasks_are_refused() -> No
     machine = Machine(nodes=8, failures=Failures(listed=(failure,)))
     with pytest.raises(WorkloadError, match="its nodes fail"):
         plan(Workload(name="one", jobs=(malleable(),), machine=machine), 8, 0.1)
+    for more in ({"pool": Pool(initial_nodes=8)}, {"roles": {"staging": 1}}):
+        machine = Machine(nodes=8, **more)
+        with pytest.raises(WorkloadError, match="its nodes come and go, or play roles"):
+            plan(Workload(name="one", jobs=(malleable(),), machine=machine), 8, 0.1)
     machine = Machine(nodes=8, adaptation=PUBLISHED)
     with pytest.raises(WorkloadError, match="its resizes take as long as a model says"):
         plan(Workload(name="one", jobs=(malleable(),), machine=machine), 8, 0.1)

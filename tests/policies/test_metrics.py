@@ -34,6 +34,13 @@ def test_bounded_slowdown_counts_short_runtimes_as_ten_seconds_and_is_at_least_o
     assert mean_bounded_slowdown((short, long, at_once)) == pytest.approx(5.5 / 3)
 
 
+def test_95_percent_of_the_jobs_had_their_results_within_the_percentile() -> None:
+    runs = [JobRun(id=str(s), submit_s=0.0, start_s=0.0, end_s=float(s)) for s in range(100, 0, -1)]
+    assert summarize(runs, 1)["p95_turnaround_s"] == 95
+    assert summarize(runs[-19:], 1)["p95_turnaround_s"] == 19
+    assert summarize([], 1)["p95_turnaround_s"] is None
+
+
 def test_utilization_follows_resizes_and_a_pool_that_changes() -> None:
     run = JobRun(id="a", submit_s=0.0, start_s=0.0, end_s=10.0, nodes=((0.0, 2), (5.0, 4), (10.0, 0)))
     assert utilization([run], 4) == pytest.approx(30 / 40)

@@ -75,6 +75,13 @@ def test_a_view_that_is_made_fast_is_the_same(facts: Any, sizes: Any, own: Any) 
         fast.nodes = 3  # type: ignore[misc]
 
 
+def test_every_field_of_a_request_is_in_its_view() -> None:
+    names = values_of(JobRequest, JobRequest())
+    request = JobRequest(**{name: number for number, name in enumerate(names)})  # type: ignore[arg-type]
+    assert values_of(JobRequest, job_view(request, id="a")) == values_of(JobRequest, request)
+    assert set(values_of(JobRequest, request).values()) == set(range(len(names)))
+
+
 def test_a_node_that_is_made_fast_is_the_same() -> None:
     facts = NodeFacts(workers=2, nthreads=4, memory_bytes=8, domain="rack", role="staging")
     own: dict[str, Any] = {"id": "n", "job": "a", "state": "draining", "walltime_left_s": 5.0}

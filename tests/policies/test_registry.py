@@ -99,6 +99,7 @@ def test_yaml_files(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("policy: [", "not YAML"),
+        ("policy: " + "[" * 100_000, "nested too deeply"),
         ("- a\n- b", "must hold a mapping"),
         ("polcy: fcfs", "unknown key 'polcy'.*did you mean 'policy'"),
         ("params: {}", "needs 'policy'"),

@@ -112,9 +112,19 @@ def everything(client, resize):
     assert client.submit(os.getpid, pure=False).result() > 0
 
 
+def ours_on(client):
+    """Whether workers have our plugin, and heartbeats of ours: what there is of both."""
+    found = client.run(lambda dask_worker: ("dask-hpc" in dask_worker.plugins, "hpc" in dask_worker.metrics))
+    return set(found.values())
+
+
 def in_every_shape(client):
     """`everything` outside of jobs and in jobs of every shape."""
     rt = dask_hpc.install(client, "fcfs")
+    deadline_s = time.monotonic() + 20
+    while ours_on(client) != {(True, True)}:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
     for shape, fields in SHAPES.items():
         if fields is None:
             everything(client, lambda: None)
@@ -129,6 +139,7 @@ def in_every_shape(client):
         assert row["state"] == "completed"
         assert (row["shrinks"], row["expansions"]) == ((2, 2) if shape == "resized" else (0, 0))
     rt.uninstall()
+    assert ours_on(client) == {(False, False)}
     assert client.submit(inc, 1, pure=False).result() == 2
 
 

@@ -44,14 +44,14 @@ async def test_a_part_adds_a_section_and_one_that_fails_says_so_once(c, s, a, b,
         rt = await dask_hpc.install(c)
         found = await rt.status()
         again = await rt.channel.ask("picture", ended=0, decisions=0)
-    assert found["sections"] == ["power"]
+    assert found["sections"] == ["losses", "power"]
     assert found["power"] == {"measured_w": 42.5, "nodes": 0}
     assert found["section_failures"] == {"Broken": "OSError: no sensor"}
     assert log.getvalue().count("no section of the status") == 1
     picture = Picture(**again)
     assert picture.section("power") == found["power"]
     assert picture.section("nothing") is None
-    assert (await rt.update(tick="1 s"))["sections"] == ["power"]
+    assert (await rt.update(tick="1 s"))["sections"] == ["losses", "power"]
 
     monkeypatch.setattr(views, "_views", dict(views._views))
     watts = View(name="watts", title="Power drawn", section="power", html=drawn)

@@ -260,12 +260,15 @@ async def test_what_was_sent_to_a_node_is_done_there_before_the_node_leaves(c, s
         sent = [future.key for future in (*busy, *seen)]
         await until(lambda: all(k in s.tasks and s.tasks[k].processing_on for k in sent), "they are sent")
         await until(lambda: gate.arrived == 2, "both nodes are busy")
+        runs = [s.tasks[future.key].run_id for future in seen]
         looks, drain = [], engine(s).rounds.drain
         look = drain.busy
         drain.busy = lambda *args: looks.append(args) or look(*args)
         resize = ask(job, 1)
         await lay_out(producer)
         await until(lambda: len(looks) > 2, "the node is being drained")
+        # asked back, it would come to the same place again, and be asked back again
+        assert [s.tasks[future.key].run_id for future in seen] == runs
         gate.open()
         assert await within(c.gather(seen), 20) == list(nodes)
         assert (await within(resize, 20))["result"] == "done"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import subprocess
@@ -267,3 +268,45 @@ def test_a_figure_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     )
     assert result.exit_code == 1
     assert "the figure cannot be written" in result.stderr
+
+
+NODES = """
+name: growing
+machine:
+  nodes: 8
+  pool: {initial_nodes: 2, wait_s: 1 min, boot_s: 30, walltime_s: 1 h}
+  roles: {staging: 1}
+  power: {idle_w: 100, busy_w: 300}
+jobs:
+- {name: a, nodes: 1, runtime: 100}
+"""
+
+
+def test_a_machine_of_yaml_says_how_nodes_come_and_what_they_draw(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(NODES)
+    found = read("simulate", str(tmp_path / "w.yaml"), "--policy", "fcfs")
+    assert found["machine"]["pool"]["wait_s"] == 60
+    assert (found["energy_j"], found["energy_busy_j"], found["nodes_came"]) == (40_000, 30_000, 0)
+    assert found["pool"] == [[0, 2], [3600, 0]]
+    text = call("simulate", str(tmp_path / "w.yaml"), "--policy", "fcfs").stdout
+    assert "2 of 8 nodes" in text
+    assert "energy_j" in text
+    table = call("compare", str(tmp_path / "w.yaml"), "--policy", "fcfs", "--policy", "easy").stdout
+    assert "ENERGY (J)" in table
+
+
+def test_options_say_of_any_workload_how_its_nodes_are() -> None:
+    found = read(
+        "simulate", "builtin:figure-5-1", "--policy", "fcfs", "--power", "busy_w=10", "--pool",
+        "initial_nodes=10", "--pool", "wait_s=never", "--role", "reserve=0",
+    )  # fmt: skip
+    assert found["machine"]["pool"]["wait_s"] is None
+    assert found["machine"]["roles"] == {"reserve": 0}
+    assert found["energy_j"] == pytest.approx(10 * sum(job_node_s(job["nodes"]) for job in found["jobs"]))
+    wrong = call("simulate", "builtin:figure-5-1", "--policy", "fcfs", "--pool", "initial_nodes=11")
+    assert wrong.exit_code != 0
+    assert "--pool: initial_nodes: expected a whole number from 0 to 10, got 11" in wrong.output
+
+
+def job_node_s(steps: list[list[float]]) -> float:
+    return sum(nodes * (then - t_s) for (t_s, nodes), (then, _) in itertools.pairwise(steps))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
-from sim_worlds import malleable, rigid, workload
+from sim_worlds import BECAUSE, malleable, rigid, workload
 
 from dask_hpc.errors import TraceError, WorkloadError
 from dask_hpc.sim import load, simulate
 from dask_hpc.sim.model.machine import Failures, NodeFailure
+from dask_hpc.sim.model.pool import Pool
+from dask_hpc.sim.model.power import NodePower
 from dask_hpc.sim.what_if import engine_from, simulate_from
 from dask_hpc.trace.files import Trace, read_trace
 from dask_hpc.trace.records import Header
@@ -17,7 +21,8 @@ from dask_hpc.trace.replay import replay
 from dask_hpc.trace.runs import job_runs
 from dask_hpc.trace.state import snapshot_at
 from dask_hpc_policies import registry
-from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.decision import Decision, RequestNodes
+from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
 
 RUNNING = JobView(
     id="r", state="running", kind="malleable", nodes=6, start_nodes=4, min_nodes=2, max_nodes=8, submit_s=1.0,
@@ -129,3 +134,71 @@ def test_a_moment_of_a_trace_with_resizes_and_failures(tmp_path: Path) -> None:
             snapshot_at(trace, wrong)
     with pytest.raises(TraceError, match="no policy was called"):
         snapshot_at(Trace("empty", Header()), 0.0)
+
+
+def node(id: str, job: str | None = None, left_s: float | None = None, role: str = "compute") -> NodeView:
+    return NodeView(id=id, job=job, walltime_left_s=left_s, role=role)
+
+
+#: The job holds the nodes that are named last, and two are for something else.
+NODES = (
+    node("z", None, 30.0), node("y", None, None), node("s", None, None, "staging"),
+    node("v", None, 40.0, "reserve"), *(node(f"a{i}", "r", 200.0 + i) for i in range(6)),
+)  # fmt: skip
+
+
+def test_nodes_keep_their_roles_and_walltimes() -> None:
+    engine = engine_from(replace(VIEW, nodes=NODES), "fcfs")
+    found = engine.enactor.asker.snapshot("tick")  # type: ignore[attr-defined]
+    assert [(one.job, one.role, one.walltime_left_s) for one in found.nodes] == [
+        *(("r", "compute", 200.0 + i) for i in range(6)),
+        (None, "compute", 30.0), (None, "compute", None), (None, "reserve", 40.0), (None, "staging", None),
+    ]  # fmt: skip
+    assert (found.idle_nodes, found.pool_nodes, found.of_role("staging")) == (2, 8, 1)
+
+
+def test_a_job_that_lasts_longer_than_its_nodes_is_seen_to() -> None:
+    going = tuple(replace(one, walltime_left_s=20.0) if one.id == "a0" else one for one in NODES)
+    engine = engine_from(replace(VIEW, nodes=going), "fcfs")
+    engine.run()
+    found = {run.id: run for run in engine.world.table.runs(engine.world.workload.jobs)}
+    # 300 node-seconds are left: 6 nodes for 20 s, then 5
+    assert found["r"].end_s == pytest.approx(100 + 20 + 180 / 5)
+    assert found["r"].nodes[:2] == ((100.0, 6), (120.0, 5))
+
+
+def test_nodes_that_go_come_back_only_where_a_pool_says_how() -> None:
+    class Asking:
+        name = "asking"
+        params: ClassVar[dict[str, Any]] = {}
+
+        def initial_state(self) -> None:
+            return None
+
+        def decide(self, view: ClusterSnapshot, state: None) -> tuple[Decision, None]:
+            return Decision(actions=(RequestNodes(nodes=8, reason=BECAUSE),)), None
+
+    def moves(pool: Pool | None) -> tuple[int, int]:
+        nodes = tuple(node(f"n{i}", "r" if i < 6 else None, None if i < 6 else 10.0) for i in range(8))
+        result = simulate_from(replace(VIEW, nodes=nodes), Asking(), pool=pool, nodes=8)
+        assert result.moves is not None
+        return result.moves.expired, result.moves.came
+
+    assert moves(None) == (2, 0)
+    assert moves(Pool(initial_nodes=0, wait_s=5.0)) == (2, 2)
+
+
+def test_what_is_to_come_is_known_in_joules() -> None:
+    result = simulate_from(replace(VIEW, nodes=NODES), "fcfs", power=NodePower(busy_w=10.0))
+    # 6 nodes for 50 s, 4 for 10 s
+    assert result.metrics()["energy_j"] == pytest.approx(10 * (300 + 40))
+    assert result.energy is not None
+    assert result.energy.from_s == 100.0
+
+
+def test_walltimes_run_down_between_two_passes_of_a_trace(tmp_path: Path) -> None:
+    work = workload(rigid("a", 2, 50.0), rigid("b", 2, 50.0, 40.0), nodes=4,
+                    pool=Pool(initial_nodes=4, walltime_s=100.0))  # fmt: skip
+    simulate(work, "fcfs", trace=tmp_path / "t.jsonl")
+    view = snapshot_at(read_trace(tmp_path / "t.jsonl"), 60.0 - 10.0)
+    assert {one.walltime_left_s for one in view.nodes} == {50.0}

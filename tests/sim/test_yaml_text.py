@@ -31,6 +31,8 @@ from dask_hpc.sim.model.job import (
     speed_table,
 )
 from dask_hpc.sim.model.machine import PUBLISHED, Failures, Machine, NodeFailure
+from dask_hpc.sim.model.pool import Pool
+from dask_hpc.sim.model.power import NodePower
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc.sim.workloads import sources
 
@@ -127,6 +129,14 @@ def test_machines_are_written_whole() -> None:
     jobs = parse("jobs: [{name: a, nodes: 1, runtime: 3}]", "w").jobs
     again = parse(dump(Workload(name="w", jobs=jobs, machine=machine)), "w")
     assert again.machine == machine
+    pool = Pool(
+        initial_nodes=3, wait_s=None, wait_sigma=0.5, boot_s=9, walltime_s=60, initial_walltimes_s=(4.0, None)
+    )
+    for more in (
+        Machine(nodes=8, pool=pool, roles={"staging": 1}, power=NodePower(idle_w=90, busy_w=300, down_w=1)),
+        Machine(nodes=8, pool=Pool(initial_nodes=0), roles={}, power=NodePower()),
+    ):
+        assert parse(dump(Workload(name="w", jobs=jobs, machine=more)), "w").machine == more
     named = parse("machine: {nodes: 2, adaptation: published}\njobs: [{name: a, nodes: 1, runtime: 3}]", "w")
     assert named.machine == Machine(nodes=2, adaptation=PUBLISHED)
 
@@ -198,6 +208,19 @@ def test_bad_tables_are_one_error(text: str, said: str) -> None:
         ),
         ("failures: [{at: 1, node: 3}]", "'down' is missing"),
         ("node_mtbf: 0", "machine.node_mtbf: expected a duration above 0 s"),
+        ("pool: {initial_nodes: 5}", "machine.pool.initial_nodes: expected a whole number from 0 to 4"),
+        ("pool: {wait_s: 5}", "machine.pool: 'initial_nodes' is missing"),
+        ("pool: {initial_nodes: 1, wait: 5}", "machine.pool.wait: unknown key"),
+        ("pool: {initial_nodes: 1, wait_s: soon}", "machine.pool.wait_s: "),
+        ("pool: {initial_nodes: 1, walltime_s: 0}", "machine.pool.walltime_s: expected a duration above 0 s"),
+        (
+            "pool: {initial_nodes: 1, wait_sigma: 11}",
+            "machine.pool.wait_sigma: expected a number from 0 to 10",
+        ),
+        ("roles: {kitchen: 1}", "machine.roles.kitchen: unknown key; known keys: compute, staging"),
+        ("roles: {staging: 4}", "machine: roles: 4 nodes of 4 play others, so that none computes"),
+        ("power: {idle: 4}", "machine.power.idle: unknown key"),
+        ("power: {idle_w: -4}", "machine.power.idle_w: expected a number from 0"),
         ("adaptation: cheap", "machine.adaptation: 'cheap' is none of none, published"),
         ("adaptation: {expand_s: 1}", "machine.adaptation.expand_s: unknown key"),
     ],

@@ -17,6 +17,8 @@ import pytest
 from outside import PATIENCE_S, environment, until, workers
 from slurm_dask import Work, dask_on
 
+import dask_hpc
+
 pytestmark = pytest.mark.slow
 
 
@@ -152,3 +154,39 @@ def test_the_demo_runs_on_slurm(cluster: Any, tmp_path: Path) -> None:
     summary = json.loads(done.stdout)
     assert all(job["state"] == "completed" for job in summary["jobs"]), summary
     assert (tmp_path / "dask-hpc-demo.html").stat().st_size > 10_000
+
+
+def test_walltime_that_is_left_is_what_squeue_says_and_pools_have_their_roles(
+    cluster: Any, tmp_path: Path
+) -> None:
+    pools = {"staging": {"queue": "staging", "role": "staging"}}
+    with dask_on(cluster, tmp_path, pools=pools) as (made, client):
+        made.scale(jobs=1)
+        made.scale(jobs=1, pool="staging")
+        client.wait_for_workers(2, timeout=PATIENCE_S)
+        runtime = dask_hpc.runtime(client)
+        until(lambda: len(_left_s(runtime)) == 2, "both tell how long they have")
+        specs = {str(job.job_id): str(spec) for spec, job in made.workers.items()}
+        said = dict(
+            line.split() for line in cluster.run("squeue", "--noheader", "--format=%i %L").splitlines()
+        )
+        left_s = _left_s(runtime)
+        for id, spec in specs.items():
+            minutes, seconds = map(int, said[id].split(":"))
+            assert left_s[spec] == pytest.approx(60 * minutes + seconds, abs=5)
+        roles = {node["id"]: node.get("role", "compute") for node in runtime.status()["nodes"]}
+        assert sorted(roles.values()) == ["compute", "staging"]
+        assert all(("staging" in name) == (role == "staging") for name, role in roles.items())
+        places = client.gather(client.map(_place, range(20), pure=False))
+        assert not any("staging" in place for place in places)
+
+
+def _place(_: int) -> str:
+    from distributed import get_worker
+
+    return str(get_worker().name)
+
+
+def _left_s(runtime: Any) -> dict[str, float]:
+    nodes = runtime.status()["nodes"]
+    return {node["id"]: node["walltime_left_s"] for node in nodes if node["walltime_left_s"] is not None}

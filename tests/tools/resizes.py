@@ -33,7 +33,6 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--verbose", action="store_true", help="print every change")
     options = parser.parse_args()
-    logging.disable(logging.CRITICAL)
     reports = run_until(options.resizes, options.seed)
     counts: Counter[str] = Counter()
     for report in reports:
@@ -57,4 +56,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
     raise SystemExit(main())

@@ -129,6 +129,24 @@ def rigid_workloads(draw: st.DrawFn) -> Workload:
 
 
 @st.composite
+def mixed_workloads(draw: st.DrawFn) -> Workload:
+    """The same with some jobs that start at one of several sizes; now and then none of them is legal."""
+    work = draw(rigid_workloads())
+    jobs = []
+    for job in work.jobs:
+        kind = draw(st.sampled_from(["rigid", "rigid", "moldable", "malleable"]))
+        if kind != "rigid":
+            low, high = draw(st.integers(1, job.max_nodes)), draw(st.integers(job.max_nodes, 8))
+            job = replace(job, kind=kind, min_nodes=low, max_nodes=high)
+            if draw(st.booleans()):
+                preferred = draw(st.sampled_from([None, low, high]))
+                constraint = draw(st.sampled_from(["any", "any", "even", "pof2"]))
+                job = replace(job, start_nodes=None, preferred_nodes=preferred, constraint=constraint)
+        jobs.append(job)
+    return workload(*jobs, nodes=8)
+
+
+@st.composite
 def malleable_workloads(draw: st.DrawFn) -> Workload:
     """Malleable and rigid jobs with several speed-up models."""
     jobs = []

@@ -18,13 +18,14 @@ from dask_hpc.trace.files import parse_trace
 from dask_hpc.trace.records import NodeEvent, Pass, Record, Result
 from dask_hpc.trace.replay import replay
 from dask_hpc_policies.decision import Expand, Shrink, Start
+from dask_hpc_policies.model import COMPUTE
 
 
 def now(engine: Engine) -> list[str]:
     """Faults of the tables at this moment."""
     if not engine.awake:
         return []
-    return [*_counts(engine), *_allotments(engine), *_restrictions(engine)]
+    return [*_counts(engine), *_allotments(engine), *_restrictions(engine), *_roles(engine)]
 
 
 def _counts(engine: Engine) -> Iterable[str]:
@@ -63,7 +64,8 @@ def _allotments(engine: Engine) -> Iterable[str]:
                 expected.update(node.workers)
         if set(job.allotment) != expected:
             yield f"{job.id} is allotted {sorted(job.allotment)}, its nodes have {sorted(expected)}"
-    free = {address for node in state.nodes.free() for address in node.workers}
+    lent = [node for job in state.jobs.named for node in state.resting_nodes(job)]
+    free = {address for node in (*state.nodes.free(), *lent) for address in node.workers}
     for job in state.jobs.active.values():
         if job.is_default:
             expected = free if job in state.plain else set()
@@ -103,6 +105,18 @@ def _restrictions(engine: Engine) -> Iterable[str]:
             yield f"{key!r} ({lane}, {ts.state}) is bound to {bound!r} of another job"
         if not isinstance(bound, AllotmentSet) and lane.kind != "p2p":
             yield f"{key!r} ({lane}, {ts.state}) is not bound to its job but to {bound!r}"
+
+
+def _roles(engine: Engine) -> Iterable[str]:
+    """On nodes that are not for computing runs what the user has sent there, and nothing else."""
+    state = engine.state
+    for address, node in state.nodes.at.items():
+        if node.role == COMPUTE or node.reserved:
+            continue
+        for ts in engine.scheduler.workers[address].processing:
+            lane = state.owner.get(ts.key)
+            if lane is None or lane.kind != "free":
+                yield f"{ts.key!r} ({lane}) is on {node.id}, which is for {node.role}"
 
 
 def _pins(engine: Engine, lane: Any) -> list[Any]:

@@ -19,6 +19,7 @@ from stress_plans import Sequence, random_settings
 from dask_hpc.scheduler.rpc import service
 from dask_hpc_policies import registry
 from dask_hpc_policies.jobs.constraints import CONSTRAINTS
+from dask_hpc_policies.model import ROLES
 
 #: How long a job may be below its minimum while the pool has the nodes.
 BELOW_MINIMUM_S = 1.0
@@ -58,6 +59,8 @@ class Run:
         self.jobs: list[OpenJob] = []
         self.numbers = itertools.count()
         self.background: set[asyncio.Task[Any]] = set()
+        #: Roles that were asked for: a node may have to be drained first.
+        self.role_changes: list[asyncio.Future[Any]] = []
         #: Whether the result of a shuffle was given up, by the sequence, while the shuffle ran.
         self.gave_up_shuffles = False
         self._below_since: dict[str, tuple[float, int]] = {}
@@ -322,6 +325,18 @@ async def restart(run: Run, rng: random.Random, sequence: Sequence) -> str:
     return ""
 
 
+async def change_role(run: Run, rng: random.Random, sequence: Sequence) -> str:
+    """A node is to play another role; not waited for, it may have to be drained."""
+    if not run.cluster.workers:
+        return "no worker"
+    name, role = rng.choice(sorted(run.cluster.workers)), rng.choice(("compute", "compute", *ROLES))
+    change = asyncio.ensure_future(run.runtime.set_role(name, role))
+    run.role_changes.append(change)
+    run.spawn(change)
+    run.report.counts["roles asked for"] += 1
+    return f"{name} for {role}"
+
+
 def _some(run: Run, rng: random.Random) -> list[Goal]:
     return rng.sample(run.goals, rng.randint(0, len(run.goals) // 3))
 
@@ -338,6 +353,7 @@ OPERATIONS: dict[str, tuple[Callable[[Run, random.Random, Sequence], Awaitable[s
     "add_worker": (add_worker, 1, False),
     "pause_worker": (pause_worker, 3, False),
     "release_futures": (release_futures, 1, False),
+    "change_role": (change_role, 2, False),
     "lose_worker": (lose_worker, 2, True),
     "return_worker": (return_worker, 2, False),
     "retire_worker": (retire_worker, 0.5, True),

@@ -22,6 +22,7 @@ import dask_hpc
 from dask_hpc import wire
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.trace.records import Pass, Result, encode_line
+from dask_hpc_policies.model import COMPUTE
 
 #: How long everything may take to end once all workers are back and all jobs are closed.
 DRAIN_S = 40.0
@@ -82,6 +83,8 @@ async def _drain(run: Run, sequence: Sequence) -> None:
         run.cluster.pause(name, False)
     for name in run.cluster.missing:
         await run.cluster.start(name)
+    if not sequence.uninstalls:
+        await _all_compute(run)
     while run.jobs:
         leave(run, random.Random(0), None)
     await _release_unreachable(run)
@@ -97,6 +100,24 @@ async def _drain(run: Run, sequence: Sequence) -> None:
         run.report.counts["stuck tasks"] += len(stuck)
         reasons = Counter(_story(run, key) for key in stuck)
         run.report.faults += [f"{count} results stuck: {reason}" for reason, count in reasons.most_common(5)]
+
+
+async def _all_compute(run: Run) -> None:
+    """Give every node back to jobs and plain work."""
+    state = run.engine.state
+    if run.role_changes:
+        await asyncio.wait(run.role_changes, timeout=DRAIN_S)
+    deadline_s = time.monotonic() + DRAIN_S
+    while others := [name for name, role in state.roles.items() if role != COMPUTE]:
+        for name in others:
+            if name in state.nodes.nodes:
+                await run.runtime.set_role(name, COMPUTE)
+            else:
+                state.roles[name] = COMPUTE
+        await asyncio.sleep(0.02)
+        if time.monotonic() > deadline_s:
+            run.report.faults.append(f"these cannot compute again: {others}")
+            return
 
 
 async def _release_unreachable(run: Run) -> None:

@@ -94,6 +94,9 @@ class Unexpected(logging.Handler):
         if self._loops:
             self._collect()
         self._look(item)
+        if logging.root.manager.disable:
+            logging.disable(logging.NOTSET)
+            pytest.fail("logging was switched off, for all tests after this one", pytrace=False)
         if self._missing and getattr(item, "passed", False):
             pytest.fail(f"expected errors have not come: {', '.join(sorted(self._missing))}", pytrace=False)
         return result

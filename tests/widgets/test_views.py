@@ -153,6 +153,13 @@ def test_the_node_map_tells_holder_state_and_walltime_without_colour():
     assert "c A heat draining: leaves its job" in shown
 
 
+def test_the_node_map_tells_which_nodes_are_for_something_else():
+    nodes = [node(id="a", job=None), node(id="b", job=None, role="staging")]
+    shown = text(views.named("nodes").html(picture([], nodes=nodes)))
+    assert "2 nodes; 0 held by jobs; 1 for plain work or idle; 1 for staging" in shown
+    assert "b for staging" in shown
+
+
 def test_sizes_over_time_are_steps_with_the_same_in_words():
     html = views.named("sizes").html(FULL)
     (path,) = re.findall(r'<path d="([^"]*)"', html)

@@ -19,7 +19,7 @@ from dask_hpc.config import Settings, settings
 from dask_hpc.deploy.arguments import check_counts, check_flags
 from dask_hpc.deploy.scaling import ENDED, logger
 from dask_hpc.deploy.slurm.jobs import SLURMJob, StockCluster
-from dask_hpc.deploy.slurm.pools import OPTIONS, PoolAdaptive, read_pools
+from dask_hpc.deploy.slurm.pools import OPTIONS, read_pools
 from dask_hpc.deploy.slurm.reconcile import Reconciled
 from dask_hpc.deploy.specified import DEFAULT_POOL
 
@@ -34,7 +34,8 @@ class SLURMCluster(Reconciled, StockCluster):
     pools
         More kinds of jobs, by name: what is not as in the arguments of the cluster (``queue``, ``cores``,
         ``memory``, ``processes``, ``walltime``, ``job_extra_directives``, ...), ``resources`` (Dask's, of
-        each worker) and ``jobs`` to start with. Workers of a pool have its name in theirs, and as much of
+        each worker), ``role`` (``compute``, ``staging`` or ``reserve``: jobs and plain work get compute nodes
+        alone) and ``jobs`` to start with. Workers of a pool have its name in theirs, and as much of
         a resource of that name as they have threads. None: ``jobqueue.slurm.pools`` of the configuration.
     resources
         Abstract resources (Dask's) of each worker, by name.
@@ -126,8 +127,6 @@ class SLURMCluster(Reconciled, StockCluster):
                 kwargs[bound] = jobs * self.workers_per_node
         if self._grouped:
             kwargs.setdefault("worker_key", job_of)
-        if len(self.pools) > 1 and not args:
-            kwargs.setdefault("Adaptive", PoolAdaptive)
         self._failures.clear()
         return super().adapt(*args, **kwargs)
 
@@ -156,26 +155,10 @@ class SLURMCluster(Reconciled, StockCluster):
         """The script of the jobs of a pool."""
         return str(self._job(self._known(pool)).job_script())
 
-    def elsewhere(self) -> set[str]:
-        """Names of the workers that are not of the default pool."""
-        specs = [spec for spec in self.worker_spec if self._pool_of(spec) != DEFAULT_POOL]
-        return {str(name) for spec in specs for name in self._workers_of(spec)}
-
-    def resources_elsewhere(self) -> list[str]:
-        """Names of abstract resources that workers of the default pool do not have and others do."""
-        options = {name: pool.job_options(self._job_kwargs) for name, pool in self.pools.items()}
-        named = {name: set(given.get("resources") or {}) for name, given in options.items()}
-        return sorted(set().union(*named.values()) - named[DEFAULT_POOL])
+    def _resources(self, pool: str) -> Mapping[str, Any]:
+        return self.pools[pool].job_options(self._job_kwargs).get("resources") or {}
 
     # ----------------------------------------------------------------- pools
-
-    def _known(self, pool: str | None) -> str:
-        if pool is None:
-            return DEFAULT_POOL
-        if pool not in self.pools:
-            names = ", ".join(repr(name) for name in self.pools if name) or "none but the default one"
-            raise ValueError(f"pool is {pool!r}; allowed: {names}")
-        return pool
 
     def _job(self, pool: str) -> SLURMJob:
         """A job like those of the pool."""

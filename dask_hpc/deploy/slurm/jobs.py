@@ -13,6 +13,7 @@ from dask.utils import parse_bytes
 from distributed.core import Status
 
 from dask_hpc.config import Settings, settings
+from dask_hpc.deploy.pooled import check_name
 from dask_hpc.deploy.slurm import stock
 from dask_hpc.errors import SlurmError
 from dask_hpc.slurm import commands
@@ -25,9 +26,6 @@ StockCluster = stock.Cluster
 _AGENT = "--preload dask_hpc.agent --preload-nanny dask_hpc.agent"
 #: How long `sbatch` may take: a job that is submitted after all would be nobody's.
 _SUBMIT_S = 120.0
-#: Names go into job scripts as they are.
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-NAMES = "letters, digits, '_' and '-', a letter first"
 _WALLTIME = re.compile(r"^#SBATCH (?:-t |--time=)(\S+)$", re.MULTILINE)
 
 
@@ -60,8 +58,7 @@ class SLURMJob(stock.Job):
             self._command_template += f" --resources {amounts}"
 
     def _amount(self, name: str, amount: float | None) -> str:
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise ValueError(f"resources has the name {name!r}; allowed: {NAMES}")
+        check_name("resources", name)
         if amount is None:
             amount = self.worker_process_threads
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < float("inf"):

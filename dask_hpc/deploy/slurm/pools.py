@@ -5,7 +5,6 @@ Whatever a pool does not say is as in the default pool, the one that the cluster
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,15 +12,18 @@ from typing import Any
 
 import dask
 
-from dask_hpc.deploy.adaptive import PolicyAdaptive
-from dask_hpc.deploy.slurm.jobs import NAME, NAMES, SLURMJob, StockCluster
+from dask_hpc.deploy.pooled import check_name, checked, role_resources
+from dask_hpc.deploy.slurm.jobs import SLURMJob, StockCluster
 from dask_hpc.deploy.specified import DEFAULT_POOL
+from dask_hpc_policies.model import COMPUTE
 
 #: Arguments of the cluster as a whole: they are the same for all pools.
 _OF_CLUSTER = set(inspect.signature(StockCluster).parameters) - {"interface"}
 _OF_JOB = {name for cls in SLURMJob.__mro__[:-1] for name in inspect.signature(cls).parameters}
 #: What a pool may say.
-OPTIONS = frozenset(_OF_JOB - _OF_CLUSTER - {"args", "kwargs", "base_class_kwargs", "scheduler"} | {"jobs"})
+OPTIONS = frozenset(
+    _OF_JOB - _OF_CLUSTER - {"args", "kwargs", "base_class_kwargs", "scheduler"} | {"jobs", "role"}
+)
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,19 @@ class Pool:
     options: Mapping[str, Any]
     #: Jobs that the cluster starts with.
     jobs: int = 0
+    #: What their nodes are for.
+    role: str = COMPUTE
 
     def job_options(self, common: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of the pool's jobs; `common` are those of the default pool's."""
         if self.name == DEFAULT_POOL:
             return dict(common)
         # so that tasks can be placed there: client.submit(..., resources={"staging": 1})
-        resources = {self.name: None, **(self.options.get("resources") or {})}
+        resources = {
+            self.name: None,
+            **role_resources(self.role, None),
+            **(self.options.get("resources") or {}),
+        }
         return {**common, **self.options, "resources": resources}
 
 
@@ -71,8 +79,7 @@ def read_pools(
         raise ValueError(f"{where} is {pools!r}; allowed: options by name of the pool")
     found = {DEFAULT_POOL: Pool(DEFAULT_POOL, {})}
     for name, given in pools.items():
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise ValueError(f"{where} has the name {name!r}; allowed: {NAMES}")
+        check_name(where, name)
         found[name] = _read(f"{where}[{name!r}]", name, given)
         try:
             options = found[name].job_options(common)
@@ -83,55 +90,7 @@ def read_pools(
 
 
 def _read(where: str, name: str, given: Any) -> Pool:
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{where} is {given!r}; allowed: options, such as {{'queue': 'staging'}}")
-    options = {str(key).replace("-", "_"): value for key, value in given.items()}
-    for key in options:
-        if key not in OPTIONS:
-            near = difflib.get_close_matches(key, OPTIONS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(sorted(OPTIONS))}"
-            raise ValueError(f"{where} has the option {key!r}; {hint}")
-    jobs = options.pop("jobs", 0)
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 0:
-        raise ValueError(f"{where}['jobs'] is {jobs!r}; allowed: a whole number, 0 or more")
+    options = checked(where, given, OPTIONS, "jobs")
     if any(str(word).startswith("--resources") for word in options.get("worker_extra_args") or ()):
         raise ValueError(f"{where}['worker_extra_args'] has --resources; give resources={{name: amount}}")
-    if not isinstance(options.get("resources") or {}, Mapping):
-        raise ValueError(f"{where}['resources'] is {options['resources']!r}; allowed: amounts by name")
-    return Pool(name, options, jobs)
-
-
-class PoolAdaptive(PolicyAdaptive):
-    """Adaptive scaling of the default pool; workers of the others are neither counted nor let go."""
-
-    def _mine(self, names: set[Any]) -> set[Any]:
-        elsewhere = self.cluster.elsewhere()
-        return {name for name in names if str(name) not in elsewhere}
-
-    @property
-    def plan(self) -> set[Any]:
-        """Names of workers of the pool that there should be."""
-        return self._mine(super().plan)
-
-    @property
-    def requested(self) -> set[Any]:
-        """Names of workers of the pool that have been started."""
-        return self._mine(super().requested)
-
-    @property
-    def observed(self) -> set[Any]:
-        """Names of workers of the pool that are connected."""
-        return self._mine(super().observed)
-
-    @property
-    def elsewhere(self) -> dict[str, list[str]]:
-        """Workers of the other pools: they do their part of the work, and have their own."""
-        cluster = self.cluster
-        return {"elsewhere": sorted(cluster.elsewhere()), "resources": cluster.resources_elsewhere()}
-
-    async def workers_to_close(self, target: int) -> list[Any]:
-        """Names of workers of the pool that should go."""
-        there = super().observed
-        # left alone for ever, like those that could not go are for a while
-        self._kept_until_s |= dict.fromkeys(there - self._mine(there), float("inf"))
-        return await super().workers_to_close(target)
+    return Pool(name, options, options.pop("jobs"), options.pop("role"))

@@ -15,7 +15,8 @@ from typing import Any
 from distributed.core import Status
 
 from dask_hpc.config import Settings, settings
-from dask_hpc.deploy.scaling import SafeScaling, logger
+from dask_hpc.deploy.pooled import Pooled
+from dask_hpc.deploy.scaling import logger
 from dask_hpc.deploy.slurm.jobs import SLURMJob
 from dask_hpc.deploy.slurm.pools import Pool
 from dask_hpc.deploy.specified import DEFAULT_POOL
@@ -31,7 +32,7 @@ RETRY_S = 300.0
 SQUEUE_S = 30.0
 
 
-class Reconciled(SafeScaling):
+class Reconciled(Pooled):
     """A cluster whose specifications are Slurm jobs, in pools."""
 
     #: Pools by name; the default pool has none.

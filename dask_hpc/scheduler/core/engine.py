@@ -33,6 +33,7 @@ from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.placing.overflow import OVERFLOW, Overflow
 from dask_hpc.scheduler.placing.ownership import Ownership
 from dask_hpc.scheduler.placing.queue import PlainQueue
+from dask_hpc.scheduler.placing.resting import Resting
 from dask_hpc.scheduler.placing.turns import Turns
 from dask_hpc.scheduler.resizing.rounds import Rounds
 from dask_hpc.scheduler.resizing.work import StockWork
@@ -56,11 +57,11 @@ from dask_hpc.scheduler.tables.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.heard import Heard
+from dask_hpc.scheduler.tables.losses import Losses
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.decision import ReasonCode
-from dask_hpc_policies.jobs.constraints import is_legal
 from dask_hpc_policies.protocol import Policy
 from dask_hpc_policies.wording import counted
 
@@ -87,6 +88,7 @@ class Engine:
         self.admission = Admission(
             self.state, self.parts, self.queue, self._turns, self.handle, lambda: self.rounds.watching
         )
+        self._resting = Resting(self.state)
         self.overflow = Overflow(self.state, self.admission.lending, self.admission.offer)
         self.controller = Controller(self.state, self.parts, self.rounds, policy)
         self.answers = Answers(self.state, lambda: self.controller.request("answer"))
@@ -96,7 +98,8 @@ class Engine:
         self._handlers = Handlers(self.ownership, self.handle)
         self._hears = self._table()
         self.parts.add(self, self.answers, self.rounds.windows, StockWork(scheduler))
-        self.parts.add(self.lifecycle, Notices(self.state), self.tracing)
+        self.losses = Losses(self.state)
+        self.parts.add(self.lifecycle, Notices(self.state), self.tracing, Heard(self.state), self.losses)
         self.awake = False
         self.leaving = False
         self._lock = asyncio.Lock()
@@ -192,9 +195,8 @@ class Engine:
 
     def _join(self) -> None:
         scheduler = self.scheduler
-        plugin = HPCSchedulerPlugin(
-            self.state, self.ownership, self.guests, self.admission, self.lifecycle, self.handle
-        )
+        parts = (self.ownership, self.guests, self.admission, self.lifecycle, self.losses, self._resting)
+        plugin = HPCSchedulerPlugin(self.state, *parts, self.handle)
         scheduler.add_plugin(plugin, name=PLUGIN_NAME)
         self._overrides.cache_valid_workers(self.state.plain_allotment)
         self._overrides.limit_what_waits(self.ownership.unplaced_by_users, self.ownership.unplaced_plain)
@@ -203,6 +205,7 @@ class Engine:
         self.ownership.worker_clients.wake()
         for address in scheduler.workers:
             self.state.add_worker(address)
+        self.parts.tick(self.state.now_s())
         settings = self.state.settings
         self._every("hpc-tick", settings.tick_s, self._tick)
         self._every("hpc-sweep", settings.sweep_s, self._sweep)
@@ -222,6 +225,7 @@ class Engine:
         if self.scheduler.plugins.get(PLUGIN_NAME) is not None:
             self.scheduler.remove_plugin(PLUGIN_NAME)
         writes.forget_topics(self.scheduler)
+        self.losses.sleep()
         for address in list(state.nodes.at):
             state.drop_worker(address)
         state.nodes.nodes.clear()
@@ -315,7 +319,10 @@ class Engine:
             ClientClosed: (lambda event: lifecycle.client_closed(event.client),),
             Restarted: (lambda event: lifecycle.restarted(),),
             SchedulerCloses: (lambda event: self.close(),),
-            AllotmentsChanged: (lambda event: admission.scan(*event.jobs),),
+            AllotmentsChanged: (
+                lambda event: self._resting.look(),
+                lambda event: admission.scan(*event.jobs),
+            ),
             AdmissionPassed: (lambda event: self._poll(),),
             ActionEnded: (lambda event: controller.report(event.outcome, event.trigger),),
             RoundEnded: (lambda event: controller.request("finish"),),
@@ -340,20 +347,13 @@ class Engine:
         node = state.add_worker(event.address)
         self.lifecycle.pool_grew()
         job = state.jobs.active.get(node.job) if node.job is not None else None
-        if job is not None and not self._fits(job, state.nodes_up(job)):
+        if job is not None and not job.fits(state.nodes_up(job)):
             state.give([node], None)
         elif job is not None:
             self.controller.note(job.id, ReasonCode.NODE_RETURNED, f"node {node.id} is back")
             state.note_job(job)
         self.admission.scan(*state.served_by(event.address))
         self.controller.request("node-added")
-
-    def _fits(self, job: JobRecord, nodes: int) -> bool:
-        """Whether a job whose lost node is back may go on with that many nodes."""
-        request, constraint = job.request, job.request.constraint
-        if nodes > request.max_nodes:
-            return False
-        return nodes < request.min_nodes or is_legal(constraint, nodes) or not is_legal(constraint, nodes - 1)
 
     def _answered(self, event: TaskAnswered) -> None:
         """A worker gives a task back, or does not."""
@@ -383,6 +383,7 @@ class Engine:
     # ------------------------------------------------------------------ periodic
 
     def _sweep(self) -> None:
+        self._resting.look()
         self.guests.place_lost()
         self.overflow.look()
         self.admission.sweep()

@@ -1,11 +1,15 @@
 """The few handlers of the scheduler that are wrapped while a job is active.
 
-Each calls the original; what is added is said in its docstring.
+Each calls the original; what is added is said in its docstring. An error of ours is logged and goes no
+further: one that leaves a handler closes the connection of the worker or client that has sent the message.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import wraps
+from inspect import iscoroutinefunction
 from typing import Any
 
 from dask_hpc.scheduler.internals.overrides import Overrides
@@ -15,7 +19,34 @@ from dask_hpc.scheduler.resizing.drain import RECALL
 from dask_hpc.scheduler.tables.events import ClientClosed, Event, GraphTaken, SlotsOpened, TaskAnswered
 from dask_hpc.wire import ANNOTATION
 
+logger = logging.getLogger(__name__)
+
 Handler = Callable[..., Any]
+
+_FAILED = "dask_hpc failed in %s; work goes on"
+
+
+def contained(method: Handler) -> Handler:
+    """Let no error of a method leave it: it is logged, and the method gives None."""
+    if iscoroutinefunction(method):
+
+        @wraps(method)
+        async def answers(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return await method(*args, **kwargs)
+            except Exception:
+                logger.exception(_FAILED, method.__name__)
+
+        return answers
+
+    @wraps(method)
+    def acts(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except Exception:
+            logger.exception(_FAILED, method.__name__)
+
+    return acts
 
 
 class Handlers:
@@ -23,7 +54,11 @@ class Handlers:
 
     def __init__(self, ownership: Ownership, handle: Callable[[Event], None]) -> None:
         self._ownership = ownership
-        self._handle = handle
+        self._hear = handle
+
+    @contained
+    def _handle(self, event: Event) -> None:
+        self._hear(event)
 
     def install(self, overrides: Overrides) -> None:
         """Wrap; `overrides.undo` takes everything back."""
@@ -46,14 +81,17 @@ class Handlers:
                 job = annotations[ANNOTATION]
                 kwargs["annotations"] = {k: v for k, v in annotations.items() if k != ANNOTATION}
             else:
-                client = kwargs["client"]
-                await self._ownership.worker_clients.locate(client)
-                job = self._ownership.implied(kwargs.get("submitting_task"), client)
+                job = await self._implied(kwargs.get("submitting_task"), kwargs["client"])
             GRAPH_JOB.set(job)
             await original(*args, **kwargs)
             self._handle(GraphTaken(job, kwargs.get("keys") or ()))
 
         return update_graph
+
+    @contained
+    async def _implied(self, submitting_task: Any, client: str) -> Any:
+        await self._ownership.worker_clients.locate(client)
+        return self._ownership.implied(submitting_task, client)
 
     def _steal_response(self, original: Handler) -> Handler:
         """Answers to our own requests are ours."""

@@ -18,6 +18,7 @@ from dask_hpc.scheduler.internals.reads import IN_PLAY
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.placing.ownership import Ownership
+from dask_hpc.scheduler.placing.resting import Resting
 from dask_hpc.scheduler.tables.events import (
     ClientJoined,
     ClientLeft,
@@ -28,6 +29,7 @@ from dask_hpc.scheduler.tables.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from dask_hpc.scheduler.tables.losses import Losses
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.wire import ANNOTATION, NODE_ANNOTATION
 
@@ -51,12 +53,18 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         guests: Guests,
         admission: Admission,
         lifecycle: Lifecycle,
+        losses: Losses,
+        resting: Resting,
         handle: Callable[[Event], None],
     ) -> None:
         self._ownership = ownership
         self._guests = guests
         self._admission = admission
         self._lifecycle = lifecycle
+        self._losses = losses
+        self._resting = resting
+        #: Lost results that may come again.
+        self._missing = losses.missing
         self._handle = handle
         self._owner = state.owner
         self._tasks = state.scheduler.tasks
@@ -102,6 +110,8 @@ class HPCSchedulerPlugin(SchedulerPlugin):
                         lane = self._guests.recomputed(ts, lane)
                         job = lane.job
                 job.unfinished += 1
+                if job.resting:
+                    self._resting.work(job)
                 if lane.guest:
                     job.guests += 1
             elif start == "processing":
@@ -127,6 +137,8 @@ class HPCSchedulerPlugin(SchedulerPlugin):
                 job.guests -= 1
             if start == "processing":
                 job.processing -= 1
+                if self._missing and finish == "memory" and key in self._missing:
+                    self._losses.again(key)
                 if startstops and not (lane.guest or job.is_default):
                     seconds = job.meter.observe(startstops)
                     job.expected.ended(self._tasks[key].prefix, seconds)
@@ -165,6 +177,8 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         """An event was logged."""
         if topic == TOPIC:
             self._ownership.worker_clients.heard(msg)
+        elif topic == "all" and isinstance(msg, dict) and msg.get("action") == "remove-worker":
+            self._losses.removed(msg)
 
     def restart(self, scheduler: Scheduler) -> None:
         """`Client.restart`: every task has been forgotten."""

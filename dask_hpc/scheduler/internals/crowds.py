@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
-
-from dask_hpc.scheduler.internals import reads
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -18,15 +17,17 @@ def crowd(ws: WorkerState) -> int:
     return len(ws.processing) - len(ws.long_running) - ws.nthreads
 
 
-def overtaken(scheduler: Scheduler, ws: WorkerState, ts: TaskState, turn: tuple[float, ...]) -> int:
-    """How many tasks on the worker would be done after `ts`, were it sent; some of them execute already.
+def overtaken(
+    scheduler: Scheduler, ws: WorkerState, priority: tuple[float, ...], most: int | None = None
+) -> int:
+    """How many tasks on the worker would be done after one of that priority, were it sent there.
 
-    0 where no task waits for a thread.
+    Some of them execute already. 0 where no task waits for a thread; not counted beyond `most`.
     """
-    own = reads.in_turn(ts, turn)
-    if own is None or not 0 < crowd(ws) < _MANY or ws not in scheduler.running:
+    if not 0 < crowd(ws) < _MANY or ws not in scheduler.running:
         return 0
-    return sum([other.priority > own for other in ws.processing if other.priority is not None])
+    later = (ts for ts in ws.processing if ts.priority is not None and ts.priority > priority)
+    return sum(1 for _ in islice(later, most))
 
 
 def moving_pays(scheduler: Scheduler, ts: TaskState, thief: WorkerState) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from dask_hpc.scheduler.internals.allotment import AllotmentSet
-from dask_hpc.scheduler.internals.reads import BARRIER, in_turn
+from dask_hpc.scheduler.internals.reads import BARRIER, priority_with
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -186,7 +186,7 @@ class Overrides:
             if self._turn is not None and ts.worker_restrictions:
                 turn = self._turn(ts)
                 if turn is not None:
-                    ts.priority = in_turn(ts, turn)
+                    ts.priority = priority_with(ts, turn)
             if waiting and ts in waiting:
                 waiting.discard(ts)
                 ts.actor = True

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 IN_PLAY = frozenset({"waiting", "queued", "no-worker", "processing"})
 #: Key prefix of the barrier of a P2P shuffle or rechunk.
 BARRIER = "shuffle-barrier-"
-#: Numbers in a priority of stock: the user's, the graph's count, the place in the graph.
-STOCK_PRIORITY = 3
 _UNLIMITED_SLOTS = 1 << 30
 #: Actions of a worker's report, besides transfers, that count as communication.
 _STORAGE = frozenset({"deserialize", "disk-read", "disk-write"})
@@ -49,15 +47,14 @@ def idle_threads(scheduler: Scheduler, ws: WorkerState) -> int:
     return ws.nthreads - len(ws.processing) + len(ws.long_running)
 
 
-def in_turn(ts: TaskState, turn: tuple[float, ...]) -> tuple[float, ...] | None:
+def priority_with(ts: TaskState, turn: tuple[float, ...]) -> tuple[float, ...] | None:
     """The task's priority with `turn` to decide among tasks of one user priority.
 
-    What tasks submit comes before those of a graph, as in stock. None for a task that has no priority.
+    Stock's is the user's, the count of the graph, the place in the graph. What tasks submit, whose count is
+    below 0, comes first, as in stock. None for a task that has no priority.
     """
     own = ts.priority
-    if own is None or own[1 - STOCK_PRIORITY] < 0:
-        return own
-    return (own[0], *turn, *own[1 - STOCK_PRIORITY :])
+    return own if own is None or own[-2] < 0 else (own[0], *turn, *own[-2:])
 
 
 def load(ws: WorkerState) -> float:

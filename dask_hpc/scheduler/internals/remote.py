@@ -1,10 +1,10 @@
-"""Whether the workers of a cluster carry the package, in the same version."""
+"""What workers carry of this package: its version, and the plugin that each of them is given."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distributed.protocol.pickle import dumps
@@ -12,9 +12,12 @@ from distributed.protocol.serialize import Serialize, Serialized, ToPickle, dese
 
 from dask_hpc._version import __version__
 from dask_hpc.errors import InstallError, WorkerError
+from dask_hpc.wire import HEARTBEAT, ROLE_RESOURCE, RPC, WORKER_PLUGIN
+from dask_hpc.worker.carried import carried
+from dask_hpc_policies.model import COMPUTE, ROLES
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+    from distributed.scheduler import Scheduler, WorkerState
 
 
 logger = logging.getLogger(__name__)
@@ -48,6 +51,44 @@ async def require(scheduler: Scheduler, addresses: list[str]) -> None:
             f"dask_hpc {__version__}. Install that version in the workers' environment; Dask goes "
             "on as usual without dask_hpc."
         )
+
+
+async def equip(scheduler: Scheduler) -> None:
+    """Give our plugin to every worker, those that join later included, unless we have gone by now."""
+    if RPC not in scheduler.handlers:
+        return
+    plugin = dumps(carried(__version__))
+    await _told_all(
+        scheduler.register_worker_plugin(comm=None, plugin=plugin, name=WORKER_PLUGIN, idempotent=False)
+    )
+
+
+async def strip(scheduler: Scheduler) -> None:
+    """Take our plugin from every worker again."""
+    if WORKER_PLUGIN in scheduler.worker_plugins:
+        await _told_all(scheduler.unregister_worker_plugin(comm=None, name=WORKER_PLUGIN))
+
+
+def sections_of(ws: WorkerState) -> Mapping[str, Any]:
+    """What the worker's last heartbeat carries of ours (`dask_hpc.worker.heartbeat`), by section."""
+    told = ws.metrics.get(HEARTBEAT)
+    return told if isinstance(told, Mapping) else {}
+
+
+def role_said(ws: WorkerState) -> str:
+    """The role of its node that a worker says by an abstract resource."""
+    said = [name.removeprefix(ROLE_RESOURCE) for name in ws.resources if name.startswith(ROLE_RESOURCE)]
+    return next((role for role in said if role in ROLES), COMPUTE)
+
+
+async def _told_all(telling: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await asyncio.wait_for(telling, _PATIENCE_S)
+    except TimeoutError:
+        logger.warning("Not every worker answered within %g s; going on", _PATIENCE_S)
+    except OSError as error:
+        # it is about to leave, or to come back: then it is told as it registers
+        logger.info("A worker could not be told: %s", error)
 
 
 def _problem(answer: Any) -> str | None:

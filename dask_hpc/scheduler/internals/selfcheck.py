@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import distributed
 from distributed import scheduler as module
-from distributed import stealing, worker_state_machine
+from distributed import spans, stealing, worker_state_machine
 from distributed.shuffle import ShuffleSchedulerPlugin
 
 from dask_hpc._version import __version__
@@ -57,7 +57,10 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module.Scheduler, "remove_replica"): ("self", "ts", "ws"),
     (module.Scheduler, "proxy"): ("self", "msg", "worker", "serializers"),
     (module.Scheduler, "_get_prefix_duration"): ("self", "prefix"),
+    (spans.SpansSchedulerExtension, "_ensure_span"): ("self", "name", "ids"),
     (module.Scheduler, "get_comm_cost"): ("self", "ts", "ws"),
+    (module.Scheduler, "register_worker_plugin"): ("self", "comm", "plugin", "name", "idempotent"),
+    (module.Scheduler, "unregister_worker_plugin"): ("self", "comm", "name"),
     (distributed.Worker, "actor_execute"): ("self", "actor", "function", "args", "kwargs"),
     (distributed.Worker, "actor_attribute"): ("self", "actor", "attribute"),
     (distributed.Worker, "update_data"): ("self", "data"),
@@ -72,8 +75,11 @@ _FIELDS: Mapping[Any, list[str]] = {
         "has_lost_dependencies loose_restrictions prefix nbytes"
     ).split(),
     module.TaskPrefix: ["duration_average"],
+    module.TaskGroup: ["span_id"],
+    spans.Span: ["name", "groups"],
     module.WorkerState: (
-        "processing long_running nthreads address name host memory_limit actors nbytes occupancy"
+        "processing long_running nthreads address name host memory_limit actors nbytes occupancy metrics "
+        "resources"
     ).split(),
     worker_state_machine.TaskFinishedMsg: ["startstops"],
     worker_state_machine.TaskErredMsg: ["startstops"],
@@ -82,7 +88,7 @@ _FIELDS: Mapping[Any, list[str]] = {
 _ATTRIBUTES = (
     "tasks workers running plugins extensions unrunnable queued idle_task_count clients handlers "
     "stream_handlers stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy "
-    "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since"
+    "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since worker_plugins"
 ).split()
 _STREAMS = ("update-graph", "steal-response", "long-running", "worker-status-change", "close-client")
 

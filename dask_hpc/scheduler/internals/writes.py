@@ -17,11 +17,13 @@ from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet, Lane
 from dask_hpc.wire import ANNOTATION, notice_topic
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskState, WorkerState
+    from distributed.scheduler import Scheduler, TaskGroup, TaskState, WorkerState
 
 #: States in which a worker gives up a task it was asked back, and states in which it never had it.
 GIVEN_UP = frozenset({"ready", "constrained", "waiting"})
 NOT_THERE = frozenset({"released", None})
+#: Span of tasks that no user has put into one.
+_DEFAULT_SPAN = ("default",)
 
 
 def restrict(ts: TaskState, lane: Lane) -> None:
@@ -44,9 +46,8 @@ def hold(ts: TaskState) -> None:
 
 def unorder(ts: TaskState) -> None:
     """Give a task the priority that it has in stock."""
-    own = ts.priority
-    if own is not None and len(own) > reads.STOCK_PRIORITY:
-        ts.priority = (own[0], *own[1 - reads.STOCK_PRIORITY :])
+    if ts.priority is not None:
+        ts.priority = (ts.priority[0], *ts.priority[-2:])
 
 
 def admit(
@@ -194,6 +195,24 @@ def unannotate(ts: TaskState) -> None:
     annotations = ts.annotations
     if annotations and ANNOTATION in annotations:
         ts.annotations = {name: value for name, value in annotations.items() if name != ANNOTATION}
+
+
+def put_in_span(scheduler: Scheduler, groups: Iterable[TaskGroup], name: str, id: str) -> None:
+    """Have task groups that are in no span of a user's belong to one: Dask's own tools tell it apart then.
+
+    As an annotation it would be sent to workers with every task. A group is in one span, as in stock: that of
+    its first task.
+    """
+    spans = scheduler.extensions.get("spans")
+    if spans is None:
+        return
+    for group in groups:
+        present = spans.spans.get(group.span_id)
+        if present is not None and present.name == _DEFAULT_SPAN:
+            span = spans._ensure_span((name,), (id,))
+            present.groups.discard(group)
+            span.groups.add(group)
+            group.span_id = id
 
 
 def tell(scheduler: Scheduler, topic: str, message: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import dask
 from dask.utils import parse_timedelta
@@ -23,8 +24,12 @@ from dask_hpc.scheduler.tables.parts import Enactor
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies import pool
 from dask_hpc_policies.decision import Outcome, Reason, ReasonCode, ReleaseNodes, RequestNodes
+from dask_hpc_policies.model import COMPUTE
 from dask_hpc_policies.protocol import Policy
 from dask_hpc_policies.rules.dask_default import target_nodes
+
+if TYPE_CHECKING:
+    from distributed.scheduler import WorkerState
 
 #: RPC by which adaptive clusters ask how many workers there should be.
 TARGET = "adaptive_target"
@@ -111,7 +116,7 @@ class PoolTarget:
         )
         params = {"hold_s": self.engine.state.settings.pool_hold_s}
         decision, self._memory = pool.decide(view, self._memory, params)
-        return decision
+        return replace(decision, stay=decision.stay | self._aside(elsewhere))
 
     def take(self, action: RequestNodes | ReleaseNodes) -> Outcome:
         """Have the pool follow a job policy's action; refused when nobody asks for the target."""
@@ -124,10 +129,26 @@ class PoolTarget:
 
     def _demand(self, elsewhere: Collection[str], resources: Collection[str], **options: Any) -> int:
         """Workers that are asked for now, by whomever, besides those `elsewhere`."""
+        workers = self.engine.scheduler.workers.values()
+        there = sum(str(ws.name) in elsewhere for ws in workers if self._computes(ws))
+        # what is not for computing takes no part in it, and stays
+        return len(self._aside(elsewhere)) + self._computing(there, elsewhere, resources, **options)
+
+    def _computes(self, ws: WorkerState) -> bool:
+        return self.engine.state.role_of(ws) == COMPUTE
+
+    def _aside(self, elsewhere: Collection[str]) -> frozenset[str]:
+        """Names of workers that are not for computing, besides those `elsewhere`."""
+        workers = self.engine.scheduler.workers.values()
+        return frozenset(str(ws.name) for ws in workers if not self._computes(ws)) - frozenset(elsewhere)
+
+    def _computing(
+        self, there: int, elsewhere: Collection[str], resources: Collection[str], **options: Any
+    ) -> int:
+        """Workers that should compute, besides the `there` ones elsewhere that do."""
         state = self.engine.state
         up = [len(node.workers) for node in state.nodes.nodes.values() if node.up]
         workers_per_node = sum(up) / len(up) if up else 1.0
-        there = sum(str(ws.name) in elsewhere for ws in state.scheduler.workers.values())
         needed = math.ceil(needed_nodes(state) * workers_per_node) - there
         if self._wish is not None and self.engine.awake and self._wish[0] is self.engine.controller.policy:
             return max(0, needed, math.ceil(self._wish[1] * workers_per_node) - there)
@@ -137,6 +158,7 @@ class PoolTarget:
             stock: int = self._stock(**options)
             return max(needed, stock)
         rest, workers = reads.demand_without(state.scheduler, elsewhere, resources)
+        workers = [ws for ws in workers if self._computes(ws)]
         duration = options.get("target_duration") or dask.config.get("distributed.adaptive.target-duration")
         nthreads = sum(ws.nthreads for ws in workers)
         target = target_nodes(rest, len(workers), nthreads, parse_timedelta(duration))

@@ -21,6 +21,7 @@ from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc_policies.decision import Action, Reason, ReasonCode
 from dask_hpc_policies.jobs.constraints import largest_at_most
+from dask_hpc_policies.model import COMPUTE
 from dask_hpc_policies.wording import counted
 
 logger = logging.getLogger(__name__)
@@ -86,8 +87,12 @@ class Releases:
         """
         state = self.engine.state
         choice = Choice(among=None if among is None else frozenset(map(str, among)))
-        free = self._movable(state.nodes.free(), choice)
-        taken = self.engine.rounds.reductions.choose(free, count)
+        # those for something else last, whatever they cost, and only where somebody has named them
+        unheld = state.nodes.unheld() if among is not None else state.nodes.free()
+        free = self._movable(unheld, choice)
+        easiest = self.engine.rounds.reductions.choose
+        taken = easiest([node for node in free if node.role == COMPUTE], count)
+        taken += easiest([node for node in free if node.role != COMPUTE], count - len(taken))
         choice.groups += [[node] for node in taken]
         for job in reversed(state.jobs.named):
             wanted = count - sum(map(len, choice.groups))
@@ -98,7 +103,7 @@ class Releases:
             return choice
         # no job is asked, so none is left with nodes that it cannot use
         choice.spare.clear()
-        should_stay = [node for node in state.nodes.free() if node.id in choice.refused]
+        should_stay = [node for node in state.nodes.unheld() if node.id in choice.refused]
         unpinned = [node for node in should_stay if self._pinned(node) is None]
         for node in unpinned[: max(0, count - sum(map(len, choice.groups)))]:
             del choice.refused[node.id]

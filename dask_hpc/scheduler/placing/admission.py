@@ -171,9 +171,13 @@ class Admission:
                     room -= 1
             if slots != 0:  # its holders leave something over
                 left.append(address)
-        for ahead in (False, True):
-            for worker, jobs in shared:
-                lent += self._deal(worker, jobs, ahead, batch, stimulus_id)
+        for worker, jobs in shared:
+            lent += self._deal(worker, jobs, False, batch, stimulus_id)
+        sent = Counter([ws.address for _, ws, _ in batch])
+        for worker, jobs in sorted(
+            shared, key=lambda each: sent[each[0].address] + self.sharing.before(*each)
+        ):
+            lent += self._deal(worker, jobs, True, batch, stimulus_id)
         if left:
             self._draw(left, stimulus_id)
         if left and self.lending.wanted:

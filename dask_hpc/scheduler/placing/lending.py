@@ -168,7 +168,7 @@ class Lending:
     def lends(self, address: str) -> bool:
         """Whether idle threads of the worker may be lent."""
         node = self.state.nodes.at.get(address)
-        if node is None or node.reserved:
+        if node is None or not node.serves:
             return False
         if node.job is not None:
             job = self.state.jobs.active.get(node.job)

@@ -24,7 +24,7 @@ from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 
 if TYPE_CHECKING:
-    from distributed.scheduler import TaskState
+    from distributed.scheduler import TaskGroup, TaskState
 
 #: The job that the graph being taken in names as a whole (whatever the user has annotated), or belongs to.
 GRAPH_JOB: ContextVar[Any] = ContextVar("hpc_graph_job", default=None)
@@ -116,6 +116,7 @@ class Ownership:
         shuffles = reads.shuffle_tasks(state.scheduler, keys)
         groups: dict[Any, bool] = {}
         jobs: dict[Any, JobRecord] = {}
+        of_job: dict[JobRecord, set[TaskGroup]] = {}
         active = state.jobs.active
         starving = any(state.starving(job) for job in state.plain)
         whole = GRAPH_JOB.get()
@@ -159,10 +160,13 @@ class Ownership:
                 ts.worker_restrictions = lane.restriction
             if not job.is_default:
                 job.expected.came(ts.prefix)
+                of_job.setdefault(job, set()).add(ts.group)
                 if starving or state.intake not in state.plain:
                     self._guests.invite(list(ts.dependencies), job)
             elif alike is not None and lane.kind == "queue" and groups.get(ts.group):
                 alike[ts.group] = lane
+        for job, its_groups in of_job.items():
+            writes.put_in_span(state.scheduler, its_groups, job.name, job.span_id)
         return set(jobs.values())
 
     def _job(self, name: Any, client: str) -> JobRecord:
@@ -172,6 +176,7 @@ class Ownership:
             job.client = client
         else:
             job.clients.add(client)
+            job.quiet_since_s = None
         return job
 
     def declared_job(self, name: Any) -> JobRecord | None:
@@ -191,7 +196,7 @@ class Ownership:
         if intake not in state.plain:
             return intake
         keep = state.settings.default_job_min_nodes
-        room = state.nodes.up() - keep
+        room = state.nodes.computing() - keep
         blocked = any(job.state == "pending" and job.smallest_start > room for job in state.jobs.named)
         without_nodes = not intake.unfinished and len(state.nodes.free()) < keep
         if not blocked and not without_nodes:

@@ -64,7 +64,7 @@ class Sharing:
     def on(self, address: str) -> list[JobRecord]:
         """Whose held tasks take turns on the worker; nobody's where only its holder runs."""
         node = self.state.nodes.at.get(address)
-        if node is None or node.reserved or not self._parts.lends(node):
+        if node is None or not node.serves or not self._parts.lends(node):
             return []
         holders = self.state.served_by(address)
         if not all(job.undeclared for job in holders):
@@ -78,23 +78,37 @@ class Sharing:
         scheduler = self.state.scheduler
         if not self.waiting:
             return set()
-        first = [job for job in self.waiting if job.first() is not None]
+        # who would be first anywhere passes most
+        first = min([own for job in self.waiting if (own := self._priority(job)) is not None], default=None)
         return {
             ws.address
             for ws in workers
             if (
                 reads.free_slots(scheduler, ws) > 0
-                or any(self.overtaken(ws, job) > ws.nthreads for job in first)
+                or (
+                    first is not None
+                    and crowds.overtaken(scheduler, ws, first, ws.nthreads + 1) > ws.nthreads
+                )
             )
             and len(self.on(ws.address)) > 1
         }
 
     def overtaken(self, ws: WorkerState, job: JobRecord) -> int:
         """How many tasks on the worker would be done after the job's next one, were it sent there."""
+        priority = self._priority(job)
+        return 0 if priority is None else crowds.overtaken(self.state.scheduler, ws, priority)
+
+    def before(self, ws: WorkerState, jobs: Sequence[JobRecord]) -> int:
+        """How many tasks on the worker would be done before the next one that is dealt there."""
+        job = self.turn(jobs, ws.address)
+        later = 0 if job is None else self.overtaken(ws, job)
+        # of those that are overtaken as many execute already as there are threads
+        return len(ws.processing) - max(0, later - ws.nthreads)
+
+    def _priority(self, job: JobRecord) -> tuple[float, ...] | None:
+        """What the job's next task would be sent with; None where its tasks are not ordered among others."""
         turn, ts = self._turns.turn(job), job.first()
-        if turn is None or ts is None:
-            return 0
-        return crowds.overtaken(self.state.scheduler, ws, ts, turn)
+        return None if turn is None or ts is None else reads.priority_with(ts, turn)
 
     def turn(self, jobs: Sequence[JobRecord], address: str) -> JobRecord | None:
         """Whose turn it is on the worker; None when nobody has a task for it."""

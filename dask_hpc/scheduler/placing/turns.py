@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dask_hpc.scheduler.internals import durations, reads
+from dask_hpc.scheduler.internals import durations
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.rules.fair.turns import Virtual, Work, advance, ends, in_turn
@@ -54,6 +54,8 @@ class Turns:
         self._virtual = advance(self._virtual, works, threads, now_s - self._at_s)
         self._at_s = now_s
         self._place = {id: place for place, id in enumerate(in_turn(self._virtual, works))}
+        if not self._end:
+            return
         end_s = ends(self._virtual, self._works(self._guess_s))
         self._end = {
             id: old_s for id, old_s in self._end.items() if end_s.get(id, 0.0) > self._virtual.clock_s
@@ -92,7 +94,7 @@ class Turns:
             # plain work that has to run here comes before what jobs submit from now on
             return (self._since, 0, self._virtual.clock_s)
         if not self._end and ts.priority is not None:
-            self._since = ts.priority[1 - reads.STOCK_PRIORITY]
+            self._since = ts.priority[-2]
         return self.turn(lane.job)
 
     def _works(self, usual_s: Usual = _usual_s, grown: JobRecord | None = None) -> list[Work]:

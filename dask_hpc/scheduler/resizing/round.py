@@ -58,7 +58,8 @@ class Reduction:
     def concerns(self, job: JobRecord) -> bool:
         """Whether tasks of that job have to leave."""
         own = job.is_default if self.job is None else job is self.job
-        return own or job.reach is self.others
+        # plain work has the use of the nodes of jobs that rest
+        return own or job.reach is self.others or (self.others is not None and job.is_default)
 
 
 class Round:

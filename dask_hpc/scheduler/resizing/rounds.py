@@ -138,7 +138,7 @@ class Rounds:
             if why is not None:
                 return why
         else:
-            left = len(state.nodes.free()) - len(nodes)
+            left = max(0, len(state.nodes.free()) - len(nodes))
             action = Shrink(job=state.plain[0].id, nodes=left, reason=reason)
         round.taker = taker
         self.reductions.begin(round, job, action, nodes).for_good = True

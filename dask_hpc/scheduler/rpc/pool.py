@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from dask_hpc.scheduler.leaving.pool_target import PoolTarget
 from dask_hpc.scheduler.leaving.releases import Releases
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc_policies.jobs.jobspec import check_nodes
+from dask_hpc_policies.pool import PoolDecision
 
 
 class PoolMethods:
@@ -54,10 +56,24 @@ class PoolMethods:
         decision = self._target.decide(**view)
         return {
             "nodes": decision.nodes,
-            "stay": sorted(decision.stay),
+            "stay": sorted(self._stay(decision, frozenset(map(str, view["there"])))),
             "hold_s": decision.hold_s,
             "reason": decision.reason.text,
         }
+
+    def _stay(self, decision: PoolDecision, there: frozenset[str]) -> frozenset[str]:
+        """Names of the workers that stay: while jobs are active, all but those whose leaving costs least.
+
+        Who asks knows of no job, and would take the nodes of one while others are idle.
+        """
+        engine = self._releases.engine
+        going = len(there) - decision.nodes
+        if going <= 0 or not engine.awake:
+            return decision.stay
+        nodes, workers = engine.state.nodes.nodes.values(), engine.scheduler.workers
+        per_node = max((len(node.workers) for node in nodes), default=1) or 1
+        choice = self._releases.choose(math.ceil(going / per_node), there - decision.stay)
+        return there - {str(workers[address].name) for node in choice.nodes for address in node.workers}
 
     async def depart(self, worker: str, within_s: float, reason: str) -> dict[str, Any]:
         """A worker (by address) will be gone soon, whatever is left on it; see `Departures`."""

@@ -16,6 +16,7 @@ from dask_hpc import wire
 from dask_hpc.config import Settings, is_setting, no_setting
 from dask_hpc.errors import ConfigError, DaskHPCError, InstallError, UnknownJob
 from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.core.handlers import contained
 from dask_hpc.scheduler.dashboard.pages import Panels
 from dask_hpc.scheduler.internals import remote, selfcheck, writes
 from dask_hpc.scheduler.leaving.actors import Actors
@@ -23,6 +24,7 @@ from dask_hpc.scheduler.leaving.data_moves import DataMoves
 from dask_hpc.scheduler.leaving.departures import Departures
 from dask_hpc.scheduler.leaving.pool_target import PoolTarget
 from dask_hpc.scheduler.leaving.releases import Releases
+from dask_hpc.scheduler.leaving.roles import Roles
 from dask_hpc.scheduler.leaving.spilled import Spilled
 from dask_hpc.scheduler.rpc.jobs import JobMethods
 from dask_hpc.scheduler.rpc.pool import PoolMethods
@@ -60,6 +62,7 @@ class Service:
             DataMoves(state, parts),
             Spilled(state),
             self.pool_target,
+            Roles(self.engine),
         )
         self.pool_target.wrap()
         self.panels = Panels(scheduler, lambda: of(scheduler).status)
@@ -114,6 +117,7 @@ class Service:
         except (DaskHPCError, ValueError) as error:
             return {"error": [type(error).__name__, str(error)]}
 
+    @contained
     async def open_job(self, job: str, token: str = "", **kwargs: Any) -> None:
         """A client has entered a job's context.
 
@@ -122,12 +126,14 @@ class Service:
         if self._expects(OPEN, job, token):
             await self.engine.open_job(job)
 
+    @contained
     def close_job(self, job: str, token: str = "", **kwargs: Any) -> None:
         """A client has left a job's context; no graph is still on its way."""
         if self._expects(CLOSE, job, token):
             self.engine.ownership.unbind(job)
             self.engine.lifecycle.close(job)
 
+    @contained
     def bind_job(
         self, job: str, token: str = "", client: str = "", bound: bool = True, **kwargs: Any
     ) -> None:
@@ -223,6 +229,7 @@ class Service:
         self.engine.parts.unwrap()
         self.panels.remove()
         await self.engine.stop()
+        await remote.strip(self.scheduler)
         writes.forget_topics(self.scheduler)
         handlers, streams = self.scheduler.handlers, self.scheduler.stream_handlers
         if handlers.get(RPC) == self.call:

@@ -91,7 +91,7 @@ class StatusMethods:
             **self.summary(),
             "versions": selfcheck.versions(),
             "settings": encode(state.settings),
-            "nodes": [encode(view) for view in state.nodes.views()],
+            "nodes": [encode(view) for view in state.nodes.views(state.now_s())],
             "panels": list(self._panels.paths),
             "panels_problem": self._panels.problem,
             "held_tasks": sum(job.held for job in state.jobs.active.values()),

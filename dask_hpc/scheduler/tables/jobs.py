@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import itertools
 import math
+import uuid
 from collections import deque
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet, Lane, Lan
 from dask_hpc.scheduler.tables.expected import Expected
 from dask_hpc.scheduler.tables.meter import Meter
 from dask_hpc_policies import states
+from dask_hpc_policies.jobs.constraints import is_legal
 from dask_hpc_policies.jobs.estimates import remaining_s
 from dask_hpc_policies.jobs.jobspec import JobSpec
 from dask_hpc_policies.model import Interruption, JobRequest, JobState, JobView
@@ -60,6 +62,8 @@ class JobRecord:
         #: client, and clients that named it.
         self.clients: set[str] = set() if client is None else {client}
         self.is_default = is_default
+        #: Id of its span (Dask's), in which its task groups are.
+        self.span_id = f"{id}-{uuid.uuid4().hex}"
         self.state: JobState = "pending"
         #: When it began to run, the first time.
         self.start_s: float | None = None
@@ -74,6 +78,10 @@ class JobRecord:
         self.client_gone_s: float | None = None
         #: Its client has gone, and its tasks with it.
         self.dropped = False
+        #: Whether plain work has the use of its nodes while it has nothing to do; since when it has had no
+        #: task (None: it has some); one that never had any has been quiet for ever.
+        self.resting = False
+        self.quiet_since_s: float | None = -math.inf
         self.unfinished = 0
         #: Those of them that it computes for others: it does not wait for them when it ends.
         self.guests = 0
@@ -153,6 +161,13 @@ class JobRecord:
     def smallest_start(self) -> int:
         """Nodes it cannot start without."""
         return self.request.start_nodes or self.request.min_nodes
+
+    def fits(self, nodes: int) -> bool:
+        """Whether it may go on with that many nodes when one that it had lost is back."""
+        request, constraint = self.request, self.request.constraint
+        if nodes > request.max_nodes:
+            return False
+        return nodes < request.min_nodes or is_legal(constraint, nodes) or not is_legal(constraint, nodes - 1)
 
     def step(self, event: str) -> None:
         """Follow the job state table; raises `IllegalTransition` for what it does not hold."""

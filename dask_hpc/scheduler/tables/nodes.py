@@ -7,10 +7,12 @@ round under way and serves nobody.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from dask_hpc_policies.model import NodeFacts, NodeState, NodeView
+from dask_hpc_policies.model import COMPUTE, NodeFacts, NodeState, NodeView
 from dask_hpc_policies.views import node_view
 
 
@@ -26,6 +28,24 @@ def node_id(by: str, name: Any, host: str) -> str:
     return job if by == "job" and dash and number.isdigit() else str(name)
 
 
+#: Walltimes that are left are kept up to date to within this.
+_STEP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What one worker says of its node; None: it does not."""
+
+    #: Labels: who shares memory, and who fails together.
+    host: str | None = None
+    domain: str | None = None
+    #: When the walltime ends, on the runtime's clock.
+    end_s: float | None = None
+
+
+_NOTHING = Told()
+
+
 class Node:
     """One node and its workers."""
 
@@ -36,7 +56,14 @@ class Node:
         self.job: str | None = None
         #: Reconfiguration it takes part in (leaving a job, or promised to one); 0: none.
         self.reserved = 0
+        #: What it is for; only compute nodes serve jobs and plain work.
+        self.role = COMPUTE
+        #: The machine.
         self.host: str | None = None
+        #: What those of its workers say that say anything, by address.
+        self.told: dict[str, Told] = {}
+        #: Seconds until the first of its workers has to end, as they were when last looked at; see `age`.
+        self.left_s: float | None = None
         self._facts: NodeFacts | None = None
         self._view: NodeView | None = None
         #: How it looks when it is up and nobody holds it, as most nodes are most of the time.
@@ -49,6 +76,11 @@ class Node:
     def up(self) -> bool:
         """Whether any of its workers is connected."""
         return bool(self.workers)
+
+    @property
+    def serves(self) -> bool:
+        """Whether tasks of jobs and of plain work may be placed on it."""
+        return not self.reserved and self.role == COMPUTE
 
     @property
     def state(self) -> NodeState:
@@ -66,15 +98,35 @@ class Node:
         self._facts = self._view = self._free_view = None
 
     @property
+    def end_s(self) -> float | None:
+        """When the first of its workers has to end, on the runtime's clock; None: never."""
+        return min((told.end_s for told in self.told.values() if told.end_s is not None), default=None)
+
+    def age(self, now_s: float) -> bool:
+        """Bring the walltime that is left up to date; whether that has changed anything."""
+        end_s = self.end_s
+        left_s = None if end_s is None else max(0.0, end_s - now_s)
+        was_s = self.left_s
+        if left_s == was_s or (left_s and was_s and abs(left_s - was_s) < _STEP_S):
+            return False
+        self.left_s = left_s
+        self._view = self._free_view = None
+        return True
+
+    @property
     def facts(self) -> NodeFacts:
         """What the node is, by its workers."""
         if self._facts is None:
             workers = self.workers.values()
+            # one machine may be several hosts or domains, one label has several machines: the first says
+            host = next((told.host for told in self.told.values() if told.host is not None), self.host)
             self._facts = NodeFacts(
                 workers=len(workers),
                 nthreads=sum(threads for threads, _ in workers),
                 memory_bytes=sum(limit for _, limit in workers),
-                domain=self.host,
+                domain=next((told.domain for told in self.told.values() if told.domain is not None), host),
+                host=host,
+                role=self.role,
             )
         return self._facts
 
@@ -82,10 +134,12 @@ class Node:
         """The node as a policy sees it."""
         if self._view is None:
             if self.job is not None or self.reserved or not self.workers:
-                self._view = node_view(self.facts, id=self.id, job=self.job, state=self.state)
+                self._view = node_view(
+                    self.facts, id=self.id, job=self.job, state=self.state, walltime_left_s=self.left_s
+                )
             else:
                 if self._free_view is None:
-                    self._free_view = node_view(self.facts, id=self.id)
+                    self._free_view = node_view(self.facts, id=self.id, walltime_left_s=self.left_s)
                 self._view = self._free_view
         return self._view
 
@@ -99,6 +153,9 @@ class NodeTable:
         self.nodes: dict[str, Node] = {}
         self.at: dict[str, Node] = {}
         self._views: tuple[NodeView, ...] | None = None
+        #: Nodes that end some day, and when it was last looked how long they have left.
+        self._limited: dict[str, Node] = {}
+        self._aged_s = -math.inf
 
     def join(self, address: str, *, name: Any, host: str, nthreads: int, memory_bytes: int) -> Node:
         """A worker has connected; returns its node, which may have been lost before."""
@@ -119,9 +176,23 @@ class NodeTable:
         if node is None:
             return None
         del node.workers[address]
+        node.told.pop(address, None)
         node.workers_changed()
         self._views = None
         return node
+
+    def hear(self, address: str, told: Told) -> bool:
+        """A worker says something of its node; whether that is news."""
+        node = self.at.get(address)
+        if node is None or not _differs(node.told.get(address, _NOTHING), told):
+            return False
+        node.told[address] = told
+        node.workers_changed()
+        if told.end_s is not None:
+            self._limited[node.id] = node
+            self._aged_s = -math.inf
+        self._views = None
+        return True
 
     def forget(self, node: Node) -> None:
         """Drop a lost node that nobody expects back."""
@@ -135,16 +206,39 @@ class NodeTable:
             node.changed()
         self._views = None
 
-    def views(self) -> tuple[NodeView, ...]:
+    def views(self, now_s: float) -> tuple[NodeView, ...]:
         """All nodes as a policy sees them."""
+        if self._limited and now_s - self._aged_s >= _STEP_S:
+            self._aged_s = now_s
+            self._limited = {id: node for id, node in self._limited.items() if self.nodes.get(id) is node}
+            aged = [node.age(now_s) for node in self._limited.values()]  # every one of them, not the first
+            if any(aged):
+                self._views = None
         if self._views is None:
             self._views = tuple([node.view() for node in self.nodes.values()])
         return self._views
 
     def free(self) -> list[Node]:
-        """Nodes that are up, held by no named job and promised to none."""
+        """Compute nodes that are up, held by no named job and promised to none."""
+        return [node for node in self.unheld() if node.role == COMPUTE]
+
+    def unheld(self) -> list[Node]:
+        """Nodes of any role that are up, held by no named job and promised to none."""
         return [n for n in self.nodes.values() if n.job is None and not n.reserved and n.workers]
 
     def up(self) -> int:
-        """Number of nodes with a connected worker."""
-        return sum(1 for node in self.nodes.values() if node.workers)
+        """Number of nodes with a connected worker, whatever their role."""
+        return sum([1 for node in self.nodes.values() if node.workers])
+
+    def computing(self) -> int:
+        """Number of compute nodes with a connected worker."""
+        return sum([1 for node in self.nodes.values() if node.workers and node.role == COMPUTE])
+
+
+def _differs(known: Told, told: Told) -> bool:
+    """Whether a worker says something else than before; clocks that go a little apart are none."""
+    if (known.host, known.domain) != (told.host, told.domain):
+        return True
+    if known.end_s is None or told.end_s is None:
+        return known.end_s is not told.end_s
+    return abs(known.end_s - told.end_s) >= _STEP_S / 2

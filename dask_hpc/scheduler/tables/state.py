@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_hpc.clock import Clock
 from dask_hpc.config import Settings
-from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.internals import reads, remote
 from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane, LaneKind
 from dask_hpc.scheduler.tables.job_table import JobTable
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -19,10 +19,10 @@ from dask_hpc.scheduler.tables.nodes import Node, NodeTable, node_id
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.trace.records import JobEvent, NodeEvent, Record
 from dask_hpc_policies.jobs.queue_orders import in_order
-from dask_hpc_policies.model import ClusterSnapshot, Trigger
+from dask_hpc_policies.model import COMPUTE, ClusterSnapshot, Trigger
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+    from distributed.scheduler import Scheduler, WorkerState
 
 #: Fields of the picture that parts fill; what else they have to say is in its sections.
 _OF_PARTS = frozenset({"demand"})
@@ -59,6 +59,8 @@ class State:
         #: Nodes the client says its cluster can have; see `pool_nodes`.
         self.pool_hint = 0
         self.records: deque[Record] = deque(maxlen=settings.trace_keep)
+        #: Roles that nodes were given, by their ids, whatever their workers say.
+        self.roles: dict[str, str] = {}
         #: Called with every record; the trace file listens here.
         self.listeners: list[Callable[[Record], None]] = []
         #: Whether jobs with nodes take turns on each other's slots: the policy says so.
@@ -89,7 +91,8 @@ class State:
         if job is not None:
             return [job]
         node = self.nodes.at.get(address)
-        return self.plain if node is not None and node.job is None and not node.reserved else []
+        free = node is not None and node.job is None and node.serves
+        return self.plain if free else []
 
     def nodes_up(self, job: JobRecord) -> int:
         """Nodes the job holds that are connected."""
@@ -110,16 +113,32 @@ class State:
             by, workers = self.nodes.by, self.scheduler.workers.values()
             facts = (reads.worker_facts(ws) for ws in workers)
             known = len({node_id(by, fact["name"], fact["host"]) for fact in facts})
+        else:
+            known = sum(node.role == COMPUTE for node in self.nodes.nodes.values())
         return max(known, self.pool_hint)
 
     def add_worker(self, address: str) -> Node:
         """A worker has connected: it serves whom its node serves."""
         ws = self.scheduler.workers[address]
         node = self.nodes.join(address, **reads.worker_facts(ws))
+        node.role = self.role_of(ws)
         self._serve(node, [address])
         self._nodes_changed()
         self._note([node])
         return node
+
+    def role_of(self, ws: WorkerState) -> str:
+        """The role of the node of a worker: the one it was given, else what its workers say."""
+        facts = reads.worker_facts(ws)
+        given = self.roles.get(node_id(self.nodes.by, facts["name"], facts["host"]))
+        return given if given is not None else remote.role_said(ws)
+
+    def set_role(self, node: Node, role: str) -> None:
+        """Have a node that no job holds play a role, also when its workers come again."""
+        self.roles[node.id] = node.role = role
+        node.reserved = 0
+        node.workers_changed()
+        self._change([node])
 
     def drop_worker(self, address: str) -> Node | None:
         """A worker has gone: nobody is served by it any more."""
@@ -196,7 +215,8 @@ class State:
     def start_plain(self, job: JobRecord) -> None:
         """Let a job of plain work use the nodes that no named job holds."""
         self.plain.append(job)
-        addresses = [address for node in self.nodes.free() for address in node.workers]
+        nodes = [*self.nodes.free(), *(node for one in self.jobs.named for node in self.resting_nodes(one))]
+        addresses = [address for node in nodes for address in node.workers]
         job.allotment.grant(addresses)
         self.moved(addresses)
 
@@ -213,7 +233,7 @@ class State:
 
     def _serve(self, node: Node, addresses: list[str]) -> None:
         """Let workers of nodes that are held as `node` is serve its holder."""
-        if node.reserved:
+        if not node.serves:
             return
         job = self.jobs.active.get(node.job) if node.job is not None else None
         if job is not None:
@@ -221,6 +241,8 @@ class State:
             job.allotment.grant(addresses)
             if job.reach is self.common and self._parts.lends(node):
                 self.common.grant(addresses)
+            if job.resting and self._parts.lends(node):
+                self._lend_whole(addresses)
         else:
             for plain in self.plain:
                 plain.allotment.grant(addresses)
@@ -230,7 +252,7 @@ class State:
         if not self.common.isdisjoint(addresses):
             self.common.revoke(addresses)
         served = {self._serving.pop(address, None) for address in addresses}
-        if None in served:
+        if any(job is None or job.resting for job in served):
             served.update(self.plain)
         for job in served:
             if job is not None:
@@ -279,6 +301,32 @@ class State:
             self.common.revoke(self.common - allowed)
             self.common.grant(allowed - self.common)
 
+    # -------------------------------------------------------------- resting
+
+    def set_resting(self, job: JobRecord, rests: bool) -> None:
+        """Let plain work have the use of a job's nodes, or no more."""
+        if rests:
+            job.resting = True
+            self._lend_whole([address for node in self.resting_nodes(job) for address in node.workers])
+            return
+        job.resting = False
+        addresses = [address for node in self.nodes_of(job) for address in node.workers]
+        for plain in self.plain:
+            plain.allotment.revoke(addresses)
+        self.moved(addresses)
+
+    def resting_nodes(self, job: JobRecord) -> list[Node]:
+        """Nodes of a job that plain work has the use of now."""
+        if not job.resting:
+            return []
+        nodes = self.nodes_of(job)
+        return [node for node in nodes if node.up and not node.reserved and self._parts.lends(node)]
+
+    def _lend_whole(self, addresses: Collection[str]) -> None:
+        for plain in self.plain:
+            plain.allotment.grant(addresses)
+        self.moved(addresses)
+
     # ----------------------------------------------------------------- jobs
 
     def note_job(self, job: JobRecord) -> None:
@@ -301,7 +349,10 @@ class State:
         """Whether a running job of plain work has something to do and no node to do it on."""
         busy = job.processing > 0 or job.held > 0
         wants = job in self.plain and busy and self.settings.default_job_min_nodes > 0
-        return wants and not any(node.workers and node.job is None for node in self.nodes.nodes.values())
+        nodes = self.nodes.nodes.values()
+        if any(one.resting for one in self.jobs.named):
+            return False
+        return wants and not any(node.workers and node.job is None and node.role == COMPUTE for node in nodes)
 
     def reserve_for_plain(self) -> int:
         """Nodes that plain work keeps now."""
@@ -329,7 +380,7 @@ class State:
         return ClusterSnapshot(
             now_s=now_s,
             trigger=trigger,
-            nodes=self.nodes.views(),
+            nodes=self.nodes.views(now_s),
             jobs=tuple(in_order(views)),
             idle_nodes=self.idle_nodes(),
             lock=self.settings.lock,

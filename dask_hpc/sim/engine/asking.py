@@ -19,7 +19,7 @@ from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.job import Job
 from dask_hpc_policies.decision import Action, Expand, Hold, Reason, ReasonCode, Shrink, Start
 from dask_hpc_policies.jobs.queue_orders import place
-from dask_hpc_policies.model import ClusterSnapshot, NodeView, Trigger
+from dask_hpc_policies.model import COMPUTE, ClusterSnapshot, NodeView, Trigger
 from dask_hpc_policies.protocol import Policy, Session
 
 _NO_REASON = Reason(ReasonCode.FITS, "decided by the incremental form of the policy")
@@ -64,8 +64,9 @@ def make_asker(policy: Policy, world: World, nodes: NodePool) -> Asker:
     """The incremental form when there is one and it may be used, else snapshots."""
     make = getattr(policy, "session", None)
     machine, options, jobs = world.machine, world.options, world.workload.jobs
-    # An incremental form knows the jobs from their submission on, and no node but by its number. What it was
-    # told then of the time of a job stays: a recorded time must not be outlasted, nor beyond the walltime.
+    # An incremental form knows the jobs from their submission on, and of nodes how many there are, which must
+    # not change. What it was told then of the time of a job stays: a recorded time must not be outlasted, nor
+    # beyond the walltime.
     plain = not (
         options.snapshots
         or world.twins
@@ -74,6 +75,8 @@ def make_asker(policy: Policy, world: World, nodes: NodePool) -> Asker:
         or world.active
         or machine.failures.listed
         or machine.failures.node_mtbf_s is not None
+        or machine.pool is not None
+        or machine.roles is not None
         or any(job.recorded_s is not None and _corrected(job) for job in jobs)
     )
     if make is not None and plain:
@@ -213,15 +216,20 @@ class BySnapshots:
         if not pool.identities:
             if not self._nodes:
                 self._nodes = tuple(NodeView(id=f"n{i}") for i in range(pool.total))
-        elif self._moves != pool.moves:
+        elif self._moves != pool.moves or pool.ends_s:
+            # walltimes run down while nothing else changes
             self._moves = pool.moves
+            now_s, ends_s, roles = self._world.now_s, pool.ends_s, pool.roles
             self._nodes = tuple(
                 NodeView(
                     id=f"n{i}",
                     job=None if holder is None else holder.job.id,
                     state="lost" if i in pool.down_ids else "up",
+                    role=roles.get(i, COMPUTE),
+                    walltime_left_s=ends_s[i] - now_s if i in ends_s else None,
                 )
                 for i, holder in enumerate(pool.holder)
+                if i not in pool.absent
             )
         return self._nodes
 

@@ -13,8 +13,11 @@ from typing import Any
 from dask_hpc.sim.engine.active import ActiveJob
 
 #: Kinds of entries, in the order in which they happen at one moment. What happens with the submissions of
-#: the workload, or later, is `SUBMIT` and after.
-NODE_BACK, STAGE, IO, WINDOW, THEFT, NODE_FAILS, SUBMIT, ANSWER, TICK = range(9)
+#: the workload, or later, is `SUBMIT` and after. A node that was asked for is granted, then it is up; it goes
+#: at the end of its walltime.
+(
+    NODE_BACK, NODE_GRANTED, NODE_UP, STAGE, IO, WINDOW, THEFT, NODE_FAILS, NODE_GOES, SUBMIT, ANSWER, TICK
+) = range(12)  # fmt: skip
 
 #: Time, kind, sequence number, job, and what the kind needs to know.
 Entry = tuple[float, int, int, ActiveJob | None, Any]

@@ -7,7 +7,8 @@ what a policy may want to know of is noted as news. Only the engine, which moves
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.asking import Asker
@@ -16,17 +17,21 @@ from dask_hpc.sim.engine.failures import Lost
 from dask_hpc.sim.engine.life import Life
 from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.progress import Keep, Progress, Step
+from dask_hpc.sim.engine.roles import Roles
 from dask_hpc.sim.engine.rounds import Happened, Rounds
+from dask_hpc.sim.engine.supply import Supply
 from dask_hpc.sim.engine.thefts import Theft, Thefts
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.job import Job
 from dask_hpc_policies.decision import (
     RESIZES,
     Action,
+    Outcome,
     Reason,
     ReasonCode,
     ReleaseNodes,
     RequestNodes,
+    SetRole,
     Steal,
 )
 from dask_hpc_policies.model import Interruption
@@ -42,7 +47,13 @@ class Enactor:
     """
 
     def __init__(
-        self, world: World, calendar: Calendar, nodes: NodePool, progress: Progress, asker: Asker
+        self,
+        world: World,
+        calendar: Calendar,
+        nodes: NodePool,
+        supply: Supply,
+        progress: Progress,
+        asker: Asker,
     ) -> None:
         self.asker = asker
         self._world = world
@@ -51,13 +62,19 @@ class Enactor:
         self.life = Life(world, nodes, progress)
         self._rounds = Rounds(world, calendar, nodes, progress, self.life)
         self._thefts = Thefts(world, calendar, progress)
+        #: What carries out each kind of action that allots nothing; twins add theirs.
+        self._others: Mapping[type[Action], Callable[[Any], Outcome]] = {
+            RequestNodes: supply.request,
+            ReleaseNodes: supply.release,
+            SetRole: Roles(world, nodes).set,
+        }
 
     # ------------------------------------------------------------------- decisions
 
     def carry_out(self, actions: Iterable[Action]) -> None:
         """Do what was decided: first what allots nothing, then thefts, then a round."""
         for action in actions:
-            if not isinstance(action, (*RESIZES, RequestNodes, ReleaseNodes)):
+            if not isinstance(action, RESIZES):
                 self._enact_other(action)
         for action in actions:
             if isinstance(action, Steal) and (found := self._thefts.begin(action)) is not None:
@@ -65,11 +82,14 @@ class Enactor:
         self._settle_all(self._rounds.begin(actions))
 
     def _enact_other(self, action: Action) -> None:
-        enactor = self._world.twins.enactor(type(action))
+        kind = type(action)
+        enactor = self._others.get(kind) or self._world.twins.enactor(kind)
         if enactor is not None:
             outcome = enactor(action)
             if outcome.result == "refused":
                 self._world.refuse(action, outcome.reason)
+            else:
+                self._world.listener.ended_at_once(outcome)
         else:
             text = f"nobody here carries out {action.TAG!r}"
             self._world.refuse(action, Reason(ReasonCode.UNSUPPORTED, text))
@@ -161,7 +181,7 @@ class Enactor:
     # --------------------------------------------------------------- interruptions
 
     def lose_node(self, lost: Lost) -> None:
-        """A node has failed: its job goes on without it, or waits again."""
+        """A node has failed or gone: its job goes on without it, or waits again."""
         active = lost.active
         if active is not None and lost.goes_on:
             step = self.life.lose_node(active)

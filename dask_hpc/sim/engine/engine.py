@@ -4,11 +4,12 @@ Rules of the file: the parts, which `world` lists, return what happened; it is a
 concerns single jobs, by the `Enactor`. No part knows the engine. Time is a number that only the calendar
 moves. Nothing happens between its entries: there are no ticks unless `Options.tick_s` asks for them.
 
-At one moment, in this order: nodes come back, stages and jobs end (in the order in which they were entered:
-jobs that began earlier first), transfers end, windows of resizes close, thefts that waited for a checkpoint
-happen, nodes fail, jobs are submitted (in the order of the workload), the policy's late answers arrive,
-ticks. Then the policy is asked once, and again as long as it resizes anybody or starts what can be resized.
-What its decision brings about at the same moment (a job of no length) is the next round of that moment.
+At one moment, in this order: nodes come back or come anew, stages and jobs end (in the order in which they
+were entered: jobs that began earlier first), transfers end, windows of resizes close, thefts that waited for
+a checkpoint happen, nodes fail, walltimes of nodes end, jobs are submitted (in the order of the workload),
+the policy's late answers arrive, ticks. Then the policy is asked once, and again as long as it resizes
+anybody or starts what can be resized. What its decision brings about at the same moment (a job of no length)
+is the next round of that moment.
 
 With ``events=single``, a parameter that a policy may declare, it is asked after every single entry instead,
 for comparison with simulators that do so. Then jobs are submitted before anything ends at that moment, as in
@@ -16,8 +17,14 @@ pyss (its later versions, which order events by kind: submissions, ends, starts)
 end at this moment exactly when they were expected to are free from its first entry on, as they are for a
 scheduler that plans with expected ends.
 
-Every run checks itself: nodes are free, held or down and add up at every moment; node-seconds held by jobs
-equal those handed out; work and bytes are conserved (`progress`). A breach is a `SimulationError`.
+What pyss has no answer for is settled here by itself. A job that outlives its estimate runs on, and is
+expected to end the next moment; pyss, reading such a trace, makes the estimate as long as the run and cuts
+the run at the time requested. A job of no length ends in the moment in which it starts; there it takes a
+second. Where neither arises, both start every job at the same time (`tests/tools/reference_waits.py`).
+
+Every run checks itself: nodes are free, held, down, aside or away and add up at every moment; node-seconds
+held by jobs equal those handed out; work and bytes are conserved (`progress`), and energy (`energy`). A
+breach is a `SimulationError`.
 """
 
 from __future__ import annotations
@@ -35,6 +42,9 @@ from dask_hpc.sim.engine.calendar import (
     IO,
     NODE_BACK,
     NODE_FAILS,
+    NODE_GOES,
+    NODE_GRANTED,
+    NODE_UP,
     STAGE,
     SUBMIT,
     THEFT,
@@ -44,17 +54,20 @@ from dask_hpc.sim.engine.calendar import (
     Entry,
 )
 from dask_hpc.sim.engine.enactor import Enactor
+from dask_hpc.sim.engine.energy import Meter
 from dask_hpc.sim.engine.failures import FailureSource
 from dask_hpc.sim.engine.news import News
 from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.progress import Progress
-from dask_hpc.sim.engine.table import Row
+from dask_hpc.sim.engine.supply import Supply
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.machine import Machine, Options
+from dask_hpc.sim.model.power import Energy
 from dask_hpc.sim.model.workload import Workload, fitted
 from dask_hpc_policies.protocol import Policy
 
-#: Ticks and random failures in a row, with nothing running, after which a run is over.
+#: Ticks, random failures, and nodes that come or go in a row, with nothing running, after which a run is
+#: over.
 _MOST_STALLED = 10_000
 #: Passes in one moment after which a policy is taken to go round in circles.
 _MOST_PASSES = 10_000
@@ -73,14 +86,19 @@ class Engine:
         self.nodes = NodePool(world)
         self.progress = Progress(world, calendar)
         asker = make_asker(policy, world, self.nodes)
-        self.enactor = Enactor(world, calendar, self.nodes, self.progress, asker)
+        self.supply = Supply(world, calendar, self.nodes)
+        self.enactor = Enactor(world, calendar, self.nodes, self.supply, self.progress, asker)
         self.failures = FailureSource(world, calendar, self.nodes)
         self.failures.schedule()
+        self.meter = None if machine.power is None else Meter(machine.power, self.nodes)
+        #: What the run used, when it is over and the machine says what nodes draw.
+        self.energy: Energy | None = None
         #: Next job of the workload to be submitted.
         self._next_job = 0
         #: An answer of the policy is on its way.
         self._late = False
-        #: Ticks and random failures in a row with nothing running, and the starts before them.
+        #: Ticks, random failures, and nodes that come or go in a row with nothing running, and the starts
+        #: before them.
         self._stalled = 0
         self._starts = 0
         #: Node-seconds handed out.
@@ -132,6 +150,7 @@ class Engine:
         world = self.world
         world.now_s = world.from_s = now_s
         world.counts.moments = 1
+        self._begin()
         self._next_job = len(world.workload.jobs)
         for active, nodes in jobs:
             self.enactor.adopt(active, nodes)
@@ -149,7 +168,12 @@ class Engine:
             return False
         if world.counts.moments:
             self._held_node_s += nodes.held * (t - world.now_s)
-        world.now_s = t
+            if self.meter is not None and (world.active or self._next_job < len(jobs)):
+                self.meter.advance(t)
+            world.now_s = t
+        else:
+            world.now_s = t
+            self._begin()
         world.counts.moments += 1
         if world.news.single:
             self._one_by_one(t)
@@ -163,9 +187,15 @@ class Engine:
             self._ask()
         if self.progress.io_changed:
             self.progress.schedule_io()
-        if nodes.free + nodes.held + nodes.down != nodes.total:
+        if nodes.free + nodes.held + nodes.down + nodes.aside + nodes.away != nodes.total:
             raise SimulationError(f"at {t:g} s {nodes} do not add up to {nodes.total} nodes")
         return True
+
+    def _begin(self) -> None:
+        """The clock stands at the first moment, at which nothing has happened yet."""
+        if self.meter is not None:
+            self.meter.begin(self.world.now_s)
+        self.supply.begin()
 
     def _one_by_one(self, t: float) -> None:
         jobs, entries = self.world.workload.jobs, self.calendar.entries
@@ -233,11 +263,20 @@ class Engine:
             if lost is not None:
                 enactor.lose_node(lost)
         elif kind == NODE_BACK:
-            self.nodes.back(data)
-            world.news.changed("node-added")
+            if self.nodes.back(data):
+                world.news.changed("node-added")
+        elif kind == NODE_GRANTED:
+            self.supply.granted(*data)
+        elif kind == NODE_UP:
+            if self.supply.up(*data) and self._goes_on():
+                world.news.changed("node-added")
+        elif kind == NODE_GOES:
+            gone = self.supply.over(*data)
+            if gone is not None and (gone.active is not None or self._goes_on()):
+                enactor.lose_node(gone)
 
     def _goes_on(self) -> bool:
-        """Whether ticks and random failures still have a run to happen in.
+        """Whether ticks, random failures, and nodes that come and go, still have a run to happen in.
 
         They end with the last job, or when nothing runs, nothing more will come, and the policy has started
         nothing for many of them.
@@ -316,10 +355,12 @@ class Engine:
         if left:
             raise SimulationError(f"job {left[0].job.id!r} holds nodes at the end of the calendar")
         for active in world.active.values():
-            world.table.rows.append(Row(active.key, None, None, 0, "pending"))
+            self.enactor.life.leave(active)
         held, jobs = self._held_node_s, self.enactor.life.job_node_s
         if abs(held - jobs) > 1e-9 * max(held, jobs, 1.0):
             raise SimulationError(f"{held!r} node-seconds were handed out, jobs held {jobs!r}")
+        if self.meter is not None:
+            self.energy = self.meter.close()
         moved, ended = self.progress.moved_bytes()
         if abs(moved - ended) > 1e-6 * max(moved, ended, 1.0):
             raise SimulationError(f"the file system moved {moved!r} bytes, jobs {ended!r}")

@@ -66,22 +66,29 @@ class FailureSource:
             self._calendar.enter(at_s, NODE_FAILS, None, None)
 
     def happen(self, failure: NodeFailure | None) -> Lost | None:
-        """A node fails: the one listed, or any that is up; None when it is down already."""
+        """A node fails: the one listed, or any that is up; None when it is down already, or not there.
+
+        Random failures strike machines that work: while no job holds a node, none happens. Else a job that
+        needs many nodes would wait for ever for all of them to be up at once.
+        """
         world = self._world
         if failure is None:
             self._next_random(world.now_s)
+            if not self._nodes.held:
+                return None
             node = self._rng.randrange(world.machine.nodes)
             downtime_s = world.machine.failures.downtime_s
             failure = NodeFailure(t_s=world.now_s, node=node, downtime_s=downtime_s)
-        if failure.node in self._nodes.down_ids:
+        if failure.node in self._nodes.down_ids or failure.node in self._nodes.absent:
             return None
         back_s = world.now_s + failure.downtime_s
         active = self._nodes.fail(failure.node, back_s)
         self._calendar.enter(back_s, NODE_BACK, None, failure.node)
-        return Lost(active, active is not None and _survives(active))
+        return Lost(active, active is not None and survives(active))
 
 
-def _survives(active: ActiveJob) -> bool:
+def survives(active: ActiveJob) -> bool:
+    """Whether a job that has just lost a node, which its number still counts, goes on without it."""
     job = active.job
     left = active.nodes - 1
     return (

@@ -125,6 +125,14 @@ class Life:
         world.table.rows.append(row)
         world.listener.ended(active, state)
 
+    def leave(self, active: ActiveJob) -> None:
+        """The run is over, and the job still waits: it never ran, or was interrupted and found no nodes."""
+        self.job_node_s += active.held_node_s
+        row = Row(active.key, None, None, 0, "pending")
+        if active.steps:
+            row = _row(active, "pending", None)
+        self._world.table.rows.append(row)
+
     def _sized(self, active: ActiveJob, nodes: int) -> None:
         now_s = self._world.now_s
         assert active.start_s is not None
@@ -138,9 +146,11 @@ class Life:
         active.nodes = nodes
 
 
-def _row(active: ActiveJob, state: str, now_s: float) -> Row:
-    sizes = (*active.steps, (now_s, 0)) if active.steps else active.nodes
+def _row(active: ActiveJob, state: str, end_s: float | None) -> Row:
+    sizes: int | tuple[tuple[float, int], ...] = active.nodes
+    if active.steps:
+        sizes = tuple(active.steps) if end_s is None else (*active.steps, (end_s, 0))
     return Row(
-        active.key, active.first_s, now_s, sizes, state, active.expansions, active.shrinks, active.restarts,
+        active.key, active.first_s, end_s, sizes, state, active.expansions, active.shrinks, active.restarts,
         active.resize_s, active.io_s, active.checkpoint_s, active.checkpoints, active.wasted_node_s,
     )  # fmt: skip

@@ -6,10 +6,10 @@ Rules of the file: telling changes nothing. A copy of a run (`Engine.fork`) is n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from dask_hpc.sim.engine.active import ActiveJob
-from dask_hpc_policies.decision import Action, Decision, Reason
+from dask_hpc_policies.decision import Action, Decision, Outcome, Reason
 from dask_hpc_policies.model import ClusterSnapshot, NodeState
 
 
@@ -30,8 +30,13 @@ class Listener:
     def ended(self, active: ActiveJob, state: str) -> None:
         """The job has ended."""
 
-    def nodes(self, ids: Sequence[int], holder: ActiveJob | None, state: NodeState) -> None:
+    def nodes(
+        self, ids: Sequence[int], holder: ActiveJob | None, state: NodeState | Literal["removed"]
+    ) -> None:
         """Nodes have changed hands, or come, or gone."""
+
+    def ended_at_once(self, outcome: Outcome) -> None:
+        """An action that allots nothing was carried out."""
 
     def begun(self, active: ActiveJob, action: Action) -> None:
         """An action on the job was accepted."""

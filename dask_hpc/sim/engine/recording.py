@@ -9,7 +9,7 @@ equal traces. Every call of the policy is a pass, also one that answers nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from dask_hpc._version import __version__
 from dask_hpc.sim.engine.active import ActiveJob
@@ -92,7 +92,9 @@ class Recorder(Listener):
         self._last.pop(active.job.id, None)
         self.aborted(active)
 
-    def nodes(self, ids: Sequence[int], holder: ActiveJob | None, state: NodeState) -> None:
+    def nodes(
+        self, ids: Sequence[int], holder: ActiveJob | None, state: NodeState | Literal["removed"]
+    ) -> None:
         """See `Listener`."""
         self._add(
             NodeEvent(
@@ -102,6 +104,10 @@ class Recorder(Listener):
                 state=state,
             )
         )
+
+    def ended_at_once(self, outcome: Outcome) -> None:
+        """See `Listener`."""
+        self._add(Result(t_s=self._world.now_s, outcome=outcome))
 
     def begun(self, active: ActiveJob, action: Action) -> None:
         """See `Listener`."""
@@ -152,7 +158,7 @@ class Recorder(Listener):
     def _add(self, record: Record) -> None:
         if not self._begun:
             self._begun = True
-            machine = tuple(f"n{i}" for i in range(self._world.machine.nodes))
+            machine = tuple(f"n{i}" for i in range(self._world.machine.initial_nodes))
             self._records.append(NodeEvent(t_s=self._world.now_s, nodes=machine))
         self._records.append(record)
 

@@ -56,7 +56,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """An action of a decision that could not be carried out."""
+    """An action of a decision that could not be carried out, or not all of it."""
 
     t_s: float
     kind: str

@@ -10,6 +10,8 @@ parts that are listed before them, never the engine: they change what is theirs,
 `life`                         jobs are submitted, start, change size, are interrupted, end
 `rounds`, `thefts`             what becomes of a decision
 `failures`                     which nodes fail
+`energy`                       what nodes draw
+`supply`, `roles`              which nodes come and go, and what they are for
 `asking`, `views`              what a policy is shown and answers; `news`: whether it is to be asked
 `listening`                    who is told of all this: by default nobody
 `twins`                        what capabilities add to it: by default nothing
@@ -38,7 +40,8 @@ class World:
 
     __slots__ = (
         "active", "by_id", "counts", "file_system_series", "from_s", "listener", "longest_latency_s",
-        "machine", "news", "now_s", "options", "refusals", "table", "total_latency_s", "twins", "workload",
+        "machine", "news", "now_s", "options", "reductions", "refusals", "table",
+        "total_latency_s", "twins", "workload",
     )  # fmt: skip
 
     def __init__(self, workload: Workload, machine: Machine, options: Options, news: News) -> None:
@@ -56,6 +59,8 @@ class World:
         self.counts = Counts()
         self.table = Table()
         self.refusals: list[Refused] = []
+        #: Actions of which a part was done.
+        self.reductions: list[Refused] = []
         #: (time, bytes read per second from then on, bytes written).
         self.file_system_series: list[tuple[float, float, float]] = []
         #: Seconds that the answers of the policy took, together and at most.
@@ -67,10 +72,15 @@ class World:
     def refuse(self, action: Action, why: Reason) -> None:
         """Note that an action could not be carried out."""
         self.counts.refused += 1
+        self._keep(self.refusals, action, why)
+        self.listener.refused(action, why)
+
+    def reduce(self, action: Action, why: Reason) -> None:
+        """Note that only a part of an action could be carried out."""
+        self._keep(self.reductions, action, why)
+
+    def _keep(self, kept: list[Refused], action: Action, why: Reason) -> None:
         nodes = action.stolen_nodes if isinstance(action, Steal) else getattr(action, "nodes", 0)
         job = getattr(action, "job", "")
-        if len(self.refusals) < _KEPT:
-            self.refusals.append(
-                Refused(t_s=self.now_s, kind=action.TAG, job=job, nodes=nodes, reason=why.text)
-            )
-        self.listener.refused(action, why)
+        if len(kept) < _KEPT:
+            kept.append(Refused(t_s=self.now_s, kind=action.TAG, job=job, nodes=nodes, reason=why.text))

@@ -1,19 +1,30 @@
-"""The machine of a YAML workload: nodes, bandwidths, failures, what a resize costs."""
+"""The machine of a YAML workload: nodes, how they come and go, bandwidths, failures, costs, power, roles."""
 
 from __future__ import annotations
 
 import dataclasses
 
+from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.formats.fields import Field
 from dask_hpc.sim.model.job import LINEAR, SpeedUp, amdahl, power_law, speed_table
 from dask_hpc.sim.model.machine import FREE, PUBLISHED, AdaptationCost, Failures, Machine, NodeFailure
+from dask_hpc.sim.model.pool import Pool
+from dask_hpc.sim.model.power import NodePower
+from dask_hpc_policies.model import ROLES
 
 MACHINE_KEYS = (
     "nodes", "link_bytes_s", "file_system_bytes_s", "failures", "node_mtbf", "downtime", "adaptation",
+    "pool", "roles", "power",
 )  # fmt: skip
 COST_KEYS = tuple(field.name for field in dataclasses.fields(AdaptationCost))
+POOL_KEYS = tuple(field.name for field in dataclasses.fields(Pool))
+POWER_KEYS = tuple(field.name for field in dataclasses.fields(NodePower))
+#: What stands for a wait or a walltime without an end.
+NEVER = "never"
 #: Costs of a resize by name.
 COSTS = {"none": FREE, "published": PUBLISHED}
+#: Largest deviation of waits: e ** 10 is more than 20,000 times the median.
+_LARGEST_SIGMA = 10.0
 #: Largest number of nodes.
 MOST_NODES = 10_000_000
 
@@ -32,13 +43,81 @@ def read_machine(whole: Field) -> Machine | None:
     place.mapping(MACHINE_KEYS)
     nodes = place.need("nodes").integer(1, MOST_NODES)
     link, file_system = place.get("link_bytes_s"), place.get("file_system_bytes_s")
-    return Machine(
+    machine = Machine(
         nodes=nodes,
         link_bytes_s=None if link is None else link.number(above=True),
         file_system_bytes_s=None if file_system is None else file_system.number(above=True),
         failures=_failures(place, nodes),
         adaptation=_adaptation(place.get("adaptation")),
+        pool=read_pool(place.get("pool"), nodes),
+        roles=read_roles(place.get("roles"), nodes),
+        power=read_power(place.get("power")),
     )
+    try:
+        machine.check()
+    except WorkloadError as error:
+        place.fail(str(error))
+    return machine
+
+
+def read_pool(place: Field | None, nodes: int) -> Pool | None:
+    """How nodes of a machine of `nodes` nodes come and go; None when nothing is said of it.
+
+    Raises
+    ------
+    WorkloadError
+        As `read_machine`.
+    """
+    if place is None:
+        return None
+    place.mapping(POOL_KEYS)
+    defaults = Pool(initial_nodes=0)
+    sigma, boot, initial = place.get("wait_sigma"), place.get("boot_s"), place.get("initial_walltimes_s")
+    return Pool(
+        initial_nodes=place.need("initial_nodes").integer(0, nodes),
+        wait_s=_until(place.get("wait_s"), defaults.wait_s),
+        wait_sigma=defaults.wait_sigma if sigma is None else sigma.number(highest=_LARGEST_SIGMA),
+        boot_s=defaults.boot_s if boot is None else boot.duration_s(),
+        walltime_s=_until(place.get("walltime_s"), None, above_zero=True),
+        initial_walltimes_s=()
+        if initial is None
+        else tuple(_until(item, None, above_zero=True) for item in initial.sequence()),
+    )
+
+
+def _until(place: Field | None, default_s: float | None, *, above_zero: bool = False) -> float | None:
+    """A duration, or None for one without an end."""
+    if place is None:
+        return default_s
+    return None if place.value == NEVER else place.duration_s(above_zero=above_zero)
+
+
+def read_roles(place: Field | None, nodes: int) -> dict[str, int] | None:
+    """How many of `nodes` nodes play which role; None when nothing is said of it.
+
+    Raises
+    ------
+    WorkloadError
+        As `read_machine`.
+    """
+    if place is None:
+        return None
+    place.mapping(ROLES)
+    return {role: count.integer(0, nodes) for role, count in place.items()}
+
+
+def read_power(place: Field | None) -> NodePower | None:
+    """What nodes draw; None when nothing is said of it.
+
+    Raises
+    ------
+    WorkloadError
+        As `read_machine`.
+    """
+    if place is None:
+        return None
+    place.mapping(POWER_KEYS)
+    return NodePower(**{state: watts.number() for state, watts in place.items()})
 
 
 def _failures(place: Field, nodes: int) -> Failures:

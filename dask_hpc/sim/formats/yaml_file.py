@@ -11,6 +11,14 @@ Rules of the file: every value is checked when the file is read; an error names 
       file_system_bytes_s: 48e9
       failures:                     # nodes are numbered from 0
         - {at: 1 h, node: 2, down: 5 min}
+      pool:                         # nodes come when a policy asks for them; without it, all are there
+        initial_nodes: 4            # `nodes` is the most there can be
+        wait_s: 10 min              # in the queue of the batch system; never: no node is granted
+        wait_sigma: 0.8             # the wait is lognormal around that median; 0 (default): always that long
+        boot_s: 90 s
+        walltime_s: 4 h             # from when a node is there; never (default): it stays
+      roles: {staging: 1}           # nodes that no job gets, those with the highest numbers
+      power: {off_w: 5, booting_w: 180, idle_w: 100, busy_w: 320, down_w: 0}
     applications:                   # what several jobs share; a job may override each key
       heat:
         speedup: {amdahl: 0.05}     # linear, {amdahl: f}, {power-law: a} or {runtimes: {1: 100 s, 4: 30 s}}
@@ -45,7 +53,9 @@ Further keys of a job: `id` (unique), `preferred_nodes` (what a moldable start a
 point, of all nodes and, before that, of those that joined, whose number `nodes` is there), `evolving` (true:
 only the application asks for other sizes). The machine may
 also have `node_mtbf` and `downtime` (random failures of each node) and `adaptation` (what a resize costs:
-none, published, or the fields of `AdaptationCost`). Bounds that are not given are those of the machine.
+none, published, or the fields of `AdaptationCost`); `pool` may have `initial_walltimes_s` (a list: of the
+nodes that are there at the start). `roles` may be `{}`: a policy may give nodes roles then. Bounds that are
+not given are those of the machine.
 `yaml_text.dump` writes any workload in this format.
 """
 

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from dask_hpc.sim.formats.amounts import MOST_SIZES
-from dask_hpc.sim.formats.machine_fields import COST_KEYS
+from dask_hpc.sim.formats.machine_fields import COST_KEYS, NEVER
 from dask_hpc.sim.model.job import (
     Amount,
     Compute,
@@ -29,6 +29,7 @@ from dask_hpc.sim.model.job import (
     Transfer,
 )
 from dask_hpc.sim.model.machine import FREE, Failures, Machine
+from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.jobs.jobspec import arguments
 
@@ -63,8 +64,17 @@ def _machine(machine: Machine) -> dict[str, Any]:
             "node_mtbf": (failures.node_mtbf_s, None),
             "downtime": (failures.downtime_s, Failures().downtime_s),
             "adaptation": ({key: getattr(cost, key) for key in COST_KEYS}, dataclasses.asdict(FREE)),
+            "pool": (None if machine.pool is None else _pool(machine.pool), None),
+            "roles": (None if machine.roles is None else dict(machine.roles), None),
+            "power": (None if machine.power is None else dataclasses.asdict(machine.power), None),
         }
     )
+
+
+def _pool(pool: Pool) -> dict[str, Any]:
+    data = {name: NEVER if value is None else value for name, value in dataclasses.asdict(pool).items()}
+    data["initial_walltimes_s"] = [NEVER if value is None else value for value in pool.initial_walltimes_s]
+    return data
 
 
 def _job(job: Job) -> dict[str, Any]:

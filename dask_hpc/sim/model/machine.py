@@ -1,4 +1,4 @@
-"""The machine that a workload runs on: nodes, bandwidths, failures, and what a resize costs.
+"""The machine that a workload runs on: nodes, bandwidths, failures, what a resize costs, what nodes draw.
 
 Rules of the file: frozen dataclasses, pure functions. Links and the file system carry bytes at a rate that
 all nodes doing I/O share equally: `nodes` of them together get min(nodes * link, file system).
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from dask_hpc_policies.model import Lock
+from dask_hpc.errors import WorkloadError
+from dask_hpc.sim.model.pool import Pool
+from dask_hpc.sim.model.power import NodePower
+from dask_hpc_policies.model import COMPUTE, ROLES, Lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,11 @@ PUBLISHED = AdaptationCost(
 class Machine:
     """What a simulation runs on."""
 
+    WRITTEN: ClassVar[tuple[str, ...]] = (
+        "nodes", "link_bytes_s", "file_system_bytes_s", "failures", "adaptation",
+    )  # fmt: skip
+
+    #: The most there can be; all of them are there unless `pool` says otherwise.
     nodes: int
     #: Bytes per second of one node's link; None: without limit.
     link_bytes_s: float | None = None
@@ -82,6 +90,45 @@ class Machine:
     file_system_bytes_s: float | None = None
     failures: Failures = field(default_factory=Failures)
     adaptation: AdaptationCost = FREE
+    #: How nodes come and go; None: all are there from the begin to the end.
+    pool: Pool | None = None
+    #: Nodes that play another role than to compute, by role, those with the highest numbers first; ``{}``:
+    #: none yet, but a policy may say so (`SetRole`). None: all nodes compute, and none is followed one by
+    #: one.
+    roles: Mapping[str, int] | None = None
+    #: What nodes draw; None: energy is not accounted for.
+    power: NodePower | None = None
+
+    @property
+    def initial_nodes(self) -> int:
+        """Nodes that are there at the start."""
+        return self.nodes if self.pool is None else self.pool.initial_nodes
+
+    def check(self) -> None:
+        """See whether the parts fit together.
+
+        Raises
+        ------
+        WorkloadError
+            When more nodes are to be there at the start than there can be, a role is not known, or so many
+            nodes play others that none computes.
+        """
+        there = self.initial_nodes
+        if there > self.nodes:
+            raise WorkloadError(f"pool: initial_nodes is {there}, the machine has {self.nodes} nodes")
+        roles = self.roles or {}
+        for role, count in roles.items():
+            if role not in ROLES or count < 0:
+                raise WorkloadError(
+                    f"roles: {role!r} for {count} nodes; expected at least 0 nodes for {', '.join(ROLES)}"
+                )
+        others = sum(count for role, count in roles.items() if role != COMPUTE)
+        if others and others >= there:
+            raise WorkloadError(f"roles: {others} nodes of {there} play others, so that none computes")
+        if sum(roles.values()) > there:
+            raise WorkloadError(
+                f"roles: {sum(roles.values())} nodes have one, {there} are there at the start"
+            )
 
     def node_rate_bytes_s(self, io_nodes: int) -> float:
         """Bytes per second that each of `io_nodes` nodes doing I/O gets; infinite without any limit."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,6 +43,7 @@ METRICS: Mapping[str, Metric] = {
     "idle_node_s": Metric("IDLE (node-s)"),
     "throughput_per_h": Metric("JOBS PER HOUR", "higher"),
     "jobs_per_node": Metric("JOBS PER NODE", "higher"),
+    "energy_j": Metric("ENERGY (J)"),
     "mean_checkpoint_s": Metric("CHECKPOINT (s)"),
     "io_s": Metric("I/O (s)"),
     "resize_s": Metric("RESIZING (s)"),
@@ -63,7 +63,6 @@ def measured(result: Result, names: tuple[str, ...]) -> dict[str, Any]:
     found = result.metrics(jobs=False)
     found["refused"] = result.counts.refused
     found["mean_execution_s"] = _mean_execution_s(result.runs)
-    found["p95_turnaround_s"] = _p95_turnaround_s(result.runs)
     if "jobs_per_node" in names:
         found["jobs_per_node"] = jobs_per_node(result.runs, result.machine.nodes)
     if "starts_s" in names:
@@ -88,9 +87,3 @@ def _mean_execution_s(runs: tuple[JobRun, ...]) -> float | None:
     """Mean time from start to end (ADMIRE 2023, D3.3, section 4.1.2) of the jobs that have both."""
     lengths = [run.end_s - run.start_s for run in runs if run.start_s is not None and run.end_s is not None]
     return fmean(lengths) if lengths else None
-
-
-def _p95_turnaround_s(runs: tuple[JobRun, ...]) -> float | None:
-    """The shortest turnaround that 95 % of the jobs which ended did not exceed (nearest rank)."""
-    found = sorted(run.turnaround_s for run in runs if run.turnaround_s is not None)
-    return found[ceil(0.95 * len(found)) - 1] if found else None

@@ -80,13 +80,13 @@ def largest_at_most(constraint: str, n: int, lo: int) -> int | None:
     """The largest legal size from `lo` to `n` nodes; None when there is none."""
     if n < 1:
         return None
-    size = _function(_FLOOR, constraint)(n)
+    size = n if constraint == "any" else _function(_FLOOR, constraint)(n)
     return size if size >= lo and size >= 1 else None
 
 
 def smallest_at_least(constraint: str, n: int, hi: int) -> int | None:
     """The smallest legal size from `n` to `hi` nodes; None when there is none."""
-    size = _function(_CEILING, constraint)(max(n, 1))
+    size = max(n, 1) if constraint == "any" else _function(_CEILING, constraint)(max(n, 1))
     return size if size <= hi else None
 
 

@@ -259,11 +259,17 @@ def equal_sizes(jobs: Sequence[JobView], nodes: int) -> list[int] | None:
     if sum(lows) > nodes:
         return None
 
+    constraints, tops = [job.constraint for job in jobs], [job.max_nodes for job in jobs]
+
     def size(i: int, level: int) -> int:
-        job, low = jobs[i], lows[i]
+        low, top = lows[i], tops[i]
         if level <= low:
             return low
-        legal = largest_at_most(job.constraint, min(level, job.max_nodes), low)
+        if level > top:
+            level = top
+        if constraints[i] == "any":
+            return level if level > low else low
+        legal = largest_at_most(constraints[i], level, low)
         return low if legal is None else legal
 
     everyone = range(len(jobs))

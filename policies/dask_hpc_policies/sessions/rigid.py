@@ -1,4 +1,4 @@
-"""Backfilling of rigid jobs told step by step: the incremental form of `fcfs`, `easy` and `conservative`.
+"""Backfilling told step by step: the incremental form of `fcfs`, `easy` and `conservative`.
 
 Rules of the file: the answers are those of `backfilling.admit`; only the work is less. What is kept between
 passes:
@@ -6,6 +6,8 @@ passes:
 * the queue in its order, as parallel lists, so that the jobs that are small enough are found in one
   comprehension over numbers;
 * what runs, by expected end, so that the head's reservation is one walk from the front;
+* of jobs that are not rigid, what they are: these policies resize nobody, but such a job starts on as many
+  nodes as there is room for, and needs its smallest size;
 * with one reservation, that reservation, while neither the head nor what runs has changed. As time goes on
   with nothing else changing, no job that could not be backfilled becomes one that can: of a queue that was
   looked through only jobs that came since are looked at. An expectation that is outlived ends that.
@@ -19,13 +21,14 @@ from math import inf, nextafter
 from typing import Any
 
 from dask_hpc_policies.model import JobView, Trigger
+from dask_hpc_policies.rules.admission import needed_nodes, start_size
 from dask_hpc_policies.rules.backfilling import ORDERS
 from dask_hpc_policies.rules.reservation import Profile, expected_s
 
 
 def backfill_session(idle_nodes: int, kinds: Set[str], params: Mapping[str, Any]) -> BackfillSession | None:
-    """A session for `params` of `fcfs`, `easy` or `conservative`; None unless all jobs are rigid."""
-    return BackfillSession(idle_nodes, params) if kinds <= {"rigid"} else None
+    """A session for `params` of `fcfs`, `easy` or `conservative`; None where a job asks for other sizes."""
+    return BackfillSession(idle_nodes, params) if "evolving" not in kinds else None
 
 
 class BackfillSession:
@@ -33,7 +36,7 @@ class BackfillSession:
 
     __slots__ = (
         "_best", "_depth", "_ends", "_expected", "_extra", "_idle", "_in_order", "_key", "_keys", "_looked",
-        "_nodes", "_of", "_ranks", "_shadow_s", "_valid", "scans",
+        "_nodes", "_of", "_ranks", "_shadow_s", "_valid", "_views", "scans",
     )  # fmt: skip
 
     def __init__(self, idle_nodes: int, params: Mapping[str, Any]) -> None:
@@ -45,7 +48,9 @@ class BackfillSession:
         #: Reservations; None: all; -1: nobody overtakes.
         self._depth: int | None = -1 if pick == "front" else params["reservation_depth"]
         self._idle = idle_nodes
-        #: The queue: job, nodes, expected seconds, rank; parallel, first to be served first.
+        #: Those in the queue that are not rigid.
+        self._views: dict[int, JobView] = {}
+        #: The queue: job, needed nodes, expected seconds, rank; parallel, first to be served first.
         self._keys: list[int] = []
         self._nodes: list[int] = []
         self._expected: list[float] = []
@@ -63,6 +68,12 @@ class BackfillSession:
     def submit(self, key: int, job: JobView) -> None:
         """Put a job into the queue."""
         nodes, priority = job.max_nodes, job.priority
+        if job.kind != "rigid":
+            need = needed_nodes(job)
+            if need is None:  # it never starts, and blocks nobody
+                return
+            nodes = need
+            self._views[key] = job
         seconds = expected_s(job)
         rank = (0.0 if self._in_order else self._key(nodes, seconds, priority), -priority, key)
         if not self._ranks or rank > self._ranks[-1]:
@@ -84,18 +95,18 @@ class BackfillSession:
         self._valid = False
 
     def resized(self, key: int, nodes: int) -> None:
-        """Rigid jobs keep their size."""
-        raise ValueError(f"job {key} is rigid and cannot have been resized to {nodes} nodes")
+        """Jobs keep their size."""
+        raise ValueError(f"job {key} cannot have been resized to {nodes} nodes: nobody has asked for that")
 
     def at_point(self, key: int, there: bool) -> None:
-        """Rigid jobs keep their size."""
+        """Jobs keep their size."""
 
     def decide(self, now_s: float, trigger: Trigger, key: int | None) -> list[tuple[int, int]]:
         """The jobs that start now, in order, with their sizes."""
         started: list[tuple[int, int]] = []
         nodes = self._nodes
         while nodes and nodes[0] <= self._idle:
-            self._start(0, now_s, started)
+            self._start(0, self._size(0, self._idle) if self._views else nodes[0], now_s, started)
             self._valid = False
         if len(nodes) > 1 and self._idle and self._depth != -1:
             if self._depth == 1:
@@ -104,9 +115,17 @@ class BackfillSession:
                 self._behind_many(now_s, started)
         return started
 
-    def _start(self, place: int, now_s: float, started: list[tuple[int, int]]) -> None:
+    def _size(self, place: int, room: int) -> int:
+        """Size at which a waiting job starts where there is room for so many nodes; 0: not at all."""
+        view, need = self._views.get(self._keys[place]), self._nodes[place]
+        if view is None:
+            return need if need <= room else 0
+        return start_size(view, room) or 0
+
+    def _start(self, place: int, nodes: int, now_s: float, started: list[tuple[int, int]]) -> None:
         key = self._keys.pop(place)
-        nodes = self._nodes.pop(place)
+        del self._nodes[place]
+        self._views.pop(key, None)
         entry = (now_s + self._expected.pop(place), key, nodes)
         del self._ranks[place]
         self._of[key] = entry
@@ -129,30 +148,35 @@ class BackfillSession:
         fitting = [i for i, n in enumerate(nodes[begin:] if begin else nodes, begin) if n <= idle]
         taken = 0
         while fitting:
-            chosen = None
+            chosen, largest = None, 0
             for at, i in enumerate(fitting):
-                need = nodes[i - taken]
-                if need > self._idle:
+                size = nodes[i - taken]
+                if size > self._idle:
                     continue
                 end_s = now_s + expected[i - taken]
-                if need > self._extra and not (end_s <= shadow_s and end_s < inf):
+                over = end_s <= shadow_s and end_s < inf
+                if size > self._extra and not over:
                     continue
+                if self._views:
+                    size = self._size(i - taken, self._idle if over else min(self._idle, self._extra))
                 if not self._best:
-                    self._backfill(i - taken, end_s, now_s, started)
+                    self._backfill(i - taken, size, end_s, now_s, started)
                     taken += 1
-                elif chosen is None or need > nodes[fitting[chosen]]:
-                    chosen = at
+                elif size > largest:
+                    chosen, largest = at, size
             if chosen is None:
                 break
             i = fitting.pop(chosen)
-            self._backfill(i, now_s + expected[i], now_s, started)
+            self._backfill(i, largest, now_s + expected[i], now_s, started)
             fitting = [j - (j > i) for j in fitting]
         self._looked = len(nodes)
 
-    def _backfill(self, place: int, end_s: float, now_s: float, started: list[tuple[int, int]]) -> None:
+    def _backfill(
+        self, place: int, size: int, end_s: float, now_s: float, started: list[tuple[int, int]]
+    ) -> None:
         if not (end_s <= self._shadow_s and end_s < inf):
-            self._extra -= self._nodes[place]
-        self._start(place, now_s, started)
+            self._extra -= size
+        self._start(place, size, now_s, started)
 
     def _reserve(self, now_s: float) -> None:
         """When the head can start by what is expected, and how many nodes it leaves over then."""
@@ -183,25 +207,28 @@ class BackfillSession:
             need, seconds = self._nodes[place], self._expected[place]
             begin_s = profile.earliest_s(need, seconds)
             if begin_s <= now_s:
-                profile.take(now_s, seconds, need)
-                self._start(place, now_s, started)
+                room = min(self._idle, profile.least_nodes(now_s, seconds)) if self._views else need
+                size = self._size(place, room) or need
+                profile.take(now_s, seconds, size)
+                self._start(place, size, now_s, started)
             else:
                 if begin_s < inf:
                     profile.take(begin_s, seconds, need)
                 left = None if left is None else left - 1
                 place += 1
         while place < len(self._nodes):
-            chosen = None
+            chosen, largest = None, 0
             for i in range(place, len(self._nodes)):
                 need = self._nodes[i]
-                if need > self._idle or (chosen is not None and need <= self._nodes[chosen]):
+                if need > self._idle or (need <= largest and not self._views):
                     continue
-                if profile.least_nodes(now_s, self._expected[i]) >= need:
-                    chosen = i
+                size = self._size(i, min(self._idle, profile.least_nodes(now_s, self._expected[i])))
+                if size > largest:
+                    chosen, largest = i, size
                     if not self._best:
                         break
             if chosen is None:
                 break
-            profile.take(now_s, self._expected[chosen], self._nodes[chosen])
-            self._start(chosen, now_s, started)
+            profile.take(now_s, self._expected[chosen], largest)
+            self._start(chosen, largest, now_s, started)
             place = place if self._best else chosen

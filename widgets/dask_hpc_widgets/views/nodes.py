@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from dask_hpc.report.looks import COLORS, letters
+from dask_hpc_policies.model import COMPUTE
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.views.view import Picture, View
@@ -36,8 +38,10 @@ def html(picture: Picture) -> Markup:
 
 def _count(nodes: list[Mapping[str, Any]]) -> str:
     held = sum(node["job"] is not None for node in nodes)
-    free = sum(node["job"] is None and node["state"] == "up" for node in nodes)
+    others = Counter(role for node in nodes if (role := _role(node)) != COMPUTE)
+    free = sum(n["job"] is None and n["state"] == "up" and _role(n) == COMPUTE for n in nodes)
     parts = [f"{len(nodes)} nodes", f"{held} held by jobs", f"{free} for plain work or idle"]
+    parts += [f"{count} for {role}" for role, count in sorted(others.items())]
     parts += [
         f"{count} {state}"
         for state in ("draining", "lost")
@@ -49,6 +53,10 @@ def _count(nodes: list[Mapping[str, Any]]) -> str:
     return "; ".join(parts)
 
 
+def _role(node: Mapping[str, Any]) -> str:
+    return str(node.get("role", COMPUTE))
+
+
 def _tile(node: Mapping[str, Any], holders: Mapping[str, int], names: Mapping[str, str]) -> tuple[Any, ...]:
     """Id, state, colour, letter, holder and further lines, as the template has them."""
     job, state, left_s = node["job"], node["state"], node["walltime_left_s"]
@@ -58,7 +66,8 @@ def _tile(node: Mapping[str, Any], holders: Mapping[str, int], names: Mapping[st
         *([] if left_s is None else [f"{markup.roughly(left_s)} of walltime left"]),
     ]
     if not job:
-        return node["id"], state, "", "", "no job", lines
+        holder = "no job" if _role(node) == COMPUTE else f"for {_role(node)}"
+        return node["id"], state, "", "", holder, lines
     color = COLORS[holders[job] % len(COLORS)]
     return node["id"], state, color, letters(holders[job]), names.get(job, job), lines
 

@@ -1,0 +1,60 @@
+"""What workers say of their nodes with their heartbeats, brought into the node table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dask_hpc.scheduler.internals import remote
+from dask_hpc.scheduler.tables.nodes import Told
+from dask_hpc.scheduler.tables.state import State
+
+#: Labels are shown in tables.
+_LONGEST = 200
+
+
+class Heard:
+    """Reads the section ``node`` of every worker's last heartbeat."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        #: The section that was read last, by address: heartbeats that carry the same cost next to nothing.
+        self._read: dict[str, Any] = {}
+
+    def tick(self, now_s: float) -> None:
+        """Look for what is new."""
+        workers, nodes = self._state.scheduler.workers, self._state.nodes
+        read: dict[str, Any] = {}
+        for address in nodes.at:
+            ws = workers.get(address)
+            if ws is None:
+                continue
+            section = remote.sections_of(ws).get("node")
+            read[address] = section
+            # again and again for what ends: the clocks of two machines may be set
+            if isinstance(section, Mapping) and (section != self._read.get(address) or "end_s" in section):
+                nodes.hear(address, self._told(section))
+        self._read = read
+
+    def _told(self, section: Mapping[str, Any]) -> Told:
+        said = section.get("end_s")
+        end_s = float(said) if isinstance(said, int | float) else math.nan
+        return Told(
+            host=_label(section.get("host")),
+            domain=_label(section.get("domain")),
+            end_s=self._state.clock.at_s(end_s) if math.isfinite(end_s) else None,
+        )
+
+    def status(self) -> Mapping[str, Any]:
+        """Sections of heartbeats that fail, with the reason, by worker and section."""
+        failures: dict[str, dict[str, str]] = {}
+        for ws in dict.values(self._state.scheduler.workers):
+            for name, section in remote.sections_of(ws).items():
+                if isinstance(section, Mapping) and "error" in section:
+                    failures.setdefault(str(ws.name), {})[str(name)] = str(section["error"])
+        return {"heartbeat_failures": failures} if failures else {}
+
+
+def _label(label: Any) -> str | None:
+    return label[:_LONGEST] if isinstance(label, str) and label else None

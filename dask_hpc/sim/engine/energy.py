@@ -1,0 +1,117 @@
+"""What the nodes of a run draw, counted twice: as power over time, and node by node.
+
+Rules of the file: from moment to moment the power of all nodes is what the counts of nodes by state say, and
+its integral is the energy. Apart from that each node has an account of how long it was in which state, from
+what is told of it (`NodePool.watch`). Both must be the same at the end, and at every moment the nodes in each
+state must be as many as the counts say; else it is a `SimulationError`. The account is open from the first
+moment of a run to the end of its last job: what nodes draw when nothing is left to do belongs to no run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dask_hpc.errors import SimulationError
+from dask_hpc.sim.engine.nodes import NodePool
+from dask_hpc.sim.model.power import STATES, Energy, NodePower, State
+
+#: Rounding that the two sums may differ by, as a share.
+_TOLERANCE = 1e-9
+
+
+class Meter:
+    """The energy of one run.
+
+    Parameters
+    ----------
+    power
+        Watts by state.
+    nodes
+        What is watched.
+    """
+
+    def __init__(self, power: NodePower, nodes: NodePool) -> None:
+        self._watts = {state: power.watts(state) for state in STATES}
+        self._nodes = nodes
+        #: The account is as of this time, which stands still when the account is closed.
+        self._now_s = self._from_s = 0.0
+        #: State of each node, since when, and how many are in each.
+        self._states: list[State] = []
+        self._since_s: list[float] = []
+        self._counts: Counter[State] = Counter()
+        #: Seconds of each node by state.
+        self._spent_s: list[dict[State, float]] = []
+        #: The integral of the power.
+        self._energy_j = 0.0
+
+    def begin(self, now_s: float) -> None:
+        """The run begins: from here on nodes draw power."""
+        self._now_s = self._from_s = now_s
+        self._states = [self._nodes.state(node) for node in range(self._nodes.total)]
+        self._since_s = [now_s] * self._nodes.total
+        self._counts = Counter(self._states)
+        self._spent_s = [{} for _ in self._states]
+        self._nodes.watch = self
+
+    def advance(self, to_s: float) -> None:
+        """Nothing changes until `to_s`.
+
+        Raises
+        ------
+        SimulationError
+            When the states of the nodes, one by one, are not what the counts say.
+        """
+        counts = self._nodes.counts()
+        power_w = 0.0
+        for state in STATES:
+            if counts[state] != self._counts[state]:
+                raise SimulationError(
+                    f"at {self._now_s:g} s {counts[state]} nodes are {state} by their count, "
+                    f"{self._counts[state]} one by one"
+                )
+            power_w += counts[state] * self._watts[state]
+        self._energy_j += power_w * (to_s - self._now_s)
+        self._now_s = to_s
+
+    def turned(self, node: int, state: State) -> None:
+        """See `nodes.Watch`."""
+        before = self._states[node]
+        if before != state:
+            self._note(node)
+            self._states[node] = state
+            self._counts[before] -= 1
+            self._counts[state] += 1
+
+    def _note(self, node: int) -> None:
+        spent_s, state = self._spent_s[node], self._states[node]
+        spent_s[state] = spent_s.get(state, 0.0) + self._now_s - self._since_s[node]
+        self._since_s[node] = self._now_s
+
+    def close(self) -> Energy:
+        """What the run used; this ends it.
+
+        Raises
+        ------
+        SimulationError
+            When the accounts of the nodes and the integral of the power are not the same, or the nodes were
+            not in some state all the time.
+        """
+        for node in range(len(self._states)):
+            self._note(node)
+        node_s = {state: sum(spent.get(state, 0.0) for spent in self._spent_s) for state in STATES}
+        by_state_j = {state: node_s[state] * self._watts[state] for state in STATES}
+        by_node_j, length_s = sum(by_state_j.values()), self._now_s - self._from_s
+        if abs(by_node_j - self._energy_j) > _TOLERANCE * max(by_node_j, self._energy_j, 1.0):
+            raise SimulationError(f"nodes drew {by_node_j!r} J one by one, {self._energy_j!r} J together")
+        spent_s, expected_s = sum(node_s.values()), length_s * len(self._states)
+        if abs(spent_s - expected_s) > _TOLERANCE * max(spent_s, expected_s, 1.0):
+            raise SimulationError(
+                f"nodes were in some state for {spent_s!r} s, the run took {expected_s!r} s"
+            )
+        return Energy(
+            energy_j=self._energy_j,
+            by_state_j=by_state_j,
+            by_state_node_s=node_s,
+            from_s=self._from_s,
+            to_s=self._now_s,
+        )

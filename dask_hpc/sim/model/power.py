@@ -1,0 +1,58 @@
+"""What nodes draw, and what a run used of it.
+
+Rules of the file: frozen dataclasses; watts and joules. A node draws the power of the state that it is in,
+whatever runs on it; one that is waited for belongs to others and draws nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from dask_hpc.errors import WorkloadError
+
+#: What a node may be doing. ``off``: it is not there. ``waiting``: it was asked for. ``booting``: it starts.
+#: ``idle``: no job holds it. ``busy``: a job does. ``down``: it has failed and will be back.
+State = Literal["off", "waiting", "booting", "idle", "busy", "down"]
+STATES: tuple[State, ...] = ("off", "waiting", "booting", "idle", "busy", "down")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePower:
+    """Watts that one node draws, by its state.
+
+    Raises
+    ------
+    WorkloadError
+        When one of them is not at least 0 W, or has no end.
+    """
+
+    off_w: float = 0.0
+    booting_w: float = 0.0
+    idle_w: float = 0.0
+    busy_w: float = 0.0
+    down_w: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            watts = getattr(self, field.name)
+            if not 0 <= watts < float("inf"):
+                raise WorkloadError(f"power: {field.name} is {watts!r}; expected at least 0 W")
+
+    def watts(self, state: State) -> float:
+        """Power of a node in `state`."""
+        return 0.0 if state == "waiting" else float(getattr(self, f"{state}_w"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Energy:
+    """What a run used, from its first moment to the end of its last job."""
+
+    energy_j: float
+    #: Of which in each state, and the time of all nodes in it.
+    by_state_j: Mapping[State, float]
+    by_state_node_s: Mapping[State, float]
+    #: From when to when.
+    from_s: float
+    to_s: float

@@ -1,0 +1,50 @@
+"""The plugin that the scheduler has every worker set up, whatever made the worker.
+
+Rules of the file: the class is pickled by value (it is made in a function), so that a worker without this
+package, or with another version of it, takes no harm: a worker whose plugin cannot be loaded does not start.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed import WorkerPlugin
+
+from dask_hpc.wire import WORKER_PLUGIN
+
+
+def carried(version: str) -> WorkerPlugin:
+    """The plugin for workers that have this version of the package; on others it only says why not."""
+
+    class HPCWorkerPlugin(WorkerPlugin):
+        """Has the heartbeats of a worker carry what `dask_hpc.worker.heartbeat` samples."""
+
+        name = WORKER_PLUGIN
+
+        def setup(self, worker: Any) -> None:
+            """Have the worker tell what it knows with its heartbeats, where this package is there."""
+            import logging
+
+            try:
+                from dask_hpc._version import __version__ as there
+                from dask_hpc.worker.heartbeat import start
+            except ImportError as error:
+                there = f"missing ({error})"
+            if there == version:
+                start(worker)
+                return
+            logging.getLogger("distributed.dask_hpc").warning(
+                "dask_hpc is %s on this worker and %s on the scheduler, which will not know when this "
+                "worker's walltime ends, nor which labels it has",
+                there,
+                version,
+            )
+
+        def teardown(self, worker: Any) -> None:
+            import sys
+
+            module = sys.modules.get("dask_hpc.worker.heartbeat")
+            if module is not None:
+                module.stop(worker)
+
+    return HPCWorkerPlugin()

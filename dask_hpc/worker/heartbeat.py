@@ -1,0 +1,83 @@
+"""What a worker's heartbeats carry for us: small sections by name, sampled on the worker.
+
+They travel among the worker's own metrics, so nothing of ours is sent by itself. Stock drops a metric that
+raises without a word; a section that fails is sent as what went wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dask_hpc.wire import HEARTBEAT, ROLE_RESOURCE
+from dask_hpc.worker.node import NodeSection
+
+logger = logging.getLogger("distributed.dask_hpc.heartbeat")
+
+#: What samples one section on its worker; a method `stop`, where there is one, is called at the end.
+Section = Callable[[], Mapping[str, Any]]
+#: What makes the sections of a worker, by their names.
+SECTIONS: dict[str, Callable[[Any], Section]] = {"node": NodeSection}
+
+
+class Heartbeat:
+    """All sections of one worker; called by it before each heartbeat."""
+
+    def __init__(self, worker: Any, sections: Mapping[str, Callable[[Any], Section]]) -> None:
+        self._sections: dict[str, Section] = {}
+        #: Why a section gives nothing, by its name.
+        self._failed: dict[str, str] = {}
+        for name, make in sections.items():
+            try:
+                self._sections[name] = make(worker)
+            except Exception as error:  # the worker's own work goes on
+                self._note(name, error)
+
+    def __call__(self, worker: Any = None) -> dict[str, Any]:
+        """The sections as they are now; ``{"error": text}`` in place of one that fails."""
+        told: dict[str, Any] = {}
+        for name, sample in self._sections.items():
+            try:
+                told[name] = dict(sample())
+                self._failed.pop(name, None)
+            except Exception as error:  # stock would drop all sections without a word
+                self._note(name, error)
+        return told | {name: {"error": text} for name, text in self._failed.items()}
+
+    def _note(self, name: str, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if self._failed.get(name) != text:
+            logger.error("Section %s of the heartbeats fails: %s", name, text)
+        self._failed[name] = text
+
+    def stop(self) -> None:
+        """Sample no more."""
+        for sample in self._sections.values():
+            end = getattr(sample, "stop", None)
+            if end is not None:
+                end()
+
+
+def start(worker: Any) -> None:
+    """Have the worker's heartbeats carry our sections from now on."""
+    stop(worker)
+    worker.metrics[HEARTBEAT] = Heartbeat(worker, SECTIONS)
+    if any(name.startswith(ROLE_RESOURCE) for name in worker.state.total_resources):
+        worker.loop.add_callback(_wake, worker)
+
+
+async def _wake(worker: Any) -> None:
+    """Have the scheduler see to it that nothing is placed here that does not belong."""
+    try:
+        await worker.scheduler.hpc(method="see_roles")
+    except OSError as error:
+        logger.warning("The scheduler could not be told of this node's role: %s", error)
+
+
+def stop(worker: Any) -> None:
+    """Have them carry nothing of ours any more."""
+    present = worker.metrics.get(HEARTBEAT)
+    if isinstance(present, Heartbeat):
+        del worker.metrics[HEARTBEAT]
+        present.stop()

@@ -1,0 +1,71 @@
+"""What a worker knows of its node: when it has to end, who shares its memory, and who fails with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+
+from dask_hpc.config import settings
+from dask_hpc.slurm.commands import own_job_end_s
+
+#: Environment variable in which a nanny tells its worker when the walltime ends, in seconds since 1970.
+#: Not one that Dask takes for configuration.
+END_VARIABLE = "_DASK_HPC_WALLTIME_END"
+
+
+def walltime_end_s(limit_s: float | None, job_end_s: float | None) -> float | None:
+    """When the walltime of this process ends, in seconds since 1970; None: not known.
+
+    Parameters
+    ----------
+    limit_s
+        How long it may run (``hpc.walltime.limit``).
+    job_end_s
+        When its batch job ends. The earlier of both counts.
+    """
+    ends_s = [] if limit_s is None else [psutil.Process().create_time() + limit_s]
+    return min(ends_s if job_end_s is None else [*ends_s, job_end_s], default=None)
+
+
+class NodeSection:
+    """Section ``node`` of the heartbeats: ``host``, ``domain`` and ``end_s``, those that are known.
+
+    Labels are read on the node (its configuration or environment), so no client can change them. The end
+    of the walltime is what the agent in the worker's nanny goes by; without one, the end of the batch job or
+    what ``hpc.walltime.limit`` says, counted from the start of this process.
+
+    Raises
+    ------
+    ConfigError
+        When the configuration of the node is not allowed.
+    """
+
+    def __init__(self, worker: Any) -> None:
+        wanted = settings()
+        labels = {"host": wanted.node_host, "domain": wanted.node_domain}
+        self._told: dict[str, Any] = {name: label for name, label in labels.items() if label is not None}
+        self._asking: asyncio.Future[None] | None = None
+        known = os.environ.get(END_VARIABLE)
+        if known is not None and getattr(worker, "nanny", None):
+            self._told["end_s"] = float(known)
+        else:
+            # a Slurm that is slow to answer does not keep the worker from starting
+            self._asking = asyncio.ensure_future(self._ask(wanted.walltime_limit_s))
+
+    async def _ask(self, limit_s: float | None) -> None:
+        end_s = walltime_end_s(limit_s, await own_job_end_s())
+        if end_s is not None:
+            self._told["end_s"] = end_s
+
+    def __call__(self) -> Mapping[str, Any]:
+        """What is known now."""
+        return self._told
+
+    def stop(self) -> None:
+        """Ask no more."""
+        if self._asking is not None:
+            self._asking.cancel()

@@ -1,0 +1,86 @@
+"""`LocalCluster` with pools: sizes of their own, names, resources and roles; and what is refused."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from distributed import Client
+from distributed.utils_test import inc
+from outside import PATIENCE_S, until, workers
+
+import dask_hpc
+
+POOLS = {
+    "staging": {"n_workers": 1, "role": "staging", "threads_per_worker": 2, "env": {"IN_POOL": "staging"}},
+    "fat": {"resources": {"memory": 3}},
+}
+
+
+def _variable(name):
+    import os
+
+    return os.environ.get(name)
+
+
+def _place(seconds):
+    from distributed import get_worker
+
+    time.sleep(seconds)
+    return str(get_worker().name)
+
+
+def test_pools_have_sizes_and_roles_of_their_own_and_only_the_default_one_follows_the_load():
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": "1 GiB"}
+    with dask_hpc.LocalCluster(**options, pools=POOLS) as cluster, Client(cluster) as client:
+        rt = dask_hpc.runtime(client)
+        until(lambda: len(set(workers(client))) == 3, "all are there")
+        assert set(workers(client)) == {"0", "1", "staging-0"}
+        until(lambda: rt.status()["awake"], "it knows that stock does not know of roles")
+        found = client.gather(client.map(_place, [0.02] * 40, pure=False))
+        assert set(found) <= {"0", "1"}
+        there = {"hpc-role-staging": 1}
+        assert client.submit(_place, 0, pure=False, resources=there).result(PATIENCE_S) == "staging-0"
+        assert client.submit(_variable, "IN_POOL", resources={"staging": 2}).result(PATIENCE_S) == "staging"
+        nodes = {node["id"]: node.get("role", "compute") for node in rt.status()["nodes"]}
+        assert nodes == {"0": "compute", "1": "compute", "staging-0": "staging"}
+        assert cluster.scale(0, pool="staging", dry_run=True)["release"] == {"staging-0": ["staging-0"]}
+        cluster.scale(1)
+        until(lambda: len(set(workers(client))) == 2, "the default pool is smaller")
+        assert "staging-0" in workers(client)
+        cluster.scale(2, pool="staging")
+        cluster.scale(1, pool="fat")
+        until(lambda: len(set(workers(client))) == 4, "the others have grown")
+        assert client.submit(_place, 0, pure=False, resources={"memory": 3}).result(PATIENCE_S) == "fat-2"
+        assert {name for name in workers(client) if name.startswith("staging")} == {"staging-0", "staging-1"}
+        adaptive = cluster.adapt(minimum=1, maximum=2, interval="100 ms")
+        futures = client.map(inc, range(200), pure=False)
+        assert client.gather(futures) == list(range(1, 201))
+        until(lambda: adaptive.state == "running", "it follows the load")
+        assert {"staging-0", "staging-1", "fat-2"} <= set(workers(client))
+        cluster.scale(0, pool="staging")
+        until(lambda: not any(name.startswith("staging") for name in workers(client)), "they have left")
+
+
+@pytest.mark.parametrize(
+    ("pools", "said"),
+    [
+        ({"staging": {"rôle": "staging"}}, "did you mean 'role'"),
+        ({"staging": {"role": "cooking"}}, "'cooking'; allowed: compute, staging, reserve"),
+        ({"staging": {"n_workers": -1}}, "is -1; allowed: a whole number"),
+        ({"1st": {}}, "a letter first"),
+        ({"staging": 3}, "is 3; allowed: options"),
+        ({"staging": {"resources": 3}}, "is 3; allowed: amounts by name"),
+    ],
+)
+def test_pools_that_cannot_be_are_refused_before_anything_starts(pools, said):
+    with pytest.raises(ValueError, match=said):
+        dask_hpc.LocalCluster(n_workers=0, pools=pools)
+
+
+def test_an_unknown_pool_is_named_and_so_are_those_there_are():
+    with dask_hpc.LocalCluster(n_workers=0, dashboard_address=":0", pools={"staging": {}}) as cluster:
+        with pytest.raises(ValueError, match="'stage'; allowed: 'staging'"):
+            cluster.scale(1, pool="stage")
+        with pytest.raises(ValueError, match="takes n, dry_run and force"):
+            cluster.scale(1, pool="staging", cores=2)

@@ -1,0 +1,101 @@
+"""A job that has nothing to do leaves its nodes to plain work, and has them when it has something to do."""
+
+from __future__ import annotations
+
+import pytest
+from distributed import Client, Worker, get_worker
+from helpers import Gate, asleep, engine, live, record, started, through, until
+from tasks import inc
+
+import dask_hpc
+
+
+def there(x, *others):
+    return get_worker().address
+
+
+def pair(c, i):
+    """A task of plain work that depends on another one; where it was executed."""
+    return c.submit(there, c.submit(inc, i, pure=False), pure=False)
+
+
+def addresses(s):
+    return set(s.workers)
+
+
+@live(workers=4, lend="5 s")
+async def test_what_depends_on_other_plain_tasks_runs_on_all_nodes_until_the_job_has_a_task(c, s, *workers):
+    await dask_hpc.install(c, policy="fair")
+    async with Client(c.scheduler.address, asynchronous=True, set_as_default=False) as other:
+        theirs = await dask_hpc.runtime(other)
+        job = theirs.job("idle")
+        await job.activate()
+        await started(s, job)
+        await until(lambda: record(s, job).resting, "it rests")
+        places = await c.gather([pair(c, i) for i in range(40)])
+        assert set(places) == addresses(s)
+        # their first task: the nodes are theirs again
+        gate = Gate()
+        futures = [other.submit(through, i, gate, pure=False) for i in range(3)]
+        await until(lambda: not record(s, job).resting and record(s, job).processing, "it works")
+        plain = engine(s).state.plain[0]
+        assert not set(plain.allotment) & set(record(s, job).allotment)
+        gate.open()
+        assert await other.gather(futures) == [0, 1, 2]
+        # it has just had tasks: it rests only when it has had none for as long as slots are lent
+        await until(lambda: record(s, job).quiet_since_s is not None, "it is quiet")
+        assert not record(s, job).resting
+        await job.close()
+        await job.wait(20)
+    await asleep(s)
+
+
+@live(workers=4, lend="300 ms")
+async def test_a_job_rests_again_when_it_has_had_no_task_for_as_long_as_slots_are_lent(c, s, *workers):
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("now and then") as job:
+        await started(s, job)
+        assert await c.submit(inc, 1, pure=False) == 2
+        await until(lambda: record(s, job).resting, "it rests again")
+        assert await c.submit(inc, 2, pure=False) == 3
+    await job.wait(20)
+    await asleep(s)
+
+
+@pytest.mark.parametrize(
+    ("policy", "fields", "lend"),
+    [
+        ("fair", {"nodes": 2}, "5 s"),
+        ("fair", {}, "0 s"),
+        ("fcfs", {}, "5 s"),
+        ("fair", {"exclusive": True}, "5 s"),
+    ],
+)
+def test_jobs_with_nodes_of_their_own_never_rest(policy, fields, lend):
+    @live(workers=3, lend=lend)
+    async def case(c, s, *workers):
+        rt = await dask_hpc.install(c, policy=policy)
+        async with rt.job("own", **fields) as job:
+            await started(s, job)
+            engine(s)._resting.look()
+            assert not record(s, job).resting
+            assert not set(record(s, job).allotment) & set(engine(s).state.plain[0].allotment)
+        await job.wait(20)
+        await asleep(s)
+
+    case()
+
+
+@live(workers=3, lend="5 s")
+async def test_a_node_that_joins_a_resting_job_serves_plain_work_too(c, s, *workers):
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("idle") as job:
+        await started(s, job)
+        await until(lambda: record(s, job).resting, "it rests")
+        late = await Worker(s.address, nthreads=1, name="late")
+        held = record(s, job)
+        await until(lambda: "late" in held.nodes, "the job gets the new node")
+        assert late.address in engine(s).state.plain[0].allotment
+    await job.wait(20)
+    await asleep(s)
+    await late.close()

@@ -1,0 +1,200 @@
+"""What nodes draw, in each state and in all, in the simulator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sim_worlds import BECAUSE, malleable, mixed_workloads, rigid, workload
+
+from dask_hpc.errors import SimulationError, WorkloadError
+from dask_hpc.sim import Machine, Options, Result, Workload, simulate
+from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.model.machine import Failures, NodeFailure
+from dask_hpc.sim.model.pool import Pool
+from dask_hpc.sim.model.power import STATES, NodePower
+from dask_hpc_policies.decision import Action, Decision, ReleaseNodes, RequestNodes, SetRole, Shrink, Start
+from dask_hpc_policies.model import ROLES, ClusterSnapshot
+
+POWER = NodePower(off_w=5.0, booting_w=150.0, idle_w=100.0, busy_w=300.0, down_w=20.0)
+
+
+class Erratic:
+    """Asks, gives back, casts and shrinks as a list of numbers says, and starts what fits."""
+
+    name = "erratic"
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+        self.params: dict[str, Any] = {}
+
+    def initial_state(self) -> int:
+        return 0
+
+    def decide(self, view: ClusterSnapshot, state: int) -> tuple[Decision, int]:
+        actions: list[Action] = []
+        if state < len(self.numbers):
+            number = self.numbers[state]
+            kind = (RequestNodes, ReleaseNodes, SetRole, Shrink, None)[number % 5]
+            number //= 5
+            if kind in (RequestNodes, ReleaseNodes):
+                actions.append(kind(nodes=number % 10, reason=BECAUSE))  # type: ignore[operator]
+            elif kind is SetRole:
+                actions.append(SetRole(node=f"n{number % 8}", role=ROLES[number % 3], reason=BECAUSE))
+            elif kind is Shrink:
+                actions += [
+                    Shrink(job=job.id, nodes=job.min_nodes, reason=BECAUSE) for job in view.running[:1]
+                ]
+        idle = view.idle_nodes
+        for job in view.pending:
+            need = job.start_nodes or job.min_nodes
+            if need <= idle:
+                idle -= need
+                actions.append(Start(job=job.id, nodes=need, reason=BECAUSE))
+        return Decision(actions=tuple(actions)), state + 1
+
+
+class Asks(Erratic):
+    """Asks for eight nodes each time, and starts what fits."""
+
+    def decide(self, view: ClusterSnapshot, state: int) -> tuple[Decision, int]:
+        decision, state = super().decide(view, state)
+        return Decision(actions=(RequestNodes(nodes=8, reason=BECAUSE), *decision.actions)), state
+
+
+def used(work: Workload, policy: Any = "fcfs", **machine: Any) -> Result:
+    given = Machine(nodes=machine.pop("nodes", 4), power=POWER, **machine)
+    return simulate(work, policy, machine=given, options=Options())
+
+
+def by_state(result: Result) -> dict[str, float]:
+    assert result.energy is not None
+    return {state: spent for state, spent in result.energy.by_state_node_s.items() if spent}
+
+
+def test_busy_and_idle_nodes_by_hand() -> None:
+    result = used(workload(rigid("a", 3, 10.0), rigid("b", 2, 5.0, 4.0), nodes=4))
+    # a: 3 nodes from 0 to 10 s, b: 2 nodes from 10 to 15 s, on 4 nodes for 15 s
+    assert by_state(result) == {"busy": 40.0, "idle": 20.0}
+    found = result.metrics()
+    assert found["energy_j"] == 40 * 300 + 20 * 100
+    assert (found["energy_busy_j"], found["energy_idle_j"], found["energy_off_j"]) == (12000.0, 2000.0, 0.0)
+    assert result.to_json()["energy"]["energy_j"] == found["energy_j"]
+
+
+def test_a_node_that_is_down_by_hand() -> None:
+    failures = Failures(listed=(NodeFailure(t_s=4.0, node=3, downtime_s=5.0),))
+    result = used(workload(rigid("a", 3, 10.0), nodes=4), failures=failures)
+    assert by_state(result) == {"busy": 30.0, "idle": 5.0, "down": 5.0}
+    assert result.metrics()["energy_j"] == 9000 + 500 + 100
+
+
+def test_off_waiting_and_booting_nodes_by_hand() -> None:
+    work = workload(rigid("a", 8, 10.0), nodes=10)
+    result = used(work, Asks([]), nodes=10, pool=Pool(initial_nodes=2, wait_s=30.0, boot_s=5.0))
+    # 2 nodes are off all the 45 s; 6 wait for 30 s, boot for 5 s; 2 are idle for 35 s; 8 are busy for 10 s
+    assert by_state(result) == {"off": 90.0, "waiting": 180.0, "booting": 30.0, "idle": 70.0, "busy": 80.0}
+    assert result.metrics()["energy_j"] == 90 * 5 + 30 * 150 + 70 * 100 + 80 * 300
+    assert result.metrics()["energy_waiting_j"] == 0.0
+
+
+def test_a_node_of_another_role_draws_what_an_idle_one_does() -> None:
+    result = used(workload(rigid("a", 3, 10.0), nodes=4), roles={"staging": 1})
+    assert by_state(result) == {"busy": 30.0, "idle": 10.0}
+
+
+def test_a_job_that_shrinks_by_hand() -> None:
+    pool = Pool(initial_nodes=4, initial_walltimes_s=(None, None, None, 10.0), wait_s=None)
+    result = used(workload(malleable("a", 4, 1, 4, 25.0), nodes=4), pool=pool)
+    # 40 of 100 node-seconds are done when a node goes; the rest takes 20 s on three
+    assert by_state(result) == {"busy": pytest.approx(100.0), "off": pytest.approx(20.0)}
+
+
+def test_nothing_is_counted_after_the_last_job() -> None:
+    failures = Failures(listed=(NodeFailure(t_s=50.0, node=3, downtime_s=5.0),))
+    result = used(workload(rigid("a", 4, 10.0), nodes=4), failures=failures)
+    assert by_state(result) == {"busy": 40.0}
+    assert result.energy is not None
+    assert (result.energy.from_s, result.energy.to_s) == (0.0, 10.0)
+
+
+def test_without_power_there_is_no_energy() -> None:
+    result = simulate(workload(rigid("a", 4, 10.0), nodes=4), "fcfs")
+    assert result.energy is None
+    assert not any("energy" in name for name in {**result.metrics(), **result.to_json()})
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "pwma-fpsma", "equipartition", "mebf"])
+def test_metering_changes_nothing_else(policy: str) -> None:
+    work = workload(malleable("a", 4, 1, 8, 50.0), rigid("b", 8, 20.0, 5.0), rigid("c", 2, 9.0, 6.0), nodes=8)
+    assert used(work, policy, nodes=8).runs == simulate(work, policy).runs
+
+
+@pytest.mark.parametrize("breach", ["account", "count"])
+def test_a_breach_is_found(breach: str) -> None:
+    work = workload(rigid("a", 3, 10.0), rigid("b", 2, 5.0, 4.0), nodes=4)
+    from dask_hpc_policies.registry import create
+
+    engine = Engine(work, create("fcfs"), Machine(nodes=4, power=POWER), Options())
+    engine.run_until(4.0)
+    assert engine.meter is not None
+    if breach == "account":
+        engine.meter._energy_j += 1.0
+    else:
+        engine.meter.turned(3, "down")
+    words = (
+        "one by one, .* together" if breach == "account" else "1 nodes are idle by their count, 0 one by one"
+    )
+    with pytest.raises(SimulationError, match=words):
+        engine.run()
+
+
+def test_a_power_that_cannot_be_is_refused() -> None:
+    with pytest.raises(WorkloadError, match="busy_w is -1"):
+        NodePower(busy_w=-1.0)
+
+
+POOLS = st.none() | st.builds(
+    Pool,
+    initial_nodes=st.integers(4, 8),
+    wait_s=st.sampled_from([0.0, 3.0]),
+    boot_s=st.sampled_from([0.0, 2.0]),
+    initial_walltimes_s=st.lists(st.sampled_from([None, 5.0, 33.0]), max_size=8).map(tuple),
+)
+
+
+@settings(max_examples=60)
+@given(mixed_workloads(), st.lists(st.integers(0, 200), max_size=20), POOLS, st.integers(0, 3), st.booleans())
+def test_energy_and_node_seconds_are_conserved(
+    work: Workload, numbers: list[int], pool: Pool | None, staging: int, failing: bool
+) -> None:
+    failures = Failures(node_mtbf_s=150.0, downtime_s=4.0) if failing else Failures()
+    machine = Machine(nodes=8, failures=failures, pool=pool, roles={"staging": staging}, power=POWER)
+    result = simulate(work, Erratic(numbers), machine=machine, options=Options())
+    energy = result.energy
+    assert energy is not None
+    spent = energy.by_state_node_s
+    assert energy.energy_j == pytest.approx(sum(POWER.watts(state) * spent[state] for state in STATES))
+    assert sum(spent.values()) == pytest.approx(8 * (energy.to_s - energy.from_s))
+    # a third account, by the jobs
+    held = sum(
+        nodes * (then - t_s)
+        for run in result.runs
+        for (t_s, nodes), (then, _) in zip(run.nodes, run.nodes[1:], strict=False)
+    )
+    assert spent["busy"] == pytest.approx(held)
+
+
+def test_a_copy_of_a_run_has_a_meter_of_its_own() -> None:
+    from dask_hpc_policies.registry import create
+
+    work = workload(rigid("a", 3, 10.0), rigid("b", 2, 5.0, 4.0), nodes=4)
+    engine = Engine(work, create("fcfs"), Machine(nodes=4, power=POWER), Options())
+    engine.run_until(4.0)
+    other = engine.fork()
+    engine.run()
+    other.run()
+    assert engine.energy == other.energy
+    assert other.nodes.watch is other.meter is not engine.meter
