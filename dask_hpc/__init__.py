@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dask_hpc.deploy.slurm.runner import SLURMRunner as SLURMRunner
     from dask_hpc.show import explore as explore
     from dask_hpc.show import policies as policies
+    from dask_hpc.worker.awaited import provide as provide
 
 _PUBLIC = {
     "LocalCluster": "dask_hpc.deploy.local",
@@ -33,6 +34,7 @@ _PUBLIC = {
     "explore": "dask_hpc.show",
     "install": "dask_hpc.client.runtime",
     "policies": "dask_hpc.show",
+    "provide": "dask_hpc.worker.awaited",
     "runtime": "dask_hpc.client.runtime",
 }
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "explore",
     "install",
     "policies",
+    "provide",
     "runtime",
 ]
 

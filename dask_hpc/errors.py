@@ -60,5 +60,9 @@ class UnknownJob(DaskHPCError, KeyError):
         return Exception.__str__(self)
 
 
+class NotProvided(DaskHPCError, RuntimeError):
+    """Data that was awaited is not there, and nobody holds its task any more."""
+
+
 class WindowError(JobError):
     """A cooperative window cannot be used so; the message says what is open and what would be right."""

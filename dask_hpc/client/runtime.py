@@ -11,12 +11,13 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import Client
+from distributed import Client, Future
 from distributed.protocol.pickle import dumps
 
 from dask_hpc import capabilities
@@ -31,6 +32,7 @@ from dask_hpc.errors import (
 from dask_hpc.scheduler import install as scheduler_install
 from dask_hpc.show import above, line, never_raises, runtime_html
 from dask_hpc.wire import notice_topic
+from dask_hpc.worker.awaited import source
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.jobs.jobspec import DURATIONS, job_spec_from_mapping
@@ -217,6 +219,25 @@ class Runtime:
         """
         path = Path(script)
         return self.job({**job_fields(path.read_text(encoding="utf-8"), name=path.stem), **fields})
+
+    def expect(self, names: Sequence[str]) -> Any:
+        """Futures whose data somebody on a worker will provide (`dask_hpc.provide`), by these names.
+
+        What depends on them can be submitted at once, in a job or as plain work, and runs when the data
+        is there. Until then nothing counts them as work, and no time limit holds for them. Data that is
+        lost with its worker is awaited again.
+
+        Raises
+        ------
+        ValueError
+            For a name that another task has.
+        """
+        return self.channel.run(self._expect, list(names))
+
+    async def _expect(self, names: list[str]) -> list[Future]:
+        await self.channel.ask("expect", keys=names, client=self.client.id)
+        futures: list[Future] = self.client.map(source, names, key=names, pure=False)
+        return futures
 
     def find(self, job: str) -> Job:
         """Handle of a job by id (of the row `jobs` gives)."""

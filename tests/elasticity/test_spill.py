@@ -89,7 +89,7 @@ def lost(made: Shrinkable) -> list[Any]:
 
 async def everything_put_right(made: Shrinkable, directory: Path) -> None:
     await until(lambda: not list(directory.iterdir()), "nothing is left on disk")
-    await until(lambda: "dask-hpc-spilled" not in made.scheduler.plugins, "nobody looks any more")
+    await until(lambda: "dask-hpc-watched" not in made.scheduler.plugins, "nobody looks any more")
     made.scheduler.validate_state()
 
 

@@ -97,7 +97,7 @@ class Engine:
         )
         self._handlers = Handlers(self.ownership, self.handle)
         self._hears = self._table()
-        self.parts.add(self, self.answers, self.rounds.windows, StockWork(scheduler))
+        self.parts.add(self, self.answers, self.rounds.windows, StockWork(self.state))
         self.losses = Losses(self.state)
         self.parts.add(self.lifecycle, Notices(self.state), self.tracing, Heard(self.state), self.losses)
         self.awake = False

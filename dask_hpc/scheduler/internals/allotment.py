@@ -57,6 +57,8 @@ class AllotmentSet(set[str]):
 
 #: The restriction of every held task: nowhere, until it is admitted.
 HOLD = AllotmentSet()
+#: The restriction of tasks that are not run: somebody provides their data. No slot admits them.
+AWAITED = AllotmentSet()
 
 
 class Owner(Protocol):

@@ -45,6 +45,15 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
         "stimulus_id",
     ),
     (module.Scheduler, "transitions"): ("self", "recommendations", "stimulus_id"),
+    (module.Scheduler, "_transition"): ("self", "key", "finish", "stimulus_id", "kwargs"),
+    (module.Scheduler, "_transitions"): (
+        "self",
+        "recommendations",
+        "client_msgs",
+        "worker_msgs",
+        "stimulus_id",
+    ),
+    (module.Scheduler, "send_all"): ("self", "client_msgs", "worker_msgs"),
     (module.Scheduler, "_transition_processing_memory"): ("self", "key", "worker", "startstops"),
     (module.Scheduler, "_reschedule"): ("self", "key", "worker", "stimulus_id"),
     (module.Scheduler, "stimulus_queue_slots_maybe_opened"): ("self", "stimulus_id"),
@@ -64,6 +73,7 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (distributed.Worker, "actor_execute"): ("self", "actor", "function", "args", "kwargs"),
     (distributed.Worker, "actor_attribute"): ("self", "actor", "attribute"),
     (distributed.Worker, "update_data"): ("self", "data"),
+    (worker_state_machine.FreeKeysEvent, "__init__"): ("self", "stimulus_id", "keys"),
     (ShuffleSchedulerPlugin, "get_or_create"): ("self", "shuffle_id", "key", "worker"),
     (stealing.WorkStealing, "move_task_confirm"): ("self", "key", "state", "stimulus_id", "worker"),
 }

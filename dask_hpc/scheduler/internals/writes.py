@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from distributed.comm import CommClosedError
 
 from dask_hpc.scheduler.internals import reads
-from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet, Lane
+from dask_hpc.scheduler.internals.allotment import AWAITED, HOLD, AllotmentSet, Lane
 from dask_hpc.wire import ANNOTATION, notice_topic
 
 if TYPE_CHECKING:
@@ -42,6 +42,45 @@ def restrict(ts: TaskState, lane: Lane) -> None:
 def hold(ts: TaskState) -> None:
     """Let a task that has found no worker wait to be admitted."""
     ts.worker_restrictions = HOLD
+
+
+def await_data(ts: TaskState) -> None:
+    """Let a task wait for its data, which somebody brings; it is not run."""
+    ts.worker_restrictions = AWAITED
+
+
+def arrive(
+    scheduler: Scheduler, ts: TaskState, ws: WorkerState, nbytes: int, type_name: str, stimulus_id: str
+) -> bool:
+    """Make a task that waits for its data a result that a worker has; whether the worker can have it now.
+
+    The task goes the way of one that the worker has run, but the worker, which has the data, is not told to.
+    """
+    key: Any = ts.key
+    ts.worker_restrictions = {ws.address}
+    # what it sends to the worker is a task to run
+    recommendations, to_clients, _ = scheduler._transition(key, "processing", stimulus_id)
+    if ts.state != "processing":
+        await_data(ts)
+        return False
+    to_workers: dict[str, list[Any]] = {}
+    found, told, sent = scheduler._transition(
+        key,
+        "memory",
+        stimulus_id,
+        worker=ws.address,
+        nbytes=nbytes,
+        type=b"",
+        typename=type_name,
+        startstops=[],
+    )
+    recommendations.update(found)
+    for messages, more in ((to_clients, told), (to_workers, sent)):
+        for address, those in more.items():
+            messages.setdefault(address, []).extend(those)
+    scheduler._transitions(recommendations, to_clients, to_workers, stimulus_id)
+    scheduler.send_all(to_clients, to_workers)
+    return True
 
 
 def unorder(ts: TaskState) -> None:

@@ -19,7 +19,7 @@ import dask
 from dask.utils import parse_timedelta
 
 from dask_hpc.scheduler.core.engine import Engine
-from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.internals.demand import demand_without
 from dask_hpc.scheduler.tables.parts import Enactor
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies import pool
@@ -154,10 +154,10 @@ class PoolTarget:
             return max(0, needed, math.ceil(self._wish[1] * workers_per_node) - there)
         # a policy that is asked no more, or is not there any more, asks for nothing
         self._wish = None
-        if not elsewhere and not resources:
+        if not elsewhere and not resources and not state.awaited:
             stock: int = self._stock(**options)
             return max(needed, stock)
-        rest, workers = reads.demand_without(state.scheduler, elsewhere, resources)
+        rest, workers = demand_without(state.scheduler, elsewhere, resources)
         workers = [ws for ws in workers if self._computes(ws)]
         duration = options.get("target_duration") or dask.config.get("distributed.adaptive.target-duration")
         nthreads = sum(ws.nthreads for ws in workers)

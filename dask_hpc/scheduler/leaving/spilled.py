@@ -4,8 +4,7 @@ The scheduler keeps the digests: nothing is read that it did not have written it
 task that loads its file, in place of how it was made; both are put right when it is in memory again. A file
 that cannot be read counts as a loss: a computed result is made again, anything else is forgotten and named.
 
-This is a plugin of its own, in the scheduler only while something is on disk: that may last for longer
-than jobs are active.
+What is on disk is watched (`tables.watched`) for longer than jobs are active.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from dask._task_spec import Task
-from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.internals import data, lineage, reads, remote
 from dask_hpc.scheduler.internals.lineage import Lineage
 from dask_hpc.scheduler.tables.parts import Departure
 from dask_hpc.scheduler.tables.state import State
+from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import spill
 
 if TYPE_CHECKING:
@@ -53,13 +52,12 @@ class _File:
     bad: str | None = None
 
 
-class Spilled(SchedulerPlugin):
+class Spilled:
     """What is on disk, by key."""
 
-    name = "dask-hpc-spilled"
-
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, watched: Watched) -> None:
         self._state = state
+        self._watched = watched
         self._scheduler: Scheduler = state.scheduler
         self._files: dict[Any, _File] = {}
         self._keys: dict[str, Any] = {}
@@ -109,7 +107,7 @@ class Spilled(SchedulerPlugin):
         """
         folder = os.path.join(directory, self._folder_name)
         self._folders.add(folder)
-        self._join()
+        self._watched.listen(self)
         wanted = reads.spillable(self._scheduler, keys, leaving)
         self._writing += 1
         try:
@@ -159,30 +157,25 @@ class Spilled(SchedulerPlugin):
         self._clean(path for key, path in written.items() if key not in on_disk)
         return on_disk
 
-    def _join(self) -> None:
-        if self.name not in self._scheduler.plugins:
-            self._scheduler.add_plugin(self, name=self.name)
-
     def _note(self, key: Any, path: str, task: Task, type_name: str) -> None:
-        self._join()
+        if key not in self._files:
+            self._watched.watch(key, self._moved)
         made = lineage.stand_in(self._scheduler, key, task, type_name)
         self._files[key] = _File(path, made)
         self._keys[os.path.basename(path)] = key
 
     # ------------------------------------------------------------------ events
 
-    def log_event(self, topic: str, msg: Any) -> None:
-        """A worker says that it could not read a file. Anybody may log events, so it may be anything."""
-        if topic == spill.TOPIC and isinstance(msg, dict) and isinstance(msg.get("file"), str):
-            file = self._files.get(self._keys.get(msg["file"]))
+    def heard(self, topic: str, message: Any) -> None:
+        """A worker says that it could not read a file."""
+        if topic == spill.TOPIC and isinstance(message, dict) and isinstance(message.get("file"), str):
+            file = self._files.get(self._keys.get(message["file"]))
             if file is not None:
-                file.bad = str(msg.get("error"))
+                file.bad = str(message.get("error"))
 
-    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+    def _moved(self, key: Any, start: str, finish: str) -> None:
         """A key that is on disk is in memory again, cannot be loaded, or is not needed any more."""
-        file = self._files.get(key)
-        if file is None:
-            return
+        file = self._files[key]
         if finish == "memory":
             lineage.put_back(self._scheduler, key, file.lineage)
         elif start == "processing" and finish == "released" and file.bad is not None:
@@ -196,10 +189,11 @@ class Spilled(SchedulerPlugin):
         elif finish != "forgotten":
             return
         del self._files[key], self._keys[os.path.basename(file.path)]
+        self._watched.unwatch(key, self._moved)
         self._later(lambda: lineage.sweep(self._scheduler, file.lineage, _STIMULUS))
         self._clean([file.path])
 
-    async def before_close(self) -> None:
+    async def closing(self) -> None:
         """The scheduler is closing: what is on disk cannot come back."""
         for folder in self._folders:
             await asyncio.to_thread(shutil.rmtree, folder, True)
@@ -219,9 +213,8 @@ class Spilled(SchedulerPlugin):
             return
         # what remains holds a part of a file, which goes when the scheduler closes
         self._folders -= await asyncio.to_thread(_rmdir, set(self._folders))
-        idle = not (self._files or self._writing or self._folders)
-        if idle and self.name in self._scheduler.plugins:
-            self._scheduler.remove_plugin(self.name)
+        if not (self._files or self._writing or self._folders):
+            self._watched.leave(self)
 
 
 def _unlink(paths: list[str]) -> None:

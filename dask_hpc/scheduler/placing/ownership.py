@@ -117,7 +117,7 @@ class Ownership:
         groups: dict[Any, bool] = {}
         jobs: dict[Any, JobRecord] = {}
         of_job: dict[JobRecord, set[TaskGroup]] = {}
-        active = state.jobs.active
+        active, awaited = state.jobs.active, state.awaited
         starving = any(state.starving(job) for job in state.plain)
         whole = GRAPH_JOB.get()
         by_key = callable(whole)
@@ -127,6 +127,9 @@ class Ownership:
             writes.unannotate(tasks[key])
         for key in keys:
             ts = tasks[key]
+            if awaited and key in awaited:
+                writes.await_data(ts)
+                continue
             if alike and ts.group in alike and key not in owner and _is_free(ts):
                 owner[key] = alike[ts.group]
                 continue
@@ -232,7 +235,7 @@ class Ownership:
             shuffles = reads.shuffle_tasks(scheduler, [ts.key for ts in chunk])
             unplaced = []
             for ts in chunk:
-                if scheduler.tasks.get(ts.key) is not ts or ts.key in state.owner:
+                if scheduler.tasks.get(ts.key) is not ts or ts.key in state.owner or ts.key in state.awaited:
                     continue
                 in_shuffle = ts in shuffles or any(reads.is_barrier(dts.key) for dts in ts.dependencies)
                 self._adopt_one(ts, job, in_shuffle or reads.pinned_by_shuffle(ts), groups)

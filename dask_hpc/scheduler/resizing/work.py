@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.internals import demand, reads
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.decision import Action, Reason, ReasonCode
 from dask_hpc_policies.model import Demand
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
 
 _NOTHING = (0, 0, 0, 0)
 
@@ -20,8 +17,9 @@ _NOTHING = (0, 0, 0, 0)
 class StockWork:
     """Nodes with a shuffle, actors, tasks or data cost something to give up; users' plugins may keep them."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._scheduler = state.scheduler
 
     def cost(self, node: Node) -> tuple[int, ...]:
         """Shuffles, actors, tasks and bytes on the node."""
@@ -38,7 +36,7 @@ class StockWork:
 
     def section(self) -> Mapping[str, Demand]:
         """What Dask's own scaling would look at."""
-        return {"demand": reads.demand(self._scheduler)}
+        return {"demand": demand.demand(self._scheduler, bool(self._state.awaited))}
 
     def veto(self, subject: JobRecord | Node, action: Action | None) -> Reason | None:
         """Why a node must stay: a plugin that is not ours says so."""

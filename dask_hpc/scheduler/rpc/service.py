@@ -26,11 +26,13 @@ from dask_hpc.scheduler.leaving.pool_target import PoolTarget
 from dask_hpc.scheduler.leaving.releases import Releases
 from dask_hpc.scheduler.leaving.roles import Roles
 from dask_hpc.scheduler.leaving.spilled import Spilled
+from dask_hpc.scheduler.rpc.awaited import Awaited
 from dask_hpc.scheduler.rpc.jobs import JobMethods
 from dask_hpc.scheduler.rpc.pool import PoolMethods
 from dask_hpc.scheduler.rpc.producers import ProducerMethods
 from dask_hpc.scheduler.rpc.status import StatusMethods
 from dask_hpc.scheduler.tables.parts import Method, made
+from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.wire import BIND, CLOSE, OPEN, RPC
 from dask_hpc.worker import spill
 from dask_hpc_policies import registry
@@ -56,11 +58,13 @@ class Service:
         self.departures = Departures(self.engine)
         self.releases = Releases(self.engine, self.departures.depart)
         state, parts = self.engine.state, self.engine.parts
+        watched = Watched(scheduler)
         parts.add(
             self.releases,
             Actors(state, parts),
             DataMoves(state, parts),
-            Spilled(state),
+            Spilled(state, watched),
+            Awaited(self.engine, watched),
             self.pool_target,
             Roles(self.engine),
         )

@@ -1,0 +1,117 @@
+"""Tasks that wait for data: held until somebody on a worker provides it, and never run.
+
+Whoever couples something to the cluster submits what is to be done with data before the data is there. Its
+source tasks belong to no job, no slot admits them, nothing counts them as work that asks for nodes, and no
+time limit of tasks without a worker holds for them. Data that is lost is awaited again. While any is awaited
+the runtime stays awake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.internals import writes
+from dask_hpc.scheduler.tables.parts import Method
+from dask_hpc.scheduler.tables.watched import Watched
+
+_STIMULUS = "hpc-data"
+
+
+class Awaited:
+    """The tasks of one scheduler that wait for data, or did."""
+
+    def __init__(self, engine: Engine, watched: Watched) -> None:
+        self._engine = engine
+        self._watched = watched
+        #: Key of a task, and the client that expects its data.
+        self._awaited = engine.state.awaited
+
+    def methods(self) -> Mapping[str, Method]:
+        """What clients and workers may call."""
+        return {"expect": self.expect, "provide": self.provide}
+
+    def status(self) -> Mapping[str, Any]:
+        """How many tasks wait for data now."""
+        tasks = self._engine.scheduler.tasks
+        waiting = sum(key in tasks and tasks[key].state == "no-worker" for key in self._awaited)
+        return {"awaited_tasks": waiting}
+
+    def needed(self) -> bool:
+        """While data is awaited, or may be again, the runtime is awake."""
+        return bool(self._awaited)
+
+    def tick(self, now_s: float) -> None:
+        """Forget what was announced and never submitted, once its client has gone."""
+        scheduler = self._engine.scheduler
+        gone = [
+            key
+            for key, client in self._awaited.items()
+            if client not in scheduler.clients and key not in scheduler.tasks
+        ]
+        for key in gone:
+            self._drop(key)
+        if gone:
+            self._engine.rest()
+
+    async def expect(self, keys: Sequence[Any], client: str) -> None:
+        """The client is about to submit tasks of these keys, whose data somebody will provide.
+
+        Raises
+        ------
+        ValueError
+            When there is a task, or an announcement, of one of the keys already.
+        """
+        tasks = self._engine.scheduler.tasks
+        for key in keys:
+            if key in self._awaited or key in tasks:
+                raise ValueError(f"name is {key!r}, which is taken; choose names that no other task has")
+        for key in keys:
+            self._awaited[key] = client
+            self._watched.watch(key, self._moved)
+        async with self._engine.kept_awake():
+            pass
+
+    async def provide(self, worker: str, data: Mapping[Any, tuple[int, str]]) -> dict[str, list[Any]]:
+        """A worker has data that is awaited: size in bytes and name of the type of each.
+
+        Returns
+        -------
+        dict
+            ``refused``: keys that nobody awaits (any more); ``later``: keys that the worker cannot have now,
+            because it is paused or leaves.
+        """
+        scheduler = self._engine.scheduler
+        answer: dict[str, list[Any]] = {"refused": [], "later": []}
+        ws = scheduler.workers.get(worker)
+        for key, (nbytes, type_name) in data.items():
+            ts = scheduler.tasks.get(key)
+            if key not in self._awaited or ts is None or ts.state != "no-worker" or ws is None:
+                answer["refused"].append(key)
+            elif not writes.arrive(scheduler, ts, ws, nbytes, type_name, _STIMULUS):
+                answer["later"].append(key)
+        return answer
+
+    def _moved(self, key: Any, start: str, finish: str) -> None:
+        """Data that is lost is awaited again; what nobody wants any more is not."""
+        if finish == "released":
+            writes.await_data(self._engine.scheduler.tasks[key])
+        elif finish == "forgotten":
+            self._drop(key)
+            if not self._awaited:
+                self._engine.rest()
+
+    def _drop(self, key: Any) -> None:
+        del self._awaited[key]
+        self._watched.unwatch(key, self._moved)
+
+    def unwrap(self) -> None:
+        """The runtime is being uninstalled: what still waits says so when stock runs it."""
+        scheduler = self._engine.scheduler
+        left = [scheduler.tasks[key] for key in self._awaited if key in scheduler.tasks]
+        for key in list(self._awaited):
+            self._drop(key)
+        for ts in left:
+            writes.unrestrict(ts)
+        writes.requeue(scheduler, left, _STIMULUS)

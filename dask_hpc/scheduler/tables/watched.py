@@ -1,0 +1,89 @@
+"""Keys that somebody watches: one plugin for all of them, in the scheduler only while there is something.
+
+Results on disk and data that is still to come have to be followed also while no job is active. Each plugin in
+the scheduler costs every task something; so there is one table, and one look into it a transition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+#: What is told that a key has gone from one state to another: key, start, finish.
+Hears = Callable[[Any, str, str], None]
+
+
+class Listener(Protocol):
+    """Wants to know more than what becomes of keys."""
+
+    def heard(self, topic: str, message: Any) -> None:
+        """An event was logged; anybody may log events, so the message may be anything."""
+        ...
+
+    async def closing(self) -> None:
+        """The scheduler is closing."""
+        ...
+
+
+class Watched(SchedulerPlugin):
+    """What is watched on one scheduler, and by whom."""
+
+    name = "dask-hpc-watched"
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._keys: dict[Any, tuple[Hears, ...]] = {}
+        self._listeners: list[Listener] = []
+
+    def watch(self, key: Any, hears: Hears) -> None:
+        """Tell `hears` of every transition of the key, after those that were told before."""
+        self._keys[key] = (*self._keys.get(key, ()), hears)
+        self._look()
+
+    def unwatch(self, key: Any, hears: Hears) -> None:
+        """Tell it no more."""
+        left = tuple(one for one in self._keys.pop(key, ()) if one != hears)
+        if left:
+            self._keys[key] = left
+        self._look()
+
+    def listen(self, listener: Listener) -> None:
+        """Tell it of events and of the end, from now on; once is enough."""
+        if listener not in self._listeners:
+            self._listeners.append(listener)
+        self._look()
+
+    def leave(self, listener: Listener) -> None:
+        """Tell it no more."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+        self._look()
+
+    def _look(self) -> None:
+        """Be in the scheduler while there is something to watch."""
+        there = self._scheduler.plugins.get(self.name) is self
+        if there != bool(self._keys or self._listeners):
+            if there:
+                self._scheduler.remove_plugin(self.name)
+            else:
+                self._scheduler.add_plugin(self, name=self.name)
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """A key has gone from one state to another. Runs for every task."""
+        for hears in self._keys.get(key, ()):
+            hears(key, start, finish)
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """An event was logged."""
+        for listener in tuple(self._listeners):
+            listener.heard(topic, msg)
+
+    async def before_close(self) -> None:
+        """The scheduler is closing."""
+        for listener in tuple(self._listeners):
+            await listener.closing()
