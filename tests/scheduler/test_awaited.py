@@ -72,6 +72,7 @@ async def test_lost_data_is_awaited_again_and_what_was_computed_from_it_computed
     assert where == {a.address}
     await a.close()
     await until(lambda: awaited(s) == 1, "it is awaited again")
+    assert (await rt.snapshot()).demand.ready_tasks == 0
     await c.submit(give, {"field": 5}, workers=b.address, pure=False)
     assert await result == 6
 
