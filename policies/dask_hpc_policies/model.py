@@ -134,6 +134,8 @@ class JobRequest(JobFacts):
     recorded_s: float | None = None
     #: Share of time in file-system I/O by size, as (nodes, share of time), sizes ascending.
     io_by_nodes: tuple[tuple[int, float], ...] = ()
+    #: What one of its nodes draws by size, as (nodes, watts), sizes ascending.
+    power_by_nodes: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,6 +117,7 @@ def job_view(
     view.preferred_nodes = request.preferred_nodes
     view.recorded_s = request.recorded_s
     view.io_by_nodes = request.io_by_nodes
+    view.power_by_nodes = request.power_by_nodes
     view.id = id
     view.state = state
     view.nodes = nodes

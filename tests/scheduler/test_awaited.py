@@ -22,7 +22,8 @@ def give(data):
 
 
 def awaited(s):
-    return of(s).engine.parts.status(lambda name, error: pytest.fail(f"{name}: {error}"))["awaited_tasks"]
+    sections = of(s).engine.parts.status(lambda name, error: pytest.fail(f"{name}: {error}"))
+    return sections.get("awaited", {}).get("tasks")
 
 
 @live(workers=2, config={"distributed.scheduler.no-workers-timeout": "200ms"})

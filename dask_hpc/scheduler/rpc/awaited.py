@@ -33,10 +33,12 @@ class Awaited:
         return {"expect": self.expect, "provide": self.provide}
 
     def status(self) -> Mapping[str, Any]:
-        """How many tasks wait for data now."""
+        """How many tasks wait for data now; nothing when no data is awaited."""
+        if not self._awaited:
+            return {}
         tasks = self._engine.scheduler.tasks
         waiting = sum(key in tasks and tasks[key].state == "no-worker" for key in self._awaited)
-        return {"awaited_tasks": waiting}
+        return {"awaited": {"tasks": waiting}}
 
     def needed(self) -> bool:
         """While data is awaited, or may be again, the runtime is awake."""

@@ -12,6 +12,8 @@ import itertools
 import math
 import uuid
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet, Lane, LaneKind
@@ -169,6 +171,41 @@ class JobRecord:
             return False
         return nodes < request.min_nodes or is_legal(constraint, nodes) or not is_legal(constraint, nodes - 1)
 
+    def measured(
+        self,
+        *,
+        io_intensity: float | None = None,
+        io_by_nodes: Mapping[int, float] | None = None,
+        power_by_nodes: Mapping[int, float] | None = None,
+    ) -> None:
+        """Have policies go by what was measured in place of what was declared; None: nothing was.
+
+        Parameters
+        ----------
+        io_intensity
+            Share of its time in file-system I/O, 0 to 1.
+        io_by_nodes, power_by_nodes
+            That share, and what one of its nodes draws in watts, by its size in nodes.
+
+        Raises
+        ------
+        ValueError
+            For a share or watts out of range, or a size below 1.
+        """
+        found: dict[str, Any] = {}
+        if io_intensity is not None:
+            found["io_intensity"] = _measure("io_intensity", io_intensity, 1.0)
+        for name, table, most in (
+            ("io_by_nodes", io_by_nodes, 1.0),
+            ("power_by_nodes", power_by_nodes, math.inf),
+        ):
+            if table is not None:
+                if any(nodes < 1 for nodes in table):
+                    raise ValueError(f"{name} has sizes {sorted(table)}; allowed: 1 node and more")
+                rows = ((int(nodes), _measure(name, value, most)) for nodes, value in table.items())
+                found[name] = tuple(sorted(rows))
+        self.request = replace(self.request, **found)
+
     def step(self, event: str) -> None:
         """Follow the job state table; raises `IllegalTransition` for what it does not hold."""
         self.state = cast(JobState, states.job_step(self.state, event))
@@ -322,6 +359,12 @@ class JobRecord:
             "phases": self.meter.rows(),
             "reason": self.reason,
         }
+
+
+def _measure(name: str, value: float, most: float) -> float:
+    if not 0.0 <= value <= most or math.isinf(value):
+        raise ValueError(f"{name} is {value!r}; allowed: 0 to {most:g}, finite")
+    return float(value)
 
 
 def is_parked(ts: Any) -> bool:
