@@ -124,16 +124,23 @@ def laid_out(
 
 
 def copied(graph: Graph, layout: Layout, now: list[Future], number: int) -> tuple[list[Block], list[Block]]:
-    """A copy of each block on the next node, and the blocks made from these copies."""
-    nodes = layout.nodes
+    """A copy of each block on the next node (`next_nodes`), and the blocks made from these copies."""
     copies: list[Block] = [
-        graph.add(nodes[(i + 1) % len(nodes)], "copy", number, i, blocks.same, block)
-        for i, block in enumerate(now)
+        graph.add(node, "copy", number, i, blocks.same, block)
+        for i, (node, block) in enumerate(zip(next_nodes(layout), now, strict=True))
     ]
     kept: list[Block] = [
-        graph.add(nodes[i], "kept", number, i, blocks.same, copy) for i, copy in enumerate(copies)
+        graph.add(part.node, "kept", number, i, blocks.same, copy)
+        for i, (part, copy) in enumerate(zip(layout.parts, copies, strict=True))
     ]
     return copies, kept
+
+
+def next_nodes(layout: Layout) -> list[str]:
+    """For each part, the node after its own."""
+    nodes = layout.nodes
+    after = dict(zip(nodes, (*nodes[1:], nodes[0]), strict=True))
+    return [after[part.node] for part in layout.parts]
 
 
 async def all_right(futures: list[Future]) -> None:

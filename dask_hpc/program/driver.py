@@ -26,8 +26,8 @@ from dask_hpc_policies.layout import (
     LayoutError,
     Planner,
     check_plan,
-    even_layout,
     indices_moved,
+    layout_function,
     overlap_plan,
 )
 
@@ -50,6 +50,8 @@ class Driver:
         Number of indices and name of the dimension that the state is split along.
     layout
         Function from `size` and node names to a `Layout`; default: even contiguous parts.
+    blocks_per_node
+        Parts a node of the default layout: the threads of a node advance as many at once.
     plan
         Function from the old and the new layout to the pieces that each new block is made of.
     """
@@ -60,7 +62,8 @@ class Driver:
         size: int,
         dim: str,
         *,
-        layout: Callable[[int, Sequence[str]], Layout] = even_layout,
+        layout: Callable[[int, Sequence[str]], Layout] | None = None,
+        blocks_per_node: int = 1,
         plan: Planner = overlap_plan,
     ) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -81,7 +84,7 @@ class Driver:
         self.data: dict[str, Any] = {}
         #: One row a phase that was run: name, kind, steps, seconds.
         self.timings: list[dict[str, Any]] = []
-        self._make_layout = layout
+        self._make_layout = layout_function(layout, blocks_per_node)
         self._plan = plan
         self._at = 0
         self._name = uuid.uuid4().hex[:8]
@@ -284,8 +287,8 @@ class Driver:
         number, status = change.reconfig_id, Status.JOINING.value
         made = graph.submit(
             [
-                graph.add(part.node, "join", number, part.node, blocks.prepare, init, self.dim, part, status)
-                for part in layout.parts
+                graph.add(part.node, "join", number, i, blocks.prepare, init, self.dim, part, status)
+                for i, part in enumerate(layout.parts)
                 if part.node in change.joining
             ]
         )
@@ -331,7 +334,7 @@ class Driver:
         A copy may go without a change of the layout, when a node is lost and back at once. One node has
         no other that could hold its copy.
         """
-        if phase.keep is None or len(self._layout().parts) < 2:
+        if phase.keep is None or len(self._layout().nodes) < 2:
             return False
         late = self.step - self._kept_at >= phase.keep
         return changed or late or any(copy.cancelled() for copy in self._copies)
@@ -349,8 +352,8 @@ class Driver:
         futures = graph.submit([*made[0], *made[1]])
         copies, kept = futures[: len(made[0])], futures[len(made[0]) :]
         await self._made(futures)
-        nodes = self._layout().nodes
-        places = [(copy.key, nodes[(i + 1) % len(nodes)]) for i, copy in enumerate(copies)]
+        nodes = block_tasks.next_nodes(self._layout())
+        places = [(copy.key, node) for copy, node in zip(copies, nodes, strict=True)]
         if await self.producer._ask("keep_copies", copies=places):
             # both are held on to: neighbours go back together, and one of them has lost its copy
             self.blocks, self._copies, self._kept_at = kept, futures, self.step

@@ -5,8 +5,9 @@ out, once, and runs on every node that joins; *elastic* phases step in a loop an
 step boundaries; *rigid* phases are never resized; *branch* chooses what comes next. The driver probes,
 opens windows, moves state from node to node, and times phases.
 
-The state is one xarray block a node, computed and kept by the job's workers; it never comes through the
-client. Blocks are results of tasks, so those of a node that dies are computed again from what is left.
+The state is an xarray block a node, or several, computed and kept by the job's workers; it never comes
+through the client. Blocks are results of tasks, so those of a node that dies are computed again from what
+is left.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Program(Driver):
         Number of indices and name of the dimension that the state is split along.
     layout
         Function from `size` and node names to a `Layout`; default: even contiguous parts.
+    blocks_per_node
+        Parts a node of the default layout: the threads of a node advance as many at once.
     plan
         Function from the old and the new layout to the pieces that each new block is made of.
     """

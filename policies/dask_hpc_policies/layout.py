@@ -1,7 +1,7 @@
 """Which node holds which part of a domain, and what has to move when that changes.
 
 A domain is the index range ``0 .. size`` of one dimension; a layout gives each node one contiguous
-range of it, in order. The plan between two layouts is plain: every range of the new layout is put
+range of it, or several, in order. The plan between two layouts is plain: every range of the new layout is put
 together from the pieces of the old one that it overlaps, each piece cut where it lies. A planner that
 moves less by choosing the new layout well has the same signature (`Planner`).
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
 
 
@@ -19,7 +20,7 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one node holds: the indices ``start`` up to, not including, ``stop``."""
+    """A part that a node holds: the indices ``start`` up to, not including, ``stop``."""
 
     node: str
     start: int
@@ -40,11 +41,11 @@ class Layout:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes in order of their parts."""
-        return tuple(part.node for part in self.parts)
+        """The nodes in order of their first parts."""
+        return tuple(dict.fromkeys(part.node for part in self.parts))
 
     def check(self, nodes: Sequence[str], least: int = 1) -> None:
-        """Refuse a layout that cannot be: it must give each of `nodes` one part of the domain.
+        """Refuse a layout that cannot be: it must give each of `nodes` a part of the domain, or several.
 
         Parameters
         ----------
@@ -77,7 +78,7 @@ class Layout:
             raise LayoutError(f"the layout covers 0:{at}; the domain is 0:{self.size}")
         if sorted(self.nodes) != sorted(nodes):
             raise LayoutError(
-                f"the layout is for the nodes {', '.join(self.nodes)}; it must give one part to each of "
+                f"the layout is for the nodes {', '.join(self.nodes)}; it must give a part to each of "
                 f"{', '.join(nodes)}"
             )
 
@@ -96,25 +97,50 @@ Plan = tuple[tuple[Piece, ...], ...]
 Planner = Callable[[Layout, Layout], Plan]
 
 
-def even_layout(size: int, nodes: Sequence[str]) -> Layout:
-    """Contiguous parts in the order of `nodes` whose sizes differ by at most one.
+def even_layout(size: int, nodes: Sequence[str], blocks_per_node: int = 1) -> Layout:
+    """Contiguous parts in the order of `nodes`, so many a node, whose sizes differ by at most one.
 
     Raises
     ------
     LayoutError
-        When there are more nodes than indices, or none.
+        When there are more parts than indices, or none.
     """
-    if not nodes or size < len(nodes):
+    count = len(nodes) * blocks_per_node
+    if count < 1 or size < count:
+        each = f" with {blocks_per_node} blocks each" if blocks_per_node != 1 else ""
+        most = size // max(1, blocks_per_node)
         raise LayoutError(
-            f"{size} indices cannot be laid out over {len(nodes)} nodes; allowed: 1 to {size} nodes"
+            f"{size} indices cannot be laid out over {len(nodes)} nodes{each}; allowed: 1 to {most} nodes"
         )
-    share, extra = divmod(size, len(nodes))
+    share, extra = divmod(size, count)
     parts, start = [], 0
-    for number, node in enumerate(nodes):
+    for number in range(count):
         stop = start + share + (number < extra)
-        parts.append(Part(node, start, stop))
+        parts.append(Part(nodes[number // blocks_per_node], start, stop))
         start = stop
     return Layout(size, tuple(parts))
+
+
+def layout_function(
+    layout: Callable[[int, Sequence[str]], Layout] | None, blocks_per_node: int
+) -> Callable[[int, Sequence[str]], Layout]:
+    """What makes a layout from a number of indices and node names: `layout`, or an even one.
+
+    Raises
+    ------
+    ValueError
+        When `blocks_per_node` is no number of blocks, or a layout is given beside it.
+    """
+    if isinstance(blocks_per_node, bool) or not isinstance(blocks_per_node, int) or blocks_per_node < 1:
+        raise ValueError(f"blocks_per_node is {blocks_per_node!r}; allowed: a number of blocks, 1 or more")
+    if layout is None:
+        return partial(even_layout, blocks_per_node=blocks_per_node)
+    if blocks_per_node != 1:
+        raise ValueError(
+            f"blocks_per_node is {blocks_per_node} beside a layout function, which says itself how many "
+            "parts each node has; give one of them"
+        )
+    return layout
 
 
 def overlap_plan(old: Layout, new: Layout) -> Plan:

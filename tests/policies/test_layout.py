@@ -22,21 +22,24 @@ def layouts(draw, size=None):
     count = draw(st.integers(1, size))
     cuts = sorted(draw(st.sets(st.integers(1, size - 1), max_size=count - 1)) if size > 1 else [])
     bounds = [0, *cuts, size]
-    nodes = draw(st.permutations([f"n{i}" for i in range(len(bounds) - 1)]))
+    some = st.lists(st.sampled_from([f"n{i}" for i in range(4)]), min_size=count, max_size=count)
+    alone = st.permutations([f"n{i}" for i in range(len(bounds) - 1)])
+    nodes = draw(alone | some)[: len(bounds) - 1]
     return Layout(size, tuple(map(Part, nodes, bounds, bounds[1:])))
 
 
-@given(st.integers(1, 500), st.integers(1, 40))
-def test_an_even_layout_covers_the_domain_and_differs_by_one_at_most(size, count):
+@given(st.integers(1, 500), st.integers(1, 40), st.integers(1, 5))
+def test_an_even_layout_covers_the_domain_and_differs_by_one_at_most(size, count, blocks):
     nodes = [f"n{i}" for i in range(count)]
-    if count > size:
-        with pytest.raises(LayoutError, match=f"allowed: 1 to {size} nodes"):
-            even_layout(size, nodes)
+    if count * blocks > size:
+        with pytest.raises(LayoutError, match=f"allowed: 1 to {size // blocks} nodes"):
+            even_layout(size, nodes, blocks)
         return
-    layout = even_layout(size, nodes)
+    layout = even_layout(size, nodes, blocks)
     layout.check(nodes)
     sizes = [part.size for part in layout.parts]
     assert max(sizes) - min(sizes) <= 1
+    assert [part.node for part in layout.parts] == [node for node in nodes for _ in range(blocks)]
     assert layout.nodes == tuple(nodes)
 
 
@@ -70,8 +73,8 @@ def test_what_moves_is_what_has_another_node_in_the_new_layout(data):
         ([("a", 0, 6), ("b", 5, 10)], "an overlap at index 5"),
         ([("a", 0, 5), ("b", 5, 9)], "covers 0:9; the domain is 0:10"),
         ([("a", 0, 5), ("b", 5, 5), ("c", 5, 10)], "allowed: 1 or more"),
-        ([("a", 0, 5), ("c", 5, 10)], "one part to each of a, b"),
-        ([("a", 0, 5), ("a", 5, 10)], "one part to each of a, b"),
+        ([("a", 0, 5), ("c", 5, 10)], "a part to each of a, b"),
+        ([("a", 0, 5), ("a", 5, 10)], "a part to each of a, b"),
         ([], "covers 0:0"),
     ],
 )

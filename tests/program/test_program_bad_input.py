@@ -36,7 +36,7 @@ BAD_ADAPTS = {
         "adapt of phase 'steps' gave None; needed: a Layout",
     ),
     "a dict": (lambda change, layout: {}, LayoutError, "needed: a Layout"),
-    "the old one": (lambda change, layout: layout, LayoutError, "one part to each of"),
+    "the old one": (lambda change, layout: layout, LayoutError, "a part to each of"),
     "gap": (_layout((0, 8), (9, 16), (16, 24)), LayoutError, "a gap at index 8"),
     "overlap": (_layout((0, 8), (7, 16), (16, 24)), LayoutError, "an overlap at index 7"),
     "too short": (_layout((0, 8), (8, 16), (16, 23)), LayoutError, "covers 0:23; the domain is 0:24"),
@@ -47,7 +47,7 @@ BAD_ADAPTS = {
     "stranger": (
         lambda change, layout: even_layout(HEAT.rows, ["x", *change.nodes[1:]]),
         LayoutError,
-        "one part to each of",
+        "a part to each of",
     ),
 }
 

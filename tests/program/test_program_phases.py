@@ -11,6 +11,7 @@ from helpers import live
 from programs import HEAT, finish, going, heat, same, start, stepped
 
 import dask_hpc
+from dask_hpc_policies.layout import even_layout
 
 
 @live(timeout=60)
@@ -117,6 +118,10 @@ async def test_neighbours_see_edges_of_the_width_of_the_halo(c, s, *workers, hal
 async def test_what_cannot_be_a_program_is_refused_where_it_is_written(c, s, a):
     rt = await dask_hpc.install(c, "fcfs")
     async with rt.job("heat", nodes=1) as job:
+        with pytest.raises(ValueError, match="blocks_per_node is 0; allowed: a number of blocks, 1 or more"):
+            job.program(24, "y", blocks_per_node=0)
+        with pytest.raises(ValueError, match="blocks_per_node is 2 beside a layout function"):
+            job.program(24, "y", blocks_per_node=2, layout=even_layout)
         for size in (0, -1, 1.5, "9", True, None):
             with pytest.raises(ValueError, match="1 or more"):
                 job.program(size, "y")

@@ -6,8 +6,9 @@ import asyncio
 import threading
 
 import pytest
-from helpers import Gate, addresses_of, asleep, live, record, started, until
-from programs import HEAT, Shared, finish, going, heat, members, same, start, stepped
+from distributed import get_worker
+from helpers import Gate, addresses_of, asleep, engine, live, record, started, until
+from programs import HEAT, Shared, finish, going, heat, members, same, start, stepped, worker_of
 
 import dask_hpc
 from dask_hpc.demo.heat import mean_and_peak
@@ -41,6 +42,31 @@ async def test_a_run_that_is_resized_gives_the_field_of_an_undisturbed_one(c, s,
         assert program.timings[1]["steps"] == program.step
     await job.wait(10)
     await asleep(s)
+
+
+@live(timeout=60)
+async def test_several_blocks_a_node_are_resized_kept_and_recovered_like_one(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    async with rt.job("heat", nodes=2, min_nodes=1, max_nodes=4) as job:
+        program = job.program(HEAT.rows, "y", blocks_per_node=3).init(HEAT.start)
+        program.elastic(HEAT.step, going, halo=1, keep=2)
+        run = start(program)
+        await stepped(program, run)
+        for nodes in (4, 1, 3):
+            assert (await job.resize(nodes))["result"] == "done"
+            assert (len(program.blocks), len(program.layout.nodes)) == (3 * nodes, nodes)
+            await stepped(program, run)
+        places = await c.gather(program.map(lambda block: get_worker().address))
+        at = engine(s).state.nodes.at
+        assert [at[address].id for address in places] == [part.node for part in program.layout.parts]
+        victim = program.producer.nodes[1]
+        await worker_of(s, workers, victim).close()
+        await until(lambda: len(program.producer.nodes) == 2 or run.done(), "a window")
+        assert victim not in program.layout.nodes
+        assert len(program.blocks) == 6
+        await stepped(program, run)
+        await finish(program, run)
+    await job.wait(10)
 
 
 @live(timeout=60)
