@@ -1,0 +1,213 @@
+"""One process a host that serves all workers of a cluster there and outlives each of them.
+
+It is started by the first worker that has a use for it, and ends when no worker of its cluster has been on
+the host for `LINGER_S`, when what it runs returns, or with the allocation (batch systems end every process of
+it). Who is there is told by the kernel: every worker holds a shared lock on one file, which goes with its
+process however that ends; the process itself holds another file's, so that there is one.
+
+Rules of the file: what is run is named by our own code or a capability's, never by what comes from elsewhere;
+the folder belongs to the user alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from dask_hpc.errors import WorkerError
+
+#: Seconds without a worker after which the process ends: a worker that is started again finds it.
+LINGER_S = 30.0
+#: How often it looks, in seconds, and how long its function has to return once it is told to stop.
+_LOOK_S = 0.5
+_STOP_S = 10.0
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_WORKERS = "workers.lock"
+
+
+class HostProcess:
+    """A worker's hold on the process of its host.
+
+    Parameters
+    ----------
+    name
+        What the process is called: lower-case letters, digits, hyphens.
+    target
+        ``package.module:function`` that it runs, with its folder and an event that tells it to stop.
+    cluster, host
+        Address of the scheduler, and the label of the host where one machine stands for several.
+    linger_s
+        Seconds without a worker after which it ends.
+
+    Raises
+    ------
+    ValueError
+        For a name that cannot be.
+    WorkerError
+        When the folder belongs to somebody else.
+    """
+
+    def __init__(
+        self, name: str, target: str, cluster: str, host: str | None = None, linger_s: float = LINGER_S
+    ) -> None:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"name is {name!r}; allowed: up to 31 lower-case letters, digits and hyphens")
+        self.name = name
+        self.folder = _folder(cluster, host)
+        self._command = (sys.executable, "-m", __name__, str(self.folder), name, target, repr(linger_s))
+        self._here: int | None = _joined(self.folder)
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the process that runs now; None when none does."""
+        path = self.folder / f"{self.name}.lock"
+        if (free := _tried(path)) is not None:
+            os.close(free)
+            return None
+        text = path.read_text()
+        return int(text) if text.isdigit() else None
+
+    def ensure(self) -> None:
+        """Start the process unless it runs; of several that are started at once one stays.
+
+        May be called again and again: one that has ended is started anew.
+        """
+        if self.pid is not None:
+            return
+        # it takes a moment, which the loop of a worker does not have
+        threading.Thread(target=self._start, daemon=True).start()
+
+    def _start(self) -> None:
+        with (self.folder / f"{self.name}.log").open("ab") as log:
+            # ends at once, and leaves a process that is not the worker's: see `main`
+            subprocess.run(
+                self._command,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+
+    def stop(self) -> None:
+        """Be a worker there no more."""
+        if self._here is not None:
+            os.close(self._here)
+            self._here = None
+
+
+def _folder(cluster: str, host: str | None) -> Path:
+    """The folder of a cluster on this host, for this user alone.
+
+    Raises
+    ------
+    WorkerError
+        When somebody else has made it.
+    """
+    shm = Path("/dev/shm")
+    root = shm if os.access(shm, os.W_OK) else Path(tempfile.gettempdir())
+    which = hashlib.sha256(f"{cluster}\n{host or ''}".encode()).hexdigest()[:16]
+    folder = root / f"dask-hpc-{os.getuid()}-{which}"
+    _made(folder)
+    return folder
+
+
+def _made(folder: Path) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise WorkerError(f"{folder} is not a folder of this user alone; have its owner remove it")
+
+
+def _joined(folder: Path) -> int:
+    """The lock that says that a worker is there."""
+    path = folder / _WORKERS
+    while True:
+        here = _locked(path, fcntl.LOCK_SH)
+        # the last process may have removed the file while the lock was waited for
+        with suppress(FileNotFoundError):
+            if os.fstat(here).st_ino == path.stat().st_ino:
+                return here
+        os.close(here)
+        _made(folder)
+
+
+def _locked(path: Path, how: int) -> int:
+    """A descriptor of the file, locked; raises `BlockingIOError` when it cannot be and is not waited for."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(file, how)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _tried(path: Path) -> int | None:
+    """The file locked for us alone; None when somebody holds it."""
+    try:
+        return _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+
+
+def _watch(folder: Path, stop: threading.Event, linger_s: float) -> None:
+    """Tell the process to stop once no worker has been there for `linger_s`, and see to it that it does."""
+    seen_s = time.monotonic()
+    while not stop.wait(min(_LOOK_S, linger_s / 4)):
+        free = _tried(folder / _WORKERS)
+        if free is None:
+            seen_s = time.monotonic()
+        else:
+            os.close(free)
+            if time.monotonic() - seen_s >= linger_s:
+                stop.set()
+    time.sleep(_STOP_S)
+    os._exit(1)
+
+
+def _mine(path: Path) -> int | None:
+    """The lock that says that this is the process; None when there is one."""
+    for _ in range(10):
+        if (mine := _tried(path)) is not None:
+            return mine
+        time.sleep(0.05)  # somebody may only look whether it is free
+    return None
+
+
+def main(folder: str, name: str, target: str, linger_s: str) -> None:
+    """Run `target` as the one process of that name, unless there is one; tidy up after the last worker."""
+    if os.fork():
+        # a child of a worker would be one that it has to wait for, and would get its signals
+        os._exit(0)
+    place = Path(folder)
+    mine = _mine(place / f"{name}.lock")
+    if mine is None:
+        return
+    os.ftruncate(mine, 0)
+    os.write(mine, str(os.getpid()).encode())
+    stop = threading.Event()
+    threading.Thread(target=_watch, args=(place, stop, float(linger_s)), daemon=True).start()
+    module, _, function = target.partition(":")
+    getattr(importlib.import_module(module), function)(place, stop)
+    if _tried(place / _WORKERS) is not None:
+        # nobody can join before this process has ended and let go of the lock
+        shutil.rmtree(place, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

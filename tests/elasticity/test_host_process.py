@@ -1,0 +1,172 @@
+"""One process a host: it outlives workers, there is one, and it ends when the last worker has gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+from distributed import Worker
+from helpers import live, until
+from host_work import LINGER_S, TARGET
+
+import dask_hpc
+from dask_hpc.errors import WorkerError
+from dask_hpc.worker import heartbeat
+from dask_hpc.worker.host_process import HostProcess
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def cluster():
+    return f"tcp://{uuid.uuid4().hex}:8786"
+
+
+@pytest.fixture
+def workers(cluster):
+    """Starts processes that join."""
+    started = []
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+    def start():
+        code = f"import host_work; host_work.worker({cluster!r})"
+        command = (sys.executable, "-c", code)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=env)
+        started.append(process)
+        assert process.stdout.readline() == b"here\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def soon(condition, what):
+    deadline_s = time.monotonic() + WAIT_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.02)
+    return value
+
+
+def folder_of(cluster):
+    watcher = HostProcess("watcher", TARGET, cluster)
+    watcher.stop()
+    return watcher.folder
+
+
+def serving(folder):
+    """Ids of the processes that serve there."""
+    found = [int(path.name.rpartition("-")[2]) for path in folder.glob("serves-*")]
+    return [pid for pid in found if psutil.pid_exists(pid) and not _ended(pid)]
+
+
+def _ended(pid):
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_several_workers_have_one_process_that_outlives_each_and_ends_with_the_last(cluster, workers):
+    folder = folder_of(cluster)
+    processes = [workers() for _ in range(3)]
+    (pid,) = soon(lambda: serving(folder), "it serves")
+    for process in processes[:2]:
+        process.kill()  # as the kernel kills: nothing of the worker's own runs
+        process.wait()
+    late = workers()
+    time.sleep(2 * LINGER_S)  # long enough for it to end, were nobody there
+    assert serving(folder) == [pid]
+    for process in (processes[2], late):
+        process.kill()
+        process.wait()
+    soon(lambda: not serving(folder), "it ends")
+    soon(lambda: not folder.exists(), "it leaves nothing behind")
+
+
+def test_one_that_was_killed_is_started_again(cluster):
+    mine = HostProcess("tests", TARGET, cluster, linger_s=LINGER_S)
+    mine.ensure()
+    first = soon(lambda: mine.pid, "it runs")
+    mine.ensure()
+    assert mine.pid == first
+    os.kill(first, signal.SIGKILL)
+    soon(lambda: mine.pid is None, "it has ended")
+    mine.ensure()
+    assert soon(lambda: mine.pid, "it runs again") != first
+    mine.stop()
+    soon(lambda: not mine.folder.exists(), "it ends with the last worker")
+
+
+def test_two_clusters_and_two_hosts_share_nothing(cluster):
+    held = [
+        HostProcess("tests", TARGET, cluster),
+        HostProcess("tests", TARGET, cluster + "1"),
+        HostProcess("tests", TARGET, cluster, host="a"),
+    ]
+    assert len({one.folder for one in held}) == 3
+    for one in held:
+        one.stop()
+        for path in one.folder.iterdir():
+            path.unlink()
+        one.folder.rmdir()
+
+
+@pytest.mark.parametrize("name", ["", "../x", "A", "x" * 32, "a/b", "-a"])
+def test_a_name_cannot_leave_its_folder(cluster, name):
+    with pytest.raises(ValueError, match="lower-case letters, digits and hyphens"):
+        HostProcess(name, TARGET, cluster)
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(cluster):
+    folder = folder_of(cluster)
+    folder.chmod(0o770)
+    try:
+        with pytest.raises(WorkerError, match="not a folder of this user alone"):
+            HostProcess("tests", TARGET, cluster)
+    finally:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+
+class Section:
+    """A section of the heartbeats of another capability, which needs the process."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._process = HostProcess("tests", TARGET, worker.scheduler.address, linger_s=LINGER_S)
+
+    def __call__(self):
+        self._process.ensure()
+        return {"pid": self._process.pid}
+
+    def stop(self):
+        self._process.stop()
+
+
+@live(workers=2, timeout=60)
+async def test_workers_of_a_cluster_start_it_and_it_ends_when_we_are_uninstalled(c, s, a, b, monkeypatch):
+    monkeypatch.setitem(heartbeat.SECTIONS, "served", Section)
+    rt = await dask_hpc.install(c)
+    folder: Path = folder_of(s.address)
+    await until(lambda: serving(folder), "it serves")
+    (pid,) = serving(folder)
+
+    async def told():
+        for one in (a, b):
+            await one.heartbeat()
+        return {ws.metrics["hpc"]["served"]["pid"] for ws in s.workers.values()}
+
+    assert await told() == {pid}
+    await rt.uninstall()
+    await until(lambda: not folder.exists(), "it has ended")
