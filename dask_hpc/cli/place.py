@@ -63,7 +63,7 @@ def place(
     time_limit_s: float,
     as_json: bool,
 ) -> None:
-    """Plan where the analyses of a simulation run: in situ or in transit.
+    """Plan which analyses run in situ, which in transit.
 
     FILE has a YAML document for each application, with platform, simulation and analyses (format:
     dask_hpc.sim.formats.placement_file). The plan says on how many nodes the simulation runs, with how many

@@ -78,10 +78,12 @@ def _program(
     load = load_of(application, application.split())
     unit_s = float(cells.bound_s[at]) if found is None else found.step_s
     problem = pulp.LpProblem("placement", pulp.LpMinimize)
-    step = problem.add_variable(
+    # PuLP 3.3.2 asks for the first, older releases have the second alone
+    variable = getattr(problem, "add_variable", pulp.LpVariable)
+    step = variable(
         "step", float(cells.bound_s[at]) / unit_s, None if found is None else 1 - TOLERANCE
     )
-    inside = [problem.add_variable(f"in_situ_{i}", cat=pulp.LpBinary) for i in application.free]
+    inside = [variable(f"in_situ_{i}", cat=pulp.LpBinary) for i in application.free]
     problem += step
     for constraint in _constraints(application, cells, at, load, step, inside, unit_s):
         problem += constraint
