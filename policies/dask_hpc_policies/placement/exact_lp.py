@@ -80,9 +80,7 @@ def _program(
     problem = pulp.LpProblem("placement", pulp.LpMinimize)
     # PuLP 3.3.2 asks for the first, older releases have the second alone
     variable = getattr(problem, "add_variable", pulp.LpVariable)
-    step = variable(
-        "step", float(cells.bound_s[at]) / unit_s, None if found is None else 1 - TOLERANCE
-    )
+    step = variable("step", float(cells.bound_s[at]) / unit_s, None if found is None else 1 - TOLERANCE)
     inside = [variable(f"in_situ_{i}", cat=pulp.LpBinary) for i in application.free]
     problem += step
     for constraint in _constraints(application, cells, at, load, step, inside, unit_s):

@@ -70,7 +70,7 @@ def rounded(
     for nodes in {min(max(n, fewest), most) for n in _neighbours(real.nodes, rounding)}:
         helpers = {0}
         if in_helpers:
-            moved = not math.isclose(nodes, real.nodes, rel_tol=_WHOLE) and not fewest <= real.nodes <= most
+            moved = not fewest <= real.nodes <= most
             share = helper_cores(application, load, nodes) if moved and load.in_situ_s else real.helper_cores
             helpers = {min(max(h, 1), cores - 1) for h in _neighbours(share, rounding)}
         for h in helpers:

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from placements import (
+    STUDY_BANDWIDTHS,
+    STUDY_LOADS,
     any_application,
     applications,
     brute_force,
@@ -268,6 +270,16 @@ def test_packs_see_what_one_by_one_does_not() -> None:
     together = plan(application, "packs")
     assert together.step_s == plan(application).step_s
     assert together.step_s < 0.9 * min(one.step_s for one in alone)
+
+
+def test_packs_come_near_the_least_step_of_the_study() -> None:
+    chance = np.random.default_rng(11)
+    above = []
+    for load, bandwidth in itertools.product(STUDY_LOADS, STUDY_BANDWIDTHS):
+        application = study(chance, load, bandwidth)
+        above.append(plan(application, "packs").step_s / plan(application).step_s - 1)
+    assert max(above) < 0.03
+    assert sum(above) / len(above) < 0.005
 
 
 @given(chance=st.randoms(use_true_random=False), mode=modes)
