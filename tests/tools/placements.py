@@ -53,26 +53,27 @@ def study(chance: np.random.Generator, load: float, bandwidth: float, analyses: 
 
 def any_application(chance: random.Random, most: int = 6, nodes: int = 12) -> Application:
     """A small one of any kind; it may have room for nothing."""
+    of = chance.randint(1, nodes)
     return Application(
         platform=Platform(
-            nodes=chance.randint(1, nodes),
-            cores=chance.randint(1, 6),
+            nodes=of,
+            cores=chance.choice([1, 2, 3, 4, 4, 6, 8]),
             memory_bytes=1.0,
             bandwidth_bytes_s=10 ** chance.uniform(-3, 1),
-            staging_memory_bytes=chance.choice([None, None, 0.3, 2.0]),
-            max_staging_nodes=chance.choice([None, None, 1, 3]),
+            staging_memory_bytes=chance.choice([*[None] * 6, 0.5, 2.0]),
+            max_staging_nodes=chance.choice([*[None] * 6, 1, 3]),
         ),
         simulation=Simulation(
             one_core_s=100.0,
-            memory_bytes=chance.uniform(0.1, 3),
+            memory_bytes=chance.uniform(0.1, 0.8) * of,
             serial_fraction=chance.choice([0.0, 0.0, 0.01, 0.3, 1.0]),
         ),
         analyses=tuple(
             Analysis(
                 name=f"a{i}",
-                one_core_s=chance.choice([0.0, chance.uniform(1, 80), chance.uniform(1, 80)]),
-                memory_bytes=chance.choice([0.0, chance.uniform(0, 1), chance.uniform(0, 1)]),
-                where=chance.choice((*WHERE, *["auto"] * 5)),  # type: ignore[arg-type]
+                one_core_s=chance.choice([0.0, *[chance.uniform(1, 80)] * 5]),
+                memory_bytes=chance.choice([0.0, *[chance.uniform(0, 0.15) * of] * 5]),
+                where=chance.choice((*WHERE, *["auto"] * 10)),  # type: ignore[arg-type]
             )
             for i in range(chance.randint(0, most))
         ),
