@@ -21,8 +21,8 @@ from dask_hpc.cli import hpc, register
 from dask_hpc_policies import registry
 
 COMMANDS = [
-    "cancel", "compare", "config", "convert", "decisions", "demo", "doctor", "jobs", "parity", "policies",
-    "replay", "simulate", "status", "study", "update",
+    "cancel", "compare", "config", "convert", "decisions", "demo", "doctor", "jobs", "parity", "place",
+    "policies", "replay", "simulate", "status", "study", "update",
 ]  # fmt: skip
 
 
@@ -32,7 +32,8 @@ def test_help_lists_the_commands() -> None:
     help = result.output.split("Show this message and exit.")[1]
     listed = re.findall(r"^  ([a-z-]+) ", help, re.MULTILINE)
     assert sorted(listed) == COMMANDS
-    assert re.findall(r"^(\S.*):$", help, re.MULTILINE) == ["Run", "Understand", "Simulate", "Set up"]
+    headings = re.findall(r"^(\S.*):$", help, re.MULTILINE)
+    assert headings == ["Run", "Understand", "Simulate", "Models", "Set up"]
     assert "..." not in help
     assert run("--help").output == result.output
 

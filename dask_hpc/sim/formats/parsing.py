@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import yaml
@@ -63,11 +64,33 @@ def parse_yaml(text: str, file: str) -> Field:
     WorkloadError
         When it is no YAML, holds anything but plain data, a key twice, or too much.
     """
-    loader = None
+    (field,) = _parse_yaml(text, file, lambda loader: [loader.get_single_node()])
+    return field
+
+
+def parse_yaml_documents(text: str, file: str) -> list[Field]:
+    """The values of all documents that a YAML text holds; those without one are passed over.
+
+    Raises
+    ------
+    WorkloadError
+        As `parse_yaml`.
+    """
+    return [field for field in _parse_yaml(text, file, _documents) if field.value is not None]
+
+
+def _documents(loader: _Loader) -> Iterator[yaml.Node | None]:
+    while loader.check_node():
+        yield loader.get_node()
+
+
+def _parse_yaml(text: str, file: str, read: Callable[[_Loader], Iterable[yaml.Node | None]]) -> list[Field]:
+    loader, fields = None, []
     try:
         loader = _Loader(text)
-        node = loader.get_single_node()
-        value = None if node is None else _Reading(loader, file).whole(node)
+        for node in read(loader):
+            value = None if node is None else _Reading(loader, file).whole(node)
+            fields.append(Field(value, file, "", _NodeLines(node)))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
@@ -80,7 +103,7 @@ def parse_yaml(text: str, file: str) -> Field:
     except RecursionError:
         line = "" if loader is None else f", line {loader.line + 1}"
         raise WorkloadError(f"{file}{line}: no YAML that can be read: it is nested too deeply") from None
-    return Field(value, file, "", _NodeLines(node))
+    return fields
 
 
 _BREAKS = "\r\n\x85\u2028\u2029"

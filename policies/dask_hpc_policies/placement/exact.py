@@ -1,0 +1,56 @@
+"""The least step of all: over all splits, whole nodes and helper cores that fit (Honoré 2020, Algorithm 3).
+
+Rules of the file: the source takes the rounded shares of every split, which are up to 2 % above this; and it
+tests the wrong sets and never updates its best time, which is done here. Up to `ENUMERATED` free analyses
+every split is judged, beyond that `exact_lp` solves integer programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dask_hpc_policies.placement.application import Application, Mode
+from dask_hpc_policies.placement.many import Masks, best
+from dask_hpc_policies.placement.packs import Found, taken
+
+#: Most free analyses whose splits are all judged.
+ENUMERATED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """The best that was found, and what nothing is faster than; the same when it was solved to the end."""
+
+    found: Found | None
+    bound_s: float
+
+
+def exact(application: Application, mode: Mode, time_limit_s: float | None = None) -> Solved:
+    """The least step; of equal ones, up to `ENUMERATED` free analyses, the one with the shortest end.
+
+    Parameters
+    ----------
+    time_limit_s
+        Seconds for the integer programs; the best so far is returned then, with the bound that was reached.
+        An enumeration is never cut short.
+    """
+    if len(application.free) > ENUMERATED:
+        from dask_hpc_policies.placement.exact_lp import solve
+
+        found, bound_s = solve(application, mode, time_limit_s)
+        return Solved(found, bound_s)
+    splits = all_splits(application)
+    judged = best(application, splits, mode)
+    found = taken(splits, judged, judged.first())
+    return Solved(found if np.isfinite(found.step_s) else None, found.step_s)
+
+
+def all_splits(application: Application) -> Masks:
+    """Every split of the free analyses, a row each."""
+    free = application.free
+    splits = np.tile(np.array(application.split(), dtype=bool), (1 << len(free), 1))
+    bits = np.arange(1 << len(free))[:, None] >> np.arange(len(free)) & 1
+    splits[:, list(free)] = bits.astype(bool)
+    return splits

@@ -1,0 +1,97 @@
+"""How long things take: the phases of a step, a step, a whole run (Honoré 2020, sections 3.3 and 4.2.1).
+
+Rules of the file: a split says of every analysis whether it runs in situ; nodes and helper cores may be real
+numbers. Analyses in transit have all nodes that the simulation has not, with all their cores, and pay for the
+transfer of what they read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dask_hpc_policies.placement.application import Application, Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a split puts where."""
+
+    #: Analyses in situ; their time on one core (X in the source) and their peaks.
+    in_situ: int
+    in_situ_s: float
+    in_situ_bytes: float
+    #: Analyses in transit; their time on one node, transfer included (K), and what is sent for them.
+    in_transit: int
+    in_transit_s: float
+    in_transit_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """Times of the three phases of a step (Propositions 1 and 2)."""
+
+    simulation_s: float
+    in_situ_s: float
+    in_transit_s: float
+
+    def step_s(self, mode: Mode) -> float:
+        """Time from step to step, the slowest phase; in synchronous mode the first two follow each other."""
+        if mode == "synchronous":
+            return max(self.simulation_s + self.in_situ_s, self.in_transit_s)
+        return max(self.simulation_s, self.in_situ_s, self.in_transit_s)
+
+    @property
+    def tail_s(self) -> float:
+        """Time of the analyses after the last step of the simulation."""
+        return max(self.in_situ_s, self.in_transit_s)
+
+    def run_s(self, steps: int, mode: Mode) -> float:
+        """Time of a whole run of `steps` steps: the first simulation, the steps, the last analyses.
+
+        Section 4.2.1; in synchronous mode likewise, in transit beginning with what the simulation hands over.
+        """
+        return self.simulation_s + (steps - 1) * self.step_s(mode) + self.tail_s
+
+
+def load_of(application: Application, split: Sequence[bool]) -> Load:
+    """What `split` puts where."""
+    pairs = list(zip(application.analyses, split, strict=True))
+    inside = [one for one, in_situ in pairs if in_situ]
+    outside = [one for one, in_situ in pairs if not in_situ]
+    sent_bytes = math.fsum(one.memory_bytes for one in outside)
+    outside_s = math.fsum(one.one_core_s for one in outside)
+    platform = application.platform
+    return Load(
+        in_situ=len(inside),
+        in_situ_s=math.fsum(one.one_core_s for one in inside),
+        in_situ_bytes=math.fsum(one.memory_bytes for one in inside),
+        in_transit=len(outside),
+        in_transit_s=outside_s / platform.cores + sent_bytes / platform.bandwidth_bytes_s,
+        in_transit_bytes=sent_bytes,
+    )
+
+
+def phases_of(application: Application, load: Load, nodes: float, helper_cores: float, mode: Mode) -> Phases:
+    """Times of the phases with so many nodes for the simulation and helper cores on each.
+
+    In synchronous mode helper cores are not looked at: simulation and analyses in situ use all cores in turn.
+    What has no node or no core to run on takes for ever.
+    """
+    platform, simulation = application.platform, application.simulation
+    synchronous = mode == "synchronous"
+    cores = platform.cores if synchronous else platform.cores - helper_cores
+    serial = simulation.serial_fraction
+    return Phases(
+        simulation_s=simulation.one_core_s * serial
+        + _over(simulation.one_core_s * (1 - serial), nodes * cores),
+        in_situ_s=_over(load.in_situ_s, nodes * (platform.cores if synchronous else helper_cores)),
+        in_transit_s=_over(load.in_transit_s, platform.nodes - nodes),
+    )
+
+
+def _over(work_s: float, units: float) -> float:
+    if work_s == 0:
+        return 0.0
+    return work_s / units if units > 0 else math.inf
