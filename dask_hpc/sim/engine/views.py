@@ -19,20 +19,25 @@ def present_view(active: ActiveJob, now_s: float) -> JobView:
     A policy is asked several times at one moment, until it has no more to say.
     """
     view = active.view
-    if view is None or view.state != active.state:
-        made = pending_view(active) if active.state == "pending" else running_view(active, now_s)
-    elif view.state == "pending" or (
-        now_s == active.viewed_s
-        and view.nodes == active.nodes
+    if (
+        view is not None
+        and view.state == active.state
+        and (view.state == "pending" or (active.viewed_s == now_s and _still(view, active)))
+    ):
+        return view
+    made = pending_view(active) if active.state == "pending" else running_view(active, now_s)
+    active.view, active.viewed_s = made, now_s
+    return made
+
+
+def _still(view: JobView, active: ActiveJob) -> bool:
+    """Whether a view that was made at this moment still holds."""
+    return (
+        view.nodes == active.nodes
         and view.expansions == active.expansions
         and view.requested_nodes == active.requested_nodes
         and view.at_scheduling_point == _at_point(active)
-    ):
-        return view
-    else:
-        made = running_view(active, now_s)
-    active.view, active.viewed_s = made, now_s
-    return made
+    )
 
 
 def pending_view(active: ActiveJob) -> JobView:

@@ -65,7 +65,7 @@ def decide(view: ClusterSnapshot, state: FairState, params: Params) -> tuple[Dec
     parts = _parts(plan, held, starting, seen, params)
     _share(plan, parts, params)
     _resize(plan, parts)
-    for part in parts:
+    for part in parts if starting else ():
         if part.starts:
             plan.start(part.job, part.size, _start_reason(part, plan.idle_nodes))
     return plan.answer(_reclaimable(plan, parts)), FairState(jobs=seen)
@@ -138,14 +138,15 @@ def _hand_out(parts: list[Part], left: int, params: Params) -> None:
 
 def _resize(plan: Pass, parts: Collection[Part]) -> None:
     """Shrink and expand running jobs to their sizes."""
+    changed = [part for part in parts if part.resizable and part.size != part.job.nodes]
+    if not changed:
+        return
     head = _head(plan, parts)
     shrinks: list[Shrink] = []
     expands: list[Expand] = []
     freed = taken = 0
-    for part in parts:
+    for part in changed:
         before, after = part.job.nodes, part.size
-        if not part.resizable or before == after:
-            continue
         if after > before:
             expands.append(Expand(job=part.job.id, nodes=after, reason=_share_reason(part, None)))
             taken += after - before
@@ -159,9 +160,10 @@ def _head(plan: Pass, parts: Collection[Part]) -> str | None:
     """The first job that starts on nodes which others have to give up; None when none does."""
     idle = plan.idle_nodes
     for part in parts:
-        idle -= part.size if part.starts else 0
-        if idle < 0:
-            return part.job.id
+        if part.starts:
+            idle -= part.size
+            if idle < 0:
+                return part.job.id
     return None
 
 

@@ -118,14 +118,14 @@ def holders(plan: Pass, params: Params) -> list[Part]:
     """
     parts = []
     for job in plan.view.jobs:
-        if job.is_default or job.nodes == 0:
+        nodes = job.nodes
+        if nodes == 0 or job.is_default:
             continue
-        low = high = job.nodes
-        free = not plan.locked and job.state == "running" and resizable(job) and not almost_over(job, params)
-        if free:
-            low = lowest_size(job)
-            high = largest_at_most(job.constraint, job.max_nodes, high) or high
-        parts.append(part_of(job, low, high, params, resizable=free))
+        if plan.locked or job.state != "running" or not resizable(job) or almost_over(job, params):
+            parts.append(part_of(job, nodes, nodes, params))
+            continue
+        high = largest_at_most(job.constraint, job.max_nodes, nodes) or nodes
+        parts.append(part_of(job, lowest_size(job), high, params, resizable=True))
     return parts
 
 
@@ -135,8 +135,10 @@ def divide_parts(parts: Sequence[Part], nodes: int, params: Params) -> None:
     shares = divide_users(users, nodes, params)
     for user, own in users.items():
         for part, size in zip(own, divide(own, shares[user]), strict=True):
-            legal = largest_at_most(part.job.constraint, size, part.low)
-            part.size = part.low if legal is None else legal
+            constraint = part.job.constraint
+            part.size = (
+                size if constraint == "any" else largest_at_most(constraint, size, part.low) or part.low
+            )
 
 
 def divide_users(users: Mapping[str, Sequence[Part]], nodes: int, params: Params) -> dict[str, int]:
