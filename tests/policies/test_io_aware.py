@@ -218,6 +218,17 @@ def test_other_sizes_of_a_running_job_come_nearest_first_and_none_is_left_out(
         assert before[2] <= after[2] + 1e-12
 
 
+def test_the_leader_is_looked_for_anew_when_it_has_left() -> None:
+    balance: Balance[str] = Balance()
+    balance.submit_all([("a", rigid("a", 4, 0.3)), ("b", rigid("b", 2, 0.3))])
+    for nodes in (4, 2):
+        leader = balance.leader(Mix(), 0.4)
+        assert leader is not None
+        assert leader.nodes == nodes
+        balance.leave(leader.place)
+    assert balance.leader(Mix(), 0.4) is None
+
+
 @pytest.mark.parametrize("io", [0.0, 0.3, 1 / 3])
 def test_of_sizes_that_balance_equally_the_larger_comes_first(io: float) -> None:
     job = rigid("m", 3, io)

@@ -77,9 +77,9 @@ class ActiveJob:
     __slots__ = (
         "at_point", "before_node_s", "began_s", "checkpoint_s", "checkpoints", "done", "expansions",
         "first_s", "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key",
-        "left", "length_s", "mtct_previous", "node_ids", "nodes", "paused", "rank", "released",
+        "left", "length_s", "mtct", "mtct_previous", "node_ids", "nodes", "paused", "rank", "released",
         "requested_nodes", "resize_s", "restarts", "round", "shrinks", "stage", "start_s", "state",
-        "steps", "target", "version", "view", "walker", "wasted_node_s",
+        "steps", "target", "version", "view", "viewed_s", "walker", "wasted_node_s",
     )  # fmt: skip
 
     def __init__(self, job: Job, key: int) -> None:
@@ -120,9 +120,12 @@ class ActiveJob:
         self.rank = 2
         self.node_ids: list[int] = []
         self.requested_nodes: int | None = None
+        #: A size and the MTCT at it, and the MTCT before the last resize: see `views`.
+        self.mtct: tuple[int, float | None] | None = None
         self.mtct_previous: float | None = None
-        #: What a pending job looks like to a policy; it does not change.
+        #: What it looked like to a policy, and when: see `views.present_view`.
         self.view: JobView | None = None
+        self.viewed_s = 0.0
         #: Share of its work that is done (a job without a program), and that which a failure cannot undo.
         self.done = 0.0
         self.kept: float | Walker | None = None

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.nodes import NodePool
-from dask_hpc.sim.engine.views import pending_view, running_view
+from dask_hpc.sim.engine.views import pending_view, present_view
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.job import Job
 from dask_hpc_policies.decision import Action, Expand, Hold, Reason, ReasonCode, Shrink, Start
@@ -87,7 +87,7 @@ def make_asker(policy: Policy, world: World, nodes: NodePool) -> Asker:
 
 
 def _corrected(job: Job) -> bool:
-    """Whether what is expected of the job may change while it runs at one size; see `running_view`."""
+    """Whether what is expected of the job may change while it runs at one size; see `views.running_view`."""
     recorded_s, limit_s = job.recorded_s or 0.0, job.walltime_s
     return (
         job.program is not None
@@ -191,17 +191,13 @@ class BySnapshots:
     def snapshot(self, trigger: Trigger) -> ClusterSnapshot:
         """What the policy sees now."""
         world, pool = self._world, self._pool
-        jobs = []
+        now_s, jobs = world.now_s, []
         for _, _, key in self._order:
             active = world.active[key]
-            if active.state != "pending":
-                jobs.append(running_view(active, world.now_s))
-            elif active.round is None:
-                if active.view is None:
-                    active.view = pending_view(active)
-                jobs.append(active.view)
+            if active.round is None or active.state != "pending":
+                jobs.append(present_view(active, now_s))
         return ClusterSnapshot(
-            now_s=world.now_s,
+            now_s=now_s,
             trigger=trigger,
             nodes=self._node_views(),
             jobs=tuple(jobs),

@@ -184,7 +184,9 @@ class Engine:
                 self._submit()
             while entries and entries[0][0] == t:
                 self._happen(heappop(entries))
-            self._ask()
+            news = world.news
+            if news.trigger is not None or news.resized or news.points:
+                self._ask()
         if self.progress.io_changed:
             self.progress.schedule_io()
         if nodes.free + nodes.held + nodes.down + nodes.aside + nodes.away != nodes.total:

@@ -12,7 +12,7 @@ from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.progress import Keep, Progress, Step
 from dask_hpc.sim.engine.table import Row
-from dask_hpc.sim.engine.views import mtct
+from dask_hpc.sim.engine.views import present_mtct
 from dask_hpc.sim.engine.world import World
 from dask_hpc_policies.model import Interruption
 
@@ -142,7 +142,7 @@ class Life:
         if active.steps[-1][0] == now_s:
             active.steps.pop()
         active.steps.append((now_s, nodes))
-        active.mtct_previous = mtct(active.job, active.nodes) if active.nodes else None
+        active.mtct_previous = present_mtct(active) if active.nodes else None
         active.nodes = nodes
 
 

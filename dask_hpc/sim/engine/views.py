@@ -13,6 +13,33 @@ from dask_hpc_policies.rules.feasible import Facts
 from dask_hpc_policies.views import job_view
 
 
+def present_view(active: ActiveJob, now_s: float) -> JobView:
+    """What a policy sees of a job now: the view of before where neither the job nor the time has changed.
+
+    A policy is asked several times at one moment, until it has no more to say.
+    """
+    view = active.view
+    if (
+        view is not None
+        and view.state == active.state
+        and (view.state == "pending" or (active.viewed_s == now_s and _still(view, active)))
+    ):
+        return view
+    made = pending_view(active) if active.state == "pending" else running_view(active, now_s)
+    active.view, active.viewed_s = made, now_s
+    return made
+
+
+def _still(view: JobView, active: ActiveJob) -> bool:
+    """Whether a view that was made at this moment still holds."""
+    return (
+        view.nodes == active.nodes
+        and view.expansions == active.expansions
+        and view.requested_nodes == active.requested_nodes
+        and view.at_scheduling_point == _at_point(active)
+    )
+
+
 def pending_view(active: ActiveJob) -> JobView:
     """What a policy sees of a job that waits."""
     job = active.job
@@ -32,11 +59,15 @@ def pending_view(active: ActiveJob) -> JobView:
 
 def running_view(active: ActiveJob, now_s: float) -> JobView:
     """What a policy sees of a job that holds nodes."""
-    job, start_s = active.job, active.start_s
+    job, start_s, program = active.job, active.start_s, active.job.program
     assert start_s is not None
-    share = mtct(job, active.nodes)
-    end_s = _expected_end_s(active, start_s, now_s)
-    program = job.program
+    walltime_s, limit_s = job.walltime_s, expected_s(active)
+    end_s = _expected_end_s(active, start_s, limit_s, now_s)
+    # without checkpoints it would begin again where it began
+    restart_s = limit_s
+    if walltime_s is not None and job.checkpoint_interval_s is not None and program is None:
+        restart_s = max(0.0, walltime_s - saved_share(active, now_s) * job.runtime_s)
+    share = present_mtct(active)
     return job_view(
         job,
         id=job.id,
@@ -44,15 +75,20 @@ def running_view(active: ActiveJob, now_s: float) -> JobView:
         nodes=active.nodes,
         start_s=start_s,
         remaining_s=None if end_s is None else max(0.0, end_s - now_s),
-        restart_s=_restart_s(active, now_s),
+        restart_s=restart_s,
         requested_nodes=active.requested_nodes,
-        at_scheduling_point=program is None or program.resize == "anytime" or active.at_point,
+        at_scheduling_point=_at_point(active),
         interrupted_s=active.interrupted_s,
         expansions=active.expansions,
         mtct=share,
         mtct_previous=share if active.mtct_previous is None else active.mtct_previous,
         attained_node_s=active.attained_node_s(now_s),
     )
+
+
+def _at_point(active: ActiveJob) -> bool:
+    program = active.job.program
+    return program is None or program.resize == "anytime" or active.at_point
 
 
 def facts(active: ActiveJob) -> Facts:
@@ -71,7 +107,7 @@ def expected_s(active: ActiveJob) -> float | None:
     return max(0.0, job.walltime_s - active.kept * job.runtime_s)
 
 
-def _expected_end_s(active: ActiveJob, start_s: float, now_s: float) -> float | None:
+def _expected_end_s(active: ActiveJob, start_s: float, limit_s: float | None, now_s: float) -> float | None:
     """When a running job is expected to end, by the rule of `dask_hpc_policies.jobs.estimates.remaining_s`.
 
     That is what a live scheduler says, and policies must see the same: to the end of the recorded time while
@@ -79,7 +115,7 @@ def _expected_end_s(active: ActiveJob, start_s: float, now_s: float) -> float | 
     walltime. The walltime is a limit of wall-clock time at any size: after a resize it stays, although the
     job will be faster or slower, because a live scheduler does not know the speed-up either.
     """
-    job, limit_s = active.job, expected_s(active)
+    job = active.job
     recorded_s = None if active.expansions or active.shrinks else job.recorded_s
     if recorded_s is not None and isinstance(active.kept, float):
         recorded_s = max(0.0, recorded_s - active.kept * job.runtime_s)
@@ -88,11 +124,12 @@ def _expected_end_s(active: ActiveJob, start_s: float, now_s: float) -> float | 
     return None if limit_s is None else start_s + limit_s
 
 
-def _restart_s(active: ActiveJob, now_s: float) -> float | None:
-    job = active.job
-    if job.walltime_s is None or job.program is not None:
-        return job.walltime_s
-    return max(0.0, job.walltime_s - saved_share(active, now_s) * job.runtime_s)
+def present_mtct(active: ActiveJob) -> float | None:
+    """`mtct` of a job at its present size, told once for each size."""
+    known = active.mtct
+    if known is None or known[0] != active.nodes:
+        known = active.mtct = active.nodes, mtct(active.job, active.nodes)
+    return known[1]
 
 
 def mtct(job: Job, nodes: int) -> float | None:

@@ -86,7 +86,9 @@ def largest_at_most(constraint: str, n: int, lo: int) -> int | None:
 
 def smallest_at_least(constraint: str, n: int, hi: int) -> int | None:
     """The smallest legal size from `n` to `hi` nodes; None when there is none."""
-    size = max(n, 1) if constraint == "any" else _function(_CEILING, constraint)(max(n, 1))
+    size = n if n > 1 else 1
+    if constraint != "any":
+        size = _function(_CEILING, constraint)(size)
     return size if size <= hi else None
 
 

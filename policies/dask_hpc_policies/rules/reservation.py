@@ -102,16 +102,16 @@ class Profile:
 
     def earliest_s(self, nodes: int, duration_s: float) -> float:
         """The first time from which `nodes` nodes are free for `duration_s`; infinite when there is none."""
-        times, free = self._times, self._free
-        start: float | None = None
-        for time_s, available in zip(times, free, strict=True):
-            if start is not None and time_s >= start + duration_s:
+        start_s = end_s = inf
+        for time_s, available in zip(self._times, self._free, strict=True):
+            if time_s >= end_s:
                 break
             if available < nodes:
-                start = None
-            elif start is None:
-                start = time_s
-        return inf if start is None else start
+                start_s = end_s = inf
+            elif start_s == inf:
+                start_s = time_s
+                end_s = time_s + duration_s
+        return start_s
 
     def least_nodes(self, start_s: float, duration_s: float) -> int:
         """The fewest nodes that are free at any time from `start_s` for `duration_s`."""
@@ -125,8 +125,7 @@ class Profile:
         end_s = max(start_s + duration_s, nextafter(start_s, inf))
         first = self._split(start_s)
         last = len(self._times) if end_s == inf else self._split(end_s)
-        for i in range(first, last):
-            self._free[i] -= nodes
+        self._free[first:last] = [free - nodes for free in self._free[first:last]]
 
     def _split(self, time_s: float) -> int:
         """Index of the step that begins at `time_s`, made when there is none."""

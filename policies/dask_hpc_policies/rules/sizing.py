@@ -259,34 +259,31 @@ def equal_sizes(jobs: Sequence[JobView], nodes: int) -> list[int] | None:
     if sum(lows) > nodes:
         return None
 
-    constraints, tops = [job.constraint for job in jobs], [job.max_nodes for job in jobs]
+    tops = [max(low, job.max_nodes) for job, low in zip(jobs, lows, strict=True)]
+    constrained = [(i, job.constraint) for i, job in enumerate(jobs) if job.constraint != "any"]
 
-    def size(i: int, level: int) -> int:
-        low, top = lows[i], tops[i]
-        if level <= low:
-            return low
-        if level > top:
-            level = top
-        if constraints[i] == "any":
-            return level if level > low else low
-        legal = largest_at_most(constraints[i], level, low)
-        return low if legal is None else legal
+    def at(level: int) -> list[int]:
+        sizes = [
+            low if level <= low else level if level < top else top
+            for low, top in zip(lows, tops, strict=True)
+        ]
+        for i, constraint in constrained:
+            sizes[i] = largest_at_most(constraint, sizes[i], lows[i]) or lows[i]
+        return sizes
 
-    everyone = range(len(jobs))
-    below, above = 0, nodes + 1  # The level `below` always fits.
+    # The level `below` always fits; from the largest size on nobody gets more.
+    below, above = 0, 1 + min(nodes, max(tops, default=0))
     while above - below > 1:
         level = (below + above) // 2
-        if sum([size(i, level) for i in everyone]) <= nodes:
+        if sum(at(level)) <= nodes:
             below = level
         else:
             above = level
-    sizes = [size(i, below) for i in everyone]
+    sizes, higher = at(below), at(below + 1)
     left = nodes - sum(sizes)
-    for i in everyone:
-        if left <= 0:
-            break
-        step = size(i, below + 1) - sizes[i]
+    for i, size in enumerate(higher):
+        step = size - sizes[i]
         if 0 < step <= left:
-            sizes[i] += step
+            sizes[i] = size
             left -= step
     return sizes

@@ -167,6 +167,8 @@ class _Plan:
 
     def _size_now(self, job: JobView, need: int) -> int | None:
         """Size at which the job can start now; None when it cannot."""
+        if need > self.idle_nodes:
+            return None
         available = min(self.idle_nodes, self.free.least_nodes(self.view.now_s, expected_s(job)))
         if need > available:
             return None

@@ -35,9 +35,9 @@ from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shr
 from dask_hpc_policies.jobs.constraints import largest_at_most
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.rules.admission import Pass, needed_nodes
-from dask_hpc_policies.rules.fair.shares import Part, divide_parts
-from dask_hpc_policies.rules.fair.starting import choose, givers_of
-from dask_hpc_policies.rules.fair.terms import Params, level, repays, weight_at
+from dask_hpc_policies.rules.fair.shares import Part, divide_parts, holders, part_of
+from dask_hpc_policies.rules.fair.starting import choose
+from dask_hpc_policies.rules.fair.terms import Params, repays
 from dask_hpc_policies.rules.requests import answer_requests
 from dask_hpc_policies.rules.seen import SeenSize, seen_sizes
 from dask_hpc_policies.rules.sizing import Resizes, lowest_size, resizable
@@ -55,55 +55,53 @@ def decide(view: ClusterSnapshot, state: FairState, params: Params) -> tuple[Dec
     """Start who has had least, and bring all malleable jobs to their shares."""
     seen = seen_sizes(view, state.jobs)
     plan = Pass(view)
-    starting = choose(plan, params)
+    held = holders(plan, params)
+    starting = choose(plan, held, params) if plan.waiting else []
     # what evolving jobs ask for comes from what the starts leave over
     kept = min(plan.idle_nodes, sum([needed_nodes(job) or 0 for job in starting]))
     plan.idle_nodes -= kept
     answer_requests(plan)
     plan.idle_nodes += kept
-    givers = givers_of(plan, params)
-    parts = _parts(plan, starting, givers, seen, params)
+    parts = _parts(plan, held, starting, seen, params)
     _share(plan, parts, params)
     _resize(plan, parts)
-    for part in parts:
+    for part in parts if starting else ():
         if part.starts:
             plan.start(part.job, part.size, _start_reason(part, plan.idle_nodes))
-    sizes = {part.job.id: part.size for part in parts}
-    reclaimable = sum([sizes[job.id] - lowest_size(job) for job in plan.running if resizable(job)])
-    return plan.answer(reclaimable), FairState(jobs=seen)
+    return plan.answer(_reclaimable(plan, parts)), FairState(jobs=seen)
 
 
 def _parts(
-    plan: Pass,
-    starting: Collection[JobView],
-    givers: Collection[JobView],
-    seen: Mapping[str, SeenSize],
-    params: Params,
+    plan: Pass, held: list[Part], starting: Collection[JobView], seen: Mapping[str, SeenSize], params: Params
 ) -> list[Part]:
     """All named jobs that hold nodes or start now, in order of service, with the sizes they may have."""
-    starts, resizable = {job.id for job in starting}, {job.id for job in givers}
-    parts = []
-    for job in plan.view.jobs:
-        if job.id in starts:
-            low = high = needed_nodes(job) or 0
-            if not job.is_default and job.start_nodes is None:
-                most = min(job.max_nodes, job.preferred_nodes or job.max_nodes)
-                high = largest_at_most(job.constraint, most, low) or low
-            part = Part(job, low, high, high, starts=True)
-        elif job.is_default or job.nodes == 0:
-            continue
-        elif job.id in resizable:
-            high = largest_at_most(job.constraint, job.max_nodes, job.nodes) or job.nodes
-            part = Part(job, lowest_size(job), high, high, resizable=True)
-            changed_s = seen[job.id].changed_s
-            if not starts and changed_s is not None and plan.view.now_s - changed_s < params["cooldown_s"]:
-                part.low = part.high = job.nodes
-        else:
-            part = Part(job, job.nodes, job.nodes, job.nodes)
-        part.level = level(job.attained_node_s, params)
-        part.weight = weight_at(part.level, params)
-        parts.append(part)
-    return parts
+    if not starting:
+        now_s, cooldown_s = plan.view.now_s, params["cooldown_s"]
+        for part in held:
+            changed_s = seen[part.job.id].changed_s if part.resizable else None
+            if changed_s is not None and now_s - changed_s < cooldown_s:
+                part.low = part.high = part.job.nodes
+        return held
+    parts = {part.job.id: part for part in held}
+    parts |= {job.id: _beginner(job, params) for job in starting}
+    return [parts[job.id] for job in plan.view.jobs if job.id in parts]
+
+
+def _beginner(job: JobView, params: Params) -> Part:
+    """A job that starts now."""
+    low = high = needed_nodes(job) or 0
+    if not job.is_default and job.start_nodes is None:
+        most = min(job.max_nodes, job.preferred_nodes or job.max_nodes)
+        high = largest_at_most(job.constraint, most, low) or low
+    return part_of(job, low, high, params, starts=True)
+
+
+def _reclaimable(plan: Pass, parts: Collection[Part]) -> int:
+    """What running jobs could still give up: for the reason of the head."""
+    if plan.head is None:
+        return 0
+    sizes = {part.job.id: part.size for part in parts}
+    return sum([sizes[job.id] - lowest_size(job) for job in plan.running if resizable(job)])
 
 
 def _share(plan: Pass, parts: list[Part], params: Params) -> None:
@@ -131,6 +129,8 @@ def _hand_out(parts: list[Part], left: int, params: Params) -> None:
             target = largest_at_most(part.job.constraint, reach, part.size) or part.size
             left, part.size = left - (target - part.size), target
     for part in by_level:
+        if part.size >= part.most or left <= 0:
+            continue
         grown = largest_at_most(part.job.constraint, min(part.most, part.size + left), part.size + 1)
         if grown is not None and repays(part.job, grown, params):
             left, part.size = left - (grown - part.size), grown
@@ -138,14 +138,15 @@ def _hand_out(parts: list[Part], left: int, params: Params) -> None:
 
 def _resize(plan: Pass, parts: Collection[Part]) -> None:
     """Shrink and expand running jobs to their sizes."""
+    changed = [part for part in parts if part.resizable and part.size != part.job.nodes]
+    if not changed:
+        return
     head = _head(plan, parts)
     shrinks: list[Shrink] = []
     expands: list[Expand] = []
     freed = taken = 0
-    for part in parts:
+    for part in changed:
         before, after = part.job.nodes, part.size
-        if not part.resizable or before == after:
-            continue
         if after > before:
             expands.append(Expand(job=part.job.id, nodes=after, reason=_share_reason(part, None)))
             taken += after - before
@@ -159,9 +160,10 @@ def _head(plan: Pass, parts: Collection[Part]) -> str | None:
     """The first job that starts on nodes which others have to give up; None when none does."""
     idle = plan.idle_nodes
     for part in parts:
-        idle -= part.size if part.starts else 0
-        if idle < 0:
-            return part.job.id
+        if part.starts:
+            idle -= part.size
+            if idle < 0:
+                return part.job.id
     return None
 
 

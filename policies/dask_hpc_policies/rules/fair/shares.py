@@ -8,13 +8,15 @@ same sizes each time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from dask_hpc_policies.jobs.constraints import largest_at_most
 from dask_hpc_policies.model import JobView
-from dask_hpc_policies.rules.fair.terms import Params, level, weight_at
+from dask_hpc_policies.rules.admission import Pass
+from dask_hpc_policies.rules.fair.terms import Params, almost_over, level, weight_at
+from dask_hpc_policies.rules.sizing import lowest_size, resizable
 
 #: Remainders that differ by less are equal.
 _DIGITS = 9
@@ -30,29 +32,47 @@ class Claim(NamedTuple):
     weight: float
 
 
-def divide(claims: Sequence[Claim], nodes: int) -> list[int]:
+class Claimant(Protocol):
+    """What a `Claim` and a `Part` have in common."""
+
+    @property
+    def low(self) -> int: ...  # noqa: D102
+    @property
+    def high(self) -> int: ...  # noqa: D102
+    @property
+    def weight(self) -> float: ...  # noqa: D102
+
+
+def divide(claims: Sequence[Claimant], nodes: int) -> list[int]:
     """Whole numbers of nodes for `claims`, together `nodes` or as near to it as their bounds allow."""
+    if len(claims) == 1:
+        return [min(max(nodes, claims[0].low), claims[0].high)]
     if nodes <= sum([claim.low for claim in claims]):
         return [claim.low for claim in claims]
     if nodes >= sum([claim.high for claim in claims]):
         return [claim.high for claim in claims]
     level = common_level(claims, nodes)
-    exact = [min(max(claim.weight * level, claim.low), claim.high) for claim in claims]
+    exact = [_within(claim, claim.weight * level) for claim in claims]
     sizes = [int(round(share, _DIGITS)) for share in exact]
     left = nodes - sum(sizes)
-    by_remainder = sorted(range(len(claims)), key=lambda i: round(sizes[i] - exact[i], _DIGITS))
-    for i in by_remainder[: max(left, 0)]:
-        sizes[i] += sizes[i] < claims[i].high
+    if left > 0:
+        by_remainder = sorted(range(len(claims)), key=lambda i: round(sizes[i] - exact[i], _DIGITS))
+        for i in by_remainder[:left]:
+            sizes[i] += sizes[i] < claims[i].high
     return sizes
 
 
-def common_level(claims: Sequence[Claim], nodes: int) -> float:
+def _within(claim: Claimant, share: float) -> float:
+    if share < claim.low:
+        return claim.low
+    return claim.high if share > claim.high else share
+
+
+def common_level(claims: Sequence[Claimant], nodes: int) -> float:
     """The common level at which the claims take `nodes` together, which is within their bounds."""
     # below the first turn everybody is at its lower bound; the slope changes where one leaves it or is full
-    turns: list[tuple[float, float]] = []
-    for claim in claims:
-        turns.append((claim.low / claim.weight, claim.weight))
-        turns.append((claim.high / claim.weight, -claim.weight))
+    turns = [(claim.low / claim.weight, claim.weight) for claim in claims]
+    turns += [(claim.high / claim.weight, -claim.weight) for claim in claims]
     turns.sort()
     taken, slope, at = float(sum([claim.low for claim in claims])), 0.0, 0.0
     for turn, change in turns:
@@ -83,36 +103,70 @@ class Part:
     size: int = 0
 
 
+def part_of(
+    job: JobView, low: int, high: int, params: Params, *, starts: bool = False, resizable: bool = False
+) -> Part:
+    """The part of a job that may have `low` to `high` nodes."""
+    rank = level(job.attained_node_s, params)
+    return Part(job, low, high, high, starts, resizable, rank, weight_at(rank, params))
+
+
+def holders(plan: Pass, params: Params) -> list[Part]:
+    """The named jobs that hold nodes, in order of service.
+
+    Resizable is none under a lock, and none that is almost over.
+    """
+    parts = []
+    for job in plan.view.jobs:
+        nodes = job.nodes
+        if nodes == 0 or job.is_default:
+            continue
+        if plan.locked or job.state != "running" or not resizable(job) or almost_over(job, params):
+            parts.append(part_of(job, nodes, nodes, params))
+            continue
+        high = largest_at_most(job.constraint, job.max_nodes, nodes) or nodes
+        parts.append(part_of(job, lowest_size(job), high, params, resizable=True))
+    return parts
+
+
 def divide_parts(parts: Sequence[Part], nodes: int, params: Params) -> None:
     """Set the sizes of `parts`, which have `nodes` nodes together, to legal ones."""
-    users = _by_user(parts)
-    shares = divide_users(parts, nodes, params)
+    users = by_user(parts)
+    shares = divide_users(users, nodes, params)
     for user, own in users.items():
-        sizes = divide([Claim(part.low, part.high, part.weight) for part in own], shares[user])
-        for part, size in zip(own, sizes, strict=True):
-            legal = largest_at_most(part.job.constraint, size, part.low)
-            part.size = part.low if legal is None else legal
+        for part, size in zip(own, divide(own, shares[user]), strict=True):
+            constraint = part.job.constraint
+            part.size = (
+                size if constraint == "any" else largest_at_most(constraint, size, part.low) or part.low
+            )
 
 
-def divide_users(parts: Sequence[Part], nodes: int, params: Params) -> dict[str, int]:
-    """What of `nodes` nodes each user gets for all of its `parts`.
+def divide_users(users: Mapping[str, Sequence[Part]], nodes: int, params: Params) -> dict[str, int]:
+    """What of `nodes` nodes each user gets for all of its parts.
 
     Users share as jobs do, by what all their jobs together have attained for each unit of the user's weight:
     what users who are always busy attain approaches the proportion of their weights.
     """
-    users = _by_user(parts)
-    claims = [_claim(own, params) for own in users.values()]
+    claims = [
+        Claim(
+            sum([part.low for part in own]),
+            sum([part.high for part in own]),
+            # one user alone shares with nobody
+            _weight(own, params) if len(users) > 1 else 1.0,
+        )
+        for own in users.values()
+    ]
     return dict(zip(users, divide(claims, nodes), strict=True))
 
 
-def _claim(own: Sequence[Part], params: Params) -> Claim:
+def _weight(own: Sequence[Part], params: Params) -> float:
     declared = max([part.job.weight for part in own])
     attained_node_s = sum([part.job.attained_node_s for part in own])
-    low, high = sum([part.low for part in own]), sum([part.high for part in own])
-    return Claim(low, high, declared * weight_at(level(attained_node_s / declared, params), params))
+    return declared * weight_at(level(attained_node_s / declared, params), params)
 
 
-def _by_user(parts: Sequence[Part]) -> dict[str, list[Part]]:
+def by_user(parts: Sequence[Part]) -> dict[str, list[Part]]:
+    """The parts of each user, in the order given."""
     users: dict[str, list[Part]] = {}
     for part in parts:
         users.setdefault(part.job.user, []).append(part)

@@ -21,24 +21,22 @@ from math import inf, nextafter
 
 from dask_hpc_policies.decision import Reason, ReasonCode
 from dask_hpc_policies.model import JobView
-from dask_hpc_policies.rules import sizing
 from dask_hpc_policies.rules.admission import Pass, needed_nodes
-from dask_hpc_policies.rules.fair.terms import Params, almost_over, level, overdue
+from dask_hpc_policies.rules.fair.shares import Part
+from dask_hpc_policies.rules.fair.terms import Params, level, overdue
 from dask_hpc_policies.rules.fair.users import Shares
 from dask_hpc_policies.rules.reservation import Shadow, expected_s, shadow
-from dask_hpc_policies.rules.sizing import lowest_size
 from dask_hpc_policies.wording import counted
 
 
-def choose(plan: Pass, params: Params) -> list[JobView]:
+def choose(plan: Pass, held: Sequence[Part], params: Params) -> list[JobView]:
     """The waiting jobs that start now, at their smallest sizes or more; the others get their reasons.
 
-    `Pass.head` is the first that does not fit.
+    `Pass.head` is the first that does not fit. `held` are the jobs that hold nodes.
     """
-    givers = givers_of(plan, params)
-    line = _Line(plan, givers, params)
-    turn = _in_turn(plan, params)
-    shares = Shares(plan, givers, [job for job, _ in turn], params)
+    line = _Line(plan, held, params)
+    turn = _in_turn(plan, held, params)
+    shares = Shares(plan, held, [job for job, _ in turn], params)
     late = []
     for job, need in turn:
         if shares.allow(job, need) or overdue(job, plan.view.now_s, params):
@@ -57,15 +55,15 @@ def choose(plan: Pass, params: Params) -> list[JobView]:
 class _Line:
     """Jobs are offered a start in order; the first that does not fit is the head, which nobody delays."""
 
-    def __init__(self, plan: Pass, givers: Sequence[JobView], params: Params) -> None:
+    def __init__(self, plan: Pass, held: Sequence[Part], params: Params) -> None:
         self._plan = plan
-        self._givers = givers
+        self._held = held
         self._params = params
         self._promise: Shadow | None = None
         #: A job that has waited longer than the patience does not fit.
         self._blocked = False
         #: Nodes that are idle or can be freed.
-        self._supply = plan.idle_nodes + sum([job.nodes - lowest_size(job) for job in givers])
+        self._supply = plan.idle_nodes + sum([part.job.nodes - part.low for part in held])
         self.starting: list[JobView] = []
 
     def offer(self, job: JobView, need: int) -> bool:
@@ -80,7 +78,7 @@ class _Line:
         self._blocked = self._blocked or overdue(job, plan.view.now_s, self._params)
         if promise is None:
             plan.head = job
-            self._promise = _promise(plan, need, self._supply, self.starting, self._givers)
+            self._promise = _promise(plan, need, self._supply, self.starting, self._held)
         else:
             plan.reasons[job.id] = _held(plan, need, self._supply)
         return False
@@ -92,17 +90,10 @@ class _Line:
         return need <= promise.extra_nodes or self._plan.view.now_s + expected_s(job) <= promise.start_s
 
 
-def givers_of(plan: Pass, params: Params) -> list[JobView]:
-    """Running jobs that may be resized now: none under a lock, and none that is almost over."""
-    if plan.locked:
-        return []
-    return [job for job in plan.running if sizing.resizable(job) and not almost_over(job, params)]
-
-
-def _in_turn(plan: Pass, params: Params) -> list[tuple[JobView, int]]:
+def _in_turn(plan: Pass, held: Sequence[Part], params: Params) -> list[tuple[JobView, int]]:
     """Waiting jobs that have a legal size, with the fewest nodes they can start with, in order."""
     now_s = plan.view.now_s
-    present = Counter([job.user for job in plan.view.jobs if job.nodes and not job.is_default])
+    present = Counter([part.job.user for part in held])
     keyed = []
     for i, job in enumerate(plan.waiting):
         need = needed_nodes(job)
@@ -118,17 +109,14 @@ def _in_turn(plan: Pass, params: Params) -> list[tuple[JobView, int]]:
     return [(job, need) for _, job, need in keyed]
 
 
-def _promise(
-    plan: Pass, need: int, supply: int, starting: Sequence[JobView], givers: Sequence[JobView]
-) -> Shadow:
+def _promise(plan: Pass, need: int, supply: int, starting: Sequence[JobView], held: Sequence[Part]) -> Shadow:
     """The head's reservation: what running jobs can give counts as free, the rest of them when they end."""
     now_s = plan.view.now_s
     soon_s = nextafter(now_s, inf)
-    lowest = {job.id: lowest_size(job) for job in givers}
     ends = [
-        (max(soon_s, now_s + job.remaining_s), lowest.get(job.id, job.nodes))
-        for job in plan.view.jobs
-        if job.nodes > 0 and job.remaining_s is not None and not job.is_default
+        (max(soon_s, now_s + part.job.remaining_s), part.low)
+        for part in held
+        if part.job.remaining_s is not None
     ]
     ends += [(max(soon_s, t_s), 1) for t_s in plan.view.returns_s]
     for job in starting:

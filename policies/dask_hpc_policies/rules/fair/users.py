@@ -8,41 +8,34 @@ that would be idle are there for everybody.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from dask_hpc_policies.decision import Reason, ReasonCode
 from dask_hpc_policies.model import JobView
 from dask_hpc_policies.rules.admission import Pass
-from dask_hpc_policies.rules.fair.shares import Part, divide_users
-from dask_hpc_policies.rules.fair.terms import Params, level, weight_at
-from dask_hpc_policies.rules.sizing import lowest_size
+from dask_hpc_policies.rules.fair.shares import Part, by_user, divide_users, part_of
+from dask_hpc_policies.rules.fair.terms import Params
 from dask_hpc_policies.wording import counted
 
 
 class Shares:
     """The shares of users, counting what waits, and the least that their jobs hold."""
 
-    def __init__(
-        self, plan: Pass, givers: Collection[JobView], waiting: Sequence[JobView], params: Params
-    ) -> None:
-        resizable = {job.id for job in givers}
-        holding = [job for job in plan.view.jobs if job.nodes and not job.is_default]
-        parts = [
-            _part(job, lowest_size(job), max(job.max_nodes, job.nodes), params)
-            if job.id in resizable
-            else _part(job, job.nodes, job.nodes, params)
-            for job in holding
-        ]
-        #: Nodes that jobs can not make use of even at their largest sizes.
-        self.idle_nodes = plan.idle_nodes + sum([part.job.nodes - part.high for part in parts])
+    def __init__(self, plan: Pass, held: Sequence[Part], waiting: Sequence[JobView], params: Params) -> None:
         self._held: Counter[str] = Counter()
-        for part in parts:
+        for part in held:
             self._held[part.job.user] += part.low
-        parts += [_part(job, 0, _largest(job), params) for job in waiting]
+        highest = [_at_most(part) for part in held]
+        nodes = sum([part.job.nodes for part in held])
+        #: Nodes that jobs can not make use of even at their largest sizes.
+        self.idle_nodes = plan.idle_nodes + nodes - sum(highest)
         # of one user alone nothing has to be divided
-        alone = len({part.job.user for part in parts}) < 2
-        total = plan.idle_nodes + sum([job.nodes for job in holding])
-        self._shares = {} if alone else divide_users(parts, total, params)
+        self._shares: dict[str, int] = {}
+        if len({*self._held, *[job.user for job in waiting]}) > 1:
+            parts = [replace(part, high=high) for part, high in zip(held, highest, strict=True)]
+            parts += [part_of(job, 0, _largest(job), params) for job in waiting]
+            self._shares = divide_users(by_user(parts), plan.idle_nodes + nodes, params)
 
     def allow(self, job: JobView, need: int) -> bool:
         """Whether the job fits into the share of its user on `need` nodes."""
@@ -61,10 +54,9 @@ class Shares:
         return Reason(ReasonCode.POOL_SHARED, text, {"held_nodes": held, "share_nodes": share})
 
 
-def _part(job: JobView, low: int, high: int, params: Params) -> Part:
-    part = Part(job, low, high, high, level=level(job.attained_node_s, params))
-    part.weight = weight_at(part.level, params)
-    return part
+def _at_most(part: Part) -> int:
+    """The most nodes that a job can come to hold that holds some."""
+    return max(part.job.max_nodes, part.job.nodes) if part.resizable else part.job.nodes
 
 
 def _largest(job: JobView) -> int:

@@ -8,7 +8,7 @@ operations on arrays, whatever the number of jobs, and the sums are those that w
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -36,7 +36,9 @@ class Running(NamedTuple):
 class Balance(Generic[K]):
     """System and workload intensity, and the candidates for a start in order of service."""
 
-    __slots__ = ("_candidates", "_counted", "_tables", "keys", "queued", "running", "system")
+    __slots__ = (
+        "_asked", "_candidates", "_counted", "_leader", "_tables", "keys", "queued", "running", "system"
+    )  # fmt: skip
 
     def __init__(self) -> None:
         #: Running jobs, and their mix.
@@ -48,6 +50,9 @@ class Balance(Generic[K]):
         #: What each waiting job adds to `queued`: intensity and nodes.
         self._counted: list[tuple[float, int]] = []
         self._candidates = Candidates()
+        #: Who led the queue when that was asked last, and by what; None: the queue has changed since.
+        self._asked: tuple[Any, ...] | None = None
+        self._leader: Choice | None = None
         #: Sizes of running jobs whose intensity differs with them, once they were asked for.
         self._tables: dict[K, tuple[Array, Array]] = {}
 
@@ -74,12 +79,14 @@ class Balance(Generic[K]):
     def _wait(self, place: int, key: K, job: JobView) -> None:
         size = preferred_size(job)
         intensity = job_intensity(job, size) if size else 0.0
+        self._asked = None
         self.keys.insert(place, key)
         self._counted.insert(place, (intensity, size))
         self.queued = self.queued.plus(intensity, size)
 
     def leave(self, place: int) -> K:
         """The job at `place` of the queue waits no longer; returns its key."""
+        self._asked = None
         intensity, size = self._counted.pop(place)
         self.queued = self.queued.plus(intensity, -size)
         self._candidates.remove(place)
@@ -123,7 +130,11 @@ class Balance(Generic[K]):
         See `Candidates.best`.
         """
         last = max(1, len(self.keys) + len(self.running) - 1)
-        return self._candidates.best(system, self.workload, last, reordering, most_nodes)
+        asked = (system, self.workload, last, reordering, most_nodes)
+        if asked != self._asked:
+            self._asked = asked
+            self._leader = self._candidates.best(*asked)
+        return self._leader
 
     def sizes_by_distance(self, key: K, job: JobView, idle_nodes: int) -> Iterator[tuple[int, float, float]]:
         """Other sizes of a running job, best first: (nodes, intensity, distance) by equation 4.13.
@@ -146,9 +157,10 @@ class Balance(Generic[K]):
                     yield nodes, one, distance(nodes, one)
             return
         sizes, shares = self._sizes(key, job)
-        fit = int(np.searchsorted(sizes, most_nodes, side="right"))
-        distances = np.abs(workload - (io_nodes + shares[:fit] * sizes[:fit]) / (held + sizes[:fit]))
-        for row in np.lexsort((-sizes[:fit], distances)).tolist():
+        fit = int(sizes.searchsorted(most_nodes, side="right"))
+        sizes, shares = sizes[:fit], shares[:fit]
+        distances = np.abs(workload - (io_nodes + shares * sizes) / (held + sizes))
+        for row in np.lexsort((-sizes, distances)).tolist():
             if sizes[row] != now.nodes:
                 yield int(sizes[row]), float(shares[row]), float(distances[row])
 

@@ -41,16 +41,19 @@ class Choice(NamedTuple):
 class Candidates:
     """What could start, by place in the queue."""
 
-    __slots__ = ("_curves", "_rows")
+    __slots__ = ("_curves", "_fewest", "_rows")
 
     def __init__(self) -> None:
         #: Place, nodes, intensity * nodes.
         self._rows = _Table(3)
         #: Place, smallest and largest size, intensity, number of the constraint.
         self._curves = _Table(5)
+        #: The smallest size of any job; None when it is to be looked for.
+        self._fewest: float | None = None
 
     def insert(self, place: int, job: JobView) -> None:
         """A job waits at `place`; those there and behind it move up by one."""
+        self._fewest = None
         rows: list[tuple[float, ...]] = []
         curves: list[tuple[float, ...]] = []
         _describe(place, job, rows, curves)
@@ -59,6 +62,7 @@ class Candidates:
 
     def fill(self, jobs: Iterable[JobView]) -> None:
         """All jobs that wait, in order of service; what was there before is gone."""
+        self._fewest = None
         rows: list[tuple[float, ...]] = []
         curves: list[tuple[float, ...]] = []
         for place, job in enumerate(jobs):
@@ -68,15 +72,16 @@ class Candidates:
 
     def remove(self, place: int) -> None:
         """The job at `place` waits no longer; those behind it move down by one."""
+        self._fewest = None
         self._rows.remove(place)
         self._curves.remove(place)
 
     def fewest_nodes(self) -> float:
         """The smallest size of any job; infinite when nobody waits."""
-        return min(
-            (float(table.view[1].min()) for table in (self._rows, self._curves) if table.count),
-            default=float("inf"),
-        )
+        if self._fewest is None:
+            tables = [table for table in (self._rows, self._curves) if table.count]
+            self._fewest = min([float(table.view[1].min()) for table in tables], default=float("inf"))
+        return self._fewest
 
     def best(
         self, system: Mix, workload: float, last: int, reordering: float, most_nodes: int | None = None
@@ -123,7 +128,7 @@ class Candidates:
             own = np.flatnonzero(place == chosen)
         else:
             chosen = place[first]
-            own = np.arange(*np.searchsorted(place, (chosen, chosen + 1)))
+            own = np.arange(*place.searchsorted((chosen, chosen + 1)))
         # Of its sizes the one that balances best, also where balance has no weight; of equals the larger.
         near = own[delta[own] <= delta[own].min() + SAME]
         row = near[nodes[near].argmax()]
@@ -189,7 +194,7 @@ class _Table:
         if count + more > data.shape[1]:
             room = np.zeros((len(data), max(data.shape[1], more)))
             self._data = data = np.concatenate((data, room), axis=1)
-        first = int(np.searchsorted(data[0, :count], place))
+        first = int(data[0, :count].searchsorted(place))
         if first < count:
             data[:, first + more : count + more] = data[:, first:count].copy()
             data[0, first + more : count + more] += 1
@@ -200,7 +205,7 @@ class _Table:
     def remove(self, place: int) -> None:
         """Rows of `place` go; rows behind it move down."""
         data, count = self._data, self.count
-        first, behind = np.searchsorted(data[0, :count], (place, place + 1))
+        first, behind = data[0, :count].searchsorted((place, place + 1))
         if behind < count:
             gone = behind - first
             data[:, first : count - gone] = data[:, behind:count].copy()
