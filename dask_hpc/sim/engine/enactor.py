@@ -181,16 +181,16 @@ class Enactor:
     # --------------------------------------------------------------- interruptions
 
     def lose_node(self, lost: Lost) -> None:
-        """A node has failed or gone: its job goes on without it, or waits again."""
+        """Nodes of a job have failed or gone: it goes on without them, or waits again."""
         active = lost.active
         if active is not None and lost.goes_on:
-            step = self.life.lose_node(active)
+            step = self.life.lose_nodes(active, lost.gone)
             self.asker.resized(active)
             self.settle(active, step)
         elif active is not None:
-            self.life.lose(active, "saved", gone=1)
+            self.life.lose(active, "saved", gone=lost.gone)
             self._requeue(active, "failure")
-        self._world.news.changed("node-lost", active)
+        self._world.news.changed("node-lost" if lost.gone else "finish", active)
 
     def _rob(self, victim: ActiveJob, keep: Keep) -> None:
         """The victim of a theft gives up all its nodes."""

@@ -61,7 +61,7 @@ from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.progress import Progress
 from dask_hpc.sim.engine.supply import Supply
 from dask_hpc.sim.engine.world import World
-from dask_hpc.sim.model.machine import Machine, Options
+from dask_hpc.sim.model.machine import Machine, NodeFailure, Options
 from dask_hpc.sim.model.power import Energy
 from dask_hpc.sim.model.workload import Workload, fitted
 from dask_hpc_policies.protocol import Policy
@@ -170,6 +170,8 @@ class Engine:
             self._held_node_s += nodes.held * (t - world.now_s)
             if self.meter is not None and (world.active or self._next_job < len(jobs)):
                 self.meter.advance(t)
+            if self.failures.losses is not None:
+                self.failures.losses.advance(t - world.now_s)
             world.now_s = t
         else:
             world.now_s = t
@@ -259,9 +261,9 @@ class Engine:
                     world.news.changed("tick")
         elif kind == NODE_FAILS:
             # random failures, which know no node yet, end with the run
-            lost = self.failures.happen(data) if data is not None or self._goes_on() else None
-            if lost is not None:
-                enactor.lose_node(lost)
+            if isinstance(data, NodeFailure) or self._goes_on():
+                for lost in self.failures.happen(data):
+                    enactor.lose_node(lost)
         elif kind == NODE_BACK:
             if self.nodes.back(data):
                 world.news.changed("node-added")

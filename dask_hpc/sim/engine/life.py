@@ -64,13 +64,14 @@ class Life:
         self._sized(active, nodes)
         self._world.listener.job(active)
 
-    def lose_node(self, active: ActiveJob) -> Step:
-        """A node of the job has gone, and the job goes on without it."""
+    def lose_nodes(self, active: ActiveJob, gone: int = 1) -> Step:
+        """So many nodes of the job have gone, and it goes on without them."""
         held_up = active.stage is None
         if not held_up:
             self._progress.pause(active)
-        self._sized(active, active.nodes - 1)
-        self._world.listener.job(active, "a node was lost")
+        self._sized(active, active.nodes - gone)
+        text = "a node was lost" if gone == 1 else f"{gone} nodes were lost"
+        self._world.listener.job(active, text)
         return "busy" if held_up else self._progress.go_on(active)
 
     def lose(self, active: ActiveJob, keep: Keep = "saved", gone: int = 0) -> None:

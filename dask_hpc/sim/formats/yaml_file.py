@@ -11,6 +11,10 @@ Rules of the file: every value is checked when the file is read; an error names 
       file_system_bytes_s: 48e9
       failures:                     # nodes are numbered from 0
         - {at: 1 h, node: 2, down: 5 min}
+        - {at: 2 h, node: 2, class: process}            # what runs there fails, the node stays usable
+        - {at: 3 h, node: 2, class: domain, down: 1 h}  # all nodes of the domain of node 2
+      domains: {size: 4}            # nodes that fail together: so many each, or a list of names, one a node
+      process_mtbf: 30 days         # random failures: node_mtbf and process_mtbf of each node, domain_mtbf
       pool:                         # nodes come when a policy asks for them; without it, all are there
         initial_nodes: 4            # `nodes` is the most there can be
         wait_s: 10 min              # in the queue of the batch system; never: no node is granted
@@ -51,11 +55,11 @@ Further keys of a job: `id` (unique), `preferred_nodes` (what a moldable start a
 `io_by_nodes` (share of time in I/O by size), `recorded` (run time of an earlier run on the preferred size),
 `checkpoint_interval`, `data_bytes`, `on_reconfiguration` and `on_expansion` (stages after each resize at a
 point, of all nodes and, before that, of those that joined, whose number `nodes` is there), `evolving` (true:
-only the application asks for other sizes). The machine may
-also have `node_mtbf` and `downtime` (random failures of each node) and `adaptation` (what a resize costs:
-none, published, or the fields of `AdaptationCost`); `pool` may have `initial_walltimes_s` (a list: of the
-nodes that are there at the start). `roles` may be `{}`: a policy may give nodes roles then. Bounds that are
-not given are those of the machine.
+only the application asks for other sizes). The machine may also have `downtime` (how long nodes that failed
+at random are down), `network_bytes_s` (bandwidth of each node's link to another node) and `adaptation` (what
+a resize costs: none, published, or the fields of `AdaptationCost`); `pool` may have `initial_walltimes_s` (a
+list: of the nodes that are there at the start). `roles` may be `{}`: a policy may give nodes roles then.
+Bounds that are not given are those of the machine.
 `yaml_text.dump` writes any workload in this format.
 """
 

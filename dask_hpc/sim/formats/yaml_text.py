@@ -16,6 +16,7 @@ import yaml
 
 from dask_hpc.sim.formats.amounts import MOST_SIZES
 from dask_hpc.sim.formats.machine_fields import COST_KEYS, NEVER
+from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.job import (
     Amount,
     Compute,
@@ -28,7 +29,7 @@ from dask_hpc.sim.model.job import (
     Stage,
     Transfer,
 )
-from dask_hpc.sim.model.machine import FREE, Failures, Machine
+from dask_hpc.sim.model.machine import FREE, Failures, Machine, NodeFailure
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.jobs.jobspec import arguments
@@ -54,21 +55,35 @@ def dump(workload: Workload) -> str:
 
 def _machine(machine: Machine) -> dict[str, Any]:
     failures, cost = machine.failures, machine.adaptation
-    rows = [{"at": f.t_s, "node": f.node, "down": f.downtime_s} for f in failures.listed]
     return _without_defaults(
         {
             "nodes": (machine.nodes, None),
             "link_bytes_s": (machine.link_bytes_s, None),
             "file_system_bytes_s": (machine.file_system_bytes_s, None),
-            "failures": (rows, []),
+            "failures": ([_failure(one) for one in failures.listed], []),
             "node_mtbf": (failures.node_mtbf_s, None),
+            "process_mtbf": (failures.process_mtbf_s, None),
+            "domain_mtbf": (failures.domain_mtbf_s, None),
             "downtime": (failures.downtime_s, Failures().downtime_s),
             "adaptation": ({key: getattr(cost, key) for key in COST_KEYS}, dataclasses.asdict(FREE)),
             "pool": (None if machine.pool is None else _pool(machine.pool), None),
             "roles": (None if machine.roles is None else dict(machine.roles), None),
             "power": (None if machine.power is None else dataclasses.asdict(machine.power), None),
+            "domains": (None if machine.domains is None else _domains(machine.domains), None),
+            "network_bytes_s": (machine.network_bytes_s, None),
         }
     )
+
+
+def _failure(failure: NodeFailure) -> dict[str, Any]:
+    row: dict[str, Any] = {"at": failure.t_s, "node": failure.node}
+    if failure.severity != "process":
+        row["down"] = failure.downtime_s
+    return row if failure.severity is None else {**row, "class": failure.severity}
+
+
+def _domains(domains: Domains) -> Any:
+    return {"size": domains.size} if domains.size else list(domains.names)
 
 
 def _pool(pool: Pool) -> dict[str, Any]:
