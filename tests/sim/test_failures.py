@@ -85,7 +85,7 @@ def test_nothing_is_told_of_classes_where_nobody_names_one() -> None:
 def test_random_failures_of_one_class_are_the_same_whatever_others_there_are() -> None:
     jobs = [rigid(f"j{i}", 4, 50.0, submit_s=10.0 * i) for i in range(10)]
 
-    def times(what: str, **mtbf_s: float) -> list[tuple[float, tuple[str, ...]]]:
+    def times(what: str, **mtbf_s: Any) -> list[tuple[float, tuple[str, ...]]]:
         failures = Failures(downtime_s=1.0, **mtbf_s)
         work = workload(*jobs, nodes=8, domains=PAIRS, failures=failures)
         return [(one.t_s, one.nodes) for one in losses(work, seed=3) if one.severity == what][:3]

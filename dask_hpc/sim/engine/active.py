@@ -6,8 +6,14 @@ dropped when the job has ended, so that memory follows what runs and waits.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from dask_hpc.sim.engine.saving import Saving
 from dask_hpc.sim.model.job import Job, Program, Repeat, Stage, amount
 from dask_hpc_policies.model import Interruption, JobState, JobView
+
+if TYPE_CHECKING:
+    from dask_hpc.sim.engine.transfers import Lanes
 
 
 class Walker:
@@ -77,8 +83,8 @@ class ActiveJob:
     __slots__ = (
         "at_point", "before_node_s", "began_s", "checkpoint_s", "checkpoints", "done", "expansions",
         "first_s", "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key",
-        "left", "length_s", "mtct_previous", "node_ids", "nodes", "paused", "rank", "released",
-        "requested_nodes", "resize_s", "restarts", "round", "shrinks", "stage", "start_s", "state",
+        "lanes", "left", "length_s", "mtct_previous", "node_ids", "nodes", "paused", "rank", "released",
+        "requested_nodes", "resize_s", "restarts", "round", "saving", "shrinks", "stage", "start_s", "state",
         "steps", "target", "version", "view", "walker", "wasted_node_s",
     )  # fmt: skip
 
@@ -126,6 +132,9 @@ class ActiveJob:
         #: Share of its work that is done (a job without a program), and that which a failure cannot undo.
         self.done = 0.0
         self.kept: float | Walker | None = None
+        #: Its checkpoints, when it says what they cost, and its transfers beside computing, if there are any.
+        self.saving = None if job.checkpoints is None else Saving()
+        self.lanes: Lanes | None = None
         self.expansions = 0
         self.shrinks = 0
         self.restarts = 0

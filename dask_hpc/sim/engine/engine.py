@@ -39,7 +39,9 @@ from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.asking import NOTHING, make_asker
 from dask_hpc.sim.engine.calendar import (
     ANSWER,
+    COMMIT,
     IO,
+    LINK,
     NODE_BACK,
     NODE_FAILS,
     NODE_GOES,
@@ -187,7 +189,7 @@ class Engine:
             while entries and entries[0][0] == t:
                 self._happen(heappop(entries))
             self._ask()
-        if self.progress.io_changed:
+        if self.progress.file_system.changed:
             self.progress.schedule_io()
         if nodes.free + nodes.held + nodes.down + nodes.aside + nodes.away != nodes.total:
             raise SimulationError(f"at {t:g} s {nodes} do not add up to {nodes.total} nodes")
@@ -235,12 +237,14 @@ class Engine:
     def _happen(self, entry: Entry) -> None:
         _, kind, _, active, data = entry
         world, enactor = self.world, self.enactor
-        if kind in (STAGE, WINDOW):
+        if kind in (STAGE, WINDOW, COMMIT):
             if active is None or active.version != data:
                 return
             world.counts.events += 1
             if kind == STAGE:
                 enactor.settle(active, self.progress.stage_ended(active))
+            elif kind == COMMIT:
+                enactor.commit(active)
             else:
                 enactor.close_window(active)
             return
@@ -248,6 +252,9 @@ class Engine:
         if kind == IO:
             for one in self.progress.transfers_over(data):
                 enactor.settle(one, self.progress.transfer_ended(one))
+        elif kind == LINK:
+            assert active is not None
+            enactor.settle(active, self.progress.link_ended(active, data))
         elif kind == THEFT:
             enactor.theft_due(data)
         elif kind == ANSWER:
@@ -366,6 +373,7 @@ class Engine:
         moved, ended = self.progress.moved_bytes()
         if abs(moved - ended) > 1e-6 * max(moved, ended, 1.0):
             raise SimulationError(f"the file system moved {moved!r} bytes, jobs {ended!r}")
+        self.progress.transfers.check()
 
 
 def _single(policy: Policy) -> bool:

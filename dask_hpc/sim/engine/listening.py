@@ -39,6 +39,11 @@ class Listener:
     def lost(self, severity: Severity, nodes: Sequence[int], exposure_node_s: float) -> None:
         """These nodes, or what ran there, have failed, after so many node-seconds."""
 
+    def transfer(
+        self, active: ActiveJob, id: str, path: str, size_bytes: float, moved_bytes: float, state: str
+    ) -> None:
+        """A transfer beside computing has begun, has ended, or was cut off (``cut``)."""
+
     def ended_at_once(self, outcome: Outcome) -> None:
         """An action that allots nothing was carried out."""
 

@@ -16,7 +16,16 @@ from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.engine.listening import Listener
 from dask_hpc.sim.engine.world import World
-from dask_hpc.trace.records import Header, JobEvent, LossEvent, NodeEvent, Pass, Record, Result
+from dask_hpc.trace.records import (
+    Header,
+    JobEvent,
+    LossEvent,
+    NodeEvent,
+    Pass,
+    Record,
+    Result,
+    TransferEvent,
+)
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import (
     Action,
@@ -117,6 +126,17 @@ class Recorder(Listener):
                 exposure_node_s=exposure_node_s,
             )
         )
+
+    def transfer(
+        self, active: ActiveJob, id: str, path: str, size_bytes: float, moved_bytes: float, state: str
+    ) -> None:
+        """See `Listener`."""
+        self._add(
+            TransferEvent(
+                t_s=self._world.now_s, id=id, job=active.job.id, path=path, state=state,
+                size_bytes=size_bytes, moved_bytes=moved_bytes,
+            )
+        )  # fmt: skip
 
     def ended_at_once(self, outcome: Outcome) -> None:
         """See `Listener`."""

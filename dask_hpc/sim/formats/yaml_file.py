@@ -53,7 +53,8 @@ Rules of the file: every value is checked when the file is read; an error names 
 
 Further keys of a job: `id` (unique), `preferred_nodes` (what a moldable start aims at),
 `io_by_nodes` (share of time in I/O by size), `recorded` (run time of an earlier run on the preferred size),
-`checkpoint_interval`, `data_bytes`, `on_reconfiguration` and `on_expansion` (stages after each resize at a
+`checkpoint_interval`, `checkpoints` (with what they cost: `dask_hpc.sim.formats.checkpoint_fields`),
+`data_bytes`, `on_reconfiguration` and `on_expansion` (stages after each resize at a
 point, of all nodes and, before that, of those that joined, whose number `nodes` is there), `evolving` (true:
 only the application asks for other sizes). The machine may also have `downtime` (how long nodes that failed
 at random are down), `network_bytes_s` (bandwidth of each node's link to another node) and `adaptation` (what
@@ -72,6 +73,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dask_hpc.sim.formats.amounts import Sizes
+from dask_hpc.sim.formats.checkpoint_fields import read_checkpoints
 from dask_hpc.sim.formats.fields import Field
 from dask_hpc.sim.formats.machine_fields import read_io_by_nodes, read_machine, read_speed
 from dask_hpc.sim.formats.parsing import LARGEST_YAML_BYTES, parse_yaml
@@ -94,7 +96,7 @@ from dask_hpc_policies.views import values_of
 
 _SHARED = (
     "speedup", "runtime", "reference_nodes", "stages", "resize", "data_bytes", "checkpoint_interval",
-    "on_reconfiguration", "on_expansion",
+    "on_reconfiguration", "on_expansion", "checkpoints",
 )  # fmt: skip
 _OWN = (
     "id", "submit", "application", "count", "every", "preferred_nodes", "io_by_nodes", "evolving",
@@ -228,6 +230,9 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
         resize.fail("is for jobs with stages")
     else:
         runtime_s, reference = _runtime(place, keys, speed, start)
+    interval, checkpoints = keys.get("checkpoint_interval"), keys.get("checkpoints")
+    if checkpoints is not None and interval is not None and interval.value is not None:
+        interval.fail("a job has checkpoint_interval, which costs nothing, or checkpoints, not both")
     return Job(
         id="",
         **values_of(JobFacts, spec),
@@ -248,6 +253,7 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
         checkpoint_interval_s=_given(
             keys, "checkpoint_interval", lambda field: field.duration_s(above_zero=True), None
         ),
+        checkpoints=read_checkpoints(checkpoints, staged=program is not None),
     )
 
 

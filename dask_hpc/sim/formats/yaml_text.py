@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from dask_hpc.sim.formats.amounts import MOST_SIZES
+from dask_hpc.sim.formats.checkpoint_fields import checkpoints_text
 from dask_hpc.sim.formats.machine_fields import COST_KEYS, NEVER
 from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.job import (
@@ -116,6 +117,7 @@ def _job(job: Job) -> dict[str, Any]:
             "recorded": (job.recorded_s, None),
             "data_bytes": (job.data_bytes, 0.0),
             "checkpoint_interval": (job.checkpoint_interval_s, None),
+            "checkpoints": (None if job.checkpoints is None else checkpoints_text(job.checkpoints), None),
             **{key: (value, None) for key, value in arguments(job).items() if key not in _WRITTEN},
             "speedup": (_speed(speed), "linear"),
         }
@@ -171,6 +173,8 @@ def _stage(stage: Stage, job: Job, speed: SpeedUp) -> dict[str, Any]:
         data: dict[str, Any] = {stage.direction: _amount(stage.size_bytes, job)}
         if stage.participants is not None:
             data["participants"] = _amount(stage.participants, job)
+        if stage.beside is not None:
+            data["beside"] = stage.beside
         return {**data, "purpose": stage.purpose} if stage.purpose else data
     if isinstance(stage, Delay):
         return {"delay": _amount(stage.seconds, job)}

@@ -1,0 +1,453 @@
+"""What checkpoints cost, what they survive, and transfers that go on beside computing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp, expm1
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sim_worlds import Restless, Scripted, application, ends, malleable, rigid, run, workload
+
+from dask_hpc.errors import SimulationError, WorkloadError
+from dask_hpc.sim import Workload
+from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.engine.recording import recorded
+from dask_hpc.sim.formats.yaml_file import parse
+from dask_hpc.sim.formats.yaml_text import dump
+from dask_hpc.sim.model.checkpoints import Checkpoints, Level
+from dask_hpc.sim.model.domains import Domains
+from dask_hpc.sim.model.job import Compute, Job, Repeat, SchedulingPoint, Stage, Transfer
+from dask_hpc.sim.model.machine import AdaptationCost, Failures, Machine, NodeFailure, Options
+from dask_hpc.trace.records import TransferEvent
+from dask_hpc_policies import registry
+from dask_hpc_policies.metrics import node_seconds
+
+GB = 1e9
+
+
+def level(survives: Any = "several", **more: Any) -> Level:
+    return Level(survives=survives, **more)
+
+
+def every(every_s: float | None, *levels: Level) -> Checkpoints:
+    return Checkpoints(every_s=every_s, levels=levels)
+
+
+def failures(*rows: tuple[float, Any], node: int = 0, downtime_s: float = 1.0) -> Failures:
+    """A failure of a class at each time."""
+    return Failures(
+        listed=tuple(
+            NodeFailure(t_s=t_s, node=node, downtime_s=downtime_s, severity=what) for t_s, what in rows
+        )
+    )
+
+
+def one(job: Job, nodes: int = 4, **machine: Any) -> Any:
+    machine.setdefault("domains", Domains(size=2))
+    return run(workload(job, nodes=nodes, **machine))
+
+
+def costs(job: Job, nodes: int = 4, **machine: Any) -> tuple[float, float, float]:
+    """When it ended, the node-seconds lost, and those that were of use."""
+    result = one(job, nodes, **machine)
+    end_s = result.runs[0].end_s
+    assert end_s is not None
+    held = node_seconds(result.runs[0].nodes, 0.0, end_s)
+    return end_s, result.metrics()["lost_node_s"], held - result.runs[0].wasted_node_s
+
+
+SAVING = rigid("a", 2, 100.0, checkpoints=every(30.0, level(blocking_s=2.0)))
+
+
+def test_commits_hold_the_job_up() -> None:
+    # at 30, 62 and 94 s, each for 2 s
+    result = one(SAVING)
+    assert ends(result)["a"] == pytest.approx(106.0)
+    found = result.metrics()
+    assert (found["commits"], found["mean_checkpoint_s"], found["lost_node_s"]) == (3, 2.0, 0.0)
+    assert found["useful_utilization"] == pytest.approx(200 / (4 * 106))
+
+
+def test_no_commit_at_the_very_end() -> None:
+    # 30 s, a commit, 30 s: at the end there is nothing to save
+    assert ends(one(rigid("a", 2, 60.0, checkpoints=SAVING.checkpoints)))["a"] == pytest.approx(62.0)
+
+
+def test_a_failed_job_begins_again_at_its_newest_commit() -> None:
+    # commits at 30 to 32 and 62 to 64 s; the failure at 70 s costs 6 s of 2 nodes; 40 s and a commit are left
+    saved = failures((70.0, "process"))
+    assert costs(SAVING, failures=saved) == pytest.approx((70 + 30 + 2 + 10, 12.0, 200.0))
+    bare = rigid("a", 2, 100.0)
+    assert costs(bare, failures=saved) == pytest.approx((170.0, 140.0, 200.0))
+
+
+def test_a_failure_in_the_middle_of_a_commit_breaks_it() -> None:
+    # the commit at 62 s is not over at 63: 30 s are kept, 30 s of 2 nodes are lost
+    assert costs(SAVING, failures=failures((63.0, "process"))) == pytest.approx(
+        (63 + 30 + 2 + 30 + 2 + 10, 60.0, 200.0)
+    )
+
+
+def test_a_restart_holds_the_job_up_and_may_itself_fail() -> None:
+    job = replace(SAVING, checkpoints=every(30.0, level(blocking_s=2.0, restart_s=5.0)))
+    once = failures((70.0, "process"))
+    assert costs(job, failures=once) == pytest.approx((70 + 5 + 42, 12.0, 200.0))
+    twice = failures((70.0, "process"), (73.0, "process"))
+    assert costs(job, failures=twice) == pytest.approx((73 + 5 + 42, 12.0, 200.0))
+    early = failures((10.0, "process"))
+    assert costs(job, failures=early)[0] == pytest.approx(10 + 106), "from nothing there is nothing to read"
+
+
+@pytest.mark.parametrize(
+    ("severity", "kept_s", "restart_s"),
+    [("process", 60.0, 1.0), ("host", 40.0, 3.0), ("domain", 0.0, 0.0)],
+)
+def test_a_failure_takes_the_levels_that_do_not_survive_it(
+    severity: str, kept_s: float, restart_s: float
+) -> None:
+    # every 20 s, to memory; every second time to a partner as well; commits take no time at all
+    levels = level("process", restart_s=1.0), level("host", each=2, restart_s=3.0)
+    job = rigid("a", 2, 100.0, checkpoints=every(20.0, *levels))
+    found = costs(job, failures=failures((70.0, severity), downtime_s=1.0))
+    # the nodes that are left are as many as it needs
+    assert found == pytest.approx((70 + restart_s + 100 - kept_s, 2 * (70 - kept_s), 200.0))
+
+
+def test_what_is_gone_is_gone() -> None:
+    # a host fails, then a process: what was in memory at 60 s did not come back with the first restart
+    levels = level("process"), level("host", each=2)
+    job = rigid("a", 2, 100.0, checkpoints=every(20.0, *levels))
+    both = failures((70.0, "host"), (75.0, "process"))
+    # both times it begins at 40 s of work; it waits for its node until 71 s
+    assert costs(job, nodes=2, failures=both) == pytest.approx((75 + 60, 2 * 30.0 + 2 * 4.0, 200.0))
+
+
+def test_what_is_moved_beside_computing_counts_when_it_has_ended() -> None:
+    # 2 nodes of 10 GB each at 1 GB/s: the commit at 30 s is there at 42 s
+    job = replace(SAVING, checkpoints=every(30.0, level(blocking_s=2.0, node_bytes=10 * GB)))
+    links: dict[str, Any] = {"link_bytes_s": GB, "file_system_bytes_s": 10 * GB}
+    assert ends(one(job, **links))["a"] == pytest.approx(106.0), "it goes on meanwhile"
+    early = costs(job, failures=failures((41.0, "process")), **links)
+    assert early == pytest.approx((41 + 106, 2 * 39.0, 200.0))
+    late = one(job, failures=failures((43.0, "process")), **links)
+    assert ends(late)["a"] == pytest.approx(43 + 30 + 2 + 30 + 2 + 10)
+    found = late.metrics()
+    # one before the failure, one that ended after it, and the last one, at 107 s of 117, as well
+    assert (found["transfers_begun"], found["transfers_ended"], found["transfers_cut"]) == (3, 2, 1)
+    assert found["begun_bytes"] == 60 * GB
+    # what began at 105 s had 10 s until the end of the job at 117 s ... 2 nodes at 1 GB/s
+    assert found["moved_bytes"] + found["cut_bytes"] == pytest.approx(60 * GB)
+
+
+def test_a_level_that_is_still_being_moved_is_left_out() -> None:
+    # 45 s for each copy, a commit every 30 s of computing
+    job = replace(SAVING, checkpoints=every(30.0, level(node_bytes=45 * GB)))
+    found = one(job, link_bytes_s=GB, file_system_bytes_s=10 * GB).metrics()
+    # at 30 s, then not at 60 s, at 90 s again, and that one is cut off at 100 s
+    assert (found["commits"], found["levels_left_out"], found["transfers_cut"]) == (2, 1, 1)
+    assert found["cut_bytes"] == pytest.approx(2 * 35 * GB)
+
+
+def test_transfers_share_the_file_system_with_the_input_and_output_of_others() -> None:
+    # a copies 40 GB from 0 s on with 4 nodes, b writes 40 GB with 4: 10 GB/s for both, half each
+    a = application("a", 4, Transfer(size_bytes=40 * GB, beside="file-system"), Compute(work=4.0))
+    b = application("b", 4, Transfer(size_bytes=40 * GB))
+    result = run(workload(a, b, nodes=8, file_system_bytes_s=10 * GB))
+    assert ends(result) == {"a": pytest.approx(8.0), "b": pytest.approx(8.0)}, "a waits for its transfer"
+    alone = run(workload(a, nodes=8, file_system_bytes_s=10 * GB))
+    assert ends(alone) == {"a": pytest.approx(4.0)}
+
+
+def test_a_transfer_stands_still_while_its_own_job_reads_or_writes() -> None:
+    # 20 GB beside from 0 s on at 10 GB/s; at 1 s the job itself writes 10 GB, for 1 s; 10 GB are left then
+    stages = (
+        Transfer(size_bytes=20 * GB, beside="file-system"),
+        Compute(work=4.0),
+        Transfer(size_bytes=10 * GB),
+    )
+    result = run(workload(application("a", 4, *stages), nodes=4, file_system_bytes_s=10 * GB))
+    assert ends(result)["a"] == pytest.approx(3.0)
+    events = _transfers(workload(application("a", 4, *stages), nodes=4, file_system_bytes_s=10 * GB))
+    assert events == [(0.0, "t1", "begun", 0.0), (3.0, "t1", "ended", 20 * GB)]
+
+
+def _transfers(work: Workload, policy: Any = "fcfs") -> list[tuple[float, str, str, float]]:
+    assert work.machine is not None
+    options = Options(snapshots=True, node_ids=True)
+    records = list(recorded(Engine(work, registry.create(policy), work.machine, options)))
+    found = [record for record in records if isinstance(record, TransferEvent)]
+    return [(event.t_s, event.id, event.state, event.moved_bytes) for event in found]
+
+
+def test_transfers_over_links_share_with_nobody_and_one_follows_the_other() -> None:
+    # two of 8 GB by 4 nodes at 1 GB/s: 2 s each, while the file system is full
+    copies = (Transfer(size_bytes=8 * GB, beside="link"), Transfer(size_bytes=8 * GB, beside="link"))
+    job = application("a", 4, *copies, Transfer(size_bytes=10 * GB), Compute(work=40.0))
+    work = workload(job, nodes=4, file_system_bytes_s=10 * GB, network_bytes_s=GB)
+    times = [(t_s, id, state) for t_s, id, state, _ in _transfers(work)]
+    assert times == [(0, "t1", "begun"), (0, "t2", "begun"), (2, "t1", "ended"), (4, "t2", "ended")]
+    assert ends(run(work))["a"] == pytest.approx(11.0)
+
+
+def test_a_transfer_goes_on_with_the_nodes_that_its_job_has() -> None:
+    # 16 GB by 4 nodes at 1 GB/s; after 2 s (8 GB) the job has 2 nodes
+    stages = Transfer(size_bytes=16 * GB, beside="link"), Compute(work=100.0)
+    job = replace(application("a", 4, *stages), kind="malleable", min_nodes=1, max_nodes=4)
+    work = workload(job, rigid("clock", 1, 2.0), nodes=5, network_bytes_s=GB)
+    events = [event for event in _transfers(work, "fcfs") if event[2] == "ended"]
+    assert [t_s for t_s, *_ in events] == [4.0]
+    assert work.machine is not None
+    engine = Engine(work, Scripted({2.0: {"a": 2}}), work.machine, Options(snapshots=True, node_ids=True))
+    found = [one.t_s for one in recorded(engine) if isinstance(one, TransferEvent) and one.state == "ended"]
+    assert found == [pytest.approx(2 + 8 / 2)]
+
+
+def test_an_application_saves_beside_computing() -> None:
+    # saved at 10 s, there at 14 s: a failure at 13 s finds nothing, one at 15 s the state at 10 s
+    save = Transfer(size_bytes=16 * GB, beside="link", purpose="checkpoint")
+    job = application("a", 4, Compute(work=40.0), save, Compute(work=80.0))
+    for t_s, end_s in ((13.0, 13 + 30), (15.0, 15 + 20)):
+        work = workload(job, nodes=4, network_bytes_s=GB, failures=failures((t_s, "process")))
+        assert ends(run(work))["a"] == pytest.approx(end_s)
+
+
+def test_a_program_commits_after_its_points_or_between_stages() -> None:
+    stages = Repeat(stages=(Compute(work=40.0), SchedulingPoint()), times=3)
+    job = application("a", 4, stages, resize="points", checkpoints=every(None, level(blocking_s=2.0)))
+    # after the points at 10 and 22 s; after the last point nothing is left to do
+    assert ends(one(job))["a"] == pytest.approx(34.0)
+    assert costs(job, failures=failures((25.0, "process")))[0] == pytest.approx(25 + 10)
+    timed = replace(job, checkpoints=every(15.0, level(blocking_s=2.0)))
+    # due at 15 s, taken between two stages, at 20 s; due again at 37 s
+    assert ends(one(timed))["a"] == pytest.approx(32.0)
+    assert costs(timed, failures=failures((19.0, "process")))[0] == pytest.approx(19 + 32)
+    assert costs(timed, failures=failures((23.0, "process"))) == pytest.approx((23 + 10, 4.0, 120.0))
+
+
+def test_a_resize_waits_for_the_commit() -> None:
+    # asked for at 31 s, in the commit from 30 to 32 s
+    job = malleable("a", 2, 1, 4, 100.0, checkpoints=SAVING.checkpoints)
+    work = workload(job, rigid("clock", 1, 31.0), nodes=5)
+    result = run(work, Scripted({31.0: {"a": 4}}))
+    assert result.runs[0].nodes[1] == (32.0, 4)
+    # 70 s are left, 35 on four nodes: a commit at 62 s, and 5 s
+    assert ends(result)["a"] == pytest.approx(32 + 30 + 2 + 5)
+
+
+def test_a_malleable_job_that_loses_a_node_loses_the_commit_under_way() -> None:
+    job = malleable("a", 2, 1, 2, 100.0, checkpoints=SAVING.checkpoints)
+    result = one(job, nodes=2, failures=failures((31.0, "host"), downtime_s=1000.0))
+    # 70 s of two nodes are left for one: 140 s from 31 s on, with commits at 61, 93, 125 and 157 s
+    assert ends(result)["a"] == pytest.approx(31 + 140 + 4 * 2)
+    assert result.metrics()["commits"] == 4
+
+
+def test_a_commit_can_be_asked_for() -> None:
+    job = rigid("a", 2, 100.0, checkpoints=every(1000.0, level(blocking_s=2.0)))
+    clock = rigid("clock", 1, 10.0)
+    work = workload(job, clock, nodes=3, failures=failures((70.0, "process")))
+    assert work.machine is not None
+    engine = Engine(work, registry.create("fcfs"), work.machine, Options())
+    engine.run_until(10.0)
+    plain = engine.fork()
+    assert engine.enactor.commits.ask(engine.world.by_id["a"])
+    for each, end_s in ((engine, 70 + 90), (plain, 70 + 100)):
+        each.run()
+        assert each.world.table.rows[-1].end_s == pytest.approx(end_s)
+
+
+# ---------------------------------------------------------------------------- what is conserved
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[Workload, int]:
+    """Jobs with and without checkpoints of every kind on machines where everything fails, and a seed."""
+    jobs = []
+    for i in range(draw(st.integers(1, 5))):
+        nodes = draw(st.integers(1, 4))
+        made = every(draw(st.sampled_from([5.0, 12.5])), *draw(st.lists(_LEVELS, min_size=1, max_size=3)))
+        kind = draw(st.sampled_from(["plain", "plain", "program"]))
+        submit_s = float(draw(st.integers(0, 30)))
+        if kind == "plain":
+            job = malleable(f"j{i}", nodes, 1, 4, draw(st.floats(1.0, 60.0)), submit_s=submit_s)
+        else:
+            stages = Repeat(stages=tuple(draw(st.lists(_STAGES, min_size=1, max_size=4))), times=2)
+            job = application(f"j{i}", nodes, stages, Compute(work=9.0), submit_s=submit_s)
+            job = replace(job, kind="malleable", min_nodes=1, max_nodes=4)
+        if draw(st.booleans()):
+            job = replace(job, kind="rigid", min_nodes=nodes, max_nodes=nodes)
+        jobs.append(replace(job, checkpoints=draw(st.sampled_from([made, made, None]))))
+    rates = {
+        what: draw(st.sampled_from([None, 400.0]))
+        for what in ("process_mtbf_s", "node_mtbf_s", "domain_mtbf_s")
+    }
+    machine = Machine(
+        nodes=draw(st.sampled_from([4, 6])),
+        link_bytes_s=draw(st.sampled_from([None, GB])),
+        file_system_bytes_s=draw(st.sampled_from([None, 3 * GB])),
+        network_bytes_s=draw(st.sampled_from([None, 0.5 * GB])),
+        domains=Domains(size=2),
+        failures=Failures(downtime_s=3.0, **rates),  # type: ignore[arg-type]
+        adaptation=AdaptationCost(expand_base_s=draw(st.sampled_from([0.0, 1.5]))),
+    )
+    work = workload(*jobs)
+    return replace(work, machine=machine), draw(st.integers(0, 1000))
+
+
+_LEVELS = st.builds(
+    Level,
+    survives=st.sampled_from(["process", "host", "domain", "several"]),
+    each=st.integers(1, 3),
+    blocking_s=st.sampled_from([0.0, 0.5]),
+    node_bytes=st.sampled_from([0.0, 2 * GB]),
+    path=st.sampled_from(["file-system", "link"]),
+    restart_s=st.sampled_from([0.0, 1.0]),
+)
+_STAGES: st.SearchStrategy[Stage] = st.sampled_from(
+    [
+        Compute(work=20.0),
+        SchedulingPoint(),
+        Transfer(size_bytes=3 * GB),
+        Transfer(size_bytes=2 * GB, beside="link"),
+        Transfer(size_bytes=4 * GB, beside="file-system", participants=2.0),
+        Transfer(size_bytes=1 * GB, beside="file-system", purpose="checkpoint"),
+    ]
+)
+
+
+@settings(max_examples=150)
+@given(worlds(), st.lists(st.integers(0, 20), max_size=12), st.booleans())
+def test_bytes_and_work_are_conserved_whatever_fails(
+    world: tuple[Workload, int], numbers: list[int], single: bool
+) -> None:
+    work, seed = world
+    policy: Any = Restless(numbers)
+    policy.params = {"events": "single"} if single else {}
+    # the engine compares bytes begun, moved and cut off, and those of the file system, and raises otherwise
+    result = run(work, policy, seed=seed)
+    assert all(one.state == "completed" for one in result.runs)
+    lost_node_s = 0.0
+    for each, job in zip(result.runs, result.workload.jobs, strict=True):
+        assert each.end_s is not None
+        held = node_seconds(each.nodes, 0.0, each.end_s)
+        assert each.wasted_node_s >= -1e-9
+        lost_node_s += each.wasted_node_s
+        if job.program is None and job.checkpoints is not None:
+            # what was neither lost nor spent in commits, restarts and resizes is the work, once
+            assert held - each.wasted_node_s == pytest.approx(
+                job.runtime_s * (job.start_nodes or 0), rel=1e-6
+            )
+    found = result.metrics()
+    assert found["lost_node_s"] <= lost_node_s * (1 + 1e-9) + 1e-6
+    if "begun_bytes" in found:
+        assert found["moved_bytes"] + found["cut_bytes"] == pytest.approx(found["begun_bytes"])
+
+
+def test_the_engine_notices_bytes_that_are_not_conserved() -> None:
+    job = rigid("a", 2, 100.0, checkpoints=every(30.0, level(node_bytes=GB, path="link")))
+    work = workload(job, nodes=2, network_bytes_s=GB)
+    assert work.machine is not None
+    engine = Engine(work, registry.create("fcfs"), work.machine, Options())
+    engine.run_until(31.0)
+    engine.progress.transfers.moved.moved_bytes += 1e6
+    with pytest.raises(SimulationError, match=r"transfers of 6000000000\.0 bytes began"):
+        engine.run()
+
+
+# ------------------------------------------------------------------------------------ Daly (2006)
+
+
+def test_the_expected_time_is_that_of_daly() -> None:
+    # 60 intervals of 50 s with commits of 2 s and restarts of 5 s, and one failure in 400 s in the mean
+    interval_s, commit_s, restart_s, mtbf_s, intervals = 50.0, 2.0, 5.0, 400.0, 60
+    job = rigid(
+        "a", 1, interval_s * intervals,
+        checkpoints=every(interval_s, level("process", blocking_s=commit_s, restart_s=restart_s)),
+    )  # fmt: skip
+    work = workload(job, nodes=1, failures=Failures(process_mtbf_s=mtbf_s))
+    times = [ends(run(work, seed=seed))["a"] or 0.0 for seed in range(300)]
+    # equation 20 there: T = M e^(R/M) (e^((tau+delta)/M) - 1) Ts / tau
+    daly_s = mtbf_s * exp(restart_s / mtbf_s) * expm1((interval_s + commit_s) / mtbf_s) * intervals
+    # his every interval ends with a commit, and every failure with a restart; of ours the last does not
+    # commit, and in the first there is nothing to read
+    first_s = mtbf_s * expm1((interval_s + commit_s) / mtbf_s)
+    last_s = mtbf_s * exp(restart_s / mtbf_s) * expm1(interval_s / mtbf_s)
+    expected_s = daly_s * (intervals - 2) / intervals + first_s + last_s
+    error_s = stdev(times) / len(times) ** 0.5
+    assert abs(expected_s - daly_s) < 0.002 * daly_s
+    assert abs(fmean(times) - expected_s) < 3 * error_s
+    assert error_s < 0.01 * daly_s
+
+
+# ------------------------------------------------------------------------------------ format
+
+YAML = """
+machine: {nodes: 4, network_bytes_s: 1e9}
+jobs:
+  - name: a
+    nodes: 2
+    runtime: 10
+    checkpoints:
+      every: 30 s
+      levels:
+        - {survives: process, blocking: 2 s}
+        - {survives: domain, each: 4, node_bytes: 2e9, path: link, restart: 10 s}
+  - name: b
+    nodes: 2
+    stages:
+      - write: 1e9
+        beside: link
+        purpose: checkpoint
+      - compute: 5
+      - point:
+    checkpoints: {every: points, levels: [{survives: several}]}
+"""
+
+
+def test_the_format_of_checkpoints() -> None:
+    work = parse(YAML, "f.yaml")
+    first, second = work.jobs
+    assert first.checkpoints == every(
+        30.0,
+        level("process", blocking_s=2.0),
+        level("domain", each=4, node_bytes=2 * GB, path="link", restart_s=10.0),
+    )
+    assert second.checkpoints == every(None, level("several"))
+    assert second.program is not None
+    assert second.program.stages[0] == Transfer(size_bytes=GB, purpose="checkpoint", beside="link")
+    again = parse(dump(work), "again.yaml")
+    assert (again.jobs, again.machine) == (work.jobs, work.machine)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("survives: process,", ""), r"line 10: jobs\[0\].checkpoints.levels\[0\]: 'survives' is missing"),
+        (("survives: process", "survives: node"), "'node' is none of process, host, domain, several"),
+        (("every: 30 s", "every: points"), "points are of jobs with stages; give a duration"),
+        (("every: 30 s", "every: 0"), "expected a duration above 0 s"),
+        (("every: 30 s", "often: 1"), "unknown key; known keys: every, levels"),
+        (("blocking: 2 s", "path: link"), "is of bytes that are moved; give node_bytes"),
+        (("each: 4", "each: 0"), "expected a whole number from 1"),
+        (("[{survives: several}]", "[]"), "is empty; give one level at least"),
+        (("runtime: 10", "runtime: 10\n    checkpoint_interval: 5"), "or checkpoints, not both"),
+        (("beside: link", "beside: wire"), "'wire' is none of file-system, link"),
+    ],
+)
+def test_what_cannot_be_is_said(change: tuple[str, str], message: str) -> None:
+    assert change[0] in YAML
+    with pytest.raises(WorkloadError, match=message):
+        parse(YAML.replace(*change), "f.yaml")
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    for make in (
+        lambda: level(each=0), lambda: level(blocking_s=-1.0), lambda: level(node_bytes=float("inf")),
+        lambda: every(0.0, level()), lambda: every(1.0),
+    ):  # fmt: skip
+        with pytest.raises(WorkloadError, match=r"expected|give one"):
+            make()
