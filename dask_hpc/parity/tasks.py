@@ -157,6 +157,8 @@ def _why_not(job: Job) -> str:
         return "has a preferred size"
     if job.recorded_s is not None or job.io_by_nodes:
         return "has recorded run times"
+    if job.adaptation is not None:
+        return "has resizes that take as long as a model says"
     if job.checkpoints is not None:
         return "has checkpoints that cost something"
     return ""

@@ -238,6 +238,16 @@ def test_a_resize_waits_for_the_commit() -> None:
     assert ends(result)["a"] == pytest.approx(32 + 30 + 2 + 5)
 
 
+def test_a_job_may_say_what_its_resizes_cost() -> None:
+    job = malleable("a", 2, 1, 4, 100.0, adaptation=AdaptationCost(expand_base_s=3.0))
+    jobs = job, rigid("clock", 1, 20.0)
+    free = run(workload(*jobs, nodes=5), Scripted({20.0: {"a": 4}}))
+    assert ends(free)["a"] == pytest.approx(20 + 3 + 40)
+    dear = workload(*jobs, nodes=5, adaptation=AdaptationCost(expand_base_s=50.0))
+    assert ends(run(dear, Scripted({20.0: {"a": 4}})))["a"] == pytest.approx(20 + 3 + 40)
+    assert free.metrics()["resize_s"] == 3.0
+
+
 def test_a_malleable_job_that_loses_a_node_loses_the_commit_under_way() -> None:
     job = malleable("a", 2, 1, 2, 100.0, checkpoints=SAVING.checkpoints)
     result = one(job, nodes=2, failures=failures((31.0, "host"), downtime_s=1000.0))
@@ -405,6 +415,7 @@ jobs:
       - compute: 5
       - point:
     checkpoints: {every: points, levels: [{survives: several}]}
+    adaptation: {expand_base_s: 3, shrink_base_s: 1}
 """
 
 
@@ -419,6 +430,7 @@ def test_the_format_of_checkpoints() -> None:
     assert second.checkpoints == every(None, level("several"))
     assert second.program is not None
     assert second.program.stages[0] == Transfer(size_bytes=GB, purpose="checkpoint", beside="link")
+    assert second.adaptation == AdaptationCost(expand_base_s=3.0, shrink_base_s=1.0)
     again = parse(dump(work), "again.yaml")
     assert (again.jobs, again.machine) == (work.jobs, work.machine)
 

@@ -138,7 +138,7 @@ class Rounds:
             # a job without points waited for its commit
             yield active, "point" if active.stage is None else self._progress.go_on(active)
             return
-        cost_s = world.machine.adaptation.seconds(
+        cost_s = (active.job.adaptation or world.machine.adaptation).seconds(
             active.nodes, active.target, active.job.data_bytes, world.machine.link_bytes_s
         )
         if active.stage is not None:

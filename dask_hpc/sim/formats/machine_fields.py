@@ -59,7 +59,7 @@ def read_machine(whole: Field) -> Machine | None:
         link_bytes_s=None if link is None else link.number(above=True),
         file_system_bytes_s=None if file_system is None else file_system.number(above=True),
         failures=_failures(place, nodes),
-        adaptation=_adaptation(place.get("adaptation")),
+        adaptation=read_adaptation(place.get("adaptation")) or FREE,
         pool=read_pool(place.get("pool"), nodes),
         roles=read_roles(place.get("roles"), nodes),
         power=read_power(place.get("power")),
@@ -174,9 +174,16 @@ def _domains(place: Field | None, nodes: int) -> Domains | None:
     return Domains(size=place.need("size").integer(1, nodes))
 
 
-def _adaptation(place: Field | None) -> AdaptationCost:
-    if place is None:
-        return FREE
+def read_adaptation(place: Field | None) -> AdaptationCost | None:
+    """What resizes cost; None when nothing is said of it.
+
+    Raises
+    ------
+    WorkloadError
+        As `read_machine`.
+    """
+    if place is None or place.value is None:
+        return None
     if not isinstance(place.value, dict):
         return COSTS[place.text(COSTS)]
     place.mapping(COST_KEYS)

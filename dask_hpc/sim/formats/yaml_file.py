@@ -58,9 +58,9 @@ Further keys of a job: `id` (unique), `preferred_nodes` (what a moldable start a
 point, of all nodes and, before that, of those that joined, whose number `nodes` is there), `evolving` (true:
 only the application asks for other sizes). The machine may also have `downtime` (how long nodes that failed
 at random are down), `network_bytes_s` (bandwidth of each node's link to another node) and `adaptation` (what
-a resize costs: none, published, or the fields of `AdaptationCost`); `pool` may have `initial_walltimes_s` (a
-list: of the nodes that are there at the start). `roles` may be `{}`: a policy may give nodes roles then.
-Bounds that are not given are those of the machine.
+a resize costs: none, published, or the fields of `AdaptationCost`; a job may have its own); `pool` may have
+`initial_walltimes_s` (a list: of the nodes that are there at the start). `roles` may be `{}`: a policy may
+give nodes roles then. Bounds that are not given are those of the machine.
 `yaml_text.dump` writes any workload in this format.
 """
 
@@ -75,7 +75,12 @@ from typing import Any, Literal
 from dask_hpc.sim.formats.amounts import Sizes
 from dask_hpc.sim.formats.checkpoint_fields import read_checkpoints
 from dask_hpc.sim.formats.fields import Field
-from dask_hpc.sim.formats.machine_fields import read_io_by_nodes, read_machine, read_speed
+from dask_hpc.sim.formats.machine_fields import (
+    read_adaptation,
+    read_io_by_nodes,
+    read_machine,
+    read_speed,
+)
 from dask_hpc.sim.formats.parsing import LARGEST_YAML_BYTES, parse_yaml
 from dask_hpc.sim.formats.stages import read_stages
 from dask_hpc.sim.formats.text_file import read_text
@@ -97,6 +102,7 @@ from dask_hpc_policies.views import values_of
 _SHARED = (
     "speedup", "runtime", "reference_nodes", "stages", "resize", "data_bytes", "checkpoint_interval",
     "on_reconfiguration", "on_expansion", "checkpoints",
+    "adaptation",
 )  # fmt: skip
 _OWN = (
     "id", "submit", "application", "count", "every", "preferred_nodes", "io_by_nodes", "evolving",
@@ -246,6 +252,7 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
         reference_nodes=reference,
         program=program,
         application=_given(keys, "application", lambda field: field.text(), ""),
+        adaptation=read_adaptation(keys.get("adaptation")),
         data_bytes=_given(keys, "data_bytes", lambda field: field.number(), 0.0),
         recorded_s=_given(keys, "recorded", lambda field: field.duration_s(above_zero=True), None),
         preferred_nodes=_given(keys, "preferred_nodes", lambda field: field.integer(low, high), None),

@@ -30,7 +30,7 @@ from dask_hpc.sim.model.job import (
     Stage,
     Transfer,
 )
-from dask_hpc.sim.model.machine import FREE, Failures, Machine, NodeFailure
+from dask_hpc.sim.model.machine import FREE, AdaptationCost, Failures, Machine, NodeFailure
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.jobs.jobspec import arguments
@@ -55,7 +55,7 @@ def dump(workload: Workload) -> str:
 
 
 def _machine(machine: Machine) -> dict[str, Any]:
-    failures, cost = machine.failures, machine.adaptation
+    failures = machine.failures
     return _without_defaults(
         {
             "nodes": (machine.nodes, None),
@@ -66,7 +66,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
             "process_mtbf": (failures.process_mtbf_s, None),
             "domain_mtbf": (failures.domain_mtbf_s, None),
             "downtime": (failures.downtime_s, Failures().downtime_s),
-            "adaptation": ({key: getattr(cost, key) for key in COST_KEYS}, dataclasses.asdict(FREE)),
+            "adaptation": (_cost(machine.adaptation), _cost(FREE)),
             "pool": (None if machine.pool is None else _pool(machine.pool), None),
             "roles": (None if machine.roles is None else dict(machine.roles), None),
             "power": (None if machine.power is None else dataclasses.asdict(machine.power), None),
@@ -74,6 +74,10 @@ def _machine(machine: Machine) -> dict[str, Any]:
             "network_bytes_s": (machine.network_bytes_s, None),
         }
     )
+
+
+def _cost(cost: AdaptationCost) -> dict[str, float]:
+    return {key: getattr(cost, key) for key in COST_KEYS}
 
 
 def _failure(failure: NodeFailure) -> dict[str, Any]:
@@ -116,6 +120,7 @@ def _job(job: Job) -> dict[str, Any]:
             "io_by_nodes": (dict(job.io_by_nodes), {}),
             "recorded": (job.recorded_s, None),
             "data_bytes": (job.data_bytes, 0.0),
+            "adaptation": (None if job.adaptation is None else _cost(job.adaptation), None),
             "checkpoint_interval": (job.checkpoint_interval_s, None),
             "checkpoints": (None if job.checkpoints is None else checkpoints_text(job.checkpoints), None),
             **{key: (value, None) for key, value in arguments(job).items() if key not in _WRITTEN},

@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dask_hpc.sim.model.checkpoints import Checkpoints, Path
+from dask_hpc.sim.model.machine import AdaptationCost
 from dask_hpc_policies.model import JobKind, JobRequest
 
 #: A number, or a function of the number of nodes.
@@ -247,6 +248,8 @@ class Job(JobRequest):
     application: str = ""
     #: Data that a resize redistributes.
     data_bytes: float = 0.0
+    #: What its resizes cost; None: what the machine says.
+    adaptation: AdaptationCost | None = None
     #: The job saves its progress each time it has computed for so long; None: never. A job that fails
     #: begins again there, else from nothing.
     checkpoint_interval_s: float | None = None

@@ -144,7 +144,7 @@ class Machine:
         failures = self.failures
         others = failures.process_mtbf_s is not None or failures.domain_mtbf_s is not None
         classed = any(one.severity is not None for one in failures.listed)
-        return classed or others or self.domains is not None
+        return failures.occur and (classed or others or self.domains is not None)
 
     def check(self) -> None:
         """See whether the parts fit together.
