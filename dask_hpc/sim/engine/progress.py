@@ -12,10 +12,11 @@ from math import inf
 from typing import Literal
 
 from dask_hpc.errors import SimulationError
-from dask_hpc.sim.engine.active import ActiveJob, Walker
+from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.calendar import COMMIT, IO, STAGE, Calendar
 from dask_hpc.sim.engine.file_system import FileSystem
 from dask_hpc.sim.engine.transfers import Transfers
+from dask_hpc.sim.engine.walker import Walker
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.checkpoints import Path
 from dask_hpc.sim.model.job import (

@@ -10,17 +10,28 @@ many they were, so that what is lost is the difference, whatever sizes the job h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
+from dask_hpc.sim.engine.walker import Walker
 from dask_hpc.sim.model.checkpoints import Level, rank
 from dask_hpc_policies.rules.losses import Severity
 
-if TYPE_CHECKING:
-    from dask_hpc.sim.engine.active import ActiveJob, Walker
-
-
 #: Where the state is that a job saves because it is about to be interrupted.
 _EVERYWHERE = Level(survives="several")
+
+
+class Account(Protocol):
+    """What a job has held and done: an `ActiveJob`."""
+
+    before_node_s: float
+    wasted_node_s: float
+    checkpoint_s: float
+    done: float
+    kept: float | Walker | None
+
+    def attained_node_s(self, now_s: float) -> float:
+        """Node-seconds it has held so far."""
+        ...  # pragma: no cover
 
 
 class Saved(NamedTuple):
@@ -59,13 +70,13 @@ class Saving:
         #: What the job began again from.
         self.source: Saved | None = None
 
-    def hold(self, what: Literal["commit", "restart"], active: ActiveJob, now_s: float) -> None:
+    def hold(self, what: Literal["commit", "restart"], active: Account, now_s: float) -> None:
         """The job is held up from now on."""
         self.held = what
         self.held_s = now_s
         self.held_node_s = active.attained_node_s(now_s)
 
-    def let_go(self, active: ActiveJob, now_s: float) -> None:
+    def let_go(self, active: Account, now_s: float) -> None:
         """The job is held up no longer; what it held meanwhile is wasted."""
         if self.held is not None:
             active.wasted_node_s += active.attained_node_s(now_s) - self.held_node_s
@@ -85,9 +96,7 @@ class Saving:
         found = self.newest.values()
         return max(found, key=lambda one: (one.number, -one.level.restart_s), default=None)
 
-    def interrupt(
-        self, active: ActiveJob, severity: Severity, now_s: float, everything: bool = False
-    ) -> float:
+    def interrupt(self, active: Account, severity: Severity, now_s: float, everything: bool = False) -> float:
         """A failure of this class ends the run of the job; a theft is as one of its hosts.
 
         What does not survive is gone; with `everything` the job has saved all that it had done. Returns the
@@ -109,6 +118,6 @@ class Saving:
         return lost_node_s
 
 
-def useful_node_s(active: ActiveJob, now_s: float) -> float:
+def useful_node_s(active: Account, now_s: float) -> float:
     """Node-seconds in which the job has got on so far."""
     return active.attained_node_s(now_s) - active.wasted_node_s
