@@ -74,6 +74,16 @@ def test_the_trace_has_each_loss_with_its_class_and_exposure() -> None:
     ]
 
 
+def test_node_seconds_are_watched_while_there_are_jobs() -> None:
+    # two nodes are down from 5 to 8 s; at 20 s the last job ends, what fails then is not watched any more
+    failures = Failures(listed=(
+        NodeFailure(t_s=5.0, node=6, downtime_s=3.0, severity="domain"),
+        NodeFailure(t_s=1000.0, node=6, downtime_s=3.0, severity="domain"),
+    ))  # fmt: skip
+    result = run(workload(rigid("a", 2, 20.0), nodes=8, domains=PAIRS, failures=failures))
+    assert result.metrics()["exposure_node_s"] == 8 * 20 - 2 * 3
+
+
 def test_nothing_is_told_of_classes_where_nobody_names_one() -> None:
     work = failing(rigid("a", 4, 10.0), domains=None)
     assert losses(work) == []

@@ -93,6 +93,8 @@ class Engine:
         self.failures = FailureSource(world, calendar, self.nodes)
         self.failures.schedule()
         self.meter = None if machine.power is None else Meter(machine.power, self.nodes)
+        #: What is accounted for from moment to moment, until the last job has ended.
+        self._accounts = [one for one in (self.meter, self.failures.losses) if one is not None]
         #: What the run used, when it is over and the machine says what nodes draw.
         self.energy: Energy | None = None
         #: Next job of the workload to be submitted.
@@ -170,10 +172,9 @@ class Engine:
             return False
         if world.counts.moments:
             self._held_node_s += nodes.held * (t - world.now_s)
-            if self.meter is not None and (world.active or self._next_job < len(jobs)):
-                self.meter.advance(t)
-            if self.failures.losses is not None:
-                self.failures.losses.advance(t - world.now_s)
+            if self._accounts and (world.active or self._next_job < len(jobs)):
+                for account in self._accounts:
+                    account.advance(t)
             world.now_s = t
         else:
             world.now_s = t

@@ -23,13 +23,13 @@ class Losses:
         self._world = world
         self._nodes = nodes
         self.counts: Counter[Severity] = Counter()
-        #: Node-seconds of nodes that were up, since the run began.
+        #: Node-seconds of nodes that were up, from the first moment of the run to the end of its last job.
         self.exposure_node_s = 0.0
 
-    def advance(self, seconds: float) -> None:
-        """So much time has passed with the nodes as they are."""
+    def advance(self, to_s: float) -> None:
+        """Nothing changes until `to_s`."""
         nodes = self._nodes
-        self.exposure_node_s += (nodes.free + nodes.held + nodes.aside) * seconds
+        self.exposure_node_s += (nodes.free + nodes.held + nodes.aside) * (to_s - self._world.now_s)
 
     def note(self, what: Severity, nodes: Sequence[int]) -> None:
         """A process of the first of these nodes has failed, or they all have, which are down already."""
