@@ -195,6 +195,16 @@ def test_a_commit_can_be_asked_for() -> None:
         assert each.world.table.rows[-1].end_s == pytest.approx(end_s)
 
 
+def test_a_victim_is_interrupted_after_its_next_commit() -> None:
+    # at 5 s the node of the big job fails; the small job commits from 5 to 5.5 s, and is robbed then
+    big = rigid("big", 6, 10.0, checkpoint_interval_s=5.0)
+    small = rigid("small", 2, 50.0, checkpoints=every(5.0, level("host", blocking_s=0.5)))
+    work = workload(big, small, nodes=8, failures=failures((5.0, None), downtime_s=1000.0))
+    result = run(work, registry.create("sfsj", timing="next-checkpoint"))
+    # 45 s are left, with a commit after each 5 but the last
+    assert ends(result) == {"big": pytest.approx(10.5), "small": pytest.approx(10.5 + 45 + 8 * 0.5)}
+
+
 # ------------------------------------------------------------------------------------ Daly (2006)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_worlds import DETERMINED, UNSTEADY, failing_world, options_of, policy_of
 from sim_worlds import (
     Restless,
     Scripted,
@@ -26,9 +27,11 @@ from dask_hpc.errors import SimulationError
 from dask_hpc.sim import Workload
 from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.engine.recording import recorded
+from dask_hpc.sim.formats.yaml_file import parse
+from dask_hpc.sim.formats.yaml_text import dump
 from dask_hpc.sim.model.checkpoints import Level
 from dask_hpc.sim.model.domains import Domains
-from dask_hpc.sim.model.job import Compute, Repeat, SchedulingPoint, Stage, Transfer
+from dask_hpc.sim.model.job import LINEAR, Compute, Repeat, SchedulingPoint, Stage, Transfer
 from dask_hpc.sim.model.machine import AdaptationCost, Failures, Machine, Options
 from dask_hpc.trace.records import TransferEvent
 from dask_hpc_policies import registry
@@ -196,3 +199,26 @@ def test_the_engine_notices_bytes_that_are_not_conserved() -> None:
     engine.progress.transfers.moved.moved_bytes += 1e6
     with pytest.raises(SimulationError, match=r"transfers of 6000000000\.0 bytes began"):
         engine.run()
+
+
+@pytest.mark.parametrize("first", [0, 20, 40])
+def test_random_worlds_conserve_bytes_work_and_nodes(first: int) -> None:
+    # the engine raises when anything is not conserved; a run of a whole and one that is copied are the same
+    for seed in range(first, first + 20):
+        work = parse(failing_world(seed), f"world {seed}")
+        assert work.machine is not None
+        assert parse(dump(work), "again").jobs == work.jobs or any(job.program for job in work.jobs)
+        policy = policy_of(seed, (*DETERMINED, *UNSTEADY))
+        engine = Engine(work, policy, work.machine, options_of(seed))
+        engine.run_until(30.0)
+        other = engine.fork()
+        for each in (engine, other):
+            each.run()
+        assert engine.world.table.rows == other.world.table.rows
+        for row in engine.world.table.rows:
+            job = engine.world.workload.jobs[row.key]
+            if job.program is None and job.checkpoints is not None and job.speed == LINEAR and row.end_s:
+                steps = ((row.start_s or 0.0, row.nodes),) if isinstance(row.nodes, int) else row.nodes
+                held = node_seconds(steps, 0.0, row.end_s)
+                work_node_s = job.runtime_s * job.reference_nodes
+                assert held - row.wasted_node_s == pytest.approx(work_node_s, rel=1e-6, abs=1e-6)

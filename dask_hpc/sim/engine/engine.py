@@ -5,11 +5,11 @@ concerns single jobs, by the `Enactor`. No part knows the engine. Time is a numb
 moves. Nothing happens between its entries: there are no ticks unless `Options.tick_s` asks for them.
 
 At one moment, in this order: nodes come back or come anew, stages and jobs end (in the order in which they
-were entered: jobs that began earlier first), transfers end, windows of resizes close, thefts that waited for
-a checkpoint happen, nodes fail, walltimes of nodes end, jobs are submitted (in the order of the workload),
-the policy's late answers arrive, ticks. Then the policy is asked once, and again as long as it resizes
-anybody or starts what can be resized. What its decision brings about at the same moment (a job of no length)
-is the next round of that moment.
+were entered: jobs that began earlier first), transfers end, commits begin and end, windows of resizes close,
+thefts that waited for a checkpoint happen, nodes fail, walltimes of nodes end, jobs are submitted (in the
+order of the workload), the policy's late answers arrive, ticks. Then the policy is asked once, and again as
+long as it resizes anybody or starts what can be resized. What its decision brings about at the same moment (a
+job of no length) is the next round of that moment.
 
 With ``events=single``, a parameter that a policy may declare, it is asked after every single entry instead,
 for comparison with simulators that do so. Then jobs are submitted before anything ends at that moment, as in

@@ -184,7 +184,7 @@ class Progress:
             return None
         at_s = now_s if saving.asked else max(now_s, saving.since_s + (spec.every_s or 0.0))
         left_s = active.left * active.length_s
-        return at_s if at_s < now_s + left_s * (1 - _TOLERANCE) else None
+        return at_s if at_s < active.began_s + left_s * (1 - _TOLERANCE) else None
 
     def adapt(self, active: ActiveJob) -> None:
         """The job has been resized: what its program does then comes next."""
@@ -350,10 +350,16 @@ class Progress:
         active.requested_nodes = None
 
     def next_checkpoint_s(self, active: ActiveJob) -> float | None:
-        """When a job without a program takes its next checkpoint; None when it never does."""
+        """When a job without a program takes its next checkpoint; None when it never does.
+
+        Of one with `Job.checkpoints`: when its next commit holds it up no longer.
+        """
         job = active.job
-        if job.checkpoints is not None and active.saving is not None and active.saving.held is None:
-            at_s = self._next_commit_s(active)
+        saving = active.saving
+        if job.checkpoints is not None and saving is not None:
+            if saving.held == "commit":
+                return saving.held_s + sum(saved.level.blocking_s for saved in saving.taking)
+            at_s = None if saving.held or job.program is not None else self._next_commit_s(active)
             return None if at_s is None else at_s + sum(level.blocking_s for level in job.checkpoints.levels)
         if job.program is not None or job.checkpoint_interval_s is None or active.length_s <= 0:
             return None
