@@ -153,6 +153,16 @@ def test_a_program_commits_after_its_points_or_between_stages() -> None:
     assert costs(timed, failures=failures((23.0, "process"))) == pytest.approx((23 + 10, 4.0, 120.0))
 
 
+@pytest.mark.parametrize("beside", [None, "file-system"])
+def test_what_a_program_saves_by_itself_survives_everything(beside: Any) -> None:
+    save = Transfer(size_bytes=0.0, purpose="checkpoint", beside=beside)
+    stages = Compute(work=40.0), save, Compute(work=40.0), Compute(work=40.0)
+    job = application("a", 4, *stages, checkpoints=every(15.0, level("process")))
+    # it saves at 10 s, and commits to memory at 20 s
+    assert costs(job, failures=failures((25.0, "process"))) == pytest.approx((35.0, 20.0, 120.0))
+    assert costs(job, nodes=5, failures=failures((25.0, "host"))) == pytest.approx((45.0, 60.0, 120.0))
+
+
 def test_a_resize_waits_for_the_commit() -> None:
     # asked for at 31 s, in the commit from 30 to 32 s
     job = malleable("a", 2, 1, 4, 100.0, checkpoints=SAVING.checkpoints)

@@ -15,6 +15,7 @@ from dask_hpc.errors import SimulationError
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.calendar import COMMIT, IO, STAGE, Calendar
 from dask_hpc.sim.engine.file_system import FileSystem
+from dask_hpc.sim.engine.saving import Saved
 from dask_hpc.sim.engine.transfers import Transfers
 from dask_hpc.sim.engine.walker import Walker
 from dask_hpc.sim.engine.world import World
@@ -136,7 +137,11 @@ class Progress:
         nodes = active.nodes
         size_bytes = amount(stage.size_bytes, nodes)
         doing = None if stage.participants is None else max(1, round(amount(stage.participants, nodes)))
-        keeps = active.walker.copy() if stage.purpose == "checkpoint" and active.walker else None
+        keeps: Saved | Walker | None = None
+        if stage.purpose == "checkpoint" and active.walker is not None:
+            keeps = active.walker.copy()
+            if active.saving is not None:
+                keeps = active.saving.everywhere(active, keeps, self._world.now_s)
         reads = stage.direction == "read"
         self.transfers.begin(active, size_bytes, path, participants=doing, reads=reads, keeps=keeps)
 
@@ -259,6 +264,9 @@ class Progress:
             active.checkpoints += 1
             if active.walker is not None:
                 active.kept = active.walker.copy()
+                if active.saving is not None:
+                    now_s = self._world.now_s
+                    active.saving.note(active.saving.everywhere(active, active.kept, now_s))
 
     def _spent_in_io(self, active: ActiveJob, stage: Transfer) -> None:
         spent_s = self._world.now_s - active.began_s

@@ -16,7 +16,7 @@ from dask_hpc.sim.engine.walker import Walker
 from dask_hpc.sim.model.checkpoints import Level, rank
 from dask_hpc_policies.rules.losses import Severity
 
-#: Where the state is that a job saves because it is about to be interrupted.
+#: Where the state is that a program saves, or a job because it is about to be interrupted.
 _EVERYWHERE = Level(survives="several")
 
 
@@ -91,6 +91,11 @@ class Saving:
         if before is None or before.number < saved.number:
             self.newest[saved.level.survives] = saved
 
+    def everywhere(self, active: Account, place: float | Walker, now_s: float) -> Saved:
+        """A checkpoint that survives everything: the job makes it by itself, beside its commits."""
+        self.number += 1
+        return Saved(_EVERYWHERE, self.number, place, useful_node_s(active, now_s))
+
     def best(self) -> Saved | None:
         """The newest checkpoint; of equal ones that with the shortest restart. None: there is none."""
         found = self.newest.values()
@@ -106,8 +111,7 @@ class Saving:
         self.taking = ()
         self.asked = False
         if everything:
-            self.number += 1
-            self.note(Saved(_EVERYWHERE, self.number, active.done, useful_node_s(active, now_s)))
+            self.note(self.everywhere(active, active.done, now_s))
         left = {level: one for level, one in self.newest.items() if rank(level) >= rank(severity)}
         self.newest = left
         self.source = self.best()
