@@ -62,7 +62,7 @@ class Enactor:
         self._progress = progress
         self.life = Life(world, nodes, progress)
         self._rounds = Rounds(world, calendar, nodes, progress, self.life)
-        self._thefts = Thefts(world, calendar, progress)
+        self._thefts = Thefts(world, calendar)
         self.commits = Commits(world, calendar, progress)
         #: What carries out each kind of action that allots nothing; twins add theirs.
         self._others: Mapping[type[Action], Callable[[Any], Outcome]] = {

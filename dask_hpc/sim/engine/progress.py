@@ -14,6 +14,7 @@ from typing import Literal
 from dask_hpc.errors import SimulationError
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.calendar import COMMIT, IO, STAGE, Calendar
+from dask_hpc.sim.engine.checkpoints import commit_due, next_commit_s, saved_share
 from dask_hpc.sim.engine.file_system import FileSystem
 from dask_hpc.sim.engine.saving import Saved
 from dask_hpc.sim.engine.transfers import Transfers
@@ -100,7 +101,7 @@ class Progress:
         walker, nodes, saving = active.walker, active.nodes, active.saving
         assert walker is not None
         while True:
-            if saving is not None and self._commit_due(active):
+            if saving is not None and commit_due(active, self._world.now_s):
                 active.stage = None
                 return "commit"
             stage = walker.next(nodes)
@@ -145,14 +146,6 @@ class Progress:
         reads = stage.direction == "read"
         self.transfers.begin(active, size_bytes, path, participants=doing, reads=reads, keeps=keeps)
 
-    def _commit_due(self, active: ActiveJob) -> bool:
-        """Whether a job between two stages commits now; not when all its work is done."""
-        saving, spec, walker = active.saving, active.job.checkpoints, active.walker
-        if saving is None or spec is None or walker is None:
-            return False
-        due = spec.every_s is not None and self._world.now_s >= saving.since_s + spec.every_s
-        return (saving.asked or due) and walker.copy().next(active.nodes) is not None
-
     def go_on(self, active: ActiveJob) -> Step:
         """Do the rest of the present stage at the present size; the next one when nothing is left of it."""
         if active.stage is not None and self._resume(active):
@@ -177,19 +170,10 @@ class Progress:
             return False
         self._calendar.enter(world.now_s + active.left * active.length_s, STAGE, active, active.version)
         if active.saving is not None and active.job.program is None:
-            commit_s = self._next_commit_s(active)
+            commit_s = next_commit_s(active, world.now_s)
             if commit_s is not None:
                 self._calendar.enter(commit_s, COMMIT, active, active.version)
         return True
-
-    def _next_commit_s(self, active: ActiveJob) -> float | None:
-        """When a job without a program that goes on now commits next; None: it ends before."""
-        saving, spec, now_s = active.saving, active.job.checkpoints, self._world.now_s
-        if saving is None or spec is None or (spec.every_s is None and not saving.asked):
-            return None
-        at_s = now_s if saving.asked else max(now_s, saving.since_s + (spec.every_s or 0.0))
-        left_s = active.left * active.length_s
-        return at_s if at_s < active.began_s + left_s * (1 - _TOLERANCE) else None
 
     def adapt(self, active: ActiveJob) -> None:
         """The job has been resized: what its program does then comes next."""
@@ -357,44 +341,6 @@ class Progress:
         active.walker = None
         active.requested_nodes = None
 
-    def next_checkpoint_s(self, active: ActiveJob) -> float | None:
-        """When a job without a program takes its next checkpoint; None when it never does.
-
-        Of one with `Job.checkpoints`: when its next commit holds it up no longer.
-        """
-        job = active.job
-        saving = active.saving
-        if job.checkpoints is not None and saving is not None:
-            if saving.held == "commit":
-                return saving.held_s + sum(saved.level.blocking_s for saved in saving.taking)
-            at_s = None if saving.held or job.program is not None else self._next_commit_s(active)
-            return None if at_s is None else at_s + sum(level.blocking_s for level in job.checkpoints.levels)
-        if job.program is not None or job.checkpoint_interval_s is None or active.length_s <= 0:
-            return None
-        share = job.checkpoint_interval_s / job.runtime_s
-        done = active.done + (self._world.now_s - active.began_s) / active.length_s
-        wanted = (int(done / share + 1e-9) + 1) * share
-        if wanted >= 1.0:
-            return None
-        return active.began_s + (wanted - active.done) * active.length_s
-
     def moved_bytes(self) -> tuple[float, float]:
         """Bytes by the rates, and bytes by the transfers that ended: equal when nothing is under way."""
         return self.file_system.moved_bytes, self.ended_bytes + self.transfers.file_system_bytes
-
-
-def saved_share(active: ActiveJob, now_s: float) -> float:
-    """Share of a job's work, without a program, that its last checkpoint holds at `now_s`."""
-    job = active.job
-    if active.saving is not None:
-        best = active.saving.best()
-        return best.place if best is not None and isinstance(best.place, float) else 0.0
-    kept = active.kept if isinstance(active.kept, float) else 0.0
-    if job.program is not None or job.checkpoint_interval_s is None or job.runtime_s <= 0:
-        return kept
-    done = active.done
-    if active.stage is not None and not active.paused and active.length_s > 0:
-        done += min(active.left, (now_s - active.began_s) / active.length_s)
-    share = job.checkpoint_interval_s / job.runtime_s
-    # A checkpoint that is due at this very moment has been taken, whatever the rounding.
-    return max(kept, min(done, int(done / share + 1e-9) * share))

@@ -8,7 +8,7 @@ parts that are listed before them, never the engine: they change what is theirs,
 `nodes`                        who holds which node
 `progress`, `file_system`      how applications get on
 `transfers`, `lanes`           what is moved while jobs compute
-`commits`, `saving`            what jobs save of their state
+`commits`, `saving`            what jobs save of their state; `checkpoints`: when, and what is saved
 `life`                         jobs are submitted, start, change size, are interrupted, end
 `rounds`, `thefts`             what becomes of a decision
 `failures`, `losses`           what fails, and what is told of that
