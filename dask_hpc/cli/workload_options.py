@@ -54,7 +54,7 @@ class Setup:
         from dask_hpc.sim import simulate
         from dask_hpc.sim.formats.fields import escaped
         from dask_hpc.sim.formats.machine_fields import MOST_NODES
-        from dask_hpc.sim.model.machine import FREE, PUBLISHED
+        from dask_hpc.sim.model.machine import PUBLISHED
         from dask_hpc.sim.what_if import simulate_from
 
         given = {
@@ -74,7 +74,7 @@ class Setup:
             view,
             default_s=self.default_s,
             nodes=self.nodes,
-            adaptation=PUBLISHED if self.latency == "published" else FREE,
+            adaptation=PUBLISHED if self.latency == "published" else None,
             name=escaped(self.source),
             **self._nodes_of(MOST_NODES),
         )
@@ -183,7 +183,8 @@ _RUN = (
                  default=0.0, help="Time from asking the policy to its answer taking effect; measured: what "
                  "it really takes on this computer."),
     click.option("--adaptation", type=click.Choice(["none", "published"]), default="none",
-                 show_default=True, help="How long a resize holds a job up."),
+                 show_default=True,
+                 help="How long a resize holds a job up; none: of a running cluster, as measured there."),
     assignments("--pool", "pool", example="initial_nodes=4",
                 help="How nodes come when a policy asks for them: initial_nodes, wait_s, wait_sigma, boot_s, "
                 "walltime_s."),

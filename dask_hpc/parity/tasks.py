@@ -90,6 +90,11 @@ def plan(workload: Workload, nodes: int, task_length_s: float) -> list[TaskPlan]
             f"{workload.source or workload.name}: its nodes come and go, or play roles, which no live run "
             "imitates; leave pool and roles of the machine out"
         )
+    if machine is not None and (machine.domains is not None or machine.network_bytes_s is not None):
+        raise WorkloadError(
+            f"{workload.source or workload.name}: its nodes have failure domains, or links to one another, "
+            "which no live run imitates; leave domains and network_bytes_s of the machine out"
+        )
     if machine is not None and machine.adaptation != FREE:
         raise WorkloadError(
             f"{workload.source or workload.name}: its resizes take as long as a model says, which no live "
@@ -152,6 +157,10 @@ def _why_not(job: Job) -> str:
         return "has a preferred size"
     if job.recorded_s is not None or job.io_by_nodes:
         return "has recorded run times"
+    if job.adaptation is not None:
+        return "has resizes that take as long as a model says"
+    if job.checkpoints is not None:
+        return "has checkpoints that cost something"
     return ""
 
 

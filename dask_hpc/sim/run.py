@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dask_hpc.clock import stopwatch_s
@@ -62,6 +62,9 @@ class Result:
     reductions: tuple[Refused, ...] = ()
     #: What the nodes used, when the machine says what they draw.
     energy: Energy | None = None
+    #: What became of commits, transfers beside computing and failures, by the names of metrics, where jobs or
+    #: the machine say what they are.
+    resilience: Mapping[str, Any] = field(default_factory=dict)
     #: Seconds that the engine and, of these, the policy took.
     run_s: float = 0.0
     policy_s: float = 0.0
@@ -81,7 +84,7 @@ class Result:
             found |= {f"energy_{state}_j": used for state, used in self.energy.by_state_j.items()}
         if self.moves is not None:
             found |= {f"nodes_{name}": number for name, number in dataclasses.asdict(self.moves).items()}
-        return found
+        return {**found, **self.resilience}
 
     def to_json(self, jobs: bool = True) -> dict[str, Any]:
         """Everything that tells what was run and what came out, as plain JSON data."""
@@ -202,9 +205,33 @@ def finished(
         moves=None if world.machine.pool is None else engine.supply.moves,
         reductions=tuple(world.reductions),
         energy=engine.energy,
+        resilience=_resilience(engine),
         run_s=run_s,
         policy_s=timed.seconds,
     )
+
+
+def _resilience(engine: Engine) -> dict[str, Any]:
+    """What became of commits, transfers and failures; each only where it is said what they are."""
+    found: dict[str, Any] = {}
+    losses, moved, jobs = engine.failures.losses, engine.progress.transfers.moved, engine.world.workload.jobs
+    if losses is not None:
+        found |= {f"losses_{what}": number for what, number in losses.by_class().items()}
+        found["exposure_node_s"] = losses.exposure_node_s
+    commits = any(job.checkpoints is not None for job in jobs)
+    if losses is not None or commits:
+        found["lost_node_s"] = engine.progress.lost_node_s
+    if commits:
+        found |= {
+            "commits": engine.enactor.commits.commits,
+            "levels_left_out": engine.enactor.commits.left_out,
+        }
+    if commits or moved.begun:
+        found |= {
+            name if name.endswith("_bytes") else f"transfers_{name}": number
+            for name, number in dataclasses.asdict(moved).items()
+        }
+    return found
 
 
 def _noted(world: World) -> Workload:

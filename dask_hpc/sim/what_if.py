@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from dask_hpc.errors import WorkloadError
@@ -40,7 +41,7 @@ def engine_from(
     default_s: float | None = None,
     speed: SpeedUp = LINEAR,
     nodes: int | None = None,
-    adaptation: AdaptationCost = FREE,
+    adaptation: AdaptationCost | None = None,
     pool: Pool | None = None,
     power: NodePower | None = None,
     options: Options | None = None,
@@ -60,6 +61,9 @@ def engine_from(
         How run times follow sizes.
     nodes
         Compute nodes; None: those that are idle or held by jobs. With `pool` the most there can be.
+    adaptation
+        What resizes cost; None: of each job what the snapshot has measured (how long windows of its producer
+        took), nothing of the others.
     pool
         How further nodes come, and how long they stay; how many are there, and for how long yet, says the
         snapshot. None: none comes, and those that are there go at the ends of their walltimes.
@@ -85,7 +89,10 @@ def engine_from(
     views = sorted((job for job in view.jobs if not job.is_default), key=lambda job: job.submit_s)
     if not views:
         raise WorkloadError(f"{name}: no job waits or runs")
-    jobs = tuple(_job(job, view.now_s, default_s, speed) for job in views)
+    costs = view.sections.get("resizes") if adaptation is None else None
+    jobs = tuple(
+        replace(_job(job, view.now_s, default_s, speed), adaptation=_measured(costs, job.id)) for job in views
+    )
     running = sum(job.nodes > 0 for job in views)
     note = (
         f"state at {view.now_s:g} s: {running} jobs running, {len(views) - running} waiting, {machine_nodes} "
@@ -94,7 +101,7 @@ def engine_from(
     workload = Workload(name=name, jobs=jobs, source=name, notes=(note,))
     chosen = replace(options or Options(), snapshots=True, lock=view.lock)
     machine = machine_of(view, machine_nodes, held, views, pool)
-    machine = replace(machine, adaptation=adaptation, power=power)
+    machine = replace(machine, adaptation=adaptation or FREE, power=power)
     engine = Engine(workload, registry.create(policy), machine, chosen)
     engine.adopt(
         view.now_s, [_active(i, job, view.now_s) for i, job in enumerate(zip(jobs, views, strict=True))]
@@ -189,6 +196,22 @@ def _job(job: JobView, now_s: float, default_s: float | None, speed: SpeedUp) ->
         runtime_s=left_s + _elapsed_s(job, now_s),
         reference_nodes=size,
         speed=speed,
+    )
+
+
+def _measured(costs: Any, id: str) -> AdaptationCost | None:
+    """What the resizes of a job have cost, as far as the section of the snapshot says that."""
+    found = costs.get(id) if isinstance(costs, Mapping) else None
+    if not isinstance(found, Mapping):
+        return None
+    given = {kind: found.get(f"{kind}_s") for kind in ("expand", "shrink")}
+    known = {kind: float(s) for kind, s in given.items() if isinstance(s, (int, float)) and 0 <= s < inf}
+    if not known:
+        return None
+    # which of the two was not seen is taken for as long as the other
+    either_s = max(known.values())
+    return AdaptationCost(
+        expand_base_s=known.get("expand", either_s), shrink_base_s=known.get("shrink", either_s)
     )
 
 

@@ -13,6 +13,7 @@ from dask_hpc.trace.records import (
     Pass,
     Record,
     Result,
+    TransferEvent,
     decode_line,
     encode_line,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "Trace",
     "TraceFile",
     "TraceWarning",
+    "TransferEvent",
     "decode_line",
     "encode_line",
     "job_runs",

@@ -109,6 +109,24 @@ class LossEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransferEvent:
+    """Bytes that are moved while their job computes: they began to be, or are no longer."""
+
+    TAG: ClassVar[str] = "transfer"
+    t_s: float
+    #: Name of the transfer, unique in the trace.
+    id: str
+    job: str
+    #: ``file-system``, or ``link`` (to another node).
+    path: str
+    #: ``begun``, ``ended`` or ``cut``: a failure, or the end of its job, came before.
+    state: str
+    size_bytes: float
+    #: Of which moved by now.
+    moved_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Other:
     """A record of a kind that only those who wrote it know; it is kept as it is."""
 
@@ -117,11 +135,11 @@ class Other:
     data: Mapping[str, Any]
 
 
-Record = Header | Pass | Result | JobEvent | NodeEvent | LossEvent | Other
+Record = Header | Pass | Result | JobEvent | NodeEvent | LossEvent | TransferEvent | Other
 
 #: The class of each ``kind`` of line that is known.
 RECORDS: Mapping[str, type[Record]] = {
-    kind.TAG: kind for kind in (Header, Pass, Result, JobEvent, NodeEvent, LossEvent)
+    kind.TAG: kind for kind in (Header, Pass, Result, JobEvent, NodeEvent, LossEvent, TransferEvent)
 }
 
 

@@ -186,8 +186,8 @@ class Steal(Action):
     The victim gives up all its nodes and is pending again, whole or from its last checkpoint
     (`JobView.interruption` is then ``theft``). With timing ``now`` the nodes may be handed out by the same
     decision; with another timing they are idle once the victim has its checkpoint. A malleable victim
-    that can do with fewer nodes is not interrupted: that is a `Shrink`. On a live cluster results are kept and
-    what executes is waited for, whatever the timing; a job that keeps state on its nodes is not interrupted.
+    that can do with fewer nodes is not interrupted: that is a `Shrink`. On a live cluster results are kept
+    and what executes is waited for, whatever the timing; a job that keeps state on its nodes goes on.
     """
 
     TAG: ClassVar[str] = "steal"

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from dask_hpc.errors import WorkloadError
 from dask_hpc.parity.tasks import TaskPlan, plan, scaled
 from dask_hpc.sim.generators import esp
+from dask_hpc.sim.model.checkpoints import Checkpoints, Level
+from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.job import Delay, Job, Program, SpeedUp, amdahl, computing_s, power_law
 from dask_hpc.sim.model.machine import PUBLISHED, Failures, Machine, NodeFailure
 from dask_hpc.sim.model.pool import Pool
@@ -86,6 +88,8 @@ def test_a_moldable_job_starts_as_large_as_it_can_and_stays_so() -> None:
         ({"runtime_s": math.inf}, "has a run time of inf s"),
         ({"preferred_nodes": 3}, "has a preferred size"),
         ({"recorded_s": 3.0}, "has recorded run times"),
+        ({"checkpoints": Checkpoints(levels=(Level(survives="host"),), every_s=9.0)}, "has checkpoints"),
+        ({"adaptation": PUBLISHED}, "has resizes that take as long as a model says"),
         ({"constraint": "cube", "start_nodes": 4}, "not legal"),
         ({"constraint": "even", "max_nodes": 7}, "would be"),
     ],
@@ -103,6 +107,10 @@ def test_failing_nodes_resizes_by_a_model_and_too_many_tasks_are_refused() -> No
     for more in ({"pool": Pool(initial_nodes=8)}, {"roles": {"staging": 1}}):
         machine = Machine(nodes=8, **more)
         with pytest.raises(WorkloadError, match="its nodes come and go, or play roles"):
+            plan(Workload(name="one", jobs=(malleable(),), machine=machine), 8, 0.1)
+    for more in ({"domains": Domains(size=2)}, {"network_bytes_s": 1e9}):
+        machine = Machine(nodes=8, **more)
+        with pytest.raises(WorkloadError, match="its nodes have failure domains, or links"):
             plan(Workload(name="one", jobs=(malleable(),), machine=machine), 8, 0.1)
     machine = Machine(nodes=8, adaptation=PUBLISHED)
     with pytest.raises(WorkloadError, match="its resizes take as long as a model says"):

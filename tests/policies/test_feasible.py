@@ -257,7 +257,7 @@ def simulated(known: list[Facts], action: Any, lock: Any, busy: bool) -> Reason 
         assert world.by_id["other"].state == "adapting"
     world.listener = ear = Ear()
     if isinstance(action, Steal):
-        Thefts(world, calendar, progress).begin(action)
+        Thefts(world, calendar).begin(action)
     else:
         list(rounds.begin([action]))
     return ear.why

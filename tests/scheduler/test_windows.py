@@ -41,6 +41,10 @@ async def test_a_grow_and_a_shrink_name_who_stays_joins_and_leaves(c, s, *worker
         assert (await resize)["result"] == "done"
         assert producer.nodes == members(s, job) == tuple(record(s, job).nodes)
         assert [row["result"] for row in producer.windows] == ["done", "done"]
+        told = engine(s).state.snapshot("tick").sections["resizes"][record(s, job).id]
+        assert (told["expands"], told["shrinks"]) == (1, 1)
+        assert 0 <= told["expand_s"] < 30, "from its begin to its commit"
+        assert 0 <= told["shrink_s"] < 30
         with pytest.raises(ValueError, match="takes no part in window"):
             shrink.status("nobody")
     await asleep(s)

@@ -11,7 +11,7 @@ from sim_worlds import BECAUSE, malleable, rigid, workload
 
 from dask_hpc.errors import TraceError, WorkloadError
 from dask_hpc.sim import load, simulate
-from dask_hpc.sim.model.machine import Failures, NodeFailure
+from dask_hpc.sim.model.machine import FREE, Failures, NodeFailure
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import NodePower
 from dask_hpc.sim.what_if import engine_from, simulate_from
@@ -202,3 +202,24 @@ def test_walltimes_run_down_between_two_passes_of_a_trace(tmp_path: Path) -> Non
     simulate(work, "fcfs", trace=tmp_path / "t.jsonl")
     view = snapshot_at(read_trace(tmp_path / "t.jsonl"), 60.0 - 10.0)
     assert {one.walltime_left_s for one in view.nodes} == {50.0}
+
+
+def test_resizes_cost_what_the_snapshot_has_measured() -> None:
+    told = {"resizes": {"r": {"expand_s": 3.0, "expands": 2, "shrink_s": 5.0, "shrinks": 1}}}
+    view = replace(VIEW, sections=told)
+    # r shrinks to 4 nodes for w at once, in 5 s, and grows again when w has ended
+    found = ends("pwma-fpsma", view)
+    assert found["w"] == (105.0, 115.0)
+    assert found["r"][1] == pytest.approx(115 + 3 + (300 - 4 * 10) / 8)
+    half = replace(VIEW, sections={"resizes": {"r": {"expand_s": 5.0, "expands": 2}}})
+    assert ends("pwma-fpsma", half)["w"] == (105.0, 115.0), "a shrink is taken for as long"
+    free = engine_from(view, "pwma-fpsma", adaptation=FREE)
+    free.run()
+    assert {row.resize_s for row in free.world.table.rows} == {0.0}, "what the caller says goes before"
+
+
+@pytest.mark.parametrize(
+    "told", [3, {"r": 1}, {"r": {"expand_s": "long"}}, {"r": {"expand_s": -1}}, {"x": {}}]
+)
+def test_what_is_no_measurement_is_not_taken_for_one(told: Any) -> None:
+    assert ends("pwma-fpsma", replace(VIEW, sections={"resizes": told}))["w"] == (100.0, 110.0)

@@ -1,4 +1,4 @@
-"""Random workloads, machines, settings and policies, from a seed: for `same_outputs`.
+"""Random workloads, machines, settings and policies, from a seed: for `same_outputs` and tests.
 
 Rules of the file: the same seed gives the same world in every version. What is drawn is everything that the
 simulator's engine tells apart: rigid, moldable, malleable and evolving jobs, with and without an application
@@ -144,6 +144,48 @@ def world(seed: int) -> str:
         machine |= {"node_mtbf": nodes * 60, "downtime": 20}
     jobs = [_job(draw, nodes, i) for i in range(draw.randint(3, 16))]
     return yaml.safe_dump({"name": f"world-{seed}", "machine": machine, "jobs": jobs}, sort_keys=False)
+
+
+def failing_world(seed: int) -> str:
+    """The same, where processes, hosts and domains fail, jobs commit and data is moved beside computing."""
+    draw = random.Random(f"failing {seed}")
+    whole = yaml.safe_load(world(seed))
+    machine = whole["machine"]
+    machine["domains"] = {"size": draw.choice([2, 3, 4])}
+    for what in ("process_mtbf", "node_mtbf", "domain_mtbf"):
+        if draw.random() < 0.6:
+            machine[what] = machine["nodes"] * draw.choice([50, 200])
+    machine["downtime"] = draw.choice([1, 20])
+    if draw.random() < 0.5:
+        machine["network_bytes_s"] = 0.5e9
+    for job in whole["jobs"]:
+        if draw.random() < 0.7:
+            job.pop("checkpoint_interval", None)
+            job["checkpoints"] = _checkpoints(draw, "stages" in job)
+        _beside(draw, job.get("stages", []))
+    return yaml.safe_dump(whole, sort_keys=False)
+
+
+def _checkpoints(draw: random.Random, staged: bool) -> dict[str, Any]:
+    levels = []
+    for _ in range(draw.randint(1, 3)):
+        level: dict[str, Any] = {"survives": draw.choice(["process", "host", "domain", "several"])}
+        level |= {
+            "each": draw.randint(1, 3),
+            "blocking": draw.choice([0, 0.5]),
+            "restart": draw.choice([0, 1]),
+        }
+        if draw.random() < 0.6:
+            level |= {"node_bytes": draw.choice([1e9, 5e9]), "path": draw.choice(["file-system", "link"])}
+        levels.append(level)
+    return {"every": draw.choice([4, 7.5, "points"] if staged else [4, 7.5]), "levels": levels}
+
+
+def _beside(draw: random.Random, stages: list[dict[str, Any]]) -> None:
+    for stage in stages:
+        if ("read" in stage or "write" in stage) and draw.random() < 0.5:
+            stage["beside"] = draw.choice(["file-system", "link"])
+        _beside(draw, stage.get("stages", []))
 
 
 def _job(draw: random.Random, nodes: int, number: int) -> dict[str, Any]:

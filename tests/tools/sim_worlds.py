@@ -9,7 +9,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dask_hpc.sim import Machine, Options, Result, Workload, simulate
+from dask_hpc.sim.model.checkpoints import Checkpoints, Level
 from dask_hpc.sim.model.job import Job, Program, Stage, amdahl, power_law
+from dask_hpc.sim.model.machine import Failures, NodeFailure
 from dask_hpc.sim.model.workload import ordered
 from dask_hpc_policies.decision import Action, Decision, Expand, Reason, ReasonCode, Shrink, Start
 from dask_hpc_policies.model import ClusterSnapshot
@@ -38,6 +40,23 @@ def workload(*jobs: Job, nodes: int = 16, **machine: Any) -> Workload:
 
 def run(work: Workload, policy: Any = "fcfs", **options: Any) -> Result:
     return simulate(work, policy, options=Options(**options))
+
+
+def level(survives: Any = "several", **more: Any) -> Level:
+    return Level(survives=survives, **more)
+
+
+def every(every_s: float | None, *levels: Level) -> Checkpoints:
+    return Checkpoints(every_s=every_s, levels=levels)
+
+
+def failures(*rows: tuple[float, Any], node: int = 0, downtime_s: float = 1.0) -> Failures:
+    """A failure of a class at each time."""
+    return Failures(
+        listed=tuple(
+            NodeFailure(t_s=t_s, node=node, downtime_s=downtime_s, severity=what) for t_s, what in rows
+        )
+    )
 
 
 def starts(result: Result) -> dict[str, float | None]:

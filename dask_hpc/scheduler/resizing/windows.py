@@ -13,8 +13,8 @@ cannot be aborted: it waits until the producer is at a boundary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from dask_hpc.errors import WindowError
 from dask_hpc.scheduler.tables.events import Event, WindowMoved
@@ -75,6 +75,15 @@ class Member:
         self.again_s = 0.0
         #: Name of the phase in which it may not be resized; None in an elastic one.
         self.rigid: str | None = None
+        #: Mean seconds from begin to commit, and number, of windows that have grown or shrunk it.
+        self.held_up: dict[str, float] = {}
+
+    def count(self, kind: Literal["expand", "shrink"], seconds: float) -> None:
+        """A window has held it up for so long."""
+        told = self.held_up
+        number = told.get(f"{kind}s", 0) + 1
+        mean_s = told.get(f"{kind}_s", 0.0)
+        told |= {f"{kind}_s": mean_s + (seconds - mean_s) / number, f"{kind}s": number}
 
 
 class Windows:
@@ -121,6 +130,11 @@ class Windows:
         self.state.leave_common(job)
         self.producers[job.id] = Member(job, (node.id for node in self._settled(job)), topic)
         return list(self.producers[job.id].members)
+
+    def section(self) -> Mapping[str, Any]:
+        """How long windows have held producers up, in the mean, and how many there were, by job."""
+        told = {id: dict(one.held_up) for id, one in self.producers.items() if one.held_up}
+        return {"resizes": told} if told else {}
 
     def forget(self, job: JobRecord) -> None:
         """The job is no producer any more: its nodes change at task boundaries again."""
@@ -209,6 +223,9 @@ class Windows:
         window.step("moved")
         producer.members = self._after(producer)
         window.step("commit")
+        if not window.lost:
+            seconds = self.state.now_s() - window.since_s
+            producer.count("expand" if window.joining else "shrink", seconds)
         self._end(producer, True, _COMMITTED)
         return list(producer.members)
 

@@ -6,52 +6,11 @@ dropped when the job has ended, so that memory follows what runs and waits.
 
 from __future__ import annotations
 
-from dask_hpc.sim.model.job import Job, Program, Repeat, Stage, amount
+from dask_hpc.sim.engine.lanes import Lanes
+from dask_hpc.sim.engine.saving import Saving
+from dask_hpc.sim.engine.walker import Walker
+from dask_hpc.sim.model.job import Job, Stage
 from dask_hpc_policies.model import Interruption, JobState, JobView
-
-
-class Walker:
-    """A place in a program; `next` moves on by one stage that is not a repetition."""
-
-    __slots__ = ("_frames",)
-
-    def __init__(self, program: Program) -> None:
-        #: Open repetitions, outermost first: stages, index of the next one, rounds left.
-        self._frames: list[tuple[tuple[Stage, ...], int, int]] = [(program.stages, 0, 1)]
-
-    def next(self, nodes: int) -> Stage | None:
-        """The next stage on `nodes` nodes; None at the end of the program."""
-        frames = self._frames
-        while frames:
-            stages, i, rounds = frames[-1]
-            if i == len(stages):
-                if rounds > 1:
-                    frames[-1] = (stages, 0, rounds - 1)
-                else:
-                    frames.pop()
-                continue
-            frames[-1] = (stages, i + 1, rounds)
-            stage = stages[i]
-            if not isinstance(stage, Repeat):
-                return stage
-            times = round(amount(stage.times, nodes))
-            if times > 0 and stage.stages:
-                frames.append((stage.stages, 0, times))
-        return None
-
-    def insert(self, stages: tuple[Stage, ...]) -> None:
-        """Do `stages` next, then go on from here."""
-        if stages:
-            self._frames.append((stages, 0, 1))
-
-    def copy(self) -> Walker:
-        """The same place, once more."""
-        other = Walker.__new__(Walker)
-        other._frames = list(self._frames)
-        return other
-
-    def __deepcopy__(self, _: object) -> Walker:
-        return self.copy()
 
 
 class Round:
@@ -77,9 +36,9 @@ class ActiveJob:
     __slots__ = (
         "at_point", "before_node_s", "began_s", "checkpoint_s", "checkpoints", "done", "expansions",
         "first_s", "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key",
-        "left", "length_s", "mtct", "mtct_previous", "node_ids", "nodes", "paused", "rank", "released",
-        "requested_nodes", "resize_s", "restarts", "round", "shrinks", "stage", "start_s", "state",
-        "steps", "target", "version", "view", "viewed_s", "walker", "wasted_node_s",
+        "lanes", "left", "length_s", "mtct", "mtct_previous", "node_ids", "nodes", "paused", "rank",
+        "released", "requested_nodes", "resize_s", "restarts", "round", "saving", "shrinks", "stage",
+        "start_s", "state", "steps", "target", "version", "view", "viewed_s", "walker", "wasted_node_s",
     )  # fmt: skip
 
     def __init__(self, job: Job, key: int) -> None:
@@ -129,6 +88,9 @@ class ActiveJob:
         #: Share of its work that is done (a job without a program), and that which a failure cannot undo.
         self.done = 0.0
         self.kept: float | Walker | None = None
+        #: Its checkpoints, when it says what they cost, and its transfers beside computing, if there are any.
+        self.saving = None if job.checkpoints is None else Saving()
+        self.lanes: Lanes | None = None
         self.expansions = 0
         self.shrinks = 0
         self.restarts = 0

@@ -73,8 +73,7 @@ def make_asker(policy: Policy, world: World, nodes: NodePool) -> Asker:
         or options.decision_s
         or options.tick_s
         or world.active
-        or machine.failures.listed
-        or machine.failures.node_mtbf_s is not None
+        or machine.failures.occur
         or machine.pool is not None
         or machine.roles is not None
         or any(job.recorded_s is not None and _corrected(job) for job in jobs)
@@ -209,9 +208,13 @@ class BySnapshots:
 
     def _node_views(self) -> tuple[NodeView, ...]:
         pool = self._pool
+        domains = pool.domains
         if not pool.identities:
             if not self._nodes:
-                self._nodes = tuple(NodeView(id=f"n{i}") for i in range(pool.total))
+                self._nodes = tuple(
+                    NodeView(id=f"n{i}", domain=None if domains is None else domains[i])
+                    for i in range(pool.total)
+                )
         elif self._moves != pool.moves or pool.ends_s:
             # walltimes run down while nothing else changes
             self._moves = pool.moves
@@ -221,6 +224,7 @@ class BySnapshots:
                     id=f"n{i}",
                     job=None if holder is None else holder.job.id,
                     state="lost" if i in pool.down_ids else "up",
+                    domain=None if domains is None else domains[i],
                     role=roles.get(i, COMPUTE),
                     walltime_left_s=ends_s[i] - now_s if i in ends_s else None,
                 )

@@ -13,11 +13,13 @@ from typing import Any
 from dask_hpc.sim.engine.active import ActiveJob
 
 #: Kinds of entries, in the order in which they happen at one moment. What happens with the submissions of
-#: the workload, or later, is `SUBMIT` and after. A node that was asked for is granted, then it is up; it goes
+#: the workload, or later, is `SUBMIT` and after. A commit is due, or what it (or reading back what was saved)
+#: held up goes on. A node that was asked for is granted, then it is up; it goes
 #: at the end of its walltime.
 (
-    NODE_BACK, NODE_GRANTED, NODE_UP, STAGE, IO, WINDOW, THEFT, NODE_FAILS, NODE_GOES, SUBMIT, ANSWER, TICK
-) = range(12)  # fmt: skip
+    NODE_BACK, NODE_GRANTED, NODE_UP, STAGE, IO, LINK, COMMIT, WINDOW, THEFT, NODE_FAILS, NODE_GOES, SUBMIT,
+    ANSWER, TICK
+) = range(14)  # fmt: skip
 
 #: Time, kind, sequence number, job, and what the kind needs to know.
 Entry = tuple[float, int, int, ActiveJob | None, Any]

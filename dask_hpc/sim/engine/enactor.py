@@ -13,6 +13,7 @@ from typing import Any
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.asking import Asker
 from dask_hpc.sim.engine.calendar import Calendar
+from dask_hpc.sim.engine.commits import Commits
 from dask_hpc.sim.engine.failures import Lost
 from dask_hpc.sim.engine.life import Life
 from dask_hpc.sim.engine.nodes import NodePool
@@ -61,7 +62,8 @@ class Enactor:
         self._progress = progress
         self.life = Life(world, nodes, progress)
         self._rounds = Rounds(world, calendar, nodes, progress, self.life)
-        self._thefts = Thefts(world, calendar, progress)
+        self._thefts = Thefts(world, calendar)
+        self.commits = Commits(world, calendar, progress)
         #: What carries out each kind of action that allots nothing; twins add theirs.
         self._others: Mapping[type[Action], Callable[[Any], Outcome]] = {
             RequestNodes: supply.request,
@@ -136,7 +138,10 @@ class Enactor:
             if step == "done":
                 self._end(active)
                 return
-            if step == "request":
+            if step == "commit":
+                if self.commits.begin(active):
+                    return
+            elif step == "request":
                 news.changed("request", active)
             elif self._rounds.waits_for_point(active):
                 self._settle_all(self._rounds.open_window(active))
@@ -149,6 +154,17 @@ class Enactor:
                 news.changed("scheduling-point", active)
                 return
             step = self._progress.advance(active)
+
+    def commit(self, active: ActiveJob) -> None:
+        """A commit of the job is due, or what holds it up is over."""
+        if active.saving is not None and active.saving.held is not None:
+            self.commits.over(active)
+        elif self.commits.begin(active):
+            return
+        if self._rounds.held_back(active):
+            self._settle_all(self._rounds.open_window(active))
+        else:
+            self.settle(active, self._progress.go_on(active))
 
     def _settle_all(self, happened: Iterable[Happened]) -> None:
         for active, what in happened:
@@ -181,16 +197,16 @@ class Enactor:
     # --------------------------------------------------------------- interruptions
 
     def lose_node(self, lost: Lost) -> None:
-        """A node has failed or gone: its job goes on without it, or waits again."""
+        """Nodes of a job have failed or gone: it goes on without them, or waits again."""
         active = lost.active
         if active is not None and lost.goes_on:
-            step = self.life.lose_node(active)
+            step = self.life.lose_nodes(active, lost.gone)
             self.asker.resized(active)
             self.settle(active, step)
         elif active is not None:
-            self.life.lose(active, "saved", gone=1)
+            self.life.lose(active, "saved", gone=lost.gone, severity=lost.severity)
             self._requeue(active, "failure")
-        self._world.news.changed("node-lost", active)
+        self._world.news.changed("node-lost" if lost.gone else "finish", active)
 
     def _rob(self, victim: ActiveJob, keep: Keep) -> None:
         """The victim of a theft gives up all its nodes."""

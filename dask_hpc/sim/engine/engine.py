@@ -5,11 +5,11 @@ concerns single jobs, by the `Enactor`. No part knows the engine. Time is a numb
 moves. Nothing happens between its entries: there are no ticks unless `Options.tick_s` asks for them.
 
 At one moment, in this order: nodes come back or come anew, stages and jobs end (in the order in which they
-were entered: jobs that began earlier first), transfers end, windows of resizes close, thefts that waited for
-a checkpoint happen, nodes fail, walltimes of nodes end, jobs are submitted (in the order of the workload),
-the policy's late answers arrive, ticks. Then the policy is asked once, and again as long as it resizes
-anybody or starts what can be resized. What its decision brings about at the same moment (a job of no length)
-is the next round of that moment.
+were entered: jobs that began earlier first), transfers end, commits begin and end, windows of resizes close,
+thefts that waited for a checkpoint happen, nodes fail, walltimes of nodes end, jobs are submitted (in the
+order of the workload), the policy's late answers arrive, ticks. Then the policy is asked once, and again as
+long as it resizes anybody or starts what can be resized. What its decision brings about at the same moment (a
+job of no length) is the next round of that moment.
 
 With ``events=single``, a parameter that a policy may declare, it is asked after every single entry instead,
 for comparison with simulators that do so. Then jobs are submitted before anything ends at that moment, as in
@@ -39,7 +39,9 @@ from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.asking import NOTHING, make_asker
 from dask_hpc.sim.engine.calendar import (
     ANSWER,
+    COMMIT,
     IO,
+    LINK,
     NODE_BACK,
     NODE_FAILS,
     NODE_GOES,
@@ -61,7 +63,7 @@ from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.progress import Progress
 from dask_hpc.sim.engine.supply import Supply
 from dask_hpc.sim.engine.world import World
-from dask_hpc.sim.model.machine import Machine, Options
+from dask_hpc.sim.model.machine import Machine, NodeFailure, Options
 from dask_hpc.sim.model.power import Energy
 from dask_hpc.sim.model.workload import Workload, fitted
 from dask_hpc_policies.protocol import Policy
@@ -91,6 +93,8 @@ class Engine:
         self.failures = FailureSource(world, calendar, self.nodes)
         self.failures.schedule()
         self.meter = None if machine.power is None else Meter(machine.power, self.nodes)
+        #: What is accounted for from moment to moment, until the last job has ended.
+        self._accounts = [one for one in (self.meter, self.failures.losses) if one is not None]
         #: What the run used, when it is over and the machine says what nodes draw.
         self.energy: Energy | None = None
         #: Next job of the workload to be submitted.
@@ -168,8 +172,9 @@ class Engine:
             return False
         if world.counts.moments:
             self._held_node_s += nodes.held * (t - world.now_s)
-            if self.meter is not None and (world.active or self._next_job < len(jobs)):
-                self.meter.advance(t)
+            if self._accounts and (world.active or self._next_job < len(jobs)):
+                for account in self._accounts:
+                    account.advance(t)
             world.now_s = t
         else:
             world.now_s = t
@@ -187,7 +192,7 @@ class Engine:
             news = world.news
             if news.trigger is not None or news.resized or news.points:
                 self._ask()
-        if self.progress.io_changed:
+        if self.progress.file_system.changed:
             self.progress.schedule_io()
         if nodes.free + nodes.held + nodes.down + nodes.aside + nodes.away != nodes.total:
             raise SimulationError(f"at {t:g} s {nodes} do not add up to {nodes.total} nodes")
@@ -235,12 +240,14 @@ class Engine:
     def _happen(self, entry: Entry) -> None:
         _, kind, _, active, data = entry
         world, enactor = self.world, self.enactor
-        if kind in (STAGE, WINDOW):
+        if kind in (STAGE, WINDOW, COMMIT):
             if active is None or active.version != data:
                 return
             world.counts.events += 1
             if kind == STAGE:
                 enactor.settle(active, self.progress.stage_ended(active))
+            elif kind == COMMIT:
+                enactor.commit(active)
             else:
                 enactor.close_window(active)
             return
@@ -248,6 +255,9 @@ class Engine:
         if kind == IO:
             for one in self.progress.transfers_over(data):
                 enactor.settle(one, self.progress.transfer_ended(one))
+        elif kind == LINK:
+            assert active is not None
+            enactor.settle(active, self.progress.link_ended(active, data))
         elif kind == THEFT:
             enactor.theft_due(data)
         elif kind == ANSWER:
@@ -261,9 +271,9 @@ class Engine:
                     world.news.changed("tick")
         elif kind == NODE_FAILS:
             # random failures, which know no node yet, end with the run
-            lost = self.failures.happen(data) if data is not None or self._goes_on() else None
-            if lost is not None:
-                enactor.lose_node(lost)
+            if isinstance(data, NodeFailure) or self._goes_on():
+                for lost in self.failures.happen(data):
+                    enactor.lose_node(lost)
         elif kind == NODE_BACK:
             if self.nodes.back(data):
                 world.news.changed("node-added")
@@ -366,6 +376,7 @@ class Engine:
         moved, ended = self.progress.moved_bytes()
         if abs(moved - ended) > 1e-6 * max(moved, ended, 1.0):
             raise SimulationError(f"the file system moved {moved!r} bytes, jobs {ended!r}")
+        self.progress.transfers.check()
 
 
 def _single(policy: Policy) -> bool:

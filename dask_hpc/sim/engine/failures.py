@@ -1,10 +1,15 @@
-"""Nodes that fail, and what becomes of the jobs on them.
+"""What fails, and what becomes of the jobs there.
+
+A failure is of a class, as on a live cluster (`dask_hpc_policies.rules.losses`): of a process (the job that
+ran there fails, the node stays usable), of a host (one node) or of a domain (all nodes that share it, at
+once).
 
 Rules of the file: a rigid or moldable job that loses a node fails as a whole. A malleable or evolving one
 goes on with the nodes that are left when they are at least its minimum and a legal size, else it fails too. A
 failed job waits again, ahead of all that have not failed and among failed ones in order of submission, and
 begins anew: from nothing, or from its last checkpoint (`Job.checkpoint_interval_s`, or the last transfer of
-its program that was a checkpoint).
+its program that was a checkpoint). A job with `Job.checkpoints` begins at its newest commit that survives a
+failure of that class. It fails as a whole when a process of it does.
 """
 
 from __future__ import annotations
@@ -15,19 +20,24 @@ from typing import NamedTuple
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.calendar import NODE_BACK, NODE_FAILS, Calendar
+from dask_hpc.sim.engine.losses import Losses
 from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.world import World
-from dask_hpc.sim.model.machine import NodeFailure
+from dask_hpc.sim.model.machine import FAILING, NodeFailure
 from dask_hpc_policies.jobs.constraints import is_legal
+from dask_hpc_policies.rules.losses import Severity
 
 
 class Lost(NamedTuple):
-    """What a failure took."""
+    """What a failure took of one job."""
 
-    #: The job that held the node; None: it was free.
+    #: The job; None: nobody held what failed.
     active: ActiveJob | None
     #: Whether that job goes on with the nodes that are left.
     goes_on: bool = False
+    #: How many nodes it has lost; 0: a process alone.
+    gone: int = 1
+    severity: Severity = "host"
 
 
 class FailureSource:
@@ -37,10 +47,20 @@ class FailureSource:
         self._world = world
         self._calendar = calendar
         self._nodes = nodes
-        self._rng = random.Random(world.options.seed)
+        seed, labels = world.options.seed, nodes.domains
+        # a stream for each class: those of one are the same with and without the others
+        self._rng: dict[Severity, random.Random] = {
+            what: random.Random(seed if what == "host" else f"{what} {seed}") for what in FAILING
+        }
+        #: Nodes by domain.
+        self._members: dict[str, list[int]] = {}
+        for node, label in enumerate(labels or ()):
+            self._members.setdefault(label, []).append(node)
+        #: Counts and tells of losses; None: it is not said what fails.
+        self.losses = Losses(world, nodes) if world.machine.tells_losses else None
 
     def schedule(self) -> None:
-        """Enter the listed failures and the first random one.
+        """Enter the listed failures and the first random one of each class.
 
         Raises
         ------
@@ -56,41 +76,73 @@ class FailureSource:
                 )
             self._calendar.enter(failure.t_s, NODE_FAILS, None, failure)
         if jobs:
-            self._next_random(jobs[0].submit_s)
+            for what in FAILING:
+                self._next_random(what, jobs[0].submit_s)
 
-    def _next_random(self, after_s: float) -> None:
+    def _next_random(self, what: Severity, after_s: float) -> None:
         machine = self._world.machine
-        mtbf_s = machine.failures.node_mtbf_s
+        mtbf_s = machine.failures.mtbf_s[what]
         if mtbf_s is not None:
-            at_s = after_s + self._rng.expovariate(machine.nodes / mtbf_s)
-            self._calendar.enter(at_s, NODE_FAILS, None, None)
+            number = len(self._members) if what == "domain" else machine.nodes
+            at_s = after_s + self._rng[what].expovariate(number / mtbf_s)
+            self._calendar.enter(at_s, NODE_FAILS, None, what)
 
-    def happen(self, failure: NodeFailure | None) -> Lost | None:
-        """A node fails: the one listed, or any that is up; None when it is down already, or not there.
+    def happen(self, failure: NodeFailure | Severity) -> list[Lost]:
+        """Something fails: what is listed, or anything of a class; nothing when it is down, or not there.
 
         Random failures strike machines that work: while no job holds a node, none happens. Else a job that
         needs many nodes would wait for ever for all of them to be up at once.
         """
-        world = self._world
-        if failure is None:
-            self._next_random(world.now_s)
+        if not isinstance(failure, NodeFailure):
+            self._next_random(failure, self._world.now_s)
             if not self._nodes.held:
-                return None
-            node = self._rng.randrange(world.machine.nodes)
-            downtime_s = world.machine.failures.downtime_s
-            failure = NodeFailure(t_s=world.now_s, node=node, downtime_s=downtime_s)
-        if failure.node in self._nodes.down_ids or failure.node in self._nodes.absent:
-            return None
-        back_s = world.now_s + failure.downtime_s
-        active = self._nodes.fail(failure.node, back_s)
-        self._calendar.enter(back_s, NODE_BACK, None, failure.node)
-        return Lost(active, active is not None and survives(active))
+                return []
+            failure = self._drawn(failure)
+        what = failure.severity or "host"
+        nodes = [failure.node]
+        if what == "domain" and self._nodes.domains is not None:
+            nodes = self._members[self._nodes.domains[failure.node]]
+        down, absent = self._nodes.down_ids, self._nodes.absent
+        nodes = [node for node in nodes if node not in down and node not in absent]
+        if not nodes:
+            return []
+        found = self._process(nodes[0]) if what == "process" else self._down(nodes, failure.downtime_s, what)
+        if self.losses is not None:
+            self.losses.note(what, nodes)
+        return found
+
+    def _drawn(self, what: Severity) -> NodeFailure:
+        """A failure of a class, wherever it strikes."""
+        rng, machine = self._rng[what], self._world.machine
+        if what == "domain":
+            node = self._members[rng.choice(list(self._members))][0]
+        else:
+            node = rng.randrange(machine.nodes)
+        downtime_s = machine.failures.downtime_s
+        return NodeFailure(t_s=self._world.now_s, node=node, downtime_s=downtime_s, severity=what)
+
+    def _process(self, node: int) -> list[Lost]:
+        active = self._nodes.holder[node]
+        return [] if active is None else [Lost(active, gone=0, severity="process")]
+
+    def _down(self, nodes: list[int], downtime_s: float, what: Severity) -> list[Lost]:
+        back_s = self._world.now_s + downtime_s
+        gone: dict[int, int] = {}
+        holders: dict[int, ActiveJob] = {}
+        for node in nodes:
+            active = self._nodes.fail(node, back_s)
+            self._calendar.enter(back_s, NODE_BACK, None, node)
+            if active is not None:
+                holders[active.key] = active
+                gone[active.key] = gone.get(active.key, 0) + 1
+        lost = [Lost(active, survives(active, gone[key]), gone[key], what) for key, active in holders.items()]
+        return lost or [Lost(None)]
 
 
-def survives(active: ActiveJob) -> bool:
-    """Whether a job that has just lost a node, which its number still counts, goes on without it."""
+def survives(active: ActiveJob, gone: int = 1) -> bool:
+    """Whether a job that has just lost so many nodes, which its number still counts, goes on without them."""
     job = active.job
-    left = active.nodes - 1
+    left = active.nodes - gone
     return (
         job.kind in ("malleable", "evolving")
         and active.round is None

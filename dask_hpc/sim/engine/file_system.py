@@ -36,6 +36,8 @@ class FileSystem:
         #: Of each transfer: level at its end, nodes, number of its entry, whether it reads.
         self._open: dict[int, tuple[float, int, int, bool]] = {}
         self.io_nodes = 0
+        #: Whether the load has changed in this moment.
+        self.changed = False
         #: Bytes moved so far, from the rates.
         self.moved_bytes = 0.0
 

@@ -15,6 +15,7 @@ from dask_hpc.sim.engine.table import Row
 from dask_hpc.sim.engine.views import present_mtct
 from dask_hpc.sim.engine.world import World
 from dask_hpc_policies.model import Interruption
+from dask_hpc_policies.rules.losses import Severity
 
 #: Order of service by why a job waits: what failed is served first, then what was robbed, then all others.
 RANKS: dict[Interruption, int] = {"failure": 0, "theft": 1, "none": 2}
@@ -64,18 +65,32 @@ class Life:
         self._sized(active, nodes)
         self._world.listener.job(active)
 
-    def lose_node(self, active: ActiveJob) -> Step:
-        """A node of the job has gone, and the job goes on without it."""
-        held_up = active.stage is None
-        if not held_up:
+    def lose_nodes(self, active: ActiveJob, gone: int = 1) -> Step:
+        """So many nodes of the job have gone, and it goes on without them."""
+        saving = active.saving
+        if saving is not None and saving.held == "restart":
+            # it reads on
+            self._sized(active, active.nodes - gone)
+            self._world.listener.job(active, "a node was lost")
+            return "busy"
+        breaks = self._progress.break_commit(active)
+        held_up = active.stage is None and not breaks
+        if active.stage is not None:
             self._progress.pause(active)
-        self._sized(active, active.nodes - 1)
-        self._world.listener.job(active, "a node was lost")
+        self._sized(active, active.nodes - gone)
+        text = "a node was lost" if gone == 1 else f"{gone} nodes were lost"
+        self._world.listener.job(active, text)
+        self._progress.transfers.restore(active)
         return "busy" if held_up else self._progress.go_on(active)
 
-    def lose(self, active: ActiveJob, keep: Keep = "saved", gone: int = 0) -> None:
-        """The job stops, on all its nodes, `gone` of which have failed: it keeps what `keep` says."""
-        self._progress.lose(active, keep)
+    def lose(
+        self, active: ActiveJob, keep: Keep = "saved", gone: int = 0, severity: Severity = "host"
+    ) -> None:
+        """The job stops, on all its nodes, `gone` of which have failed: it keeps what `keep` says.
+
+        `severity` tells which of its checkpoints are there still.
+        """
+        self._progress.lose(active, keep, severity)
         if gone:
             self._sized(active, active.nodes - gone)
 
@@ -110,6 +125,8 @@ class Life:
 
     def end(self, active: ActiveJob, state: str) -> None:
         """The job has ended; its nodes are free unless they were before."""
+        if active.lanes is not None:
+            self._progress.transfers.cut(active)
         world, now_s, steps = self._world, self._world.now_s, active.steps
         since_s = steps[-1][0] if steps else active.first_s
         self.job_node_s += active.held_node_s + active.nodes * (now_s - since_s)
@@ -118,7 +135,7 @@ class Life:
         del world.active[active.key]
         del world.by_id[active.job.id]
         active.version += 1
-        if steps or active.io_s or active.restarts or active.wasted_node_s:
+        if steps or active.io_s or active.restarts or active.wasted_node_s or active.saving:
             row = _row(active, state, now_s)
         else:
             row = Row(active.key, active.first_s, now_s, active.nodes, state)
@@ -144,6 +161,8 @@ class Life:
         active.steps.append((now_s, nodes))
         active.mtct_previous = present_mtct(active) if active.nodes else None
         active.nodes = nodes
+        if active.lanes is not None:
+            self._progress.transfers.resized(active)
 
 
 def _row(active: ActiveJob, state: str, end_s: float | None) -> Row:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc_policies.decision import Action, Decision, Outcome, Reason
 from dask_hpc_policies.model import ClusterSnapshot, NodeState
+from dask_hpc_policies.rules.losses import Severity
 
 
 class Listener:
@@ -34,6 +35,14 @@ class Listener:
         self, ids: Sequence[int], holder: ActiveJob | None, state: NodeState | Literal["removed"]
     ) -> None:
         """Nodes have changed hands, or come, or gone."""
+
+    def lost(self, severity: Severity, nodes: Sequence[int], exposure_node_s: float) -> None:
+        """These nodes, or what ran there, have failed, after so many node-seconds."""
+
+    def transfer(
+        self, active: ActiveJob, id: str, path: str, size_bytes: float, moved_bytes: float, state: str
+    ) -> None:
+        """A transfer beside computing has begun, has ended, or was cut off (``cut``)."""
 
     def ended_at_once(self, outcome: Outcome) -> None:
         """An action that allots nothing was carried out."""

@@ -41,6 +41,8 @@ class NodePool:
         #: Roles of the nodes that are not for computing.
         self.roles = _roles(machine)
         self.aside = len(self.roles)
+        #: Failure domain of each node; None: they have none.
+        self.domains = None if machine.domains is None else machine.domains.labels(nodes)
         #: Nodes that are not there, by what they are (off, waiting, booting), and how many are which.
         self.absent: dict[int, State] = dict.fromkeys(range(machine.initial_nodes, nodes), "off")
         self.absent_counts: Counter[State] = Counter(self.absent.values())
@@ -260,9 +262,8 @@ class NodePool:
 
 def _followed(machine: Machine) -> bool:
     """Whether what happens to the machine depends on which node is which."""
-    failures = machine.failures
-    parts = (machine.pool, machine.roles, machine.power, failures.node_mtbf_s)
-    return bool(failures.listed) or any(part is not None for part in parts)
+    parts = (machine.pool, machine.roles, machine.power)
+    return machine.failures.occur or any(part is not None for part in parts)
 
 
 def _roles(machine: Machine) -> dict[int, str]:

@@ -12,10 +12,15 @@ from math import inf
 from typing import Literal
 
 from dask_hpc.errors import SimulationError
-from dask_hpc.sim.engine.active import ActiveJob, Walker
-from dask_hpc.sim.engine.calendar import IO, STAGE, Calendar
+from dask_hpc.sim.engine.active import ActiveJob
+from dask_hpc.sim.engine.calendar import COMMIT, IO, STAGE, Calendar
+from dask_hpc.sim.engine.checkpoints import commit_due, next_commit_s, saved_share
 from dask_hpc.sim.engine.file_system import FileSystem
+from dask_hpc.sim.engine.saving import Saved
+from dask_hpc.sim.engine.transfers import Transfers
+from dask_hpc.sim.engine.walker import Walker
 from dask_hpc.sim.engine.world import World
+from dask_hpc.sim.model.checkpoints import Path
 from dask_hpc.sim.model.job import (
     Compute,
     Delay,
@@ -26,10 +31,12 @@ from dask_hpc.sim.model.job import (
     computing_s,
     on_nodes,
 )
+from dask_hpc_policies.rules.losses import Severity
 
 #: What a job has come to: it is ``busy`` until an entry of the calendar, or its resize holds it up; it is
-#: ``done`` with all its work; it is at a scheduling ``point``; it has made a ``request`` and goes on.
-Step = Literal["busy", "done", "point", "request"]
+#: ``done`` with all its work; it is at a scheduling ``point``; it has made a ``request`` and goes on; a
+#: ``commit`` is due.
+Step = Literal["busy", "done", "point", "request", "commit"]
 
 #: What a job that is interrupted keeps: what it has ``saved``, or ``all``, after a checkpoint taken now.
 Keep = Literal["saved", "all"]
@@ -47,20 +54,22 @@ class Progress:
         self._world = world
         self._calendar = calendar
         self.file_system = FileSystem(world.machine)
+        #: What goes on beside computing.
+        self.transfers = Transfers(world, calendar, self.file_system)
+        #: Node-seconds of work that was lost, of all jobs.
+        self.lost_node_s = 0.0
         #: Bytes of the transfers that have ended, and of the parts of those that were broken off.
         self.ended_bytes = 0.0
         #: Number of the calendar entry for the next end of a transfer; others are stale.
         self._io_version = 0
         self._io_at_s = inf
-        #: Whether the load has changed in this moment.
-        self.io_changed = False
 
     def begin(self, active: ActiveJob) -> Step:
         """A job has just been given its nodes: it does its first stage, or goes on after a failure."""
         program = active.job.program
         if program is None:
             active.stage = _PLAIN
-            if active.kept is None:
+            if active.kept is None and active.saving is None:
                 # its first start: what `resume` does, for the jobs of traces
                 active.length_s = computing_s(active.job, active.nodes)
                 active.began_s = now_s = self._world.now_s
@@ -68,18 +77,38 @@ class Progress:
                 return "busy"
             active.left = 1.0 - (active.kept if isinstance(active.kept, float) else 0.0)
             active.done = 1.0 - active.left
-            self._resume(active)
+            if not self._reads_back(active):
+                self._resume(active)
             return "busy"
         active.walker = active.kept.copy() if isinstance(active.kept, Walker) else Walker(program)
-        return self.advance(active)
+        return "busy" if self._reads_back(active) else self.advance(active)
+
+    def _reads_back(self, active: ActiveJob) -> bool:
+        """Whether the job, which has just started, is held up by reading what it begins again from."""
+        saving, now_s = active.saving, self._world.now_s
+        if saving is None:
+            return False
+        saving.since_s = now_s
+        if saving.source is None or saving.source.level.restart_s <= 0:
+            return False
+        active.paused = active.stage is not None
+        saving.hold("restart", active, now_s)
+        self._calendar.enter(now_s + saving.source.level.restart_s, COMMIT, active, active.version)
+        return True
 
     def advance(self, active: ActiveJob) -> Step:
         """Go on to the next stage that takes time, or to what others have to know of."""
-        walker, nodes = active.walker, active.nodes
+        walker, nodes, saving = active.walker, active.nodes, active.saving
         assert walker is not None
         while True:
+            if saving is not None and commit_due(active, self._world.now_s):
+                active.stage = None
+                return "commit"
             stage = walker.next(nodes)
-            if isinstance(stage, Transfer):
+            if isinstance(stage, Transfer) and stage.beside is not None:
+                active.stage = None
+                self._beside(active, stage, stage.beside)
+            elif isinstance(stage, Transfer):
                 active.stage = stage
                 active.left = amount(stage.size_bytes, nodes)
                 active.began_s = self._world.now_s
@@ -92,15 +121,30 @@ class Progress:
                     return "busy"
             elif stage is None:
                 active.stage = None
-                return "done"
+                return "busy" if self.transfers.wait(active) else "done"
             elif isinstance(stage, SchedulingPoint):
                 active.stage = None
+                if saving is not None and active.job.checkpoints.every_s is None:  # type: ignore[union-attr]
+                    saving.asked = True
                 return "point"
             elif isinstance(stage, Request):
                 wanted = max(1, round(amount(stage.nodes, nodes)))
                 active.requested_nodes = None if wanted == nodes else wanted
                 if wanted != nodes:
                     return "request"
+
+    def _beside(self, active: ActiveJob, stage: Transfer, path: Path) -> None:
+        """A transfer begins, and the program goes on."""
+        nodes = active.nodes
+        size_bytes = amount(stage.size_bytes, nodes)
+        doing = None if stage.participants is None else max(1, round(amount(stage.participants, nodes)))
+        keeps: Saved | Walker | None = None
+        if stage.purpose == "checkpoint" and active.walker is not None:
+            keeps = active.walker.copy()
+            if active.saving is not None:
+                keeps = active.saving.everywhere(active, keeps, self._world.now_s)
+        reads = stage.direction == "read"
+        self.transfers.begin(active, size_bytes, path, participants=doing, reads=reads, keeps=keeps)
 
     def go_on(self, active: ActiveJob) -> Step:
         """Do the rest of the present stage at the present size; the next one when nothing is left of it."""
@@ -125,6 +169,10 @@ class Progress:
             active.left = 0.0
             return False
         self._calendar.enter(world.now_s + active.left * active.length_s, STAGE, active, active.version)
+        if active.saving is not None and active.job.program is None:
+            commit_s = next_commit_s(active, world.now_s)
+            if commit_s is not None:
+                self._calendar.enter(commit_s, COMMIT, active, active.version)
         return True
 
     def adapt(self, active: ActiveJob) -> None:
@@ -149,7 +197,8 @@ class Progress:
             self.ended_bytes += active.left - left_bytes
             active.left = left_bytes
             self._spent_in_io(active, stage)
-            self.io_changed = True
+            self.file_system.changed = True
+            self.transfers.go(active)
         elif stage is not None and active.length_s > 0:
             share = min(active.left, (now_s - active.began_s) / active.length_s)
             active.left -= share
@@ -184,8 +233,10 @@ class Progress:
         nodes = active.nodes
         if stage.participants is not None:
             nodes = max(1, min(nodes, round(amount(stage.participants, nodes))))
+        if active.lanes is not None:
+            self.transfers.stand(active)
         self.file_system.add(active, active.left, nodes, self._world.now_s, stage.direction == "read")
-        self.io_changed = True
+        self.file_system.changed = True
         return True
 
     def _transfer_ended(self, active: ActiveJob, stage: Transfer) -> None:
@@ -197,6 +248,9 @@ class Progress:
             active.checkpoints += 1
             if active.walker is not None:
                 active.kept = active.walker.copy()
+                if active.saving is not None:
+                    now_s = self._world.now_s
+                    active.saving.note(active.saving.everywhere(active, active.kept, now_s))
 
     def _spent_in_io(self, active: ActiveJob, stage: Transfer) -> None:
         spent_s = self._world.now_s - active.began_s
@@ -212,7 +266,7 @@ class Progress:
         if version != self._io_version:
             return []
         self._io_at_s = inf
-        self.io_changed = True
+        self.file_system.changed = True
         now_s = self._world.now_s
         at_s = self.file_system.next_end_s()
         if at_s is None or at_s > now_s:
@@ -220,11 +274,18 @@ class Progress:
         return self.file_system.ended(now_s)
 
     def transfer_ended(self, active: ActiveJob) -> Step:
-        """The job's transfer is over: it goes on."""
+        """A transfer of the job is over: its own, and it goes on, or one beside that."""
+        if active.lanes is not None and active.lanes.flowing is not None:
+            return "done" if self.transfers.over(active) else "busy"
         stage = active.stage
         assert isinstance(stage, Transfer)
         self._transfer_ended(active, stage)
+        self.transfers.go(active)
         return self.advance(active)
+
+    def link_ended(self, active: ActiveJob, number: int) -> Step:
+        """The calendar says that a transfer over links is over."""
+        return "done" if self.transfers.link_over(active, number) else "busy"
 
     def schedule_io(self) -> None:
         """The load of the file system has changed in this moment: find the next end anew.
@@ -232,7 +293,7 @@ class Progress:
         An entry that comes too early is left where it is, and finds out: most often the load only grows.
         """
         world = self._world
-        self.io_changed = False
+        self.file_system.changed = False
         at_s = self.file_system.next_end_s()
         if at_s is not None and at_s < self._io_at_s:
             self._io_version += 1
@@ -243,49 +304,43 @@ class Progress:
 
     # ---------------------------------------------------------------- failures
 
-    def lose(self, active: ActiveJob, keep: Keep) -> None:
-        """The job is interrupted: what it has not saved is lost, nothing after a proactive checkpoint."""
-        job, now_s = active.job, self._world.now_s
+    def break_commit(self, active: ActiveJob) -> bool:
+        """A node of a job that goes on is lost, and with it its commits; whether one held the job up."""
+        self.transfers.cut(active, commits_alone=True)
+        saving = active.saving
+        if saving is None or saving.held != "commit":
+            return False
+        saving.let_go(active, self._world.now_s)
+        saving.taking = ()
+        active.version += 1
+        return True
+
+    def lose(self, active: ActiveJob, keep: Keep, severity: Severity = "host") -> None:
+        """The job is interrupted: what it has not saved is lost, nothing after a proactive checkpoint.
+
+        Of what it has saved a failure of `severity` takes what does not survive it.
+        """
+        job, now_s, before_node_s = active.job, self._world.now_s, active.wasted_node_s
         saved = saved_share(active, now_s)
+        self.transfers.cut(active)
         if active.stage is not None:
             self.pause(active)
-        if job.program is None:
+        if active.saving is not None:
+            everything = keep == "all" and job.program is None
+            self.lost_node_s += active.saving.interrupt(active, severity, now_s, everything)
+        elif job.program is None:
             kept = active.done if keep == "all" else min(saved, active.done)
             active.wasted_node_s += (active.done - kept) * active.length_s * active.nodes
             active.kept = kept
         elif active.start_s is not None and not isinstance(active.kept, Walker):
             active.wasted_node_s += active.nodes * (now_s - active.start_s)
+        if active.saving is None:
+            self.lost_node_s += active.wasted_node_s - before_node_s
         active.stage = None
         active.paused = False
         active.walker = None
         active.requested_nodes = None
 
-    def next_checkpoint_s(self, active: ActiveJob) -> float | None:
-        """When a job without a program takes its next checkpoint; None when it never does."""
-        job = active.job
-        if job.program is not None or job.checkpoint_interval_s is None or active.length_s <= 0:
-            return None
-        share = job.checkpoint_interval_s / job.runtime_s
-        done = active.done + (self._world.now_s - active.began_s) / active.length_s
-        wanted = (int(done / share + 1e-9) + 1) * share
-        if wanted >= 1.0:
-            return None
-        return active.began_s + (wanted - active.done) * active.length_s
-
     def moved_bytes(self) -> tuple[float, float]:
         """Bytes by the rates, and bytes by the transfers that ended: equal when nothing is under way."""
-        return self.file_system.moved_bytes, self.ended_bytes
-
-
-def saved_share(active: ActiveJob, now_s: float) -> float:
-    """Share of a job's work, without a program, that its last checkpoint holds at `now_s`."""
-    job = active.job
-    kept = active.kept if isinstance(active.kept, float) else 0.0
-    if job.program is not None or job.checkpoint_interval_s is None or job.runtime_s <= 0:
-        return kept
-    done = active.done
-    if active.stage is not None and not active.paused and active.length_s > 0:
-        done += min(active.left, (now_s - active.began_s) / active.length_s)
-    share = job.checkpoint_interval_s / job.runtime_s
-    # A checkpoint that is due at this very moment has been taken, whatever the rounding.
-    return max(kept, min(done, int(done / share + 1e-9) * share))
+        return self.file_system.moved_bytes, self.ended_bytes + self.transfers.file_system_bytes

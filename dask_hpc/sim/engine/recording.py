@@ -16,7 +16,16 @@ from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.engine.listening import Listener
 from dask_hpc.sim.engine.world import World
-from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Pass, Record, Result
+from dask_hpc.trace.records import (
+    Header,
+    JobEvent,
+    LossEvent,
+    NodeEvent,
+    Pass,
+    Record,
+    Result,
+    TransferEvent,
+)
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import (
     Action,
@@ -28,6 +37,7 @@ from dask_hpc_policies.decision import (
 )
 from dask_hpc_policies.model import ClusterSnapshot, NodeState
 from dask_hpc_policies.protocol import Policy, encode_state
+from dask_hpc_policies.rules.losses import Severity
 
 _DONE = Reason(ReasonCode.DONE, "carried out")
 
@@ -104,6 +114,29 @@ class Recorder(Listener):
                 state=state,
             )
         )
+
+    def lost(self, severity: Severity, nodes: Sequence[int], exposure_node_s: float) -> None:
+        """See `Listener`."""
+        self._add(
+            LossEvent(
+                t_s=self._world.now_s,
+                severity=severity,
+                nodes=tuple(sorted(f"n{node}" for node in nodes)),
+                workers=len(nodes),
+                exposure_node_s=exposure_node_s,
+            )
+        )
+
+    def transfer(
+        self, active: ActiveJob, id: str, path: str, size_bytes: float, moved_bytes: float, state: str
+    ) -> None:
+        """See `Listener`."""
+        self._add(
+            TransferEvent(
+                t_s=self._world.now_s, id=id, job=active.job.id, path=path, state=state,
+                size_bytes=size_bytes, moved_bytes=moved_bytes,
+            )
+        )  # fmt: skip
 
     def ended_at_once(self, outcome: Outcome) -> None:
         """See `Listener`."""

@@ -107,11 +107,17 @@ class Rounds:
     def _ready(self, active: ActiveJob) -> bool:
         """Whether the job is where it can be resized."""
         program = active.job.program
+        if active.saving is not None and active.saving.held is not None:
+            return False
         return program is None or program.resize == "anytime" or active.at_point
 
     def waits_for_point(self, active: ActiveJob) -> bool:
         """Whether a job that is at a scheduling point is to be resized there, with nodes for it at hand."""
         return active.target is not None and not self.waits_for_nodes(active)
+
+    def held_back(self, active: ActiveJob) -> bool:
+        """Whether a job that is held up no longer is to be resized now."""
+        return self.waits_for_point(active) and self._ready(active)
 
     def waits_for_nodes(self, active: ActiveJob) -> bool:
         """Whether a job is to start or expand when the reductions of its round have ended."""
@@ -129,9 +135,10 @@ class Rounds:
             self._drop(active, active.target, f"needs {need} more nodes, {free} are left")
             round.growing -= 1
             self._end_if_done(round)
-            yield active, "point"
+            # a job without points waited for its commit
+            yield active, "point" if active.stage is None else self._progress.go_on(active)
             return
-        cost_s = world.machine.adaptation.seconds(
+        cost_s = (active.job.adaptation or world.machine.adaptation).seconds(
             active.nodes, active.target, active.job.data_bytes, world.machine.link_bytes_s
         )
         if active.stage is not None:

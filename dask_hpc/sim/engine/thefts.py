@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.calendar import THEFT, Calendar
-from dask_hpc.sim.engine.progress import Keep, Progress
+from dask_hpc.sim.engine.checkpoints import next_checkpoint_s
+from dask_hpc.sim.engine.progress import Keep
 from dask_hpc.sim.engine.views import facts
 from dask_hpc.sim.engine.world import World
 from dask_hpc_policies.decision import Steal
@@ -20,10 +21,9 @@ Theft = tuple[ActiveJob, ActiveJob, int]
 class Thefts:
     """The thefts of one run."""
 
-    def __init__(self, world: World, calendar: Calendar, progress: Progress) -> None:
+    def __init__(self, world: World, calendar: Calendar) -> None:
         self._world = world
         self._calendar = calendar
-        self._progress = progress
 
     def begin(self, action: Steal) -> tuple[ActiveJob, Keep] | None:
         """The victim, when it is to be interrupted now, and what it keeps; None: later, or not at all."""
@@ -42,7 +42,7 @@ class Thefts:
         assert thief is not None
         world.listener.begun(victim, action)
         if action.timing == "next-checkpoint":
-            at_s = self._progress.next_checkpoint_s(victim)
+            at_s = next_checkpoint_s(victim, world.now_s)
             if at_s is not None:
                 self._calendar.enter(at_s, THEFT, None, (victim, thief, victim.restarts))
             return None

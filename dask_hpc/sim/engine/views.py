@@ -6,7 +6,7 @@ Rules of the file: pure functions of one job and the time.
 from __future__ import annotations
 
 from dask_hpc.sim.engine.active import ActiveJob
-from dask_hpc.sim.engine.progress import saved_share
+from dask_hpc.sim.engine.checkpoints import saved_share
 from dask_hpc.sim.model.job import Compute, Job, Stage
 from dask_hpc_policies.model import JobView
 from dask_hpc_policies.rules.feasible import Facts

@@ -7,9 +7,11 @@ parts that are listed before them, never the engine: they change what is theirs,
 `calendar`                     what will happen and when
 `nodes`                        who holds which node
 `progress`, `file_system`      how applications get on
+`transfers`, `lanes`           what is moved while jobs compute
+`commits`, `saving`            what jobs save of their state; `checkpoints`: when, and what is saved
 `life`                         jobs are submitted, start, change size, are interrupted, end
 `rounds`, `thefts`             what becomes of a decision
-`failures`                     which nodes fail
+`failures`, `losses`           what fails, and what is told of that
 `energy`                       what nodes draw
 `supply`, `roles`              which nodes come and go, and what they are for
 `asking`, `views`              what a policy is shown and answers; `news`: whether it is to be asked

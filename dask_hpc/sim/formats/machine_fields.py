@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.formats.fields import Field
+from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.job import LINEAR, SpeedUp, amdahl, power_law, speed_table
-from dask_hpc.sim.model.machine import FREE, PUBLISHED, AdaptationCost, Failures, Machine, NodeFailure
+from dask_hpc.sim.model.machine import (
+    FAILING,
+    FREE,
+    PUBLISHED,
+    AdaptationCost,
+    Failures,
+    Machine,
+    NodeFailure,
+)
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import NodePower
 from dask_hpc_policies.model import ROLES
 
 MACHINE_KEYS = (
     "nodes", "link_bytes_s", "file_system_bytes_s", "failures", "node_mtbf", "downtime", "adaptation",
-    "pool", "roles", "power",
+    "pool", "roles", "power", "process_mtbf", "domain_mtbf", "domains", "network_bytes_s",
 )  # fmt: skip
 COST_KEYS = tuple(field.name for field in dataclasses.fields(AdaptationCost))
 POOL_KEYS = tuple(field.name for field in dataclasses.fields(Pool))
@@ -43,15 +53,18 @@ def read_machine(whole: Field) -> Machine | None:
     place.mapping(MACHINE_KEYS)
     nodes = place.need("nodes").integer(1, MOST_NODES)
     link, file_system = place.get("link_bytes_s"), place.get("file_system_bytes_s")
+    network = place.get("network_bytes_s")
     machine = Machine(
         nodes=nodes,
         link_bytes_s=None if link is None else link.number(above=True),
         file_system_bytes_s=None if file_system is None else file_system.number(above=True),
         failures=_failures(place, nodes),
-        adaptation=_adaptation(place.get("adaptation")),
+        adaptation=read_adaptation(place.get("adaptation")) or FREE,
         pool=read_pool(place.get("pool"), nodes),
         roles=read_roles(place.get("roles"), nodes),
         power=read_power(place.get("power")),
+        domains=_domains(place.get("domains"), nodes),
+        network_bytes_s=None if network is None else network.number(above=True),
     )
     try:
         machine.check()
@@ -121,27 +134,56 @@ def read_power(place: Field | None) -> NodePower | None:
 
 
 def _failures(place: Field, nodes: int) -> Failures:
-    listed, mtbf, downtime = place.get("failures"), place.get("node_mtbf"), place.get("downtime")
+    listed, downtime = place.get("failures"), place.get("downtime")
     rows = []
     for row in () if listed is None else listed.sequence():
-        row.mapping(("at", "node", "down"))
+        row.mapping(("at", "node", "down", "class"))
+        given, down = row.get("class"), row.get("down")
+        what: Any = None if given is None else given.text(FAILING)
+        if what == "process" and down is not None:
+            down.fail("a node whose process fails stays usable; leave down out")
         rows.append(
             NodeFailure(
                 t_s=row.need("at").duration_s(),
                 node=row.need("node").integer(0, nodes - 1),
-                downtime_s=row.need("down").duration_s(above_zero=True),
+                downtime_s=0.0 if what == "process" else row.need("down").duration_s(above_zero=True),
+                severity=what,
             )
         )
+    mtbf_s = {
+        name: None if (given := place.get(name)) is None else given.duration_s(above_zero=True)
+        for name in ("node_mtbf", "process_mtbf", "domain_mtbf")
+    }
     return Failures(
         listed=tuple(rows),
-        node_mtbf_s=None if mtbf is None else mtbf.duration_s(above_zero=True),
         downtime_s=Failures().downtime_s if downtime is None else downtime.duration_s(above_zero=True),
+        **{f"{name}_s": value for name, value in mtbf_s.items()},
     )
 
 
-def _adaptation(place: Field | None) -> AdaptationCost:
+def _domains(place: Field | None, nodes: int) -> Domains | None:
     if place is None:
-        return FREE
+        return None
+    if isinstance(place.value, list):
+        if not place.value:
+            place.fail("is empty; give one name for each node, or {size: nodes in each}")
+        return Domains(names=tuple(name.text() for name in place.sequence()))
+    if not isinstance(place.value, dict):
+        place.wrong("{size: nodes in each}, or a list with the domain of each node")
+    place.mapping(("size",))
+    return Domains(size=place.need("size").integer(1, nodes))
+
+
+def read_adaptation(place: Field | None) -> AdaptationCost | None:
+    """What resizes cost; None when nothing is said of it.
+
+    Raises
+    ------
+    WorkloadError
+        As `read_machine`.
+    """
+    if place is None or place.value is None:
+        return None
     if not isinstance(place.value, dict):
         return COSTS[place.text(COSTS)]
     place.mapping(COST_KEYS)

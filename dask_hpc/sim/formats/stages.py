@@ -6,7 +6,8 @@ each number of nodes that the job may have: ``{2: 8.5, 3: 6}``.
 =======================  ===========================================================================
 ``compute``              work in seconds on one node, done at the speed-up of the job
 ``read``, ``write``      bytes from or to the shared file system; with ``participants`` (nodes that
-                         take part, else all) and ``purpose`` (such as ``checkpoint``)
+                         take part, else all) and ``purpose`` (such as ``checkpoint``); with ``beside``
+                         (file-system, or link: to other nodes) the next stages go on meanwhile
 ``delay``                a time, such as ``30 s``, that passes at any size
 ``point``                null: a moment at which the job can be resized
 ``request``              a size that the application asks for
@@ -17,9 +18,11 @@ each number of nodes that the job may have: ``{2: 8.5, 3: 6}``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from dask_hpc.sim.formats.amounts import Sizes, most_steps, read_amount
 from dask_hpc.sim.formats.fields import Field
+from dask_hpc.sim.model.checkpoints import PATHS
 from dask_hpc.sim.model.job import (
     Amount,
     Compute,
@@ -82,11 +85,14 @@ def _compute(entry: Field, sizes: Sizes, speed: SpeedUp, depth: int) -> Stage:
 def _transfer(entry: Field, sizes: Sizes, speed: SpeedUp, depth: int) -> Stage:
     direction = "read" if "read" in entry.mapping() else "write"
     participants, purpose = entry.get("participants"), entry.get("purpose")
+    beside = entry.get("beside")
+    where: Any = None if beside is None else beside.text(PATHS)
     return Transfer(
         size_bytes=read_amount(entry[direction], sizes),
         direction="read" if direction == "read" else "write",
         participants=None if participants is None else _participants(participants, sizes),
         purpose="" if purpose is None else purpose.text(),
+        beside=where,
     )
 
 
@@ -129,8 +135,8 @@ def _repeat(entry: Field, sizes: Sizes, speed: SpeedUp, depth: int) -> Stage:
 
 _READERS: Mapping[str, tuple[tuple[str, ...], Callable[[Field, Sizes, SpeedUp, int], Stage]]] = {
     "compute": ((), _compute),
-    "read": (("participants", "purpose"), _transfer),
-    "write": (("participants", "purpose"), _transfer),
+    "read": (("participants", "purpose", "beside"), _transfer),
+    "write": (("participants", "purpose", "beside"), _transfer),
     "delay": ((), _delay),
     "point": ((), _point),
     "request": ((), _request),

@@ -11,6 +11,10 @@ Rules of the file: every value is checked when the file is read; an error names 
       file_system_bytes_s: 48e9
       failures:                     # nodes are numbered from 0
         - {at: 1 h, node: 2, down: 5 min}
+        - {at: 2 h, node: 2, class: process}            # what runs there fails, the node stays usable
+        - {at: 3 h, node: 2, class: domain, down: 1 h}  # all nodes of the domain of node 2
+      domains: {size: 4}            # nodes that fail together: so many each, or a list of names, one a node
+      process_mtbf: 30 days         # random failures: node_mtbf and process_mtbf of each node, domain_mtbf
       pool:                         # nodes come when a policy asks for them; without it, all are there
         initial_nodes: 4            # `nodes` is the most there can be
         wait_s: 10 min              # in the queue of the batch system; never: no node is granted
@@ -49,13 +53,14 @@ Rules of the file: every value is checked when the file is read; an error names 
 
 Further keys of a job: `id` (unique), `preferred_nodes` (what a moldable start aims at),
 `io_by_nodes` (share of time in I/O by size), `recorded` (run time of an earlier run on the preferred size),
-`checkpoint_interval`, `data_bytes`, `on_reconfiguration` and `on_expansion` (stages after each resize at a
+`checkpoint_interval`, `checkpoints` (with what they cost: `dask_hpc.sim.formats.checkpoint_fields`),
+`data_bytes`, `on_reconfiguration` and `on_expansion` (stages after each resize at a
 point, of all nodes and, before that, of those that joined, whose number `nodes` is there), `evolving` (true:
-only the application asks for other sizes). The machine may
-also have `node_mtbf` and `downtime` (random failures of each node) and `adaptation` (what a resize costs:
-none, published, or the fields of `AdaptationCost`); `pool` may have `initial_walltimes_s` (a list: of the
-nodes that are there at the start). `roles` may be `{}`: a policy may give nodes roles then. Bounds that are
-not given are those of the machine.
+only the application asks for other sizes). The machine may also have `downtime` (how long nodes that failed
+at random are down), `network_bytes_s` (bandwidth of each node's link to another node) and `adaptation` (what
+a resize costs: none, published, or the fields of `AdaptationCost`; a job may have its own); `pool` may have
+`initial_walltimes_s` (a list: of the nodes that are there at the start). `roles` may be `{}`: a policy may
+give nodes roles then. Bounds that are not given are those of the machine.
 `yaml_text.dump` writes any workload in this format.
 """
 
@@ -68,8 +73,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dask_hpc.sim.formats.amounts import Sizes
+from dask_hpc.sim.formats.checkpoint_fields import read_checkpoints
 from dask_hpc.sim.formats.fields import Field
-from dask_hpc.sim.formats.machine_fields import read_io_by_nodes, read_machine, read_speed
+from dask_hpc.sim.formats.machine_fields import (
+    read_adaptation,
+    read_io_by_nodes,
+    read_machine,
+    read_speed,
+)
 from dask_hpc.sim.formats.parsing import LARGEST_YAML_BYTES, parse_yaml
 from dask_hpc.sim.formats.stages import read_stages
 from dask_hpc.sim.formats.text_file import read_text
@@ -90,7 +101,8 @@ from dask_hpc_policies.views import values_of
 
 _SHARED = (
     "speedup", "runtime", "reference_nodes", "stages", "resize", "data_bytes", "checkpoint_interval",
-    "on_reconfiguration", "on_expansion",
+    "on_reconfiguration", "on_expansion", "checkpoints",
+    "adaptation",
 )  # fmt: skip
 _OWN = (
     "id", "submit", "application", "count", "every", "preferred_nodes", "io_by_nodes", "evolving",
@@ -224,6 +236,9 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
         resize.fail("is for jobs with stages")
     else:
         runtime_s, reference = _runtime(place, keys, speed, start)
+    interval, checkpoints = keys.get("checkpoint_interval"), keys.get("checkpoints")
+    if checkpoints is not None and interval is not None and interval.value is not None:
+        interval.fail("a job has checkpoint_interval, which costs nothing, or checkpoints, not both")
     return Job(
         id="",
         **values_of(JobFacts, spec),
@@ -237,6 +252,7 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
         reference_nodes=reference,
         program=program,
         application=_given(keys, "application", lambda field: field.text(), ""),
+        adaptation=read_adaptation(keys.get("adaptation")),
         data_bytes=_given(keys, "data_bytes", lambda field: field.number(), 0.0),
         recorded_s=_given(keys, "recorded", lambda field: field.duration_s(above_zero=True), None),
         preferred_nodes=_given(keys, "preferred_nodes", lambda field: field.integer(low, high), None),
@@ -244,6 +260,7 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
         checkpoint_interval_s=_given(
             keys, "checkpoint_interval", lambda field: field.duration_s(above_zero=True), None
         ),
+        checkpoints=read_checkpoints(checkpoints, staged=program is not None),
     )
 
 

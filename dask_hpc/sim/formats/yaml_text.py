@@ -15,7 +15,9 @@ from typing import Any
 import yaml
 
 from dask_hpc.sim.formats.amounts import MOST_SIZES
+from dask_hpc.sim.formats.checkpoint_fields import checkpoints_text
 from dask_hpc.sim.formats.machine_fields import COST_KEYS, NEVER
+from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.job import (
     Amount,
     Compute,
@@ -28,7 +30,7 @@ from dask_hpc.sim.model.job import (
     Stage,
     Transfer,
 )
-from dask_hpc.sim.model.machine import FREE, Failures, Machine
+from dask_hpc.sim.model.machine import FREE, AdaptationCost, Failures, Machine, NodeFailure
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.jobs.jobspec import arguments
@@ -53,22 +55,40 @@ def dump(workload: Workload) -> str:
 
 
 def _machine(machine: Machine) -> dict[str, Any]:
-    failures, cost = machine.failures, machine.adaptation
-    rows = [{"at": f.t_s, "node": f.node, "down": f.downtime_s} for f in failures.listed]
+    failures = machine.failures
     return _without_defaults(
         {
             "nodes": (machine.nodes, None),
             "link_bytes_s": (machine.link_bytes_s, None),
             "file_system_bytes_s": (machine.file_system_bytes_s, None),
-            "failures": (rows, []),
+            "failures": ([_failure(one) for one in failures.listed], []),
             "node_mtbf": (failures.node_mtbf_s, None),
+            "process_mtbf": (failures.process_mtbf_s, None),
+            "domain_mtbf": (failures.domain_mtbf_s, None),
             "downtime": (failures.downtime_s, Failures().downtime_s),
-            "adaptation": ({key: getattr(cost, key) for key in COST_KEYS}, dataclasses.asdict(FREE)),
+            "adaptation": (_cost(machine.adaptation), _cost(FREE)),
             "pool": (None if machine.pool is None else _pool(machine.pool), None),
             "roles": (None if machine.roles is None else dict(machine.roles), None),
             "power": (None if machine.power is None else dataclasses.asdict(machine.power), None),
+            "domains": (None if machine.domains is None else _domains(machine.domains), None),
+            "network_bytes_s": (machine.network_bytes_s, None),
         }
     )
+
+
+def _cost(cost: AdaptationCost) -> dict[str, float]:
+    return {key: getattr(cost, key) for key in COST_KEYS}
+
+
+def _failure(failure: NodeFailure) -> dict[str, Any]:
+    row: dict[str, Any] = {"at": failure.t_s, "node": failure.node}
+    if failure.severity != "process":
+        row["down"] = failure.downtime_s
+    return row if failure.severity is None else {**row, "class": failure.severity}
+
+
+def _domains(domains: Domains) -> Any:
+    return {"size": domains.size} if domains.size else list(domains.names)
 
 
 def _pool(pool: Pool) -> dict[str, Any]:
@@ -100,7 +120,9 @@ def _job(job: Job) -> dict[str, Any]:
             "io_by_nodes": (dict(job.io_by_nodes), {}),
             "recorded": (job.recorded_s, None),
             "data_bytes": (job.data_bytes, 0.0),
+            "adaptation": (None if job.adaptation is None else _cost(job.adaptation), None),
             "checkpoint_interval": (job.checkpoint_interval_s, None),
+            "checkpoints": (None if job.checkpoints is None else checkpoints_text(job.checkpoints), None),
             **{key: (value, None) for key, value in arguments(job).items() if key not in _WRITTEN},
             "speedup": (_speed(speed), "linear"),
         }
@@ -156,6 +178,8 @@ def _stage(stage: Stage, job: Job, speed: SpeedUp) -> dict[str, Any]:
         data: dict[str, Any] = {stage.direction: _amount(stage.size_bytes, job)}
         if stage.participants is not None:
             data["participants"] = _amount(stage.participants, job)
+        if stage.beside is not None:
+            data["beside"] = stage.beside
         return {**data, "purpose": stage.purpose} if stage.purpose else data
     if isinstance(stage, Delay):
         return {"delay": _amount(stage.seconds, job)}

@@ -32,6 +32,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dask_hpc.sim.model.checkpoints import Checkpoints, Path
+from dask_hpc.sim.model.machine import AdaptationCost
 from dask_hpc_policies.model import JobKind, JobRequest
 
 #: A number, or a function of the number of nodes.
@@ -148,6 +150,9 @@ class Transfer:
     participants: Amount | None = None
     #: What it is for, in outputs: ``checkpoint`` counts as checkpoint time.
     purpose: str = ""
+    #: Over what it goes while the program goes on with its next stages, which end when it has ended too;
+    #: None: the program waits for it. A checkpoint is the state at its begin, and nobody waits for it.
+    beside: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,9 +248,13 @@ class Job(JobRequest):
     application: str = ""
     #: Data that a resize redistributes.
     data_bytes: float = 0.0
+    #: What its resizes cost; None: what the machine says.
+    adaptation: AdaptationCost | None = None
     #: The job saves its progress each time it has computed for so long; None: never. A job that fails
     #: begins again there, else from nothing.
     checkpoint_interval_s: float | None = None
+    #: The same with what it costs and what it survives; None: it costs nothing and survives everything.
+    checkpoints: Checkpoints | None = None
 
     @property
     def nodes(self) -> int | None:

@@ -11,30 +11,59 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import NodePower
 from dask_hpc_policies.model import COMPUTE, ROLES, Lock
+from dask_hpc_policies.rules.losses import Severity
+
+#: What a single failure may take; see `dask_hpc_policies.rules.losses.Severity`, whose names these are.
+FAILING: tuple[Severity, ...] = ("process", "host", "domain")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFailure:
-    """One node is down from `t_s` for `downtime_s` seconds."""
+    """What fails at `t_s`, and is down for `downtime_s` seconds."""
+
+    WRITTEN: ClassVar[tuple[str, ...]] = ("t_s", "node", "downtime_s")
 
     t_s: float
     #: Number of the node, from 0.
     node: int
     downtime_s: float
+    #: ``host``: the node. ``domain``: all nodes of its failure domain. ``process``: what runs there, and
+    #: the node stays usable. None: the node, and nobody asks what failed.
+    severity: Severity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """When nodes fail: those listed, and random ones when a mean time between failures is given."""
+    """When nodes fail: those listed, and random ones when a mean time between failures is given.
+
+    Random failures of each class come at exponential distances, drawn from the run's seed, and strike any
+    node, or domain, alike.
+    """
+
+    WRITTEN: ClassVar[tuple[str, ...]] = ("listed", "node_mtbf_s", "downtime_s")
 
     listed: tuple[NodeFailure, ...] = ()
-    #: Mean time between failures of one node (exponential, drawn from the run's seed); None: no random ones.
+    #: Mean time between failures of one node; None: no random ones.
     node_mtbf_s: float | None = None
     #: How long a node that failed at random is down.
     downtime_s: float = 3600.0
+    #: The same for the processes of one node, and for one failure domain; None: no random ones.
+    process_mtbf_s: float | None = None
+    domain_mtbf_s: float | None = None
+
+    @property
+    def occur(self) -> bool:
+        """Whether anything may fail."""
+        return bool(self.listed) or any(mtbf_s is not None for mtbf_s in self.mtbf_s.values())
+
+    @property
+    def mtbf_s(self) -> Mapping[Severity, float | None]:
+        """Mean times between random failures by class."""
+        return {"process": self.process_mtbf_s, "host": self.node_mtbf_s, "domain": self.domain_mtbf_s}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +127,24 @@ class Machine:
     roles: Mapping[str, int] | None = None
     #: What nodes draw; None: energy is not accounted for.
     power: NodePower | None = None
+    #: Which nodes fail together; None: it is not known, and no domain can fail.
+    domains: Domains | None = None
+    #: Bytes per second of each node's link to another node, beside the one to the file system; None: without
+    #: limit. Copies of checkpoints take it (`Transfer.beside`).
+    network_bytes_s: float | None = None
 
     @property
     def initial_nodes(self) -> int:
         """Nodes that are there at the start."""
         return self.nodes if self.pool is None else self.pool.initial_nodes
+
+    @property
+    def tells_losses(self) -> bool:
+        """Whether it is said what fails, so that each loss is noted with its class."""
+        failures = self.failures
+        others = failures.process_mtbf_s is not None or failures.domain_mtbf_s is not None
+        classed = any(one.severity is not None for one in failures.listed)
+        return failures.occur and (classed or others or self.domains is not None)
 
     def check(self) -> None:
         """See whether the parts fit together.
@@ -110,10 +152,16 @@ class Machine:
         Raises
         ------
         WorkloadError
-            When more nodes are to be there at the start than there can be, a role is not known, or so many
-            nodes play others that none computes.
+            When more nodes are to be there at the start than there can be, a role is not known, so many
+            nodes play others that none computes, or failure domains are not known or too few.
         """
-        there = self.initial_nodes
+        failures, there = self.failures, self.initial_nodes
+        if self.domains is not None:
+            self.domains.labels(self.nodes)
+        elif failures.domain_mtbf_s is not None or any(one.severity == "domain" for one in failures.listed):
+            raise WorkloadError(
+                "failures: a domain fails, but no domains are given; say which nodes share one"
+            )
         if there > self.nodes:
             raise WorkloadError(f"pool: initial_nodes is {there}, the machine has {self.nodes} nodes")
         roles = self.roles or {}

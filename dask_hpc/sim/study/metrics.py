@@ -48,6 +48,8 @@ METRICS: Mapping[str, Metric] = {
     "io_s": Metric("I/O (s)"),
     "resize_s": Metric("RESIZING (s)"),
     "restarts": Metric("RESTARTS"),
+    "lost_node_s": Metric("LOST (node-s)"),
+    "commits": Metric("COMMITS", ""),
     "expansions": Metric("EXPANSIONS", ""),
     "shrinks": Metric("SHRINKS", ""),
     "completed": Metric("COMPLETED", "higher"),
