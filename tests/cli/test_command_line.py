@@ -22,7 +22,7 @@ from dask_hpc_policies import registry
 
 COMMANDS = [
     "cancel", "compare", "config", "convert", "decisions", "demo", "doctor", "jobs", "parity", "policies",
-    "replay", "simulate", "status", "study", "update",
+    "power", "replay", "simulate", "status", "study", "update",
 ]  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def test_help_lists_the_commands() -> None:
     help = result.output.split("Show this message and exit.")[1]
     listed = re.findall(r"^  ([a-z-]+) ", help, re.MULTILINE)
     assert sorted(listed) == COMMANDS
-    assert re.findall(r"^(\S.*):$", help, re.MULTILINE) == ["Run", "Understand", "Simulate", "Set up"]
+    assert re.findall(r"^(\S.*):$", help, re.MULTILINE) == ["Run", "Understand", "Simulate", "Models", "Set up"]
     assert "..." not in help
     assert run("--help").output == result.output
 
@@ -43,7 +43,7 @@ def test_a_capability_adds_commands_under_a_heading(monkeypatch: pytest.MonkeyPa
     loaded: list[str] = []
 
     @click.command()
-    def power() -> None:
+    def meter() -> None:
         """Show watts."""
         click.echo("7 W")
 
@@ -53,8 +53,8 @@ def test_a_capability_adds_commands_under_a_heading(monkeypatch: pytest.MonkeyPa
 
     def load() -> tuple[str, ...]:
         if not loaded:
-            loaded.append("power")
-            register("Energy", power)
+            loaded.append("meter")
+            register("Energy", meter)
             hpc.add_command(watts)
             warnings.warn("capability 'x' is left out", stacklevel=2)
         return tuple(loaded)
@@ -62,11 +62,11 @@ def test_a_capability_adds_commands_under_a_heading(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(capabilities, "load", load)
     assert run("policies").exit_code == 0
     assert loaded == [], "our own commands do not load those of others"
-    result = run("power")
+    result = run("meter")
     assert (result.stdout, result.stderr) == ("7 W\n", "Warning: capability 'x' is left out\n")
     help = run("-h").output
-    assert "Energy:\n  power  Show watts.\n\nOther:\n  watts  Show watts as well.\n" in help
-    register("Energy", power)
+    assert "Energy:\n  meter  Show watts.\n\nOther:\n  watts  Show watts as well.\n" in help
+    register("Energy", meter)
     with pytest.raises(ValueError, match="has a command 'policies'"):
         register("Energy", click.Command("policies"))
 
