@@ -6,13 +6,14 @@ Files in, figures out; no cluster is needed. ``-`` is standard input.
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import IO, Any
 
 import click
 
@@ -20,7 +21,7 @@ from dask_hpc.cli.types import FiniteRange
 from dask_hpc.terminal import OneLineGroup, echo_json, echo_pairs, echo_table, json_option, one_line
 
 #: A file of text, or standard input.
-_TEXT = click.File(encoding="utf-8", errors="replace")
+_TEXT = click.Path(exists=True, dir_okay=False, allow_dash=True)
 
 _PLAN_COLUMNS = {
     "status": "STATUS",
@@ -62,7 +63,7 @@ def power() -> None:
     help="Time for the solver, for each program; what is known then is given.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value a line instead of text.")
-def solve(problems: TextIO, solver: str, limit: float, as_json: bool) -> None:
+def solve(problems: str, solver: str, limit: float, as_json: bool) -> None:
     """Find nodes for jobs so that a machine draws what it may.
 
     JSONL holds a JSON object a line: nodes, lower_w, upper_w, idle_w, and maybe margin_w, off_w,
@@ -81,8 +82,8 @@ def solve(problems: TextIO, solver: str, limit: float, as_json: bool) -> None:
 
     rows = []
     program_lp.load()
-    with _told(problems) as where:
-        for number, line in enumerate(problems, start=1):
+    with _opened(problems) as (file, where):
+        for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             where["line"] = number
@@ -123,7 +124,7 @@ def solve(problems: TextIO, solver: str, limit: float, as_json: bool) -> None:
     help="Samples after which the series repeats itself, 0: never; without it, what the series shows.",
 )
 @json_option
-def forecast(samples: TextIO, horizon: int, season: int | None, as_json: bool) -> None:
+def forecast(samples: str, horizon: int, season: int | None, as_json: bool) -> None:
     """Forecast the watts of the next samples, the least and the most of them.
 
     CSV has the columns t_s and watts, times rising. Models are fitted to the last 600 samples; the one that
@@ -132,8 +133,8 @@ def forecast(samples: TextIO, horizon: int, season: int | None, as_json: bool) -
     from dask_hpc_policies.power.forecast import forecast as expect
     from dask_hpc_policies.power.forecast import load_models
 
-    with _told(samples) as where:
-        columns = _columns(samples, ("t_s", "watts"), where)
+    with _opened(samples) as (file, where):
+        columns = _columns(file, ("t_s", "watts"), where)
         load_models()
         began_s = _cpu_s()
         with warnings.catch_warnings():
@@ -164,7 +165,7 @@ def forecast(samples: TextIO, horizon: int, season: int | None, as_json: bool) -
 @power.command()
 @click.argument("points", metavar="CSV", type=_TEXT)
 @json_option
-def fit(points: TextIO, as_json: bool) -> None:
+def fit(points: str, as_json: bool) -> None:
     """Fit what a node draws at a load: idle watts and a curve that never falls.
 
     CSV has the columns cpu_load (in %, 0 to 100) and rapl_power (in W). curve holds pairs of load (0 to 1)
@@ -172,8 +173,8 @@ def fit(points: TextIO, as_json: bool) -> None:
     """
     from dask_hpc_policies.power.fit import FitError, fit_curve
 
-    with _told(points) as where:
-        columns = _columns(points, ("cpu_load", "rapl_power"), where)
+    with _opened(points) as (file, where):
+        columns = _columns(file, ("cpu_load", "rapl_power"), where)
         for number, load in zip(columns["line"], columns["cpu_load"], strict=True):
             if not 0 <= load <= 100:
                 where["line"] = int(number)
@@ -193,22 +194,27 @@ def fit(points: TextIO, as_json: bool) -> None:
     echo_pairs([("idle_w", found.idle_w), ("error", f"{found.error:.1%} of the largest, points left out")])
 
 
+#: The line that is being read, under the name ``line``; None when it is not about one.
+_Where = dict[str, int | None]
+
+
 @contextmanager
-def _told(file: TextIO) -> Iterator[dict[str, int | None]]:
-    """Tell what is wrong with a file in one line, which begins with its name and the number of the line."""
-    where: dict[str, int | None] = {"line": None}
+def _opened(path: str) -> Iterator[tuple[IO[str], _Where]]:
+    """A file; what is wrong with it is one line, which begins with the name and the number of the line."""
+    where: _Where = {"line": None}
     try:
-        yield where
+        with click.open_file(path, encoding="utf-8", errors="replace") as file:
+            yield file, where
     except ValueError as error:
         line = f", line {where['line']}" if where["line"] else ""
-        raise click.ClickException(one_line(f"{file.name}{line}: {error}")) from None
+        raise click.ClickException(one_line(f"{path}{line}: {error}")) from None
     except OSError as error:
-        raise click.ClickException(
-            one_line(f"{file.name} cannot be read: {error.strerror or error}")
-        ) from None
+        if error.errno == errno.ENOSPC:  # that is about the output
+            raise
+        raise click.ClickException(one_line(f"{path} cannot be read: {error.strerror or error}")) from None
 
 
-def _columns(file: TextIO, names: tuple[str, ...], where: dict[str, int | None]) -> Mapping[str, list[float]]:
+def _columns(file: IO[str], names: tuple[str, ...], where: _Where) -> Mapping[str, list[float]]:
     """Columns of numbers by name, and the line of each row as ``line``."""
     reader = csv.reader(file)
     heading = [name.strip().lstrip("\ufeff") for name in next(_lines(reader), [])]

@@ -47,10 +47,10 @@ def problem(seed: int, jobs: int = 6, nodes: int = 24, *, plain: bool = False) -
 
 
 def _job(chance: random.Random, id: str, nodes: int, usual: int, plain: bool) -> PowerJob:
-    lo = chance.randint(1, 3)
+    lo = chance.choice([1, 1, 1, 2, 3])
     hi = chance.randint(lo, min(24, nodes))
     a_node_w, spread = chance.uniform(60, 300), chance.uniform(1, 1.15)
-    sizes = sorted(chance.sample(range(1, hi + 1), min(hi, 5)))
+    sizes = sorted({min(hi, chance.randint(1, 4)), *chance.sample(range(1, hi + 1), min(hi, 4))})
     is_measured = not plain and chance.random() < 0.2
     return PowerJob(
         id=id,

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from dask_hpc_policies.params import shown
 from dask_hpc_policies.power.checks import MOST_TOTAL_W, watts
@@ -97,6 +96,9 @@ def fit_curve(loads: Sequence[float], measured_w: Sequence[float]) -> LoadCurve:
 
 def _fit(x: _Values, y: _Values) -> _Values:
     """Watts at the ends of the pieces: the first of them, then rises, none below 0."""
+    # brings a library of processes with it
+    from scipy.optimize import nnls
+
     bends = np.zeros((PIECES - 1, PIECES + 1))
     at = np.arange(PIECES - 1)
     bends[at, at + 1], bends[at, at + 2] = -1.0, 1.0

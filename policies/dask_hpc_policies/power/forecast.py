@@ -28,8 +28,8 @@ MOST_WINDOWS, FEWEST_WINDOWS = 120, 10
 #: The longest season of the seasonal ARIMA: beyond it a fit takes seconds.
 LONGEST_SARIMAX_SEASON = 60
 MOST_HORIZON = 10_000
-#: Steps of the search for the coefficients of one model.
-_STEPS = 30
+#: Steps of the search for the coefficients of one model; more take longer and forecast no better.
+_STEPS = 15
 
 #: What a model says for each origin.
 Model = Callable[[Watts, Origins, int], Matrix]
@@ -177,12 +177,14 @@ def _arima(series: Watts, order: tuple[int, int, int], season: int) -> Model | N
     from statsmodels.tsa.arima.estimators.innovations import innovations_mle
 
     mean = 0.0 if season or order[1] else float(series.mean())
-    # of about 1, as the search expects
-    scale = float(np.std(series - mean)) or 1.0
+    steady = np.diff(series - mean, n=order[1])
+    if season:
+        steady = steady[season:] - steady[:-season]
     found, _ = innovations_mle(
-        (series - mean) / scale,
-        order=order,
-        seasonal_order=(0, 1, 1, season) if season else (0, 0, 0, 0),
+        # of about 1, as the search expects
+        steady / (float(np.std(steady)) or 1.0),
+        order=(order[0], 0, order[2]),
+        seasonal_order=(0, 0, 1, season) if season else (0, 0, 0, 0),
         demean=False,
         minimize_kwargs={"options": {"maxiter": _STEPS}},
     )

@@ -139,7 +139,7 @@ def _read(pulp: Any, program: Any, case: Case, sizes: list[_Sizes], off: Any, la
             picks = None
     if program.sol_status == pulp.LpSolutionOptimal and picks is not None:
         return Found("optimal", picks, off_nodes)
-    if program.sol_status == pulp.LpSolutionInfeasible and not late:
+    if program.status == pulp.LpStatusInfeasible and not late:
         return Found("infeasible")
     return Found("time-limit", picks, off_nodes)
 

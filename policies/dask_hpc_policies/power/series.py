@@ -97,4 +97,18 @@ def season_of(series: Watts) -> int | None:
     valley = np.minimum.accumulate(correlation)
     high = [int(lag) for lag in peaks if lag > 2 and correlation[lag] - max(0.0, valley[lag]) > SEASON_SHARE]
     highest = max((correlation[lag] for lag in high), default=0.0)
-    return next((lag for lag in high if correlation[lag] >= 0.85 * highest), None)
+    found = next((lag for lag in high if correlation[lag] >= 0.85 * highest), None)
+    return None if found is None else _sharpened(rest, found)
+
+
+def _sharpened(rest: Watts, lag: int) -> int:
+    """The length near `lag` whose mean season leaves least: a flat peak of the correlation may be off."""
+    near = range(max(3, lag - 2 - lag // 20), min(lag + 3 + lag // 20, len(rest) // SEASONS + 1))
+    return min(near, key=lambda length: _left(rest, length))
+
+
+def _left(rest: Watts, length: int) -> float:
+    """The variance that the mean season of a length leaves, each of its values taken as an estimate."""
+    phase = np.arange(len(rest)) % length
+    means = np.bincount(phase, rest) / np.bincount(phase)
+    return float(np.sum((rest - means[phase]) ** 2)) / (len(rest) - length)
