@@ -22,6 +22,8 @@ from dask_hpc_policies.power.series import season_of
 
 #: Median and p99 in milliseconds of CPU, by jobs.
 BARS_MS = {16: (10.0, 150.0), 128: (40.0, 600.0)}
+#: On a busy machine CPU time itself is longer.
+BUSY = 1.5
 #: How much worse than the best model in hindsight, in %, by kind of series.
 WORSE = {"seasonal": 5.0, "trending": 5.0, "regimes": 5.0, "bursty": 10.0}
 #: Share of windows, in %, that the band may miss.
@@ -31,15 +33,16 @@ SAMPLES, HORIZON = 300, 12
 
 
 def run(options: Options) -> list[Row]:
-    warnings.simplefilter("ignore")
     program_lp.load()
     load_models()
+    # searches for coefficients that end early say so
+    warnings.simplefilter("ignore")
     rows = list(_agreement(options.pick(1000, 200, 4)))
     for jobs, bars in BARS_MS.items():
         count = options.pick(400, 100, 3) if jobs == 16 else options.pick(200, 50, 2)
         for plain in (True, False):
             rows += _times(jobs, bars, count, plain)
-    rows += _forecasts(*options.pick((20, 10), (6, 5), (1, 1)))
+    rows += _forecasts(*options.pick((20, 10), (20, 2), (1, 1)))
     return rows
 
 
@@ -85,9 +88,17 @@ def _times(jobs: int, bars: tuple[float, float], count: int, plain: bool) -> lis
         inside += plan.status == "optimal"
     name = f"program of {jobs} jobs, {'any size' if plain else 'all options'}"
     most = f"of {count}, {inside} inside the corridor; largest {max(took_ms):.0f} ms"
+    figures = {"median": statistics.median(took_ms), "p99": percentile(took_ms, 0.99)}
     return [
-        Row(name=f"{name}: median", value=statistics.median(took_ms), unit="ms", bar=bars[0], note=most),
-        Row(name=f"{name}: p99", value=percentile(took_ms, 0.99), unit="ms", bar=bars[1]),
+        Row(
+            name=f"{name}: {which}",
+            value=value,
+            unit="ms",
+            bar=bar if plain else None,
+            limit=BUSY * bar if plain else None,
+            note=most,
+        )
+        for (which, value), bar in zip(figures.items(), bars, strict=True)
     ]
 
 
@@ -105,8 +116,7 @@ def _forecasts(seeds: int, windows: int) -> list[Row]:
                 took_s.append(time.process_time() - began_s)
                 chosen.append(_error(np.array(found.mean_w), came))
                 held += bool(found.min_w <= came.min() and came.max() <= found.max_w)
-                for name, model in fitted(past, season_of(past)).items():
-                    said = model(past, np.array([SAMPLES]), HORIZON)[0]
+                for name, said in _each(past).items():
                     errors.setdefault(name, []).append(_error(said, came))
         pooled = {name: statistics.mean(e) for name, e in errors.items() if len(e) == len(chosen)}
         best = backtest.best(pooled)
@@ -127,6 +137,12 @@ def _forecasts(seeds: int, windows: int) -> list[Row]:
         )
     rows.append(Row(name=f"forecast of {SAMPLES} samples, longest", value=max(took_s), unit="s", bar=REFIT_S))
     return rows
+
+
+def _each(past: np.ndarray) -> dict[str, np.ndarray]:
+    """What every model says on its own."""
+    models = fitted(past, season_of(past))
+    return {name: model(past, np.array([len(past)]), HORIZON)[0] for name, model in models.items()}
 
 
 def _error(said: np.ndarray, came: np.ndarray) -> float:

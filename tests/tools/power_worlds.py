@@ -7,7 +7,7 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_hpc_policies.jobs.constraints import CONSTRAINTS
+from dask_hpc_policies.jobs.constraints import CONSTRAINTS, smallest_at_least
 from dask_hpc_policies.power.problem import PowerJob, Problem, Rigid
 
 #: Kinds of series.
@@ -51,13 +51,15 @@ def _job(chance: random.Random, id: str, nodes: int, usual: int, plain: bool) ->
     hi = chance.randint(lo, min(24, nodes))
     a_node_w, spread = chance.uniform(60, 300), chance.uniform(1, 1.15)
     sizes = sorted({min(hi, chance.randint(1, 4)), *chance.sample(range(1, hi + 1), min(hi, 4))})
+    # on small machines some have no legal size at all
+    shapes = [shape for shape in CONSTRAINTS if nodes <= 24 or smallest_at_least(shape, lo, hi)]
     is_measured = not plain and chance.random() < 0.2
     return PowerJob(
         id=id,
         nodes=chance.randint(1, max(1, min(hi, usual))),
         min_nodes=1 if is_measured else lo,
         max_nodes=hi,
-        constraint="any" if plain or is_measured else chance.choice(CONSTRAINTS),
+        constraint="any" if plain or is_measured else chance.choice(shapes),
         min_w=a_node_w,
         max_w=a_node_w * spread,
         table=tuple((n, n**0.9 * a_node_w, n**0.9 * a_node_w * spread) for n in sizes) if is_measured else (),

@@ -104,11 +104,6 @@ def smoothed(
     return values
 
 
-def origins_of(samples: int, horizon: int, most: int, first: int) -> Origins:
-    """The latest origins from `first` samples on, the last with all known; one in front of every sample."""
-    return np.arange(max(first, samples - horizon - most + 1), samples + 1)
-
-
 def window_errors(series: Watts, origins: Origins, forecasts: Matrix) -> Watts:
     """The mean error of each origin but the last: a share of what came, or of the mean level near 0 W."""
     horizon = forecasts.shape[1]

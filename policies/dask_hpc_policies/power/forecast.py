@@ -22,8 +22,8 @@ from dask_hpc_policies.power.series import SeriesError, regular, season_of
 
 #: No more samples than these are looked at, the last ones.
 MOST_SAMPLES = 600
-#: Past windows that count, one beginning at each sample; more where that would not be `FEWEST_WINDOWS` that
-#: do not overlap.
+#: Windows that the band is made of, one beginning at each sample; more where that would not be
+#: `FEWEST_WINDOWS` that do not overlap.
 MOST_WINDOWS, FEWEST_WINDOWS = 120, 10
 #: The longest season of the seasonal ARIMA: beyond it a fit takes seconds.
 LONGEST_SARIMAX_SEASON = 60
@@ -82,8 +82,7 @@ def forecast(
     season = season_of(series) if season is None else season
     models = fitted(series, season)
     first = max(2 * (season or 0) + 2, len(series) // 3, 4)
-    windows = max(MOST_WINDOWS, FEWEST_WINDOWS * horizon)
-    origins = backtest.origins_of(len(series), horizon, windows, first)
+    origins = np.arange(first, len(series) + 1)
     said = {name: np.maximum(0.0, model(series, origins, horizon)) for name, model in models.items()}
     errors = {
         name: backtest.discounted(backtest.window_errors(series, origins, matrix), horizon)
@@ -91,7 +90,8 @@ def forecast(
         if np.isfinite(matrix).all()
     }
     model = backtest.best(errors)
-    min_w, max_w = backtest.band(series, origins, said[model])
+    recent = max(MOST_WINDOWS, FEWEST_WINDOWS * horizon) + horizon
+    min_w, max_w = backtest.band(series, origins[-recent:], said[model][-recent:])
     return Forecast(
         model=model,
         mean_w=tuple(float(value) for value in said[model][-1]),
