@@ -18,7 +18,7 @@ from typing import IO, Any
 import click
 
 from dask_hpc.cli.types import FiniteRange
-from dask_hpc.terminal import OneLineGroup, echo_json, echo_pairs, echo_table, json_option, one_line
+from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option, one_line
 
 #: A file of text, or standard input.
 _TEXT = click.Path(exists=True, dir_okay=False, allow_dash=True)
@@ -37,7 +37,7 @@ _PLAN_COLUMNS = {
 }
 
 
-@click.group(cls=OneLineGroup)
+@click.group()
 def power() -> None:
     """Solve, forecast and fit for a power corridor.
 

@@ -144,6 +144,8 @@ def test_an_empty_file_and_a_wrong_command_line(tmp_path: Path) -> None:
         "no program in it; give one JSON object a line",
     )
     refused(run("power", "solve", "absent.jsonl"), 2, "absent.jsonl")
+    hint = "(dask hpc power solve -h shows the options)\n"
+    assert run("power", "solve").stderr == f"Error: Missing argument 'JSONL'. {hint}"
     given = lines(tmp_path / "p.jsonl", UPPER)
     refused(run("power", "solve", given, "--solver", "glpk"), 2, "'glpk' is not one of 'highs', 'cbc'")
     refused(run("power", "solve", given, "--limit", "nan"), 2, "nan is not in the range")

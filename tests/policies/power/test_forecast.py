@@ -204,10 +204,11 @@ def test_what_came_later_changes_nothing_that_was_said_before(name: str) -> None
     assert said == pytest.approx(again)
 
 
-def test_later_windows_count_more_and_windows_do_not_overlap() -> None:
-    errors = np.array([9.0, 9.0, 1.0, 5.0, 5.0, 0.0])
-    assert backtest.discounted(errors, 3, 0.5) == pytest.approx((0.0 + 0.5 * 1.0) / 1.5)
-    assert backtest.discounted(errors, 3, 1.0) == pytest.approx(0.5)
+def test_later_windows_count_more() -> None:
+    errors = np.array([9.0, 1.0, 0.0])
+    weights = np.array([0.5, 0.5**0.5, 1.0])
+    assert backtest.discounted(errors, 2, 0.5) == pytest.approx((weights * errors).sum() / weights.sum())
+    assert backtest.discounted(errors, 2, 1.0) == pytest.approx(10 / 3)
 
 
 def test_the_band_is_as_wide_as_past_errors_and_wider_with_few_of_them() -> None:
