@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dask_hpc_policies.power.allocation import Case, Found, Side, score
+from dask_hpc_policies.power.checks import ProgramError
 
 SolverName = Literal["highs", "cbc"]
 
@@ -216,16 +217,22 @@ def _solver(pulp: Any, name: SolverName, limit_s: float) -> Any:
             # a third of the time of small programs, and finds nothing that the others do not
             mip_heuristic_run_feasibility_jump=False,
         )
-    return pulp.COIN_CMD(
-        # the one that PuLP brings
-        path=pulp.PULP_CBC_CMD.pulp_cbc_path,
-        msg=False,
-        # told to use one thread it makes one, and now and then waits ten seconds for it
-        threads=None,
-        timeLimit=limit_s,
-        gapRel=0.0,
-        gapAbs=0.0,
-        options=["primalTolerance 1e-9"],
+    # the one that PuLP's wheel brings, else the system's
+    for path in (pulp.PULP_CBC_CMD.pulp_cbc_path, None):
+        cbc = pulp.COIN_CMD(
+            path=path,
+            msg=False,
+            # told to use one thread it makes one, and now and then waits ten seconds for it
+            threads=None,
+            timeLimit=limit_s,
+            gapRel=0.0,
+            gapAbs=0.0,
+            options=["primalTolerance 1e-9"],
+        )
+        if cbc.available():
+            return cbc
+    raise ProgramError(
+        "there is no CBC: PuLP's wheel brings it, other packages do not; choose the solver highs"
     )
 
 

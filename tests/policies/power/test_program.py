@@ -235,6 +235,14 @@ def test_time_that_is_up_is_a_status() -> None:
         assert "time was up" in (plan.reason or "")
 
 
+def test_cbc_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pulp
+
+    monkeypatch.setattr(pulp.COIN_CMD, "available", lambda self: False)
+    with pytest.raises(ProgramError, match=r"there is no CBC.*choose the solver highs"):
+        solve(machine(jobs=(PI,)), "cbc")
+
+
 def test_too_many_allocations_to_enumerate_are_refused() -> None:
     jobs = tuple(job(str(i), 8, 100, max_nodes=200) for i in range(8))
     with pytest.raises(
