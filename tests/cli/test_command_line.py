@@ -32,7 +32,8 @@ def test_help_lists_the_commands() -> None:
     help = result.output.split("Show this message and exit.")[1]
     listed = re.findall(r"^  ([a-z-]+) ", help, re.MULTILINE)
     assert sorted(listed) == COMMANDS
-    assert re.findall(r"^(\S.*):$", help, re.MULTILINE) == ["Run", "Understand", "Simulate", "Models", "Set up"]
+    headings = ["Run", "Understand", "Simulate", "Models", "Set up"]
+    assert re.findall(r"^(\S.*):$", help, re.MULTILINE) == headings
     assert "..." not in help
     assert run("--help").output == result.output
 

@@ -44,6 +44,10 @@ def test_solvers_agree_with_looking_at_every_allocation() -> None:
     assert seen == {"optimal", "infeasible"}
 
 
+def test_cbc_finds_the_best_where_its_preprocessing_loses_it() -> None:
+    agree(660, "highs", "cbc")
+
+
 @pytest.mark.slow
 def test_a_thousand_programs_agree() -> None:
     for seed in range(1000):
