@@ -227,7 +227,7 @@ def _solver(pulp: Any, name: SolverName, limit_s: float) -> Any:
             timeLimit=limit_s,
             gapRel=0.0,
             gapAbs=0.0,
-            # its preprocessing (2.10.3) now and then cuts off the best answer and still says that it is optimal
+            # its preprocessing (2.10.3) now and then loses the best answer, and it still says: optimal
             options=["primalTolerance 1e-9", "preprocess off"],
         )
         if cbc.available():
