@@ -17,6 +17,7 @@ from dask_hpc.cli.groups import HeadedGroup
 from dask_hpc.cli.parity import parity
 from dask_hpc.cli.place import place
 from dask_hpc.cli.policies import policies
+from dask_hpc.cli.power import power
 from dask_hpc.cli.replay import replay
 from dask_hpc.cli.simulate import compare, simulate
 from dask_hpc.cli.study import study
@@ -47,7 +48,7 @@ for _heading, _commands in (
     ("Run", (demo, status, jobs, update, cancel)),
     ("Understand", (policies, decisions, replay)),
     ("Simulate", (simulate, compare, study, convert, parity)),
-    ("Models", (place,)),
+    ("Models", (place, power)),
     ("Set up", (config, doctor)),
 ):
     register(_heading, *_commands)

@@ -22,7 +22,7 @@ from dask_hpc_policies import registry
 
 COMMANDS = [
     "cancel", "compare", "config", "convert", "decisions", "demo", "doctor", "jobs", "parity", "place",
-    "policies", "replay", "simulate", "status", "study", "update",
+    "policies", "power", "replay", "simulate", "status", "study", "update",
 ]  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_a_capability_adds_commands_under_a_heading(monkeypatch: pytest.MonkeyPa
     loaded: list[str] = []
 
     @click.command()
-    def power() -> None:
+    def meter() -> None:
         """Show watts."""
         click.echo("7 W")
 
@@ -54,8 +54,8 @@ def test_a_capability_adds_commands_under_a_heading(monkeypatch: pytest.MonkeyPa
 
     def load() -> tuple[str, ...]:
         if not loaded:
-            loaded.append("power")
-            register("Energy", power)
+            loaded.append("meter")
+            register("Energy", meter)
             hpc.add_command(watts)
             warnings.warn("capability 'x' is left out", stacklevel=2)
         return tuple(loaded)
@@ -63,11 +63,11 @@ def test_a_capability_adds_commands_under_a_heading(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(capabilities, "load", load)
     assert run("policies").exit_code == 0
     assert loaded == [], "our own commands do not load those of others"
-    result = run("power")
+    result = run("meter")
     assert (result.stdout, result.stderr) == ("7 W\n", "Warning: capability 'x' is left out\n")
     help = run("-h").output
-    assert "Energy:\n  power  Show watts.\n\nOther:\n  watts  Show watts as well.\n" in help
-    register("Energy", power)
+    assert "Energy:\n  meter  Show watts.\n\nOther:\n  watts  Show watts as well.\n" in help
+    register("Energy", meter)
     with pytest.raises(ValueError, match="has a command 'policies'"):
         register("Energy", click.Command("policies"))
 

@@ -1,0 +1,37 @@
+"""What counts of nodes and watts may be, and how one that may not is refused."""
+
+from __future__ import annotations
+
+import math
+
+from dask_hpc_policies.params import shown
+
+#: More than one node draws (two racks of accelerators draw a tenth of it), and than any site does.
+MOST_NODE_W, MOST_TOTAL_W = 1e6, 1e9
+#: More nodes than any machine has.
+MOST_NODES = 1_000_000
+
+
+class ProgramError(ValueError):
+    """What was asked cannot be; the message names the field, its value and what is allowed."""
+
+
+def count(where: str, name: str, value: object, least: int) -> None:
+    """Raise unless `value` is a whole number from `least` to `MOST_NODES`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST_NODES:
+        raise ProgramError(
+            f"{where}{name} is {shown(value)}; allowed: a whole number from {least} to {MOST_NODES}"
+        )
+
+
+def watts(where: str, name: str, value: object, most_w: float) -> None:
+    """Raise unless `value` is a number of watts from 0 to `most_w`."""
+    good = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not good or not 0 <= float(value) <= most_w or math.isnan(float(value)):  # type: ignore[arg-type]
+        raise ProgramError(f"{where}{name} is {shown(value)}; allowed: watts from 0 to {most_w:g}")
+
+
+def ordered(where: str, low: str, low_w: float, high: str, high_w: float) -> None:
+    """Raise when what must be the lower of two is the higher."""
+    if low_w > high_w:
+        raise ProgramError(f"{where}{low} is {low_w:g}; allowed: 0 to {high}, which is {high_w:g}")
