@@ -169,13 +169,17 @@ def _watch(folder: Path, stop: threading.Event, linger_s: float) -> None:
     """Tell the process to stop once no worker has been there for `linger_s`, and see to it that it does."""
     seen_s = time.monotonic()
     while not stop.wait(min(_LOOK_S, linger_s / 4)):
-        free = _tried(folder / _WORKERS)
+        try:
+            free = _tried(folder / _WORKERS)
+        except OSError:
+            break  # somebody has removed the folder: no worker finds this process any more
         if free is None:
             seen_s = time.monotonic()
         else:
             os.close(free)
             if time.monotonic() - seen_s >= linger_s:
-                stop.set()
+                break
+    stop.set()
     time.sleep(_STOP_S)
     os._exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,15 @@ def test_one_that_was_killed_is_started_again(cluster):
     assert soon(lambda: mine.pid, "it runs again") != first
     mine.stop()
     soon(lambda: not mine.folder.exists(), "it ends with the last worker")
+
+
+def test_one_whose_folder_was_removed_ends(cluster):
+    mine = HostProcess("tests", TARGET, cluster, linger_s=LINGER_S)
+    mine.ensure()
+    pid = soon(lambda: mine.pid, "it runs")
+    shutil.rmtree(mine.folder)
+    soon(lambda: _ended(pid), "it ends although its worker is there")
+    mine.stop()
 
 
 def test_two_clusters_and_two_hosts_share_nothing(cluster):
