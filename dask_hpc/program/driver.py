@@ -285,11 +285,12 @@ class Driver:
             layout = self._make_layout(self.size, change.nodes)
         graph, init = self._graph(), self.phases[0].function
         number, status = change.reconfig_id, Status.JOINING.value
+        # init makes the node ready: once a node, for the first of its parts
+        parts = {part.node: part for part in reversed(layout.parts) if part.node in change.joining}
         made = graph.submit(
             [
-                graph.add(part.node, "join", number, i, blocks.prepare, init, self.dim, part, status)
-                for i, part in enumerate(layout.parts)
-                if part.node in change.joining
+                graph.add(node, "join", number, node, blocks.prepare, init, self.dim, part, status)
+                for node, part in parts.items()
             ]
         )
         failures = [text for text in await self.job.channel.client.gather(made) if text]

@@ -33,8 +33,9 @@ def working(rt: Any, name: str, until_nodes: int, **request: Any) -> None:
     with rt.job(name, **request) as job:
         _kept.append(rt.client.map(time.sleep, [0.05] * 1500, pure=False, key=name))
     deadline_s = time.monotonic() + PATIENCE_S
-    while rt.find(job.id).status()["nodes"] != until_nodes:
-        assert time.monotonic() < deadline_s, f"{name} has its nodes"
+    # what opens it and its tasks travels beside the questions
+    while (row := rt.find(job.id).status())["nodes"] != until_nodes or not row["unfinished_tasks"]:
+        assert time.monotonic() < deadline_s, f"{name} has its nodes and its tasks"
         time.sleep(0.01)
 
 
