@@ -24,8 +24,9 @@ def test_several_clusters_live_beside_one_another_and_leave_nothing(slurm: Priva
             for row in asyncio.run(commands.squeue(environment=slurm.environment))
             if row.state == "RUNNING"
         }
-        names = {process.name() for process in other.processes()}
-        assert {"munged", "slurmctld", "slurmd", "slurmstepd", "sleep"} <= names
+        # a job is said to run before its script does
+        wanted = {"munged", "slurmctld", "slurmd", "slurmstepd", "sleep"}
+        poll(lambda: wanted <= {process.name() for process in other.processes()}, "the script runs")
     assert other.processes() == []
     assert not other.folder.exists()
     assert len(asyncio.run(commands.sinfo(environment=slurm.environment))) == 2
