@@ -230,8 +230,12 @@ class Runtime:
         Raises
         ------
         ValueError
-            For a name that another task has.
+            For a name that another task has, or that is given twice.
+        TypeError
+            For anything but a list of names.
         """
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"names is {names!r}; needed: a list of texts, such as ['step-0', 'step-1']")
         return self.channel.run(self._expect, list(names))
 
     async def _expect(self, names: list[str]) -> list[Future]:

@@ -27,8 +27,9 @@ from distributed import Nanny
 from distributed.core import Status
 
 from dask_hpc.config import Settings, settings
-from dask_hpc.errors import DaskHPCError, InstallError
+from dask_hpc.errors import DaskHPCError
 from dask_hpc.slurm.commands import own_job_end_s, own_kill_wait_s
+from dask_hpc.worker.answers import answered
 from dask_hpc.worker.node import END_VARIABLE, walltime_end_s
 
 # below distributed's own, so that what a worker says is in its log without further configuration
@@ -140,11 +141,7 @@ class Agent:
         pool.reuse(scheduler, await asyncio.wait_for(pool.connect(scheduler), _CONNECT_S))
         arguments = {"worker": address, "within_s": within_s, "reason": why}
         answer = await self.server.scheduler.hpc(method="depart", arguments=arguments)
-        if answer is None:
-            raise InstallError("the scheduler has no dask_hpc; install it there (--preload dask_hpc.preload)")
-        if "error" in answer:
-            raise DaskHPCError(answer["error"][1])
-        result: dict[str, list[str]] = answer["result"]
+        result: dict[str, list[str]] = answered(answer)
         return result
 
     async def _wait_for_end(self, ends_s: float) -> None:

@@ -11,10 +11,13 @@ from distributed import get_worker
 from distributed.sizeof import sizeof
 from distributed.worker_state_machine import FreeKeysEvent
 
-from dask_hpc.errors import InstallError, NotProvided
+from dask_hpc.errors import NotProvided
+from dask_hpc.worker.answers import answered
 
-#: How often a worker that is paused is tried again, in seconds.
+#: How often it is tried again where the data cannot be taken yet, in seconds.
 _AGAIN_S = 0.1
+#: States of a task that this worker runs, or is about to: its name is no name of awaited data.
+_RUNS = frozenset({"waiting", "ready", "constrained", "executing", "long-running", "resumed", "cancelled"})
 _STIMULUS = "hpc-provide"
 
 
@@ -40,14 +43,16 @@ def provide(data: Mapping[str, Any], *, timeout_s: float = 60.0) -> Any:
     data
         By the names it is expected under.
     timeout_s
-        How long to wait while the worker is paused.
+        How long to wait while the worker is paused, or the names are announced and not submitted yet.
 
     Raises
     ------
     ValueError
         For names that nobody awaits (any more), or that were provided already; the others are there then.
     TimeoutError
-        When the worker has been paused for so long.
+        When it has waited for so long.
+    DaskHPCError
+        When the scheduler has no runtime.
     """
     worker: Any = get_worker()
     work = _provide(worker, data, timeout_s)
@@ -59,8 +64,9 @@ def provide(data: Mapping[str, Any], *, timeout_s: float = 60.0) -> Any:
 
 
 async def _provide(worker: Any, data: Mapping[str, Any], timeout_s: float) -> None:
-    # what is there already must not be replaced
-    refused = [name for name in data if name in worker.state.tasks and name in worker.data]
+    # what is there already, or is being made, must not be replaced
+    known = worker.state.tasks
+    refused = [name for name in data if name in worker.data or name in known and known[name].state in _RUNS]
     left = {name: value for name, value in data.items() if name not in refused}
     worker.update_data(left, stimulus_id=_STIMULUS)
     unused: list[str] = []
@@ -69,16 +75,15 @@ async def _provide(worker: Any, data: Mapping[str, Any], timeout_s: float) -> No
         while left:
             told = {name: (sizeof(value), typename(type(value))) for name, value in left.items()}
             arguments = {"worker": worker.address, "data": told}
-            answer = await worker.scheduler.hpc(method="provide", arguments=arguments)
-            if answer is None:
-                raise InstallError("the scheduler has no dask_hpc; nobody awaits data there")
-            unused += answer["result"]["refused"]
-            left = {name: left[name] for name in answer["result"]["later"]}
+            answer = answered(await worker.scheduler.hpc(method="provide", arguments=arguments))
+            unused += answer["refused"]
+            left = {name: left[name] for name in answer["later"]}
             if not left:
                 break
             if asyncio.get_running_loop().time() > deadline_s:
-                text = f"worker {worker.address} has been paused for {timeout_s:g} s: it cannot provide"
-                raise TimeoutError(f"{text} {', '.join(map(repr, left))}; give it more memory or more time")
+                text = f"worker {worker.address} could not provide {', '.join(map(repr, left))} for"
+                text += f" {timeout_s:g} s: it is paused (give it more memory), or nobody has submitted them"
+                raise TimeoutError(text)
             await asyncio.sleep(_AGAIN_S)
     finally:
         if unused or left:

@@ -6,11 +6,12 @@ import dask
 import pytest
 from distributed import Client, wait
 from distributed.utils_test import inc
-from helpers import asleep, engine, live, traces_of_ours, until
+from helpers import Gate, asleep, engine, live, through, traces_of_ours, until
 
 import dask_hpc
 from dask_hpc.errors import NotProvided
 from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker.awaited import source
 
 
 def give(data):
@@ -84,7 +85,12 @@ async def test_data_is_provided_once_and_names_are_taken_once(c, s, a, b):
     (field,) = await rt.expect(["field"])
     with pytest.raises(ValueError, match="'field', which is taken"):
         await rt.expect(["other", "field"])
-    assert list(engine(s).state.awaited) == ["field"]
+    assert engine(s).state.awaited == {"field"}
+    with pytest.raises(ValueError, match="'twice', which is taken"):
+        await rt.expect(["twice", "twice"])
+    for wrong in ("field", [1]):
+        with pytest.raises(TypeError, match="needed: a list of texts"):
+            await rt.expect(wrong)
     await c.submit(give, {"field": 1}, workers=a.address, pure=False)
     for worker in (a, b):
         text = await c.submit(give, {"field": 2, "unknown": 3}, workers=worker.address, pure=False)
@@ -104,6 +110,28 @@ async def test_what_is_announced_and_never_submitted_goes_with_its_client(c, s, 
         assert engine(s).awake
     await asleep(s)
     assert not engine(s).state.awaited
+
+
+@live(workers=1)
+async def test_data_that_comes_before_its_task_waits_for_it(c, s, a):
+    rt = await dask_hpc.install(c)
+    await rt.channel.ask("expect", keys=["early"], client=c.id)
+    given = c.submit(give, {"early": 4}, pure=False)
+    await until(lambda: "early" in a.data, "it is provided")
+    early = c.submit(source, "early", key="early", pure=False)
+    assert await c.submit(inc, early) == 5
+    assert await given is None
+
+
+@live(workers=1, threads=2)
+async def test_what_a_worker_computes_is_not_replaced_by_what_somebody_provides(c, s, a):
+    await dask_hpc.install(c)
+    gate = Gate()
+    own = c.submit(through, 1, gate=gate, key="own")
+    await until(lambda: "own" in a.state.tasks and a.state.tasks["own"].state == "executing", "it runs")
+    assert "nobody awaits 'own'" in await c.submit(give, {"own": 2}, pure=False)
+    gate.open()
+    assert await own == 1
 
 
 @live(workers=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import exp, expm1
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from sim_worlds import (
@@ -88,6 +88,20 @@ def test_a_restart_holds_the_job_up_and_may_itself_fail() -> None:
     assert costs(job, failures=twice) == pytest.approx((73 + 5 + 42, 12.0, 200.0))
     early = failures((10.0, "process"))
     assert costs(job, failures=early)[0] == pytest.approx(10 + 106), "from nothing there is nothing to read"
+
+
+def test_policies_see_what_a_job_would_begin_again_from() -> None:
+    class Sees(Scripted):
+        seen: ClassVar[dict[float, Any]] = {}
+
+        def decide(self, view: Any, state: None) -> Any:
+            self.seen[view.now_s] = {job.id: job.restart_s for job in view.jobs}
+            return super().decide(view, state)
+
+    later = [rigid(f"b{at_s:g}", 1, 1.0, at_s) for at_s in (20.0, 40.0, 70.0)]
+    run(workload(replace(SAVING, walltime_s=100.0), *later, nodes=4), Sees({}))
+    # commits end at 32 and 64 s, with 30 and 60 % of the work
+    assert [Sees.seen[at_s]["a"] for at_s in (20.0, 40.0, 70.0)] == pytest.approx([100.0, 70.0, 40.0])
 
 
 @pytest.mark.parametrize(

@@ -55,16 +55,16 @@ def arrive(
     """Make a task that waits for its data a result that a worker has; whether the worker can have it now.
 
     The task goes the way of one that the worker has run, but the worker, which has the data, is not told to.
+    It is not run later either: when the data is lost, it waits again.
     """
     key: Any = ts.key
     ts.worker_restrictions = {ws.address}
-    # what it sends to the worker is a task to run
-    recommendations, to_clients, _ = scheduler._transition(key, "processing", stimulus_id)
+    # all that this gives is the message by which the worker would run it
+    scheduler._transition(key, "processing", stimulus_id)
+    await_data(ts)
     if ts.state != "processing":
-        await_data(ts)
         return False
-    to_workers: dict[str, list[Any]] = {}
-    found, told, sent = scheduler._transition(
+    recommendations, to_clients, to_workers = scheduler._transition(
         key,
         "memory",
         stimulus_id,
@@ -74,10 +74,6 @@ def arrive(
         typename=type_name,
         startstops=[],
     )
-    recommendations.update(found)
-    for messages, more in ((to_clients, told), (to_workers, sent)):
-        for address, those in more.items():
-            messages.setdefault(address, []).extend(those)
     scheduler._transitions(recommendations, to_clients, to_workers, stimulus_id)
     scheduler.send_all(to_clients, to_workers)
     return True

@@ -8,6 +8,7 @@ the runtime stays awake.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,8 +26,9 @@ class Awaited:
     def __init__(self, engine: Engine, watched: Watched) -> None:
         self._engine = engine
         self._watched = watched
-        #: Key of a task, and the client that expects its data.
         self._awaited = engine.state.awaited
+        #: Those of them that were announced and not submitted yet, and by which client.
+        self._announced: dict[Any, str] = {}
 
     def methods(self) -> Mapping[str, Method]:
         """What clients and workers may call."""
@@ -46,12 +48,8 @@ class Awaited:
 
     def tick(self, now_s: float) -> None:
         """Forget what was announced and never submitted, once its client has gone."""
-        scheduler = self._engine.scheduler
-        gone = [
-            key
-            for key, client in self._awaited.items()
-            if client not in scheduler.clients and key not in scheduler.tasks
-        ]
+        clients = self._engine.scheduler.clients
+        gone = [key for key, client in self._announced.items() if client not in clients]
         for key in gone:
             self._drop(key)
         if gone:
@@ -66,11 +64,12 @@ class Awaited:
             When there is a task, or an announcement, of one of the keys already.
         """
         tasks = self._engine.scheduler.tasks
-        for key in keys:
-            if key in self._awaited or key in tasks:
+        for key, number in Counter(keys).items():
+            if key in self._awaited or key in tasks or number > 1:
                 raise ValueError(f"name is {key!r}, which is taken; choose names that no other task has")
         for key in keys:
-            self._awaited[key] = client
+            self._awaited.add(key)
+            self._announced[key] = client
             self._watched.watch(key, self._moved)
         async with self._engine.kept_awake():
             pass
@@ -82,30 +81,33 @@ class Awaited:
         -------
         dict
             ``refused``: keys that nobody awaits (any more); ``later``: keys that the worker cannot have now,
-            because it is paused or leaves.
+            because it is paused or leaves, or because they are announced and not submitted yet.
         """
         scheduler = self._engine.scheduler
         answer: dict[str, list[Any]] = {"refused": [], "later": []}
         ws = scheduler.workers.get(worker)
         for key, (nbytes, type_name) in data.items():
             ts = scheduler.tasks.get(key)
-            if key not in self._awaited or ts is None or ts.state != "no-worker" or ws is None:
+            if key in self._announced:
+                answer["later"].append(key)
+            elif key not in self._awaited or ts is None or ts.state != "no-worker" or ws is None:
                 answer["refused"].append(key)
             elif not writes.arrive(scheduler, ts, ws, nbytes, type_name, _STIMULUS):
                 answer["later"].append(key)
         return answer
 
     def _moved(self, key: Any, start: str, finish: str) -> None:
-        """Data that is lost is awaited again; what nobody wants any more is not."""
-        if finish == "released":
-            writes.await_data(self._engine.scheduler.tasks[key])
+        """It was submitted; or nobody wants it any more."""
+        if finish == "no-worker":
+            self._announced.pop(key, None)
         elif finish == "forgotten":
             self._drop(key)
             if not self._awaited:
                 self._engine.rest()
 
     def _drop(self, key: Any) -> None:
-        del self._awaited[key]
+        self._awaited.discard(key)
+        self._announced.pop(key, None)
         self._watched.unwatch(key, self._moved)
 
     def unwrap(self) -> None:

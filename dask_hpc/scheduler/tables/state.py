@@ -61,8 +61,8 @@ class State:
         self.records: deque[Record] = deque(maxlen=settings.trace_keep)
         #: Roles that nodes were given, by their ids, whatever their workers say.
         self.roles: dict[str, str] = {}
-        #: Keys of tasks that wait for data somebody brings, and the client that expects it.
-        self.awaited: dict[Any, str] = {}
+        #: Keys of tasks that wait for data somebody brings, or have got it.
+        self.awaited: set[Any] = set()
         #: Called with every record; the trace file listens here.
         self.listeners: list[Callable[[Record], None]] = []
         #: Whether jobs with nodes take turns on each other's slots: the policy says so.

@@ -33,7 +33,9 @@ def present_view(active: ActiveJob, now_s: float) -> JobView:
 def _still(view: JobView, active: ActiveJob) -> bool:
     """Whether a view that was made at this moment still holds."""
     return (
-        view.nodes == active.nodes
+        # a checkpoint may have come meanwhile
+        active.saving is None
+        and view.nodes == active.nodes
         and view.expansions == active.expansions
         and view.requested_nodes == active.requested_nodes
         and view.at_scheduling_point == _at_point(active)
@@ -65,7 +67,8 @@ def running_view(active: ActiveJob, now_s: float) -> JobView:
     end_s = _expected_end_s(active, start_s, limit_s, now_s)
     # without checkpoints it would begin again where it began
     restart_s = limit_s
-    if walltime_s is not None and job.checkpoint_interval_s is not None and program is None:
+    saves = job.checkpoint_interval_s is not None or active.saving is not None
+    if walltime_s is not None and saves and program is None:
         restart_s = max(0.0, walltime_s - saved_share(active, now_s) * job.runtime_s)
     share = present_mtct(active)
     return job_view(
