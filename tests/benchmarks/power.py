@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import numpy as np
 from harness import Options, Row, main, percentile
-from power_worlds import SERIES, problem, series
+from power_worlds import SERIES, merits, problem, series
 
 from dask_hpc_policies.power import backtest, program_lp
 from dask_hpc_policies.power.forecast import fitted, forecast, load_models
-from dask_hpc_policies.power.program import Plan, solve
+from dask_hpc_policies.power.program import solve
 from dask_hpc_policies.power.series import season_of
 
 #: Median and p99 in milliseconds of CPU, by jobs.
@@ -51,10 +51,10 @@ def _agreement(count: int) -> Iterator[Row]:
     tried = {"highs": 0, "cbc": 0}
     for seed in range(count):
         asked = problem(10_000 + seed)
-        exact = _merits(solve(asked, "enumerate"))
+        exact = merits(solve(asked, "enumerate"))
         for solver in ("highs", "cbc") if seed % 4 == 0 else ("highs",):
             tried[solver] += 1
-            different[solver] += _merits(solve(asked, solver)) != exact  # type: ignore[arg-type]
+            different[solver] += merits(solve(asked, solver)) != exact  # type: ignore[arg-type]
     for solver, wrong in different.items():
         yield Row(
             name=f"programs of 6 jobs, 24 nodes: {solver} unlike enumeration",
@@ -63,18 +63,6 @@ def _agreement(count: int) -> Iterator[Row]:
             bar=0,
             note=f"of {tried[solver]}",
         )
-
-
-def _merits(plan: Plan) -> tuple[object, ...]:
-    reached = plan.score
-    return (
-        plan.status,
-        plan.start,
-        plan.guaranteed_upper,
-        plan.guaranteed_lower,
-        None if plan.violation_w is None else round(plan.violation_w, 3),
-        None if reached is None else (reached.unused_nodes, reached.moved_nodes, reached.minor_nodes),
-    )
 
 
 def _times(jobs: int, bars: tuple[float, float], count: int, plain: bool) -> list[Row]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dask_hpc_policies.jobs.constraints import CONSTRAINTS, smallest_at_least
 from dask_hpc_policies.power.problem import PowerJob, Problem, Rigid
+from dask_hpc_policies.power.program import Plan
 
 #: Kinds of series.
 SERIES = ("seasonal", "trending", "regimes", "bursty")
@@ -63,6 +64,19 @@ def _job(chance: random.Random, id: str, nodes: int, usual: int, plain: bool) ->
         min_w=a_node_w,
         max_w=a_node_w * spread,
         table=tuple((n, n**0.9 * a_node_w, n**0.9 * a_node_w * spread) for n in sizes) if is_measured else (),
+    )
+
+
+def merits(plan: Plan) -> tuple[object, ...]:
+    """What must be the same whoever solves; of allocations that are equally good any will do."""
+    reached = plan.score
+    return (
+        plan.status,
+        plan.start,
+        plan.guaranteed_upper,
+        plan.guaranteed_lower,
+        None if plan.violation_w is None else round(plan.violation_w, 3),
+        None if reached is None else (reached.unused_nodes, reached.moved_nodes, reached.minor_nodes),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from dask_hpc_policies.jobs.constraints import is_legal
 from dask_hpc_policies.power.checks import ProgramError
 from dask_hpc_policies.power.problem import PowerJob, Problem, Rigid
-from dask_hpc_policies.power.program import Plan, Solver, solve
+from dask_hpc_policies.power.program import Solver, solve
 
 
 def job(id: str, nodes: int, min_w: float, max_w: float | None = None, **more: object) -> PowerJob:
@@ -18,24 +18,13 @@ def job(id: str, nodes: int, min_w: float, max_w: float | None = None, **more: o
     return PowerJob(id=id, nodes=nodes, min_w=min_w, max_w=min_w if max_w is None else max_w, **bounds)  # type: ignore[arg-type]
 
 
-def merits(plan: Plan) -> tuple[object, ...]:
-    """What must be the same whoever solves; of allocations that are equally good any will do."""
-    reached = plan.score
-    return (
-        plan.status,
-        plan.start,
-        plan.guaranteed_upper,
-        plan.guaranteed_lower,
-        None if plan.violation_w is None else round(plan.violation_w, 3),
-        None if reached is None else (reached.unused_nodes, reached.moved_nodes, reached.minor_nodes),
-    )
-
-
 def agree(seed: int, *solvers: Solver) -> str:
     problem = power_worlds.problem(seed)
     exact = solve(problem, "enumerate")
     for solver in solvers:
-        assert merits(solve(problem, solver)) == merits(exact), f"seed {seed}, {solver}"
+        assert power_worlds.merits(solve(problem, solver)) == power_worlds.merits(exact), (
+            f"seed {seed}, {solver}"
+        )
     return exact.status
 
 
