@@ -29,3 +29,8 @@ class Clock:
 def stopwatch_s() -> float:
     """A reading of the finest clock there is; differences are durations in seconds."""
     return time.perf_counter()
+
+
+def epoch_s() -> float:
+    """Seconds since 1970 on the machine's clock of now, which may be set: for what is told to users."""
+    return time.time()

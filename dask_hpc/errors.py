@@ -66,3 +66,15 @@ class NotProvided(DaskHPCError, RuntimeError):
 
 class WindowError(JobError):
     """A cooperative window cannot be used so; the message says what is open and what would be right."""
+
+
+class CheckpointError(DaskHPCError, RuntimeError):
+    """A checkpoint cannot be written, or is not what was written; the message names file and remedy."""
+
+
+class UnknownCheckpoint(CheckpointError, KeyError):
+    """No checkpoint has that name, or none of that name that version."""
+
+    def __str__(self) -> str:
+        # as in UnknownJob
+        return Exception.__str__(self)

@@ -3,7 +3,7 @@
 Rules of the file: only data goes in and comes out. ``encode`` gives plain lists, dicts, strings and
 numbers; ``decode`` rebuilds the value from the type annotations of the class. Fields that are absent
 from the data take their defaults and fields that the class does not know are ignored, so that traces
-written by older and newer versions load.
+written by older and newer versions load. Bytes stay bytes: the network takes them, JSON does not.
 
 A class may say in ``WRITTEN`` which fields are always written, in their order; its others follow, unless they
 are at their default. So a class gets another field, or a base class, and what is written without the field
@@ -34,7 +34,7 @@ def encode(value: Any) -> Any:
     Parameters
     ----------
     value
-        A dataclass instance, enum, mapping, sequence, string, number, bool or None.
+        A dataclass instance, enum, mapping, sequence, string, bytes, number, bool or None.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def encode(value: Any) -> Any:
     TypeError
         For any other type.
     """
-    if value is None or isinstance(value, (bool, int, str)) and not isinstance(value, enum.Enum):
+    if value is None or isinstance(value, (bool, int, str, bytes)) and not isinstance(value, enum.Enum):
         return value
     if isinstance(value, float):
         if not math.isfinite(value):

@@ -1,0 +1,222 @@
+"""Blocks on disk: what runs where the values are.
+
+Data is durable when a function that writes returns. What is read is checked first: every byte of it was
+summed when it was written, and the sum came by another way, in the manifest.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dask_hpc.checkpoint import metadata
+from dask_hpc.checkpoint.checksums import crc32c
+from dask_hpc.checkpoint.direct import Writer, read_aligned
+from dask_hpc.checkpoint.inside import open_inside
+from dask_hpc.checkpoint.layout import CHECKSUM, pack_checksum, slot_bytes
+from dask_hpc.checkpoint.plan import Array, Written
+from dask_hpc.checkpoint.values import form, from_bytes, stored_bytes, to_bytes
+
+
+def write_block(folder: str, array: Array, number: int, value: Any) -> Written:
+    """Write a block below the folder of a draft; it is durable afterwards.
+
+    Raises
+    ------
+    OSError
+        When it cannot be written.
+    ValueError
+        When the value does not fit the plan: shape, dtype.
+    Exception
+        Whatever serialising an opaque value raises.
+    """
+    if array.kind == "shard":
+        found = _write_shard(folder, array, [number], [value])[0]
+    else:
+        found = _write_apart(folder, array, [number], [value])[0]
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def write_blocks(
+    folder: str, array: Array, numbers: Sequence[int], values: Sequence[Any]
+) -> list[Written | str]:
+    """Write several blocks of an array; those of a shard are made durable together.
+
+    Returns
+    -------
+    list
+        For each block what is known of it, or why it was not written.
+    """
+    try:
+        write = _write_shard if array.kind == "shard" else _write_apart
+        found = write(folder, array, numbers, values)
+    except Exception as error:
+        # nothing of the call is known to be durable
+        return [_why(error)] * len(numbers)
+    return [_why(each) if isinstance(each, Exception) else each for each in found]
+
+
+def read_block(folder: str, array: Array, number: int, written: Written, *, trusted: bool = False) -> Any:
+    """The value of a block, which must be the very one that was written. Arrays may be written to.
+
+    Parameters
+    ----------
+    trusted
+        Whether what is opaque may be made a value, which can run any code.
+
+    Raises
+    ------
+    OSError
+        When it cannot be read.
+    ValueError
+        When it is not what was written, or is opaque and not trusted.
+    """
+    check_written(array, number, written)
+    path = block_file(array, number, written)
+    return from_bytes(form(array, number), checked_bytes(folder, path, written), written.digest, trusted)
+
+
+def block_file(array: Array, number: int, written: Written) -> str:
+    """Path of the file that a block is in, below the folder of its version."""
+    if array.kind == "shard":
+        return metadata.shard_path(array)
+    return metadata.block_path(array, number, written.digest)
+
+
+def checked_bytes(folder: str, path: str, written: Written) -> np.ndarray:
+    """The stored bytes of a block in a file; raises as `read_block`."""
+    if not written.nbytes:
+        return np.empty(0, np.uint8)
+    descriptor = open_inside(folder, path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{folder}/{path} is not a file")
+        if written.digest is not None and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+            raise ValueError(
+                f"{folder}/{path} can be changed by others than you, and holds Python values, which can run "
+                "any "
+                "code when they are loaded; copy the checkpoint with: dask hpc checkpoint export"
+            )
+        if written.offset + written.nbytes + CHECKSUM > found.st_size:
+            raise ValueError(f"{folder}/{path} is not what was written: it has only {found.st_size} bytes")
+        stored = read_aligned(descriptor, written.offset, written.nbytes + CHECKSUM)
+    finally:
+        os.close(descriptor)
+    content, trailer = stored[: written.nbytes], stored[written.nbytes :]
+    if crc32c(content) != written.crc32c or trailer.tobytes() != pack_checksum(written.crc32c):
+        raise ValueError(
+            f"{folder}/{path} is not what was written: the checksum of {written.nbytes} bytes at "
+            f"{written.offset} differs"
+        )
+    return content
+
+
+def check_written(array: Array, number: int, written: Written) -> None:
+    """Raise ValueError when a block of the plan cannot be what it is said to be."""
+    expected = stored_bytes(array, number)
+    offset = number * slot_bytes(expected) if array.kind == "shard" and expected else 0
+    opaque = array.kind == "opaque" or array.encoding == "object" and written.digest is not None
+    if (
+        written.offset != offset
+        or written.nbytes < 0
+        or expected not in (None, written.nbytes)
+        or not written.nbytes
+        and written.crc32c
+        or opaque != (written.digest is not None)
+    ):
+        raise ValueError(f"block {number} of {array.path} cannot be {written}; it is not of this plan")
+
+
+def _write_shard(
+    folder: str, array: Array, numbers: Sequence[int], values: Sequence[Any]
+) -> list[Written | Exception]:
+    found: dict[int, Written | Exception] = {}
+    size = stored_bytes(array, 0)
+    if not size:
+        return [_caught(array, number, value) for number, value in zip(numbers, values, strict=True)]
+    slot = slot_bytes(size)
+    descriptor = open_inside(folder, metadata.shard_path(array), os.O_WRONLY)
+    try:
+        writer = Writer(descriptor)
+        # in the order of the file: what lies side by side goes in one write
+        for number, value in sorted(zip(numbers, values, strict=True), key=lambda pair: pair[0]):
+            try:
+                payload, _ = to_bytes(array, number, value)
+            except ValueError as error:
+                found[number] = error
+                continue
+            length, crc = writer.put(number * slot, payload, slot)
+            found[number] = Written(number * slot, length, crc)
+        writer.flush()
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+    return [found[number] for number in numbers]
+
+
+def _caught(array: Array, number: int, value: Any) -> Written | Exception:
+    """A block without bytes, which has no file."""
+    try:
+        to_bytes(array, number, value)
+        return Written(0, 0, 0)
+    except ValueError as error:
+        return error
+
+
+def _write_apart(
+    folder: str, array: Array, numbers: Sequence[int], values: Sequence[Any]
+) -> list[Written | Exception]:
+    found: list[Written | Exception] = []
+    with ExitStack() as opened:
+        # all are written before the first is waited for: a journal then takes them together
+        for place, (number, value) in enumerate(zip(numbers, values, strict=True), start=1):
+            try:
+                found.append(_write_own(folder, array, number, value, opened))
+            except Exception as error:  # types of users may raise anything when they are serialised
+                found.append(error)
+            if place % _OPEN == 0:
+                opened.close()
+    return found
+
+
+#: Blocks whose files are open at once; a process may have a thousand files.
+_OPEN = 64
+#: Smaller files go through the page cache.
+_LARGE = 2**20
+
+
+def _write_own(folder: str, array: Array, number: int, value: Any, opened: ExitStack) -> Written:
+    """Write a block that is a Zarr array of its own; it is durable once `opened` was closed."""
+    payload, digest = to_bytes(array, number, value)
+    written = Written(0, 0, 0, digest)
+    if length := sum(map(len, payload)):
+        descriptor = _new(folder, metadata.block_path(array, number, digest), opened)
+        writer = Writer(descriptor, direct=length >= _LARGE)
+        length, crc = writer.put(0, payload)
+        writer.flush()
+        os.ftruncate(descriptor, length + CHECKSUM)
+        written = replace(written, nbytes=length, crc32c=crc)
+    document = f"{metadata.block_folder(array, number)}/{metadata.DOCUMENT}"
+    os.write(_new(folder, document, opened), metadata.block(array, number, written))
+    return written
+
+
+def _new(folder: str, path: str, opened: ExitStack) -> int:
+    """A new file, which is made durable and closed with `opened`."""
+    descriptor = open_inside(folder, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, make=True)
+    opened.callback(os.close, descriptor)
+    opened.callback(os.fsync, descriptor)
+    return descriptor
+
+
+def _why(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,97 @@
+"""What an object is made of: the plan of its checkpoint, and the keys of its blocks.
+
+Nothing here touches a value of a collection, and nothing is made for each block but its key, so that a
+collection of ten thousand blocks is described in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dask_hpc.checkpoint import frames
+from dask_hpc.checkpoint.arrays import array_files, array_keys, files, plan_array
+from dask_hpc.checkpoint.dtypes import to_json
+from dask_hpc.checkpoint.names import checked_name
+from dask_hpc.checkpoint.plan import Array, Plan
+
+Key = Any
+#: Path of the array of an object that is no labelled one.
+DATA = "data"
+
+_ALLOWED = (
+    "allowed: a dask array, an xarray Dataset or DataArray with chunks, a dask dataframe, a Delayed, a "
+    "Future, "
+    "a list of futures"
+)
+
+
+def describe(obj: Any, name: str) -> tuple[Plan, list[Key]]:
+    """The plan of a checkpoint of `obj`, and the keys whose values are its blocks.
+
+    Parameters
+    ----------
+    obj
+        A dask array, an xarray Dataset or DataArray with chunks, a dask dataframe, a Delayed, a Future, or a
+        list or tuple of futures.
+    name
+        Of the checkpoint.
+
+    Returns
+    -------
+    tuple
+        The plan, and keys in the order of its blocks: those of the first array in C order, then the next.
+
+    Raises
+    ------
+    TypeError
+        For any other object.
+    ValueError
+        For a name that is not allowed, or an object with something in it that cannot be stored.
+    """
+    checked_name(name)
+    from distributed import Future
+
+    if isinstance(obj, Future):
+        return _opaque(name, "future", [obj.key])
+    if isinstance(obj, (list, tuple)):
+        if not obj or not all(isinstance(each, Future) for each in obj):
+            other = next((each for each in obj if not isinstance(each, Future)), None)
+            found = f"with a {type(other).__name__} in it" if obj else "that is empty"
+            raise TypeError(f"a {type(obj).__name__} {found} cannot be in a checkpoint; {_ALLOWED}")
+        return _opaque(name, "futures", [each.key for each in obj])
+    # by the module first, so that no library is loaded whose objects nobody has
+    match type(obj).__module__.partition(".")[0]:
+        case "xarray":
+            from dask_hpc.checkpoint.labelled import describe_labelled
+
+            found_plan = describe_labelled(obj, name)
+            if found_plan is not None:
+                return found_plan
+        case "dask":
+            return _of_dask(obj, name)
+    raise TypeError(f"a {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
+
+
+def _of_dask(obj: Any, name: str) -> tuple[Plan, list[Key]]:
+    import dask.array
+    from dask.delayed import Delayed
+
+    if isinstance(obj, Delayed):
+        return _opaque(name, "delayed", [obj.key])
+    if isinstance(obj, dask.array.Array):
+        array = plan_array(DATA, obj)
+        extra = {} if array.dtype is not None else {"dtypes": {DATA: to_json(np.dtype(obj.dtype))}}
+        return Plan(name, "dask.array", (array,), files(array_files(array)), extra), array_keys(obj)
+    if type(obj).__module__.startswith("dask.dataframe") and frames.is_frame(obj):
+        return _opaque(name, "dataframe", list(obj.__dask_keys__()), {"meta": frames.meta_bytes(obj)})
+    raise TypeError(f"a {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
+
+
+def _opaque(
+    name: str, kind: str, keys: list[Key], extra: Mapping[str, Any] | None = None
+) -> tuple[Plan, list[Key]]:
+    array = Array(DATA, "opaque", None, (len(keys),), ((1,) * len(keys),))
+    return Plan(name, kind, (array,), files(array_files(array)), extra or {}), keys

@@ -1,0 +1,185 @@
+"""Writing and reading at aligned places, past the page cache where the file system lets it.
+
+One pass: values are copied piece by piece into an aligned buffer, the checksum is taken while a piece is
+still in the processor's cache, and the buffer goes to disk when it is full. Blocks that follow each other
+share a buffer, so that small ones cost no write each. Values that lie aligned in memory go to disk from
+there.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dask_hpc.checkpoint.checksums import crc32c
+from dask_hpc.checkpoint.layout import ALIGNMENT, pack_checksum
+
+#: Bytes of a write; larger ones were no faster.
+BUFFER = 4 * 2**20
+#: Bytes that are copied and then summed; they stay in the cache between the two.
+_PIECE = 2**19
+_DIRECT = getattr(os, "O_DIRECT", 0)
+#: What file systems say that do not know direct writing, or not so aligned.
+_REFUSED = {errno.EINVAL, errno.EOPNOTSUPP}
+
+_local = threading.local()
+
+
+class Writer:
+    """Writes payloads with their checksums to an open file, each from an aligned place on, filled with zeros.
+
+    For one thread. `flush` must be called at the end; durable is what was written before `os.fdatasync`.
+
+    Parameters
+    ----------
+    descriptor
+        Open for writing.
+    direct
+        Write past the page cache when the file system takes that.
+    """
+
+    def __init__(self, descriptor: int, *, direct: bool = True) -> None:
+        self._descriptor = descriptor
+        self._buffer: memoryview = _buffer()
+        #: Where the first byte of the buffer goes, and how many are in it.
+        self._start, self._fill = 0, 0
+        if direct:
+            _set_direct(descriptor, True)
+
+    def put(self, offset: int, payload: Iterable[memoryview], slot: int | None = None) -> tuple[int, int]:
+        """Write a payload and its checksum at an aligned `offset`; gives its bytes and the checksum.
+
+        Parameters
+        ----------
+        payload
+            Its parts, which are contiguous bytes.
+        slot
+            Bytes that are taken; None: as many as alignment needs.
+        """
+        if self._start + self._fill != offset:
+            self.flush()
+            self._start = offset
+        crc = length = 0
+        for part in payload:
+            crc = self._part(part, crc)
+            length += len(part)
+        self._add(memoryview(pack_checksum(crc)))
+        taken = length + 4
+        self._zeros((slot or -(-taken // ALIGNMENT) * ALIGNMENT) - taken)
+        return length, crc
+
+    def flush(self) -> None:
+        """Write what is in the buffer."""
+        if self._fill:
+            self._write(self._buffer[: self._fill], self._start)
+            self._start += self._fill
+            self._fill = 0
+
+    def _part(self, part: memoryview, crc: int) -> int:
+        if len(part) >= BUFFER and _address(part) % ALIGNMENT == 0 and self._fill % ALIGNMENT == 0:
+            self.flush()
+            whole = len(part) // ALIGNMENT * ALIGNMENT
+            for at in range(0, whole, BUFFER):
+                piece = part[at : min(at + BUFFER, whole)]
+                crc = crc32c(piece, crc)
+                self._write(piece, self._start)
+                self._start += len(piece)
+            part = part[whole:]
+        return self._add(part, crc)
+
+    def _add(self, part: memoryview, crc: int = 0) -> int:
+        at = 0
+        while at < len(part):
+            room = min(_PIECE, len(part) - at, BUFFER - self._fill)
+            into = self._buffer[self._fill : self._fill + room]
+            _copy(into, part[at : at + room])
+            crc = crc32c(into, crc)
+            self._advance(room)
+            at += room
+        return crc
+
+    def _zeros(self, count: int) -> None:
+        while count:
+            room = min(count, BUFFER - self._fill)
+            self._buffer[self._fill : self._fill + room] = bytes(room)
+            self._advance(room)
+            count -= room
+
+    def _advance(self, count: int) -> None:
+        self._fill += count
+        if self._fill == BUFFER:
+            self.flush()
+
+    def _write(self, content: memoryview, offset: int) -> None:
+        while content:
+            try:
+                done = os.pwrite(self._descriptor, content, offset)
+            except OSError as error:
+                if error.errno not in _REFUSED or not _set_direct(self._descriptor, False):
+                    raise
+                continue
+            if not done:
+                raise OSError(errno.EIO, "nothing was written")
+            content, offset = content[done:], offset + done
+
+
+def read_aligned(descriptor: int, offset: int, length: int) -> np.ndarray:
+    """Bytes at a place of a file, in memory that is aligned and may be written to.
+
+    Raises
+    ------
+    ValueError
+        When the file ends before.
+    """
+    memory = np.empty(length + ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % ALIGNMENT
+    found = memory[begin : begin + length]
+    into, at = found.data, offset
+    while into:
+        count = os.preadv(descriptor, [into], at)
+        if not count:
+            raise ValueError(f"the file ends {len(into)} bytes early")
+        into, at = into[count:], at + count
+    return found
+
+
+def _buffer() -> memoryview:
+    """This thread's buffer: aligned, and made once, because its pages are slow the first time."""
+    made: memoryview | None = getattr(_local, "buffer", None)
+    if made is None:
+        made = _local.buffer = memoryview(mmap.mmap(-1, BUFFER))
+    return made
+
+
+def _set_direct(descriptor: int, on: bool) -> bool:
+    """Switch direct writing on or off; gives whether that changed something."""
+    before = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    wanted = before | _DIRECT if on else before & ~_DIRECT
+    if wanted == before:
+        return False
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, wanted)
+    except OSError:
+        return False
+    return True
+
+
+def _address(part: memoryview) -> int:
+    return int(np.frombuffer(part, np.uint8).ctypes.data)
+
+
+def _copy(into: memoryview, part: memoryview) -> None:
+    # NumPy's copy lets other threads run, that of memoryview does not
+    np.copyto(np.frombuffer(into, np.uint8), np.frombuffer(part, np.uint8))
+
+
+def as_parts(frames: Sequence[Any]) -> list[memoryview]:
+    """Frames of any buffer type as contiguous bytes."""
+    return [memoryview(frame).cast("B") for frame in frames if len(memoryview(frame))]

@@ -1,0 +1,204 @@
+"""A version that is being written: begun, filled by any number of writers, finished or abandoned."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from dask_hpc.checkpoint import layout, manifest, metadata
+from dask_hpc.checkpoint.blocks import check_written
+from dask_hpc.checkpoint.checksums import crc32c
+from dask_hpc.checkpoint.inside import open_inside, sync_folder, sync_folders, write_inside
+from dask_hpc.checkpoint.locks import Lock
+from dask_hpc.checkpoint.manifest import Manifest
+from dask_hpc.checkpoint.plan import Array, Plan, Written
+from dask_hpc.checkpoint.values import stored_bytes
+from dask_hpc.checkpoint.versions import Version, folder_name, numbers
+from dask_hpc.clock import epoch_s
+from dask_hpc.errors import CheckpointError
+
+
+class Draft:
+    """The next version of a checkpoint while it is written; made by `Store.begin`.
+
+    Attributes
+    ----------
+    path
+        Its folder: what `write_blocks` takes.
+    plan
+        What it is made of.
+    version
+        The number that it gets.
+    """
+
+    def __init__(self, folder: Path, plan: Plan, newest: int) -> None:
+        self.plan = plan
+        self.version = newest + 1
+        self._folder = folder
+        self._newest = newest
+        self.path = str(folder / f".{folder_name(self.version)}-{uuid.uuid4().hex}")
+        os.mkdir(self.path, 0o755)
+        self._lock: Lock | None = Lock.take(self.path)
+        try:
+            self._fill()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Draft of version {self.version} of {self.plan.name} in {self.path}>"
+
+    def finish(self, written: Mapping[int, Written], *, levels: tuple[str, ...] = ("L3",)) -> Version:
+        """Make the version whole and give it its name.
+
+        Parameters
+        ----------
+        written
+            What is known of each block, by its number over all arrays of the plan in order.
+        levels
+            Where copies of it are.
+
+        Raises
+        ------
+        CheckpointError
+            When a block is missing, cannot be of this plan, the store cannot be written to, or another writer
+            has finished a version of this name meanwhile. The draft stays; abandon it.
+        """
+        if self._lock is None:
+            raise CheckpointError(f"{self.path} was finished or abandoned before; begin a new version")
+        ordered = self._ordered(written)
+        target = self._folder / folder_name(self.version)
+        try:
+            self._end_shards(ordered)
+            found = self._manifest(ordered, tuple(levels))
+            sync_folders(self.path)
+            # before that nothing is a version, after that all of it is
+            self._write_manifest(found)
+            with Lock.take(self._folder):
+                self._check_newest()
+                os.rename(self.path, target)
+            sync_folder(str(self._folder))
+            sync_folder(str(self._folder.parent))
+        except OSError as error:
+            if os.path.isdir(target):
+                self._check_newest()
+            raise CheckpointError(
+                f"version {self.version} of {self.plan.name} cannot be finished in {self._folder}: "
+                f"{error.strerror or error}; free some space there, or set hpc.checkpoint.store to another "
+                "folder"
+            ) from None
+        self._lock.release()
+        self._lock = None
+        return Version(
+            self.plan.name, self.version, str(target), True, found.bytes, found.created_s, found.levels
+        )
+
+    def abandon(self) -> None:
+        """Remove the draft; does nothing when it was finished."""
+        if self._lock is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            self._lock.release()
+            self._lock = None
+
+    def _fill(self) -> None:
+        for path, content in self.plan.files.items():
+            write_inside(self.path, path, content)
+        for array in self.plan.arrays:
+            if array.kind != "shard":
+                os.makedirs(os.path.join(self.path, array.path), 0o755, exist_ok=True)
+                continue
+            size = stored_bytes(array, 0)
+            if not size:
+                continue
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            descriptor = open_inside(self.path, metadata.shard_path(array), flags, make=True)
+            try:
+                # a full file system says so now, and not when a writer is half through
+                os.posix_fallocate(descriptor, 0, layout.shard_bytes(array.count, size))
+            finally:
+                os.close(descriptor)
+
+    def _ordered(self, written: Mapping[int, Written]) -> list[Written]:
+        missing = [number for number in range(self.plan.count) if number not in written]
+        if missing or len(written) != self.plan.count:
+            told = ", ".join(map(str, missing[:5])) or "none"
+            raise CheckpointError(
+                f"version {self.version} of {self.plan.name} is not whole: of its {self.plan.count} blocks "
+                f"{len(missing)} were not written (first: {told}), and {len(written)} are told of; write "
+                "them, "
+                "or abandon it"
+            )
+        first = 0
+        for array in self.plan.arrays:
+            for number in range(array.count):
+                try:
+                    check_written(array, number, written[first + number])
+                except ValueError as error:
+                    raise CheckpointError(f"{error}; write it again, or abandon the version") from None
+            first += array.count
+        return [written[number] for number in range(self.plan.count)]
+
+    def _end_shards(self, ordered: list[Written]) -> None:
+        for array in self.plan.arrays:
+            size = stored_bytes(array, 0) if array.kind == "shard" else 0
+            if not size:
+                continue
+            descriptor = open_inside(self.path, metadata.shard_path(array), os.O_WRONLY)
+            try:
+                index = layout.index(array.count, size)
+                os.pwrite(descriptor, index, array.count * layout.slot_bytes(size))
+                os.ftruncate(descriptor, layout.shard_bytes(array.count, size))
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _manifest(self, ordered: list[Written], levels: tuple[str, ...]) -> Manifest:
+        files = {path: (len(content), crc32c(content)) for path, content in self.plan.files.items()}
+        digests = {str(n): block.digest for n, block in enumerate(ordered) if block.digest is not None}
+        return Manifest(
+            plan=self.plan,
+            version=self.version,
+            created_s=epoch_s(),
+            levels=levels,
+            files=files,
+            blocks=tuple((block.offset, block.nbytes, block.crc32c) for block in ordered),
+            digests=digests,
+            bytes=sum(length for length, _ in files.values()) + _bytes(self.plan.arrays, ordered),
+        )
+
+    def _write_manifest(self, found: Manifest) -> None:
+        write_inside(self.path, f".{manifest.FILE}", manifest.dump(found))
+        os.rename(os.path.join(self.path, f".{manifest.FILE}"), os.path.join(self.path, manifest.FILE))
+        sync_folder(self.path)
+
+    def _check_newest(self) -> None:
+        newest = max(numbers(self._folder), default=0)
+        if newest != self._newest:
+            raise CheckpointError(
+                f"version {newest} of {self.plan.name} was finished by another writer while this one was "
+                f"written, which knows of {self._newest or 'none'}; abandon it and write again, or let each "
+                "writer have "
+                "a name of its own"
+            )
+
+
+def _bytes(arrays: tuple[Array, ...], ordered: list[Written]) -> int:
+    """Bytes of the files of all blocks."""
+    total = first = 0
+    for array in arrays:
+        blocks = ordered[first : first + array.count]
+        first += array.count
+        if array.kind == "shard":
+            size = stored_bytes(array, 0) or 0
+            total += layout.shard_bytes(array.count, size) if size else 0
+        else:
+            total += sum(
+                block.nbytes
+                + layout.CHECKSUM * bool(block.nbytes)
+                + len(metadata.block(array, number, block))
+                for number, block in enumerate(blocks)
+            )
+    return total

@@ -1,0 +1,36 @@
+"""Dask dataframes: a row of opaque blocks, the divisions, and an empty frame that says the columns."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+from dask_hpc.checkpoint.plan import Plan
+
+Loader = Callable[..., Any]
+
+
+def meta_bytes(obj: Any) -> str:
+    """The empty frame of a dask dataframe, as Dask serialises it, in base64."""
+    from distributed.protocol.serialize import serialize_bytes
+
+    return base64.b64encode(serialize_bytes((obj._meta, obj.divisions), on_error="raise")).decode()
+
+
+def is_frame(obj: Any) -> bool:
+    """Whether an object is a dask dataframe, series or index."""
+    import dask.dataframe as dd
+
+    return isinstance(obj, (dd.DataFrame, dd.Series, dd.Index))
+
+
+def frame_of(plan: Plan, tasks: dict[Any, Any], name: str) -> Any:
+    """The dask dataframe whose partitions `tasks` load; what the plan holds is unpickled."""
+    import dask.dataframe as dd
+    from dask.delayed import Delayed
+    from distributed.protocol.serialize import deserialize_bytes
+
+    meta, divisions = deserialize_bytes(base64.b64decode(plan.extra["meta"]))
+    parts = [Delayed((name, number), tasks) for number in range(plan.count)]
+    return dd.from_delayed(parts, meta=meta, divisions=divisions, verify_meta=False)

@@ -1,0 +1,119 @@
+"""Files within a folder, and never outside: each part of a path is opened on its own and no link is followed.
+
+Paths come from manifests, which anybody may have edited.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from dask_hpc.errors import CheckpointError
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def parts(relative: str) -> list[str]:
+    """The parts of a relative path.
+
+    Raises
+    ------
+    CheckpointError
+        When it could lead out of its folder.
+    """
+    found = relative.split("/")
+    if not relative or "\0" in relative or any(part in ("", ".", "..") for part in found):
+        raise CheckpointError(
+            f"{relative[:200]!r} is no path within a checkpoint; allowed: names joined by /, none of them . "
+            "or .."
+        )
+    return found
+
+
+def open_inside(folder: str, relative: str, flags: int, *, make: bool = False) -> int:
+    """A descriptor of a file below `folder`.
+
+    Parameters
+    ----------
+    make
+        Make folders on the way that are absent.
+
+    Raises
+    ------
+    OSError
+        When it cannot be opened, or is a link, or one of its folders is.
+    CheckpointError
+        When the path could lead out of the folder.
+    """
+    *folders, name = parts(relative)
+    with _inner(folder, folders, make) as descriptor:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=descriptor)
+
+
+def read_inside(folder: str, relative: str, most: int | None = None) -> bytes:
+    """Content of a regular file below `folder`; `most` bytes and one more at most.
+
+    Raises
+    ------
+    OSError
+        When it cannot be read, is a link or no file, or one of its folders is a link.
+    CheckpointError
+        When the path could lead out of the folder.
+    """
+    # a pipe would have the reader wait for ever
+    with open(open_inside(folder, relative, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{folder}/{relative} is not a file")
+        return file.read(-1 if most is None else most + 1)
+
+
+def write_inside(folder: str, relative: str, content: bytes, *, durable: bool = True) -> None:
+    """Write a whole file below `folder`, and make its folders."""
+    descriptor = open_inside(folder, relative, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, make=True)
+    with open(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        if durable:
+            os.fsync(descriptor)
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, _FOLDER)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folders(top: str) -> None:
+    """Make the names in a folder and all folders below it durable, the innermost first."""
+    for path, _, _ in os.walk(top, topdown=False):
+        sync_folder(path)
+
+
+@contextmanager
+def _inner(folder: str, folders: list[str], make: bool) -> Iterator[int]:
+    # the folder itself may be reached by links: its user gave it
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in folders:
+            inner = _step(descriptor, name, make)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _step(descriptor: int, name: str, make: bool) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=descriptor)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):  # another writer was faster
+        os.mkdir(name, 0o755, dir_fd=descriptor)
+    return os.open(name, _FOLDER, dir_fd=descriptor)

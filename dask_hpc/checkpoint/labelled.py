@@ -1,0 +1,165 @@
+"""xarray objects: variables in blocks, variables in memory, dimensions, attributes and indexes.
+
+The group of a version reads as xarray's own: dimension names, CF attributes of times, the list of
+coordinates. What xarray would lose on that way (big-endian numbers, attributes that CF gives a meaning,
+indexes, names) is in the plan, and given back from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dask_hpc.checkpoint import metadata
+from dask_hpc.checkpoint.arrays import array_files, array_keys, files, plan_array
+from dask_hpc.checkpoint.checksums import crc32c
+from dask_hpc.checkpoint.dtypes import TEXT, from_json, stored, to_json
+from dask_hpc.checkpoint.layout import pack_checksum
+from dask_hpc.checkpoint.names import checked_variable
+from dask_hpc.checkpoint.plan import Array, Plan
+from dask_hpc.checkpoint.values import to_bytes
+
+#: What xarray calls the variable of an array without a name.
+UNNAMED = "__xarray_dataarray_variable__"
+#: Most bytes of variables that are in memory: they go through the scheduler.
+MOST_IN_MEMORY = 2**28
+#: Names that the group of a version needs for itself.
+TAKEN = {metadata.DOCUMENT, "manifest.json"}
+
+
+def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
+    """Plan and keys of a Dataset or DataArray; None for another object.
+
+    Raises
+    ------
+    ValueError
+        For one without chunks, a variable whose name cannot be a folder's, an attribute that JSON cannot
+        hold, or values in memory that Zarr cannot.
+    """
+    import xarray as xr
+
+    extra: dict[str, Any] = {}
+    if isinstance(obj, xr.Dataset):
+        kind, dataset = "xarray.Dataset", obj
+    elif isinstance(obj, xr.DataArray):
+        kind, (dataset, own) = "xarray.DataArray", _as_dataset(obj)
+        extra = {"name": metadata.plain(obj.name), "variable": own}
+    else:
+        return None
+    arrays: list[Array] = []
+    keys: list[Any] = []
+    documents: dict[str, Any] = {}
+    contents: dict[str, bytes] = {}
+    variables: list[dict[str, Any]] = []
+    in_memory = 0
+    multiple = _multi_indexes(dataset)
+    for path, variable in dataset.variables.items():
+        if path in multiple:
+            continue  # its levels say it all
+        path = checked_variable(path, TAKEN)
+        attributes = _attributes(path, variable.attrs)
+        told: dict[str, Any] = {
+            "path": path,
+            "dims": [str(d) for d in variable.dims],
+            "attrs": json.dumps(attributes),
+        }
+        if variable.chunks is not None:
+            array = plan_array(path, variable.data)
+            documents |= array_files(array, attributes, variable.dims)
+            arrays.append(array)
+            keys += array_keys(variable.data)
+        else:
+            array, content = _memory(path, variable)
+            how = TEXT if array.encoding == "text" else stored(from_json(array.dtype))
+            documents[path] = metadata.single(array.shape, how, attributes, variable.dims)
+            if content:
+                contents[metadata.chunk_path(path, len(array.shape))] = content
+            told["memory"] = {"dtype": array.dtype, "shape": list(array.shape), "encoding": array.encoding}
+            in_memory += len(content)
+        variables.append(told)
+    if not arrays:
+        raise ValueError(
+            f"no variable of this {type(obj).__name__} has chunks: it is not on the cluster; give it some "
+            "with "
+            "chunk() and persist it"
+        )
+    if in_memory > MOST_IN_MEMORY:
+        raise ValueError(
+            f"{in_memory} bytes of this {type(obj).__name__} are in this process; at most {MOST_IN_MEMORY} "
+            "may: give large variables chunks with chunk() and persist them"
+        )
+    extra |= {
+        "variables": variables,
+        "coordinates": [str(name) for name in dataset.coords if name not in multiple],
+        "indexes": [str(name) for name in dataset.xindexes if name in dataset.dims and name not in multiple],
+        "multi_indexes": multiple,
+        "attrs": json.dumps(attributes := _attributes("the dataset", dataset.attrs)),
+    }
+    top: dict[str, Any] = dict(attributes)
+    if others := [name for name in extra["coordinates"] if name not in dataset.dims]:
+        top.setdefault("coordinates", " ".join(others))
+    documents[""] = top
+    return Plan(name, kind, tuple(arrays), files(documents) | contents, extra), keys
+
+
+def _as_dataset(obj: Any) -> tuple[Any, str]:
+    """A DataArray as a Dataset, and the name of its variable in it."""
+    own = UNNAMED if obj.name is None or obj.name in obj.coords else obj.name
+    return obj.to_dataset(name=own), own
+
+
+def _attributes(where: str, attributes: Mapping[Any, Any]) -> dict[str, Any]:
+    found = {}
+    for key, value in attributes.items():
+        try:
+            found[str(key)] = metadata.plain(value)
+        except TypeError as error:
+            raise ValueError(
+                f"the attribute {key!r} of {where} is {error}, which JSON cannot hold; allowed: numbers, "
+                "text, "
+                "lists and dicts of them. Convert or delete it"
+            ) from None
+    return found
+
+
+def _multi_indexes(dataset: Any) -> dict[str, list[str]]:
+    """Names of levels by the dimension of their index."""
+    import pandas as pd
+
+    return {
+        str(name): [str(level) for level in index.names]
+        for name, index in dict(dataset.indexes).items()
+        if isinstance(index, pd.MultiIndex) and name in dataset.dims
+    }
+
+
+def _memory(path: str, variable: Any) -> tuple[Array, bytes]:
+    """How a variable in memory is stored, and its file, empty when it has no values."""
+    values = np.asarray(variable.values)
+    dtype = np.dtype("T") if values.dtype.kind == "O" else values.dtype
+    if values.dtype.kind == "U" and not values.dtype.itemsize:
+        values, dtype = values.astype("U1"), np.dtype("U1")
+    how = stored(dtype)
+    if to_json(dtype) is None or how.encoding == "raw":
+        raise ValueError(
+            f"the variable {path!r} is in memory and of the dtype {dtype}, which Zarr does not have; "
+            "convert it "
+            "with astype, or give it chunks with chunk()"
+        )
+    shape = tuple(values.shape)
+    told = to_json(values.dtype)
+    array = Array(path, "apart", told, shape, tuple((n,) for n in shape), how.encoding)
+    if not values.size:
+        return array, b""
+    try:
+        parts, _ = to_bytes(array, 0, values)
+    except ValueError:
+        raise ValueError(
+            f"the variable {path!r} is in memory and holds Python objects other than text; allowed: numbers, "
+            "times and text. Convert it, such as with astype(str)"
+        ) from None
+    content = b"".join(parts)
+    return array, content + pack_checksum(crc32c(content))

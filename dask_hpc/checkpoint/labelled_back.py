@@ -1,0 +1,71 @@
+"""xarray objects back from a version: dimensions, attributes and indexes as the plan has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dask_hpc.checkpoint import metadata
+from dask_hpc.checkpoint.inside import read_inside
+from dask_hpc.checkpoint.layout import CHECKSUM
+from dask_hpc.checkpoint.manifest import Manifest, check_array
+from dask_hpc.checkpoint.plan import Array
+from dask_hpc.checkpoint.values import form, from_bytes
+
+
+def labelled_object(folder: str, found: Manifest, dask_array: Callable[[int], Any]) -> Any:
+    """The Dataset or DataArray of a version.
+
+    Parameters
+    ----------
+    dask_array
+        Gives the dask array at a place of the plan.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError
+        When its plan cannot be that of such an object.
+    """
+    import xarray as xr
+
+    extra = found.plan.extra
+    places = {array.path: place for place, array in enumerate(found.plan.arrays)}
+    variables = {}
+    for told in extra["variables"]:
+        path = told["path"]
+        values = dask_array(places[path]) if path in places else _memory(folder, found, told)
+        variables[path] = xr.Variable(told["dims"], values, json.loads(told["attrs"]))
+    names = set(extra["coordinates"])
+    coordinates = xr.Coordinates({name: variables[name] for name in variables if name in names}, indexes={})
+    dataset = xr.Dataset(
+        {name: each for name, each in variables.items() if name not in names},
+        coordinates,
+        json.loads(extra["attrs"]),
+    )
+    for name in extra["indexes"]:
+        dataset = dataset.set_xindex(name)
+    for name, levels in extra["multi_indexes"].items():
+        dataset = dataset.set_index({name: levels})
+    if found.plan.kind == "xarray.Dataset":
+        return dataset
+    return dataset[extra["variable"]].rename(extra["name"])
+
+
+def _memory(folder: str, found: Manifest, told: Any) -> np.ndarray:
+    """The values of a variable that was in memory."""
+    how = told["memory"]
+    shape = tuple(how["shape"])
+    array = Array(told["path"], "apart", how["dtype"], shape, tuple((n,) for n in shape), how["encoding"])
+    check_array(array)
+    path = metadata.chunk_path(array.path, len(shape))
+    if path in found.files:
+        content = bytearray(read_inside(folder, path, found.files[path][0]))[:-CHECKSUM]
+    elif 0 in shape:
+        content = bytearray()
+    else:
+        raise KeyError(path)
+    value: np.ndarray = from_bytes(form(array, 0), np.frombuffer(content, np.uint8), None, False)
+    return value

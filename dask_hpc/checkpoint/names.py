@@ -1,0 +1,50 @@
+"""Names of checkpoints and of the variables in them, which become names of folders."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+#: Not first a dot, which hides, or a hyphen, which a command takes for an option.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
+
+
+def checked_name(name: Any) -> str:
+    """The name of a checkpoint.
+
+    Raises
+    ------
+    ValueError
+        When it is none.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r:.200} is no name for a checkpoint; allowed: 1 to 100 of A-Z, a-z, 0-9, dot, underscore "
+            "and hyphen, the first neither dot nor hyphen"
+        )
+    return name
+
+
+def checked_variable(name: Any, taken: set[str]) -> str:
+    """The path of a variable in the group of a version, which readers take for its name.
+
+    Raises
+    ------
+    ValueError
+        When the name cannot be the name of a folder, or one of `taken` has it.
+    """
+    wrong = (
+        not isinstance(name, str)
+        or name in ("", ".", "..")
+        or any(c in "/\0" or not c.isprintable() for c in name)
+        or len(name.encode("utf-8", "replace")) > 200
+        or name in taken
+    )
+    if wrong:
+        raise ValueError(
+            f"the variable {name!r:.200} cannot be a folder of a checkpoint; allowed: text of at most 200 "
+            "bytes "
+            f"without / and control characters, and none of {', '.join(sorted(taken))}. Give it another name "
+            "with rename"
+        )
+    return str(name)

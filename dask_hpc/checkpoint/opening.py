@@ -1,0 +1,165 @@
+"""A version back as the object that it was made of: lazily, block by block, on any number of workers."""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from dask_hpc.checkpoint import frames, manifest
+from dask_hpc.checkpoint.blocks import block_file, check_written, checked_bytes
+from dask_hpc.checkpoint.checksums import crc32c
+from dask_hpc.checkpoint.dtypes import from_json
+from dask_hpc.checkpoint.inside import read_inside
+from dask_hpc.checkpoint.manifest import Manifest
+from dask_hpc.checkpoint.plan import Written
+from dask_hpc.checkpoint.values import Form, form, from_bytes
+from dask_hpc.errors import CheckpointError
+
+
+def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> Any:
+    """The object that a version was made of; blocks are read when they are computed.
+
+    Parameters
+    ----------
+    path
+        Folder of the version.
+    allow_pickle
+        Whether Python values may be loaded, which can run any code: do that for what you or people you trust
+        have written.
+
+    Returns
+    -------
+    object
+        A dask array, xarray Dataset or DataArray, dask dataframe, Delayed; of a future its value as a
+        Delayed, of several a list of them.
+
+    Raises
+    ------
+    CheckpointError
+        When it is no version of a checkpoint, was changed after it was written, or has Python values and
+        `allow_pickle` was not given.
+    """
+    folder = os.path.abspath(path)
+    found = manifest.read(folder)
+    check_files(folder, found)
+    opaque = [array.path for array in found.plan.arrays if array.kind == "opaque"]
+    if opaque and not allow_pickle:
+        raise CheckpointError(
+            f"{opaque[0]} in {folder} holds Python values, which can run any code when they are loaded; if "
+            "you "
+            "trust who wrote it, open it with allow_pickle=True"
+        )
+    return _Opened(folder, found, allow_pickle).object()
+
+
+def check_files(folder: str, found: Manifest) -> None:
+    """Raise CheckpointError unless each file of a version that is no block is what was written."""
+    for path in found.files:
+        if (problem := file_problem(folder, found, path)) is not None:
+            raise CheckpointError(
+                f"{os.path.join(folder, path)} is not what was written: {problem}; restore another version"
+            )
+
+
+def file_problem(folder: str, found: Manifest, path: str) -> str | None:
+    """What is wrong with a file of a version that is no block; None when nothing is."""
+    length, crc = found.files[path]
+    try:
+        content = read_inside(folder, path, length)
+    except OSError as error:
+        return error.strerror or str(error)
+    if len(content) != length:
+        return f"it has {'more' if len(content) > length else 'fewer'} than {length} bytes"
+    return None if crc32c(content) == crc else "its checksum differs"
+
+
+def load(folder: str, path: str, form: Form, told: tuple[Any, ...], trusted: bool) -> Any:
+    """The task that reads a block.
+
+    Raises
+    ------
+    CheckpointError
+        When it is not there or not what was written.
+    """
+    written = Written(*told)
+    try:
+        return from_bytes(form, checked_bytes(folder, path, written), written.digest, trusted)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{error}; restore another version, or look at the file system") from None
+
+
+class _Opened:
+    """A version on its way back."""
+
+    def __init__(self, folder: str, found: Manifest, trusted: bool) -> None:
+        self.folder, self.found, self.trusted = folder, found, trusted
+        self.plan = found.plan
+        # the same name for the same bytes, another one for others
+        told = blake2b(f"{folder} {found.created_s} {trusted}".encode(), digest_size=12)
+        told.update(np.array(found.blocks, dtype="u8").tobytes())
+        self.token = told.hexdigest()
+
+    def object(self) -> Any:
+        try:
+            return self._object()
+        except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+            raise CheckpointError(
+                f"the manifest of {self.folder} describes no object that can be: {type(error).__name__} "
+                f"{error}; "
+                "restore another version"
+            ) from None
+
+    def _object(self) -> Any:
+        from dask.delayed import Delayed
+
+        kind = self.plan.kind
+        if kind == "dask.array":
+            return self.dask_array(0)
+        if kind in ("xarray.Dataset", "xarray.DataArray"):
+            from dask_hpc.checkpoint.labelled_back import labelled_object
+
+            return labelled_object(self.folder, self.found, self.dask_array)
+        name, tasks = self.tasks(0)
+        if kind == "dataframe":
+            return frames.frame_of(self.plan, tasks, name)
+        values = [Delayed((name, number), tasks) for number in range(self.plan.count)]
+        if kind in ("future", "delayed"):
+            return values[0]
+        if kind == "futures":
+            return values
+        raise CheckpointError(f"{self.folder} holds a {kind!r:.80}; read it with the version that wrote it")
+
+    def dask_array(self, place: int) -> Any:
+        """The dask array of the plan at `place`."""
+        import dask.array as da
+
+        array = self.plan.arrays[place]
+        name, tasks = self.tasks(place)
+        chunks = tuple(tuple(float("nan") if n < 0 else n for n in lengths) for lengths in array.chunks)
+        if array.dtype is None:
+            dtype = from_json(self.plan.extra.get("dtypes", {}).get(array.path, "|O"))
+            return da.Array(tasks, name, chunks, dtype=dtype)
+        dtype = from_json(array.dtype)
+        empty = np.empty((0,) * len(array.shape), dtype)
+        return da.Array(tasks, name, chunks, meta=np.ma.array(empty) if array.encoding == "masked" else empty)
+
+    def tasks(self, place: int) -> tuple[str, dict[Any, Any]]:
+        """Name and tasks of the blocks of an array."""
+        from dask._task_spec import Task
+
+        array = self.plan.arrays[place]
+        first = sum(each.count for each in self.plan.arrays[:place])
+        name = f"checkpoint-{self.plan.name}-{array.path}-{self.token}"
+        tasks = {}
+        for number in range(array.count):
+            key = (name, *array.block_index(number))
+            written = self.found.written(first + number)
+            check_written(array, number, written)
+            # nothing in it that grows with the array: each task has its own
+            told = (written.offset, written.nbytes, written.crc32c, written.digest)
+            path = block_file(array, number, written)
+            tasks[key] = Task(key, load, self.folder, path, form(array, number), told, self.trusted)
+        return name, tasks

@@ -1,0 +1,101 @@
+"""What a version of a checkpoint is made of: pure data that goes over the network and into the manifest.
+
+Blocks of an array are numbered in C order, those of a plan array by array. A plan is small whatever the
+number of its blocks: it has no entry for each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+#: shard: regular chunks in one file. apart: a Zarr array a block, for chunks that differ and values without
+#: a size. opaque: a Zarr array of bytes a block, any value as Dask serialises it.
+Kind = Literal["shard", "apart", "opaque"]
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """One array of a checkpoint: a variable, or a row of opaque blocks."""
+
+    #: Of the Zarr array, or of the Zarr group with an array a block, in the group of the version.
+    path: str
+    kind: Kind
+    #: JSON form of a NumPy dtype (see `dtypes.to_json`); None: any Python values.
+    dtype: Any
+    shape: tuple[int, ...]
+    #: Lengths of the chunks of each dimension, as Dask has them; -1: unknown.
+    chunks: tuple[tuple[int, ...], ...]
+    #: How values are turned before they are written (see `dtypes.Encoding`); None: as they are.
+    encoding: str | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return math.prod(map(len, self.chunks))
+
+    def block_index(self, number: int) -> tuple[int, ...]:
+        """Place of a block along each dimension.
+
+        Raises
+        ------
+        ValueError
+            When there is no block of that number.
+        """
+        if not 0 <= number < self.count:
+            raise ValueError(f"{self.path} has no block {number}; allowed: 0 to {self.count - 1}")
+        index = []
+        for lengths in reversed(self.chunks):
+            number, place = divmod(number, len(lengths))
+            index.append(place)
+        return tuple(reversed(index))
+
+    def block_shape(self, number: int) -> tuple[int, ...]:
+        """Shape of a block; raises ValueError when there is none of that number."""
+        return tuple(
+            lengths[place] for lengths, place in zip(self.chunks, self.block_index(number), strict=True)
+        )
+
+    def nbytes(self, number: int) -> int:
+        """Bytes of the values of a block, 0 when they are not known before they are written."""
+        from dask_hpc.checkpoint.dtypes import from_json
+
+        if self.kind == "opaque" or self.encoding in ("text", "object"):
+            return 0
+        return math.prod(self.block_shape(number)) * from_json(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a version is made of."""
+
+    name: str
+    #: What is given back: "dask.array", "xarray.Dataset", "xarray.DataArray", "dataframe", "delayed",
+    #: "future", "futures".
+    kind: str
+    arrays: tuple[Array, ...]
+    #: Contents by relative path: metadata and what is not in blocks.
+    files: Mapping[str, bytes]
+    #: JSON: what else giving it back needs.
+    extra: Mapping[str, Any]
+
+    @property
+    def count(self) -> int:
+        """Number of blocks of all arrays."""
+        return sum(array.count for array in self.arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is known of a block that is on disk."""
+
+    #: Where it begins in its file, in bytes.
+    offset: int
+    #: Bytes of its values in the file, padding of an edge included and the checksum behind them not.
+    nbytes: int
+    #: Checksum of those bytes.
+    crc32c: int
+    #: blake2b of them, of what is opaque; None: of known type.
+    digest: str | None = None

@@ -1,0 +1,252 @@
+"""The folder of all checkpoints: ``STORE/NAME/000001``, each version a Zarr group.
+
+Rules of the file: a version is written under a hidden name and gets its own by one rename, after every byte
+of it is durable and its manifest written; so whoever sees a version sees all of it, whatever was killed when.
+A version replaces the one that its writer saw, and no other. Folders and files may be read by others as far
+as the umask lets them, and never be written to.
+
+Writers of one name on several machines are told apart by locks on folders, where the file system has those
+between machines; where it has none, the rename alone decides, and drafts are abandoned when they are old.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from dask_hpc.checkpoint.draft import Draft
+from dask_hpc.checkpoint.locks import Lock
+from dask_hpc.checkpoint.names import checked_name
+from dask_hpc.checkpoint.plan import Plan
+from dask_hpc.checkpoint.versions import Version, drafts, numbered
+from dask_hpc.clock import epoch_s
+from dask_hpc.errors import CheckpointError, UnknownCheckpoint
+
+#: A draft that nobody has locked is abandoned when nothing of it changed for so long.
+ABANDONED_S = 3600.0
+
+
+class Store:
+    """A folder with checkpoints by name.
+
+    Parameters
+    ----------
+    folder
+        Made when the first version is written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(os.path.abspath(folder))
+
+    def __repr__(self) -> str:
+        return f"<Store {self.folder}>"
+
+    def problem(self) -> str | None:
+        """Why nothing can be written to it, with the remedy; None when something can."""
+        probe = self.folder / f".probe-{uuid.uuid4().hex}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                os.write(descriptor, b"\0")
+            finally:
+                os.close(descriptor)
+                probe.unlink()
+        except OSError as error:
+            return (
+                f"the store {self.folder} cannot be written to: {error.strerror or error}; set "
+                "hpc.checkpoint.store to a folder that can be"
+            )
+        return None
+
+    def begin(self, plan: Plan) -> Draft:
+        """Begin the next version of a checkpoint: its folder, with metadata and reserved space.
+
+        Raises
+        ------
+        CheckpointError
+            When the store cannot be written to, is full, or somebody else writes checkpoints of that name.
+        ValueError
+            For a name that is not allowed.
+        """
+        name = checked_name(plan.name)
+        folder = self.folder / name
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o755)
+            _own(folder)
+            newest = max((version.version for version in numbered(self.folder, name)), default=0)
+            return Draft(folder, plan, newest)
+        except OSError as error:
+            raise CheckpointError(
+                f"{name} cannot be written to {self.folder}: {error.strerror or error}; free some space "
+                "there, "
+                "or set hpc.checkpoint.store to a folder that can be written to"
+            ) from None
+
+    def versions(self, name: str | None = None) -> list[Version]:
+        """What there is: by name, whole versions oldest first, then drafts.
+
+        Raises
+        ------
+        CheckpointError
+            When the store cannot be read.
+        """
+        names = self.names() if name is None else [checked_name(name)]
+        found: list[Version] = []
+        for each in names:
+            found += sorted(numbered(self.folder, each), key=lambda version: version.version)
+            found += sorted(drafts(self.folder, each), key=lambda version: version.created_s)
+        return found
+
+    def names(self) -> list[str]:
+        """Names of all checkpoints."""
+        try:
+            with os.scandir(self.folder) as entries:
+                found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CheckpointError(
+                f"the store {self.folder} cannot be read: {error.strerror or error}; give the folder that "
+                "hpc.checkpoint.store names"
+            ) from None
+        return sorted(name for name in found if not name.startswith(".") and _is_name(name))
+
+    def newest(self, name: str, version: int | None = None) -> Version:
+        """The newest whole version of a checkpoint, or the one asked for.
+
+        Raises
+        ------
+        UnknownCheckpoint
+            When there is none; the message says which there are.
+        CheckpointError
+            When its manifest is damaged.
+        """
+        found = {each.version: each for each in numbered(self.folder, checked_name(name))}
+        if not found:
+            names = [each for each in self.names() if any(numbered(self.folder, each))]
+            raise UnknownCheckpoint(
+                f"no checkpoint is called {name!r} in {self.folder}; there are "
+                f"{', '.join(names[:20]) or 'none'}"
+            )
+        if version is not None and version not in found:
+            raise UnknownCheckpoint(
+                f"{name!r} has no version {version} in {self.folder}; there are "
+                f"{', '.join(map(str, sorted(found)))}"
+            )
+        chosen = found[max(found) if version is None else version]
+        chosen.manifest()
+        return chosen
+
+    def collect(
+        self,
+        keep: int = 2,
+        spare: Collection[str] = (),
+        older_than_s: float = ABANDONED_S,
+        *,
+        dry_run: bool = False,
+    ) -> list[str]:
+        """Remove all but the newest whole versions of each name, and abandoned drafts.
+
+        Parameters
+        ----------
+        keep
+            So many versions of each name stay; at least 1.
+        spare
+            Paths that stay whatever their age: of versions that are being read.
+        older_than_s
+            Drafts that nobody writes and that did not change for so long are abandoned.
+        dry_run
+            Only say what would be removed.
+
+        Returns
+        -------
+        list
+            Paths that were removed.
+
+        Raises
+        ------
+        ValueError
+            When `keep` is less than 1.
+        CheckpointError
+            When something cannot be removed.
+        """
+        if keep < 1:
+            raise ValueError(f"keep is {keep}; allowed: 1 and more, for a checkpoint that nobody has is none")
+        spared = {os.path.abspath(path) for path in spare}
+        removed = []
+        for name in self.names():
+            whole = sorted(numbered(self.folder, name), key=lambda each: each.version)
+            old = [each.path for each in whole[:-keep]]
+            left = [each.path for each in drafts(self.folder, name) if _abandoned(each.path, older_than_s)]
+            for path in [path for path in [*old, *left] if path not in spared]:
+                if not dry_run:
+                    _remove(path)
+                removed.append(path)
+        return removed
+
+
+def _is_name(name: str) -> bool:
+    try:
+        return bool(checked_name(name))
+    except ValueError:
+        return False
+
+
+def _own(folder: Path) -> None:
+    found = os.lstat(folder)
+    if not os.path.isdir(folder) or os.path.islink(folder):
+        raise CheckpointError(f"{folder} is no folder; take another name for the checkpoint, or remove it")
+    if found.st_uid != os.geteuid():
+        raise CheckpointError(
+            f"{folder} belongs to another user (id {found.st_uid}); take another name for the checkpoint, or "
+            "another store"
+        )
+    if found.st_mode & 0o022:
+        raise CheckpointError(
+            f"{folder} can be written to by others than you; chmod go-w {folder}, or take another name for "
+            "the "
+            "checkpoint"
+        )
+
+
+def _abandoned(path: str, older_than_s: float) -> bool:
+    """Whether nobody writes a draft any more."""
+    try:
+        lock = Lock.attempt(path)
+        if lock is None:
+            return False
+        lock.release()
+        newest_s = os.lstat(path).st_mtime
+        for top, _, files in os.walk(path):
+            newest_s = max([newest_s, *(os.lstat(os.path.join(top, file)).st_mtime for file in files)])
+    except FileNotFoundError:
+        return False  # finished, or removed by another
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror or error}; remove it by hand"
+        ) from None
+    return epoch_s() - newest_s >= older_than_s
+
+
+def _remove(path: str) -> None:
+    try:
+        folder, name = os.path.split(path)
+        if not name.startswith("."):
+            # in one step no version any more, whatever happens to the removing
+            hidden = os.path.join(folder, f".{name}-{uuid.uuid4().hex}")
+            os.rename(path, hidden)
+            path = hidden
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        pass  # by another collector
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be removed: {error.strerror or error}; remove it by hand"
+        ) from None

@@ -1,0 +1,214 @@
+"""Values of blocks as the bytes that are stored, and back.
+
+What is opaque is serialised as Dask does it, which means pickle for most types: it is made a value again
+only for whoever trusts it. All else is bytes and text, of which nothing is ever executed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from dask_hpc.checkpoint.direct import as_parts
+from dask_hpc.checkpoint.dtypes import from_json
+from dask_hpc.checkpoint.layout import chunk_shape
+from dask_hpc.checkpoint.plan import Array
+
+
+def to_bytes(array: Array, number: int, value: Any) -> tuple[list[memoryview], str | None]:
+    """The bytes of a block in parts, and the digest when they are opaque.
+
+    Those of a block at the edge of a shard have the length of a whole chunk.
+
+    Raises
+    ------
+    ValueError
+        When the value does not fit the plan.
+    Exception
+        Whatever serialising an opaque value raises.
+    """
+    if array.kind == "opaque":
+        return _opaque(value)
+    found = _checked(array, number, value)
+    if array.encoding in ("text", "object"):
+        text = _text(found)
+        if text is not None:
+            return [memoryview(text)], None
+        if array.encoding == "object":
+            return _opaque(found)
+        raise ValueError(f"{_where(array, number)} holds missing values among its text; allowed: text alone")
+    if array.encoding == "masked":
+        fill = np.asarray(np.ma.asarray(found).fill_value, found.dtype)
+        parts = [np.ma.getdata(found), np.ma.getmaskarray(found), fill]
+        return [_flat(part) for part in parts], None
+    if array.kind == "shard" and found.shape != (whole := chunk_shape(array.chunks)) and found.size:
+        padded = np.zeros(whole, found.dtype)
+        padded[tuple(map(slice, found.shape))] = found
+        found = padded
+    return as_parts([_flat(found)]), None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the bytes of one block are: all that making a value of them needs."""
+
+    #: For messages.
+    where: str
+    #: None: opaque.
+    dtype: Any
+    encoding: str | None
+    shape: tuple[int, ...]
+    #: Shape of what is stored: larger at the edge of a shard.
+    stored_shape: tuple[int, ...]
+
+
+def form(array: Array, number: int) -> Form:
+    """What the bytes of a block are; raises ValueError when there is none of that number."""
+    shape = array.block_shape(number)
+    whole = chunk_shape(array.chunks) if array.kind == "shard" and 0 not in shape else shape
+    return Form(_where(array, number), array.dtype, array.encoding, shape, whole)
+
+
+def from_bytes(form: Form, content: np.ndarray, digest: str | None, trusted: bool) -> Any:
+    """The value whose bytes `to_bytes` gave, in the same memory where that can be.
+
+    Parameters
+    ----------
+    content
+        Those bytes, checked.
+    digest
+        Given for what is opaque; checked here.
+    trusted
+        Whether opaque values may be made.
+
+    Raises
+    ------
+    ValueError
+        When the bytes are not those of such a block, or opaque and not trusted.
+    """
+    if form.dtype is None or digest is not None:
+        return _made(form.where, content, digest, trusted)
+    dtype = from_json(form.dtype)
+    if form.encoding in ("text", "object"):
+        return _from_text(form.where, content, form.shape, dtype)
+    if form.encoding == "masked":
+        return _from_masked(content, form.shape, dtype)
+    found = content.view(dtype).reshape(form.stored_shape)
+    return found if found.shape == form.shape else found[tuple(map(slice, form.shape))].copy()
+
+
+def stored_bytes(array: Array, number: int) -> int | None:
+    """Bytes that a block must have; None when its values decide."""
+    if array.kind == "opaque" or array.encoding in ("text", "object"):
+        return None
+    size = from_json(array.dtype).itemsize
+    if array.kind == "shard":
+        return size * int(np.prod(chunk_shape(array.chunks), dtype=object)) if 0 not in array.shape else 0
+    items = int(np.prod(array.block_shape(number), dtype=object))
+    return items * size + (items + size if array.encoding == "masked" else 0)
+
+
+def _checked(array: Array, number: int, value: Any) -> np.ndarray:
+    """The value as an array of the shape and dtype that the plan has."""
+    where = _where(array, number)
+    found = value
+    if not isinstance(value, np.ndarray):
+        # what reduces an array to nothing often gives a scalar
+        if array.shape or not (np.isscalar(value) or array.encoding == "object"):
+            raise ValueError(f"{where} is a {type(value).__name__}; allowed: a NumPy array")
+        found = np.empty((), object) if array.encoding == "object" else np.asarray(value)
+        if array.encoding == "object":
+            found[()] = value
+    masked = isinstance(found, np.ma.MaskedArray)
+    if masked != (array.encoding == "masked"):
+        raise ValueError(
+            f"{where} is {'a' if masked else 'no'} masked array, other than its collection says; "
+            "give map_blocks a meta that is one"
+        )
+    if found.shape != (shape := array.block_shape(number)):
+        raise ValueError(f"{where} has the shape {found.shape}; its collection says {shape}")
+    dtype = from_json(array.dtype)
+    if found.dtype != dtype:
+        if found.dtype.newbyteorder() != dtype:
+            raise ValueError(
+                f"{where} has the dtype {found.dtype}; its collection says {dtype}: give the dtype to the "
+                "function that makes it, such as map_blocks(..., dtype=...)"
+            )
+        found = found.astype(dtype)
+    return found
+
+
+def _where(array: Array, number: int) -> str:
+    return f"block {number} of {array.path}"
+
+
+def _flat(value: Any) -> memoryview:
+    """The bytes of an array in C order, without a copy where they lie so."""
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+
+
+def _opaque(value: Any) -> tuple[list[memoryview], str]:
+    from distributed.protocol.serialize import serialize_bytelist
+
+    parts = as_parts(serialize_bytelist(value, on_error="raise"))
+    digest = blake2b()
+    for part in parts:
+        digest.update(part)
+    return parts, digest.hexdigest()
+
+
+def _made(where: str, content: np.ndarray, digest: str | None, trusted: bool) -> Any:
+    if not trusted:
+        raise ValueError(
+            f"{where} holds Python values, which can run any code when they are loaded; if you trust who "
+            "wrote "
+            "the checkpoint, open it with allow_pickle=True"
+        )
+    if blake2b(content.data).hexdigest() != digest:
+        raise ValueError(f"{where} is not what was written: its digest differs")
+    from distributed.protocol.serialize import deserialize_bytes
+
+    return deserialize_bytes(content.data)
+
+
+def _text(value: np.ndarray) -> bytes | None:
+    """Text as Zarr's codec vlen-utf8 has it; None when there is anything else among it."""
+    items: Sequence[Any] = value.reshape(-1).tolist()
+    if not all(type(item) is str for item in items):
+        return None
+    try:
+        encoded = [item.encode() for item in items]
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return None
+    return b"".join([struct.pack("<I", len(items)), *(struct.pack("<I", len(e)) + e for e in encoded)])
+
+
+def _from_text(where: str, content: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    data, at = content.tobytes(), 4
+    count = int(np.prod(shape, dtype=object))
+    found = np.empty(count, dtype)
+    try:
+        (told,) = struct.unpack_from("<I", data)
+        for place in range(count):
+            (length,) = struct.unpack_from("<I", data, at)
+            at += 4 + length
+            found[place] = data[at - length : at].decode()
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ValueError(f"{where} is no text as it was written: {error}") from None
+    if told != count or at != len(data):
+        raise ValueError(f"{where} is no text as it was written: {told} texts in {len(data)} bytes")
+    return found.reshape(shape)
+
+
+def _from_masked(content: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    items = int(np.prod(shape, dtype=object))
+    end = items * dtype.itemsize
+    data = content[:end].view(dtype).reshape(shape)
+    mask = content[end : end + items].view(bool).reshape(shape)
+    fill = content[end + items :].copy().view(dtype)[0]
+    return np.ma.MaskedArray(data, mask, fill_value=fill)

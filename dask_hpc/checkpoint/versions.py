@@ -1,0 +1,121 @@
+"""Versions as folders: which there are, and what each says of itself."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dask_hpc.checkpoint import manifest as manifests
+from dask_hpc.checkpoint.manifest import Manifest
+from dask_hpc.errors import CheckpointError
+
+_WHOLE = re.compile(r"[0-9]{6,18}", re.ASCII)
+_DRAFT = re.compile(r"\.([0-9]{6,18})-[0-9a-f]{32}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a checkpoint, or what was begun of one."""
+
+    name: str
+    version: int
+    path: str
+    #: False: a draft, or one whose manifest is damaged.
+    complete: bool
+    #: Of all files, as its manifest has it; of a draft, what is there.
+    bytes: int
+    created_s: float
+    levels: tuple[str, ...]
+
+    def manifest(self) -> Manifest:
+        """What it holds.
+
+        Raises
+        ------
+        CheckpointError
+            When its manifest is not what was written, or that of another checkpoint.
+        """
+        found = manifests.read(self.path)
+        if (found.plan.name, found.version) != (self.name, self.version):
+            raise CheckpointError(
+                f"{self.path} holds version {found.version} of {found.plan.name!r}; move it back, or open "
+                "it by "
+                "its path"
+            )
+        return found
+
+
+def folder_name(version: int) -> str:
+    """Name of the folder of a whole version."""
+    return f"{version:06d}"
+
+
+def numbered(store: Path, name: str) -> list[Version]:
+    """Versions that were finished, in no order."""
+    found = []
+    for path in _folders(store / name):
+        if not _WHOLE.fullmatch(os.path.basename(path)):
+            continue
+        version = Version(name, int(os.path.basename(path)), path, False, 0, 0.0, ())
+        try:
+            manifest = version.manifest()
+        except CheckpointError:
+            found.append(_measured(version))
+            continue
+        found.append(
+            Version(
+                name,
+                version.version,
+                path,
+                True,
+                manifest.bytes,
+                manifest.created_s,
+                manifest.levels,
+            )
+        )
+    return found
+
+
+def numbers(folder: Path) -> list[int]:
+    """Numbers of the versions that were finished below the folder of a name, rising."""
+    names = [os.path.basename(path) for path in _folders(folder)]
+    return sorted(int(name) for name in names if _WHOLE.fullmatch(name))
+
+
+def drafts(store: Path, name: str) -> list[Version]:
+    """What was begun and not finished, in no order."""
+    return [
+        _measured(Version(name, int(matched[1]), path, False, 0, 0.0, ()))
+        for path in _folders(store / name)
+        if (matched := _DRAFT.fullmatch(os.path.basename(path)))
+    ]
+
+
+def _measured(version: Version) -> Version:
+    """A version whose manifest says nothing, with what its files say."""
+    total, newest_s = 0, 0.0
+    for top, _, files in os.walk(version.path):
+        for file in files:
+            try:
+                status = os.lstat(os.path.join(top, file))
+            except FileNotFoundError:
+                continue
+            # reserved space counts too
+            total += max(status.st_size, 0)
+            newest_s = max(newest_s, status.st_mtime)
+    return Version(version.name, version.version, version.path, False, total, newest_s, ())
+
+
+def _folders(folder: Path) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder} cannot be read: {error.strerror or error}; look at its permissions"
+        ) from None
