@@ -12,7 +12,7 @@ import numpy as np
 from dask_hpc.checkpoint import metadata
 from dask_hpc.checkpoint.dtypes import stored, to_json
 from dask_hpc.checkpoint.layout import is_regular
-from dask_hpc.checkpoint.plan import Array
+from dask_hpc.checkpoint.plan import Array, Kind
 
 
 def plan_array(path: str, array: Any) -> Array:
@@ -27,8 +27,11 @@ def plan_array(path: str, array: Any) -> Array:
         return Array(path, "opaque", None, shape, chunks)
     how = stored(dtype)
     encoding = "masked" if masked else how.encoding
-    whole = encoding in (None, "int64") and is_regular(chunks)
-    return Array(path, "shard" if whole else "apart", told, shape, chunks, encoding)
+    if encoding not in (None, "int64", "text") or not is_regular(chunks):
+        return Array(path, "apart", told, shape, chunks, encoding)
+    # Zarr's reader cannot take text of any length or fields out of a shard
+    kind: Kind = "grid" if encoding == "text" or dtype.fields else "shard"
+    return Array(path, kind, told, shape, chunks, encoding)
 
 
 def array_keys(array: Any) -> list[Any]:
@@ -40,8 +43,8 @@ def array_files(
     array: Array, attributes: Mapping[str, Any] | None = None, dims: Sequence[Any] | None = None
 ) -> dict[str, Any]:
     """Metadata of an array by path: of a Zarr array, or of the group with one a block."""
-    if array.kind == "shard":
-        return {array.path: metadata.shard(array, attributes or {}, dims)}
+    if array.kind in ("shard", "grid"):
+        return {array.path: metadata.regular(array, attributes or {}, dims)}
     return {array.path: metadata.group({})}
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from dask_hpc.checkpoint import metadata
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.direct import Writer, read_aligned
-from dask_hpc.checkpoint.inside import open_inside
+from dask_hpc.checkpoint.inside import open_inside, write_all
 from dask_hpc.checkpoint.layout import CHECKSUM, pack_checksum, slot_bytes
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.values import form, from_bytes, stored_bytes, to_bytes
@@ -195,7 +195,7 @@ _LARGE = 2**20
 
 
 def _write_own(folder: str, array: Array, number: int, value: Any, opened: ExitStack) -> Written:
-    """Write a block that is a Zarr array of its own; it is durable once `opened` was closed."""
+    """Write a block that has a file of its own; it is durable once `opened` was closed."""
     payload, digest = to_bytes(array, number, value)
     written = Written(0, 0, 0, digest)
     if length := sum(map(len, payload)):
@@ -205,8 +205,10 @@ def _write_own(folder: str, array: Array, number: int, value: Any, opened: ExitS
         writer.flush()
         os.ftruncate(descriptor, length + CHECKSUM)
         written = replace(written, nbytes=length, crc32c=crc)
+    if array.kind == "grid":
+        return written
     document = f"{metadata.block_folder(array, number)}/{metadata.DOCUMENT}"
-    os.write(_new(folder, document, opened), metadata.block(array, number, written))
+    write_all(_new(folder, document, opened), metadata.block(array, number, written))
     return written
 
 

@@ -198,7 +198,7 @@ def _bytes(arrays: tuple[Array, ...], ordered: list[Written]) -> int:
             total += sum(
                 block.nbytes
                 + layout.CHECKSUM * bool(block.nbytes)
-                + len(metadata.block(array, number, block))
+                + (len(metadata.block(array, number, block)) if array.kind != "grid" else 0)
                 for number, block in enumerate(blocks)
             )
     return total

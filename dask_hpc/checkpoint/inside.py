@@ -69,14 +69,21 @@ def read_inside(folder: str, relative: str, most: int | None = None) -> bytes:
         return file.read(-1 if most is None else most + 1)
 
 
-def write_inside(folder: str, relative: str, content: bytes, *, durable: bool = True) -> None:
-    """Write a whole file below `folder`, and make its folders."""
+def write_inside(folder: str, relative: str, content: bytes) -> None:
+    """Write a whole file below `folder`, and make its folders; its content is durable afterwards."""
     descriptor = open_inside(folder, relative, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, make=True)
-    with open(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        if durable:
-            os.fsync(descriptor)
+    try:
+        write_all(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of `content` at the place where the file is."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def sync_folder(path: str) -> None:

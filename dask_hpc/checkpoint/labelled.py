@@ -7,7 +7,9 @@ indexes, names) is in the plan, and given back from there.
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,13 +70,13 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
         }
         if variable.chunks is not None:
             array = plan_array(path, variable.data)
-            documents |= array_files(array, attributes, variable.dims)
+            documents |= array_files(array, _readable(attributes), variable.dims)
             arrays.append(array)
             keys += array_keys(variable.data)
         else:
             array, content = _memory(path, variable)
             how = TEXT if array.encoding == "text" else stored(from_json(array.dtype))
-            documents[path] = metadata.single(array.shape, how, attributes, variable.dims)
+            documents[path] = metadata.single(array.shape, how, _readable(attributes), variable.dims)
             if content:
                 contents[metadata.chunk_path(path, len(array.shape))] = content
             told["memory"] = {"dtype": array.dtype, "shape": list(array.shape), "encoding": array.encoding}
@@ -91,10 +93,11 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
             f"{in_memory} bytes of this {type(obj).__name__} are in this process; at most {MOST_IN_MEMORY} "
             "may: give large variables chunks with chunk() and persist them"
         )
+    levels = {*multiple, *(level for each in multiple.values() for level in each)}
     extra |= {
         "variables": variables,
         "coordinates": [str(name) for name in dataset.coords if name not in multiple],
-        "indexes": [str(name) for name in dataset.xindexes if name in dataset.dims and name not in multiple],
+        "indexes": [str(name) for name in dataset.coords if name in dataset.xindexes and name not in levels],
         "multi_indexes": multiple,
         "attrs": json.dumps(attributes := _attributes("the dataset", dataset.attrs)),
     }
@@ -125,6 +128,17 @@ def _attributes(where: str, attributes: Mapping[Any, Any]) -> dict[str, Any]:
     return found
 
 
+def _readable(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Attributes as xarray's reader of Zarr takes them: it has a form of its own for the value of gaps."""
+    found = dict(attributes)
+    value = found.pop("_FillValue", None)
+    if isinstance(value, int) and not isinstance(value, bool):
+        found["_FillValue"] = value
+    elif isinstance(value, float):
+        found["_FillValue"] = base64.b64encode(struct.pack("<d", value)).decode()
+    return found
+
+
 def _multi_indexes(dataset: Any) -> dict[str, list[str]]:
     """Names of levels by the dimension of their index."""
     import pandas as pd
@@ -132,7 +146,7 @@ def _multi_indexes(dataset: Any) -> dict[str, list[str]]:
     return {
         str(name): [str(level) for level in index.names]
         for name, index in dict(dataset.indexes).items()
-        if isinstance(index, pd.MultiIndex) and name in dataset.dims
+        if isinstance(index, pd.MultiIndex) and name in dataset.sizes
     }
 
 

@@ -157,10 +157,11 @@ def check_array(array: Array) -> None:
     allowed = {"T": ("text",), "O": ("text", "object")}.get(dtype.kind, (None, "int64", "masked", "raw"))
     if array.encoding not in allowed or dtype.hasobject and dtype.kind not in "TO":
         raise ValueError(f"{array.path!r:.200} cannot be {dtype} as {array.encoding}")
-    if array.encoding in ("text", "object") and array.kind == "shard":
-        raise ValueError(f"{array.path!r:.200} is text and cannot be a shard")
-    if array.kind == "shard" and not layout.is_regular(array.chunks):
-        raise ValueError(f"{array.path!r:.200} is a shard, but its chunks differ")
+    if array.kind != "apart" and not layout.is_regular(array.chunks):
+        raise ValueError(f"{array.path!r:.200} is a {array.kind}, but its chunks differ")
+    fitting = {"shard": (None, "int64"), "grid": (None, "text")}.get(array.kind, (array.encoding,))
+    if array.encoding not in fitting:
+        raise ValueError(f"{array.path!r:.200} cannot be a {array.kind} as {array.encoding}")
 
 
 def _text(content: Any) -> bytes:

@@ -29,9 +29,12 @@ def group(attributes: Mapping[str, Any], members: Mapping[str, Document] | None 
     return found
 
 
-def shard(array: Array, attributes: Mapping[str, Any], dims: Sequence[Any] | None) -> Document:
-    """Metadata of an array whose chunks are one shard."""
+def regular(array: Array, attributes: Mapping[str, Any], dims: Sequence[Any] | None) -> Document:
+    """Metadata of an array whose chunks are one shard, or a grid of files."""
     how = stored(from_json(array.dtype))
+    if array.kind == "grid":
+        whole = layout.chunk_shape(array.chunks)
+        return _array(array.shape, whole, how, _codecs(how), attributes, dims)
     codec = {
         "name": "sharding_indexed",
         "configuration": {
@@ -77,7 +80,9 @@ def block_folder(array: Array, number: int) -> str:
 
 
 def block_path(array: Array, number: int, digest: str | None) -> str:
-    """Path of the one chunk of a block that is a Zarr array of its own."""
+    """Path of the file of a block that has one of its own."""
+    if array.kind == "grid":
+        return "/".join([array.path, "c", *map(str, array.block_index(number))])
     ndim = len(_block(array, number, 0, digest)[0])
     return f"{block_folder(array, number)}/{'.'.join('0' * ndim) or '0'}"
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-#: shard: regular chunks in one file. apart: a Zarr array a block, for chunks that differ and values without
-#: a size. opaque: a Zarr array of bytes a block, any value as Dask serialises it.
-Kind = Literal["shard", "apart", "opaque"]
+#: shard: regular chunks in one file. grid: regular chunks, a file each, of what Zarr has no shards for.
+#: apart: a Zarr array a block, for chunks that differ and types that Zarr does not have. opaque: a Zarr
+#: array of bytes a block, any value as Dask serialises it.
+Kind = Literal["shard", "grid", "apart", "opaque"]
 
 
 @dataclass(frozen=True, slots=True)

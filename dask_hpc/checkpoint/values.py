@@ -23,7 +23,7 @@ from dask_hpc.checkpoint.plan import Array
 def to_bytes(array: Array, number: int, value: Any) -> tuple[list[memoryview], str | None]:
     """The bytes of a block in parts, and the digest when they are opaque.
 
-    Those of a block at the edge of a shard have the length of a whole chunk.
+    Those of a block at the edge of regular chunks have the length of a whole chunk.
 
     Raises
     ------
@@ -35,6 +35,10 @@ def to_bytes(array: Array, number: int, value: Any) -> tuple[list[memoryview], s
     if array.kind == "opaque":
         return _opaque(value)
     found = _checked(array, number, value)
+    if array.kind in ("shard", "grid") and found.shape != (whole := chunk_shape(array.chunks)) and found.size:
+        padded = np.zeros(whole, found.dtype)
+        padded[tuple(map(slice, found.shape))] = found
+        found = padded
     if array.encoding in ("text", "object"):
         text = _text(found)
         if text is not None:
@@ -46,10 +50,6 @@ def to_bytes(array: Array, number: int, value: Any) -> tuple[list[memoryview], s
         fill = np.asarray(np.ma.asarray(found).fill_value, found.dtype)
         parts = [np.ma.getdata(found), np.ma.getmaskarray(found), fill]
         return [_flat(part) for part in parts], None
-    if array.kind == "shard" and found.shape != (whole := chunk_shape(array.chunks)) and found.size:
-        padded = np.zeros(whole, found.dtype)
-        padded[tuple(map(slice, found.shape))] = found
-        found = padded
     return as_parts([_flat(found)]), None
 
 
@@ -63,14 +63,14 @@ class Form:
     dtype: Any
     encoding: str | None
     shape: tuple[int, ...]
-    #: Shape of what is stored: larger at the edge of a shard.
+    #: Shape of what is stored: larger at the edge of regular chunks.
     stored_shape: tuple[int, ...]
 
 
 def form(array: Array, number: int) -> Form:
     """What the bytes of a block are; raises ValueError when there is none of that number."""
     shape = array.block_shape(number)
-    whole = chunk_shape(array.chunks) if array.kind == "shard" and 0 not in shape else shape
+    whole = chunk_shape(array.chunks) if array.kind in ("shard", "grid") and 0 not in shape else shape
     return Form(_where(array, number), array.dtype, array.encoding, shape, whole)
 
 
@@ -95,10 +95,11 @@ def from_bytes(form: Form, content: np.ndarray, digest: str | None, trusted: boo
         return _made(form.where, content, digest, trusted)
     dtype = from_json(form.dtype)
     if form.encoding in ("text", "object"):
-        return _from_text(form.where, content, form.shape, dtype)
-    if form.encoding == "masked":
+        found = _from_text(form.where, content, form.stored_shape, dtype)
+    elif form.encoding == "masked":
         return _from_masked(content, form.shape, dtype)
-    found = content.view(dtype).reshape(form.stored_shape)
+    else:
+        found = content.view(dtype).reshape(form.stored_shape)
     return found if found.shape == form.shape else found[tuple(map(slice, form.shape))].copy()
 
 
@@ -107,7 +108,7 @@ def stored_bytes(array: Array, number: int) -> int | None:
     if array.kind == "opaque" or array.encoding in ("text", "object"):
         return None
     size = from_json(array.dtype).itemsize
-    if array.kind == "shard":
+    if array.kind in ("shard", "grid"):
         return size * int(np.prod(chunk_shape(array.chunks), dtype=object)) if 0 not in array.shape else 0
     items = int(np.prod(array.block_shape(number), dtype=object))
     return items * size + (items + size if array.encoding == "masked" else 0)

@@ -62,7 +62,7 @@ def _block(folder: str, array: Array, number: int, written: Written) -> Iterator
         if array.kind == "shard":
             if written.nbytes:
                 _padding(folder, path, written)
-        else:
+        elif array.kind != "grid":
             path = f"{metadata.block_folder(array, number)}/{metadata.DOCUMENT}"
             expected = metadata.block(array, number, written)
             if read_inside(folder, path, len(expected)) != expected:

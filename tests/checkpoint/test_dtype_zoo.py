@@ -1,0 +1,185 @@
+"""Every dtype comes back as it was: dtype, values, shape; and plain tools read what has regular chunks."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import tensorstore
+import xarray as xr
+from saved import save
+
+from dask_hpc.checkpoint.opening import open_checkpoint
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.verify import verify
+
+CHANCE = np.random.default_rng(7)
+WORDS = np.array(["", "a", "bb", "cüc", "wörter", "漢字", "x" * 40, "e\u0301"])
+
+
+def numbers(dtype: Any, count: int = 35) -> np.ndarray:
+    """Values of any bits, but for floats that are not numbers."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "fc":
+        found = (CHANCE.normal(size=count) * 100).astype(dtype)
+        if dtype.kind == "c":
+            found = found + (1j * CHANCE.normal(size=count)).astype(dtype)
+        found[:4] = [0, np.inf, -np.inf, np.nan]
+        return found.astype(dtype)
+    if dtype.kind == "b":
+        return CHANCE.random(count) < 0.5
+    if dtype.kind in "mM":
+        found = CHANCE.integers(-(2**40), 2**40, count).view(f"{dtype.kind}8[{np.datetime_data(dtype)[0]}]")
+        found = found.astype(dtype)
+        found[3] = "NaT"
+        return found
+    if dtype.kind in "SUT":
+        words = WORDS if dtype.kind in "UT" else np.array(["", "a", "bb", "with\0in", "longer one"])
+        return words[CHANCE.integers(len(words), size=count)].astype(dtype)
+    return np.frombuffer(CHANCE.integers(64, size=count * dtype.itemsize, dtype="u1").tobytes(), dtype).copy()
+
+
+SIMPLE = [
+    "b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16",
+]  # fmt: skip
+ORDERED = [*SIMPLE, ">i2", ">u4", ">i8", ">f2", ">f4", ">f8", ">c16"]
+TIMES = [f"{order}{kind}8[{unit}]" for order in "<>" for kind in "mM" for unit in ("ns", "us", "ms", "s")]
+TEXTS = ["S10", "U9", ">U9"]
+FIELDS = [
+    [("a", "<i4"), ("b", "<f8"), ("c", "S3")],
+    [("a", "u1"), ("inner", [("x", "<f4"), ("y", "<f4")])],
+]
+#: Zarr has no type for them, or not one that says all.
+OTHERS = [
+    [("a", "<i4"), ("b", ">f8")],
+    [("a", "<i4", (2, 3)), ("b", "u1")],
+    np.dtype({"names": ["a", "b"], "formats": ["u1", "<f8"], "offsets": [0, 8], "itemsize": 24}),
+    "V6", "g", "M8[D]", "m8[h]", "M8[25s]",
+]  # fmt: skip
+
+
+def same(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected)
+    assert found.dtype == expected.dtype
+    assert found.dtype.isnative == expected.dtype.isnative
+    assert found.shape == expected.shape
+    assert found.flags.writeable
+    if found.dtype.kind in "VT":
+        # of fields with a shape each value is an array
+        assert str(found.tolist()) == str(expected.tolist())
+    else:
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("chunks", [4, ((5, 20, 10),)], ids=["regular", "ragged"])
+@pytest.mark.parametrize("dtype", [*ORDERED, *TIMES, *TEXTS, *FIELDS, *OTHERS, "T"], ids=str)
+def test_a_dask_array_of_any_dtype_comes_back(dtype: Any, chunks: Any, tmp_path: Path) -> None:
+    values = numbers(dtype)
+    version = save(da.from_array(values, chunks=chunks), tmp_path)
+    found = open_checkpoint(version.path)
+    assert found.chunks == da.core.normalize_chunks(chunks, values.shape)
+    assert found.dtype == values.dtype
+    same(found.compute(scheduler="sync"), values)
+    assert verify(version) == []
+
+
+@pytest.mark.parametrize("dtype", [*ORDERED, *TIMES, *TEXTS, *FIELDS, "T"], ids=str)
+def test_plain_xarray_reads_the_same_values_and_dtype(dtype: Any, tmp_path: Path) -> None:
+    values = numbers(dtype).reshape(5, 7)
+    dataset = xr.Dataset({"t": (("y", "x"), da.from_array(values, chunks=(2, 3)))})
+    path = save(dataset, tmp_path).path
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = xr.open_zarr(path, chunks=None).t
+    # which end comes first is no matter of Zarr's types
+    assert found.dtype == (values.dtype if dtype == "T" else values.dtype.newbyteorder("="))
+    np.testing.assert_array_equal(found.values, values)
+    same(open_checkpoint(path).t.values, values)
+
+
+@pytest.mark.parametrize("dtype", ORDERED)
+def test_tensorstore_reads_the_same(dtype: str, tmp_path: Path) -> None:
+    values = numbers(dtype).reshape(5, 7)
+    path = save(da.from_array(values, chunks=(2, 3)), tmp_path).path
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/data"}}
+    found = tensorstore.open(spec).result().read().result()
+    np.testing.assert_array_equal(found, values)
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [
+        ((), ()),
+        ((1,), 1),
+        ((0,), 1),
+        ((0, 4), (1, 2)),
+        ((4, 0), (2, 1)),
+        ((3, 4, 5, 6), (2, 4, 1, 5)),
+        ((7,), ((3, 4),)),
+        ((7,), ((3, 0, 4),)),
+        ((7,), ((4, 3, 0),)),
+        ((0, 0), ((0, 0), (0,))),
+        ((5, 4), ((2, 3), (4,))),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["f8", "M8[ns]", "T", "O", "masked", "g"])
+def test_any_shape_comes_back(dtype: str, shape: Any, chunks: Any, tmp_path: Path) -> None:
+    count = int(np.prod(shape))
+    if dtype in "TO":
+        values = WORDS[CHANCE.integers(len(WORDS), size=count)].astype(dtype).reshape(shape)
+    elif dtype == "masked":
+        values = np.ma.MaskedArray(np.arange(count), np.arange(count) % 3 == 0, fill_value=-7).reshape(shape)
+    else:
+        values = numbers(dtype, count + 4)[:count].reshape(shape)
+    array = da.from_array(values, chunks=chunks, asarray=False if dtype == "masked" else None)
+    version = save(array, tmp_path)
+    found = open_checkpoint(version.path)
+    assert found.chunks == array.chunks
+    same(np.asanyarray(found.compute(scheduler="sync")), values)
+    assert verify(version) == []
+    if dtype == "f8" and version.manifest().plan.arrays[0].kind == "shard":
+        np.testing.assert_array_equal(da.from_zarr(f"{version.path}/data").compute(), values)
+
+
+def test_masked_arrays_keep_mask_data_and_fill_value(tmp_path: Path) -> None:
+    values = np.ma.MaskedArray([1.5, 2.5, np.nan, 4.5], [True, False, False, True], fill_value=-9.0)
+    array = da.from_array(values, chunks=3, asarray=False)
+    found = open_checkpoint(save(array, tmp_path).path)
+    assert isinstance(found._meta, np.ma.MaskedArray)
+    first = found.blocks[0].compute(scheduler="sync")
+    np.testing.assert_array_equal(first.mask, values.mask[:3])
+    np.testing.assert_array_equal(first.data, values.data[:3])
+    assert first.fill_value == -9.0
+
+
+def test_objects_that_are_text_need_no_trust_and_others_do(tmp_path: Path) -> None:
+    texts = np.array(["a", "ü", ""], object)
+    same(open_checkpoint(save(da.from_array(texts, chunks=2), tmp_path, "texts").path).compute(), texts)
+    mixed = np.array(["a", None, {"k": 1}, "only text here"], object)
+    path = save(da.from_array(mixed, chunks=3), tmp_path, "mixed").path
+    with pytest.raises(Exception, match="allow_pickle=True"):
+        open_checkpoint(path).compute(scheduler="sync")
+    assert open_checkpoint(path, allow_pickle=True).compute(scheduler="sync").tolist() == mixed.tolist()
+    assert verify(Store(tmp_path).newest("mixed")) == []
+
+
+def test_unknown_chunks_come_back(tmp_path: Path) -> None:
+    array = da.arange(20, chunks=5)
+    array = array[array % 3 == 0]
+    path = save(array, tmp_path).path
+    with pytest.raises(Exception, match="allow_pickle=True"):
+        open_checkpoint(path)
+    found = open_checkpoint(path, allow_pickle=True)
+    assert found.dtype == array.dtype
+    assert found.compute(scheduler="sync").tolist() == list(range(0, 20, 3))
+
+
+def test_arrays_in_any_order_in_memory_come_back_and_may_be_written_to(tmp_path: Path) -> None:
+    values = np.asfortranarray(np.arange(24.0).reshape(4, 6))[:, ::2]
+    found = open_checkpoint(save(da.from_array(values, chunks=(3, 2)), tmp_path).path).compute()
+    same(found, values.copy())
+    found += 1
