@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from dask_hpc._version import __version__
 
 if TYPE_CHECKING:
+    from dask_hpc.checkpoint.opening import open_checkpoint as open_checkpoint
+    from dask_hpc.client.checkpoints import restore as restore
     from dask_hpc.client.runtime import Job as Job
     from dask_hpc.client.runtime import Runtime as Runtime
     from dask_hpc.client.runtime import install as install
@@ -33,8 +35,10 @@ _PUBLIC = {
     "Runtime": "dask_hpc.client.runtime",
     "explore": "dask_hpc.show",
     "install": "dask_hpc.client.runtime",
+    "open_checkpoint": "dask_hpc.checkpoint.opening",
     "policies": "dask_hpc.show",
     "provide": "dask_hpc.worker.awaited",
+    "restore": "dask_hpc.client.checkpoints",
     "runtime": "dask_hpc.client.runtime",
 }
 __all__ = [
@@ -47,8 +51,10 @@ __all__ = [
     "__version__",
     "explore",
     "install",
+    "open_checkpoint",
     "policies",
     "provide",
+    "restore",
     "runtime",
 ]
 

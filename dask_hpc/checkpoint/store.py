@@ -150,6 +150,7 @@ class Store:
         spare: Collection[str] = (),
         older_than_s: float = ABANDONED_S,
         *,
+        name: str | None = None,
         dry_run: bool = False,
     ) -> list[str]:
         """Remove all but the newest whole versions of each name, and abandoned drafts.
@@ -162,6 +163,8 @@ class Store:
             Paths that stay whatever their age: of versions that are being read.
         older_than_s
             Drafts that nobody writes and that did not change for so long are abandoned.
+        name
+            Only of this name; None: of all.
         dry_run
             Only say what would be removed.
 
@@ -181,10 +184,12 @@ class Store:
             raise ValueError(f"keep is {keep}; allowed: 1 and more, for a checkpoint that nobody has is none")
         spared = {os.path.abspath(path) for path in spare}
         removed = []
-        for name in self.names():
-            whole = sorted(numbered(self.folder, name), key=lambda each: each.version)
+        for each_name in self.names() if name is None else [checked_name(name)]:
+            whole = sorted(numbered(self.folder, each_name), key=lambda each: each.version)
             old = [each.path for each in whole[:-keep]]
-            left = [each.path for each in drafts(self.folder, name) if _abandoned(each.path, older_than_s)]
+            left = [
+                each.path for each in drafts(self.folder, each_name) if _abandoned(each.path, older_than_s)
+            ]
             for path in [path for path in [*old, *left] if path not in spared]:
                 if not dry_run:
                     _remove(path)

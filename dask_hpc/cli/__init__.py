@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import click
 
+from dask_hpc.cli.chaos import chaos
 from dask_hpc.cli.cluster import cancel, decisions, jobs, status
 from dask_hpc.cli.config import config
 from dask_hpc.cli.convert import convert
 from dask_hpc.cli.demo import demo
 from dask_hpc.cli.doctor import doctor
 from dask_hpc.cli.groups import HeadedGroup
+from dask_hpc.cli.interval import interval
 from dask_hpc.cli.parity import parity
 from dask_hpc.cli.place import place
 from dask_hpc.cli.policies import policies
@@ -48,7 +50,7 @@ for _heading, _commands in (
     ("Run", (demo, status, jobs, update, cancel)),
     ("Understand", (policies, decisions, replay)),
     ("Simulate", (simulate, compare, study, convert, parity)),
-    ("Models", (place, power)),
-    ("Set up", (config, doctor)),
+    ("Models", (interval, place, power)),
+    ("Set up", (config, doctor, chaos)),
 ):
     register(_heading, *_commands)

@@ -23,7 +23,7 @@ from distributed.protocol.pickle import dumps
 from dask_hpc import capabilities
 from dask_hpc._version import __version__
 from dask_hpc.channel import Channel, raise_error
-from dask_hpc.client import methods
+from dask_hpc.client import checkpoints, methods
 from dask_hpc.client.job import Job as Job
 from dask_hpc.config import find
 from dask_hpc.errors import (
@@ -242,6 +242,45 @@ class Runtime:
         await self.channel.ask("expect", keys=names, client=self.client.id)
         futures: list[Future] = self.client.map(source, names, key=names, pure=False)
         return futures
+
+    def checkpoint(
+        self, obj: Any, name: str, *, store: str | os.PathLike[str] | None = None, wait: bool = True
+    ) -> Any:
+        """Write a version of a checkpoint, and protect its results from then on.
+
+        A protected result that is lost with its worker is read back, not computed again; scattered data
+        comes back, too. The version is a Zarr group that stock ``xarray.open_zarr`` reads, and
+        `dask_hpc.restore` has it back on another cluster. The last two versions of a name are kept.
+
+        Parameters
+        ----------
+        obj
+            A persisted array, data frame or xarray object, a future or a list of them, scattered data.
+            What is not computed yet is written when it is.
+        name
+            What it is called: letters, digits, ``.``, ``_`` and ``-``.
+        store
+            A folder that the scheduler and all workers can write to. None: the setting
+            ``hpc.checkpoint.store``.
+        wait
+            Whether to wait until the version is whole.
+
+        Returns
+        -------
+        Commit
+            ``version``, ``path``, ``wait()``, ``status()``.
+
+        Raises
+        ------
+        CheckpointError
+            When it cannot be written; earlier versions are as they were.
+        ConfigError
+            When no store is named.
+        TypeError, ValueError
+            For what cannot be written, is not on the cluster, or a name that is not allowed.
+        """
+        folder = None if store is None else os.fspath(store)
+        return self.channel.run(checkpoints.begin, self.channel, obj, name, folder, wait)
 
     def find(self, job: str) -> Job:
         """Handle of a job by id (of the row `jobs` gives)."""

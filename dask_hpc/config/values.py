@@ -103,6 +103,11 @@ class Settings:
         "as Dask spills them, which means pickle for most types; files are readable by their owner only. "
         "An update to a folder that the scheduler cannot write to is refused; workers are not asked. "
         "None: what nobody has room for is lost, and named."))
+    checkpoint_store: str | None = _row(AbsolutePath("checkpoint.store", None, none_ok=True,
+        help="A folder on a file system that the scheduler and all workers see: versions of checkpoints are "
+        "written below it, by name. What is not an array is written as Dask spills it, which means pickle "
+        "for most types, and is read back by this cluster alone unless the user allows more. None: the call "
+        "names one."))
     slurm_poll_s: float = _row(Duration("slurm.poll", 15.0, lo=0.1, hi=3600.0, live=False,
         help="How often squeue is asked what has become of a cluster's jobs. Many sites ask for no more than "
         "a few questions a minute."))

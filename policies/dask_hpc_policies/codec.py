@@ -116,7 +116,8 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
             raise ValueError(f"{where}: {data!r} is not one of {typing.get_args(kind)}")
         return data
     if origin is tuple:
-        if not isinstance(data, list):
+        # comms make tuples of lists
+        if not isinstance(data, (list, tuple)):
             raise ValueError(f"{where}: expected a list, got {data!r}")
         (item, *rest) = typing.get_args(kind)
         if rest == [Ellipsis]:

@@ -53,6 +53,23 @@ def stand_in(scheduler: Scheduler, key: Any, task: Any, type_name: str) -> Linea
     return lineage
 
 
+def renew(scheduler: Scheduler, key: Any, task: Any) -> None:
+    """Have what stands in for a task already be another one, as dependent on nothing as the first."""
+    scheduler.tasks[key].run_spec = task
+
+
+def forgive(scheduler: Scheduler, key: Any) -> None:
+    """Have what becomes of workers while they bring a result back not count against its task."""
+    scheduler.tasks[key].suspicious = 0
+
+
+def go_on(scheduler: Scheduler, key: Any, stimulus_id: str) -> None:
+    """Have a lost result be made that stock has given up, because something it was made from has failed."""
+    ts = scheduler.tasks.get(key)
+    if ts is not None and ts.state == "released" and (ts.who_wants or ts.waiters):
+        scheduler.transitions({key: "waiting"}, stimulus_id)
+
+
 def put_back(scheduler: Scheduler, key: Any, lineage: Lineage) -> None:
     """Have a task be made again as it was before `stand_in`, as far as what that needs is still there."""
     ts = scheduler.tasks[key]

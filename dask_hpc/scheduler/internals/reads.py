@@ -249,6 +249,50 @@ def spillable(scheduler: Scheduler, keys: Iterable[Any], leaving: Collection[str
     return found
 
 
+def not_remade(scheduler: Scheduler, keys: Iterable[Any]) -> set[Any]:
+    """Those of `keys` that stock could not make again, or not once a worker more is lost.
+
+    These are data that no task has made, and whatever has such data, an actor or something forgotten among
+    what it was made from.
+    """
+    doubtful: dict[TaskState, bool] = {}
+    for key in keys:
+        stack = [scheduler.tasks[key]] if key in scheduler.tasks else []
+        while stack:
+            ts = stack[-1]
+            if ts in doubtful:
+                stack.pop()
+            elif ts.run_spec is None or ts.actor or ts.has_lost_dependencies:
+                doubtful[ts] = True
+            elif missing := [dts for dts in ts.dependencies if dts not in doubtful]:
+                stack += missing
+            else:
+                doubtful[ts] = any(doubtful[dts] for dts in ts.dependencies)
+    return {key for key in keys if key in scheduler.tasks and doubtful[scheduler.tasks[key]]}
+
+
+def least_asked(scheduler: Scheduler, keys: Iterable[Any], asked: Mapping[str, int]) -> dict[str, list[Any]]:
+    """Keys in memory by a worker that holds them: of several the one that has been asked for least so far.
+
+    Actors are not among them.
+    """
+    found: dict[str, list[Any]] = {}
+    for key in keys:
+        ts = scheduler.tasks.get(key)
+        if ts is None or ts.actor or not ts.who_has:
+            continue
+        address = min(
+            [ws.address for ws in ts.who_has], key=lambda at: (asked.get(at, 0) + len(found.get(at, ())), at)
+        )
+        found.setdefault(address, []).append(key)
+    return found
+
+
+def states(scheduler: Scheduler, keys: Iterable[Any]) -> dict[Any, str]:
+    """State of the tasks of these keys that there are."""
+    return {key: scheduler.tasks[key].state for key in keys if key in scheduler.tasks}
+
+
 def nbytes(scheduler: Scheduler, keys: Iterable[Any]) -> int:
     """Bytes of these results."""
     return sum(scheduler.tasks[key].get_nbytes() for key in keys if key in scheduler.tasks)

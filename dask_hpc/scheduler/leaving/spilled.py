@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -55,8 +55,9 @@ class _File:
 class Spilled:
     """What is on disk, by key."""
 
-    def __init__(self, state: State, watched: Watched) -> None:
+    def __init__(self, state: State, watched: Watched, let_run_anywhere: Callable[[Any], None]) -> None:
         self._state = state
+        self._let_run_anywhere = let_run_anywhere
         self._watched = watched
         self._scheduler: Scheduler = state.scheduler
         self._files: dict[Any, _File] = {}
@@ -88,12 +89,15 @@ class Spilled:
         """At last, write what only the leaving workers hold to disk, if the user wants that."""
         addresses, directory = departure.addresses, self._state.settings.spill_directory
         there = [address for address in addresses if address in self._scheduler.workers]
-        keys = reads.sole_keys(self._scheduler, there, addresses)
+        safe = {key for held in departure.kept.values() for key in held}
+        keys = [key for key in reads.sole_keys(self._scheduler, there, addresses) if key not in safe]
         if not departure.last or directory is None or not keys:
             return False
         left_s = departure.deadline_s - self._state.now_s()
-        departure.kept = await self.write(directory, keys, addresses, left_s)
-        written = [key for held in departure.kept.values() for key in held]
+        on_disk = await self.write(directory, keys, addresses, left_s)
+        for address, held in on_disk.items():
+            departure.kept.setdefault(address, []).extend(held)
+        written = [key for held in on_disk.values() for key in held]
         departure.at_end.append(lambda: self.release(written, addresses))
         return False
 
@@ -161,6 +165,7 @@ class Spilled:
         if key not in self._files:
             self._watched.watch(key, self._moved)
         made = lineage.stand_in(self._scheduler, key, task, type_name)
+        self._let_run_anywhere(key)
         self._files[key] = _File(path, made)
         self._keys[os.path.basename(path)] = key
 

@@ -223,6 +223,14 @@ class Ownership:
             return "queue"
         return "root" if reads.is_root(scheduler, ts, groups) else "rest"
 
+    def let_run_anywhere(self, key: Any) -> None:
+        """Treat a lost task that was restricted by its user, and is not any more, as others of its job."""
+        lane = self.state.owner.get(key)
+        if lane is not None and lane.kind == "free":
+            kind: LaneKind = "root" if reads.queuing(self.state.scheduler) else "rest"
+            lane = self.state.owner[key] = lane.job.lanes[kind]
+            writes.restrict(self.state.scheduler.tasks[key], lane)
+
     # ------------------------------------------------------- existing tasks
 
     async def adopt(self, job: JobRecord) -> None:

@@ -15,6 +15,7 @@ from distributed.protocol.pickle import loads
 from dask_hpc import wire
 from dask_hpc.config import Settings, is_setting, no_setting
 from dask_hpc.errors import ConfigError, DaskHPCError, InstallError, UnknownJob
+from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.core.handlers import contained
 from dask_hpc.scheduler.dashboard.pages import Panels
@@ -63,7 +64,8 @@ class Service:
             self.releases,
             Actors(state, parts),
             DataMoves(state, parts),
-            Spilled(state, watched),
+            Commits(self.engine, watched),
+            Spilled(state, watched, self.engine.ownership.let_run_anywhere),
             Awaited(self.engine, watched),
             self.pool_target,
             Roles(self.engine),

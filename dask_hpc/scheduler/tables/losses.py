@@ -32,11 +32,12 @@ class Losses:
         self._state = state
         #: Losses by severity, planned exits among them.
         self.count: Counter[str] = Counter()
-        #: Computed results, scattered data and executing tasks that went with workers; results made again.
-        self.results = self.scattered = self.interrupted = self.recomputed = 0
+        #: Computed results, scattered data and executing tasks that went with workers; results made again,
+        #: and those that were read back.
+        self.results = self.scattered = self.interrupted = self.recomputed = self.restored = 0
         #: Node-seconds that were watched.
         self.exposure_node_s = 0.0
-        #: Keys of lost results that nobody has computed again yet.
+        #: Keys of lost results that are not there again yet.
         self.missing: dict[Any, None] = {}
         self._seen_s: float | None = None
         #: What was lost together: where it was, since when, and how much went with it.
@@ -75,7 +76,10 @@ class Losses:
     def again(self, key: Any) -> None:
         """A lost result is there again."""
         del self.missing[key]
-        self.recomputed += 1
+        if key in self._state.read_back:
+            self.restored += 1
+        else:
+            self.recomputed += 1
 
     def tick(self, now_s: float) -> None:
         """Tell what was lost together, once no more of it can come; count the time that was watched."""
@@ -140,6 +144,7 @@ class Losses:
                 "lost_scattered": self.scattered,
                 "interrupted_tasks": self.interrupted,
                 "recomputed_results": self.recomputed,
+                "restored_results": self.restored,
                 "exposure_node_s": round(self.exposure_node_s, 3),
             }
         }

@@ -264,8 +264,20 @@ class Parts:
         return {kind: enactor for ask in self._of["enactors"] for kind, enactor in ask().items()}
 
     def methods(self) -> dict[str, Method]:
-        """All that clients may call."""
-        return {name: method for ask in self._of["methods"] for name, method in ask().items()}
+        """All that clients may call.
+
+        Raises
+        ------
+        ValueError
+            When two parts have a method of one name.
+        """
+        found: dict[str, Method] = {}
+        for ask in self._of["methods"]:
+            brought = ask()
+            if taken := found.keys() & brought.keys():
+                raise ValueError(f"two parts have a method called {min(taken)!r}; choose another name")
+            found |= brought
+        return found
 
     def status(self, failed: Callable[[str, Exception], None]) -> dict[str, Any]:
         """What all parts tell about themselves; `failed` is told of a part that cannot, by its class."""

@@ -63,6 +63,8 @@ class State:
         self.roles: dict[str, str] = {}
         #: Keys of tasks that wait for data somebody brings, or have got it.
         self.awaited: set[Any] = set()
+        #: Keys of lost results that come back from a checkpoint.
+        self.read_back: set[Any] = set()
         #: Called with every record; the trace file listens here.
         self.listeners: list[Callable[[Record], None]] = []
         #: Whether jobs with nodes take turns on each other's slots: the policy says so.

@@ -1,0 +1,56 @@
+"""What goes wrong in one run, when, and with how much data: drawn from the run's seed alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: What can fail: a worker's process; all workers of a host; scheduler and workers at once; the newest
+#: version in the store; nothing, but a worker stands still for a while.
+FAULTS = ("worker", "host", "cluster", "store", "delay")
+#: When: while results are computed, while they are written, while they are read back.
+MOMENTS = ("compute", "commit", "restore")
+#: Elements of an array of 8 bytes each: from less than a page to a few MiB.
+_SIZES = (10, 1_000, 30_000, 400_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run."""
+
+    seed: int
+    faults: tuple[str, ...]
+    moment: str
+    #: Results that are scattered, made from these, and computed from nothing; elements of each.
+    scattered: int
+    derived: int
+    computed: int
+    elements: int
+    #: Seconds from the beginning of the moment to the failure.
+    after_s: float
+    #: For whatever else is drawn as the run goes on.
+    draw: int
+
+    def chance(self) -> random.Random:
+        """Further draws."""
+        return random.Random(self.draw)
+
+
+def plan(seed: int, faults: Sequence[str] = FAULTS) -> Plan:
+    """The run of a seed: one or two of `faults`, never two clusters."""
+    chance = random.Random(f"chaos-{seed}")
+    first = faults[seed % len(faults)]
+    more = [fault for fault in faults if fault not in (first, "cluster")]
+    second = [chance.choice(more)] if more and first != "cluster" and chance.random() < 0.4 else []
+    return Plan(
+        seed=seed,
+        faults=(first, *second),
+        moment=chance.choice(MOMENTS),
+        scattered=chance.randint(1, 8),
+        derived=chance.randint(1, 8),
+        computed=chance.randint(1, 24),
+        elements=chance.choice(_SIZES),
+        after_s=chance.choice((0.0, 0.01, 0.05, 0.2, 0.5)),
+        draw=chance.getrandbits(32),
+    )

@@ -1,0 +1,172 @@
+"""One run: data is protected, something fails, and what was promised is held against what is there."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client, Future
+
+from dask_hpc.chaos import work
+from dask_hpc.chaos.plan import Plan
+
+#: What is not there by then is lost.
+_PATIENCE_S = 90.0
+#: How long workers stand still.
+_STILL_S = 2.0
+
+
+@dataclass
+class Outcome:
+    """What came of one run."""
+
+    plan: Plan
+    #: Protected results with other values than they had, that are gone, and that were computed again.
+    wrong: int = 0
+    lost: int = 0
+    recomputed: int = 0
+    #: Results that were read back, and workers that were killed.
+    restored: int = 0
+    killed: int = 0
+    #: What was wrong, in words.
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Whether every promise was kept."""
+        return not (self.wrong or self.lost or self.recomputed or self.faults)
+
+    def row(self) -> dict[str, Any]:
+        """It as plain data."""
+        return {
+            "seed": self.plan.seed,
+            "faults": f"{'+'.join(self.plan.faults)} in {self.plan.moment}",
+            "wrong": self.wrong,
+            "lost": self.lost,
+            "recomputed": self.recomputed,
+            "restored": self.restored,
+            "killed": self.killed,
+            "why": "; ".join(self.faults),
+        }
+
+
+def run(client: Client, rt: Any, plan: Plan, folder: Path) -> Outcome:
+    """Carry out a plan on a cluster whose workers come back; `folder` is seen by all of it and is empty."""
+    outcome, chance = Outcome(plan), plan.chance()
+    notes, store = str(folder / "notes"), str(folder / "store")
+    Path(notes).touch()
+    before = _restored(rt)
+    pairs = [(number, work.values(number, plan.elements)) for number in range(plan.scattered)]
+    expected: dict[Any, Any] = {}
+    inputs = client.scatter([array for _, array in pairs], hash=False)
+    rt.checkpoint(inputs, "inputs", store=store)
+    results = [
+        client.submit(work.computed, number, plan.elements, notes, pure=False)
+        for number in range(plan.computed)
+    ]
+    made = [
+        client.submit(work.derived, number, inputs[number % len(inputs)], notes, pure=False)
+        for number in range(plan.derived)
+    ]
+    expected |= {future.key: array for future, (_, array) in zip(inputs, pairs, strict=True)}
+    expected |= {future.key: work.values(n, plan.elements) for n, future in enumerate(results)}
+    expected |= {future.key: pairs[n % len(pairs)][1] + n for n, future in enumerate(made)}
+    everything = [*inputs, *results, *made]
+    if plan.moment == "compute":
+        time.sleep(plan.after_s)
+        outcome.killed += _strike(client, plan, chance)
+    rt.checkpoint([*results, *made], "results", store=store)
+    ran = _runs(notes)
+    if "store" in plan.faults or plan.moment == "commit":
+        again = rt.checkpoint(everything, "results", store=store, wait=False)
+        if plan.moment == "commit":
+            time.sleep(plan.after_s)
+            outcome.killed += _strike(client, plan, chance)
+        again.wait(_PATIENCE_S)
+        if "store" in plan.faults:
+            _damage(Path(again.path), chance)
+    outcome.killed += _strike(client, plan, chance)
+    if plan.moment == "restore":
+        time.sleep(plan.after_s)
+        outcome.killed += _strike(client, plan, chance)
+    _check(client, everything, expected, outcome)
+    twice = _runs(notes) - ran
+    outcome.recomputed = twice.total()
+    if twice:
+        outcome.faults.append(f"computed again: {', '.join(sorted(twice))}")
+    outcome.restored = _restored(rt) - before
+    return outcome
+
+
+def _check(client: Client, futures: Iterable[Future], expected: Any, outcome: Outcome) -> None:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    for future in futures:
+        try:
+            found = future.result(timeout=max(1.0, deadline_s - time.monotonic()))
+        except Exception as error:  # whatever it is, the result is not there
+            outcome.lost += 1
+            outcome.faults.append(f"{future.key} is lost: {type(error).__name__}: {error}")
+            continue
+        if not np.array_equal(found, expected[future.key]):
+            outcome.wrong += 1
+            outcome.faults.append(f"{future.key} has other values")
+
+
+def _strike(client: Client, plan: Plan, chance: Any) -> int:
+    """Have happen what is to happen to workers; gives how many were killed, once the scheduler misses them.
+
+    Raises
+    ------
+    RuntimeError
+        When one that was to be killed lives on.
+    """
+    hosts: dict[str, str] = client.run(work.host, on_error="ignore")
+    doomed: set[str] = set()
+    for fault in plan.faults if hosts else ():
+        if fault == "delay":
+            _tell(client, work.stand_still, [chance.choice(sorted(hosts))], _STILL_S)
+        elif fault == "host":
+            host = chance.choice(sorted(set(hosts.values())))
+            doomed |= {address for address in hosts if hosts[address] == host}
+        else:
+            doomed.add(chance.choice(sorted(hosts)))
+    _tell(client, work.die, sorted(doomed))
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while doomed & client.scheduler_info(n_workers=-1)["workers"].keys():
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"workers that were to be killed live on: {', '.join(sorted(doomed))}")
+        time.sleep(0.005)
+    return len(doomed)
+
+
+def _tell(client: Client, function: Any, workers: list[str], *args: Any) -> None:
+    # nobody answers: they are gone, or stand still
+    if workers:
+        client.run(function, *args, workers=workers, wait=False, on_error="ignore")
+
+
+def _damage(version: Path, chance: Any) -> None:
+    """Flip a bit of every file of values of a version."""
+    for path in sorted(version.rglob("*")):
+        size = path.stat().st_size
+        if path.is_file() and path.suffix != ".json" and size:
+            path.chmod(0o600)
+            with path.open("r+b") as file:
+                at = chance.randrange(size)
+                file.seek(at)
+                byte = file.read(1)[0]
+                file.seek(at)
+                file.write(bytes([byte ^ (1 << chance.randrange(8))]))
+
+
+def _runs(notes: str) -> Counter[str]:
+    return Counter(Path(notes).read_text(encoding="utf-8").split())
+
+
+def _restored(rt: Any) -> int:
+    return int(rt.status().get("checkpoints", {}).get("restored_results", 0))

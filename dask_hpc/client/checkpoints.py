@@ -1,0 +1,205 @@
+"""Checkpoints from a client's side: beginning one, waiting for it, and having one back on any cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import dask
+from dask.base import is_dask_collection
+from dask.typing import Key
+from distributed import Client, Future, futures_of
+
+from dask_hpc.channel import Channel
+from dask_hpc.errors import CheckpointError
+from dask_hpc.show import line
+from dask_hpc_policies.codec import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Where the folder of checkpoints is configured.
+_STORE = "checkpoint.store"
+#: A question after a commit is answered after so long at the latest, in seconds.
+_ASK_S = 5.0
+
+
+class Commit:
+    """One version of a checkpoint, under way or ended. Made by `Runtime.checkpoint`."""
+
+    def __init__(self, channel: Channel, row: Mapping[str, Any], kept: Any) -> None:
+        self._channel = channel
+        self._row = dict(row)
+        #: What is being written must not be forgotten meanwhile.
+        self._kept = kept
+
+    def __repr__(self) -> str:
+        row = self._row
+        return line("Commit", name=row["name"], version=row["version"], state=row["state"], path=row["path"])
+
+    @property
+    def name(self) -> str:
+        """Name of the checkpoint."""
+        return str(self._row["name"])
+
+    @property
+    def version(self) -> int | None:
+        """Number of the version; None: it was not known when the cluster was asked last."""
+        version: int | None = self._row["version"]
+        return version
+
+    @property
+    def path(self) -> str | None:
+        """Folder of the version, a Zarr group; None: it was not whole when the cluster was asked last."""
+        path: str | None = self._row["path"]
+        return path
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait until the version is whole; gives this commit.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait at most; None: as long as it takes, which may include computing what is written.
+
+        Raises
+        ------
+        CheckpointError
+            When there is no new version; earlier ones are as they were.
+        TimeoutError
+            When it takes longer. It goes on all the same.
+        """
+        return self._channel.run(self._wait, timeout)
+
+    def status(self) -> Any:
+        """How far it is: state, version, blocks, bytes, seconds it took, and the reason if it has failed."""
+        return self._channel.run(self._ask, 0.0)
+
+    async def _ask(self, wait_s: float) -> dict[str, Any]:
+        self._row = dict(await self._channel.ask("checkpoint_row", commit=self._row["id"], wait_s=wait_s))
+        if self._row["state"] in ("complete", "failed"):
+            self._kept = None
+        return dict(self._row)
+
+    async def _wait(self, timeout: float | None) -> Commit:
+        loop = asyncio.get_running_loop()
+        deadline_s = None if timeout is None else loop.time() + timeout
+        while (row := await self._ask(self._longest_s(deadline_s)))["state"] not in ("complete", "failed"):
+            if deadline_s is not None and loop.time() >= deadline_s:
+                raise TimeoutError(
+                    f"checkpoint {self.name!r} is not whole after {timeout:g} s: {row['blocks_left']} of "
+                    f"{row['blocks']} results are not written; it goes on"
+                )
+        if row["state"] == "failed":
+            raise CheckpointError(f"checkpoint {self.name!r} has no new version: {row['reason']}")
+        return self
+
+    @staticmethod
+    def _longest_s(deadline_s: float | None) -> float:
+        if deadline_s is None:
+            return _ASK_S
+        return min(_ASK_S, max(0.01, deadline_s - asyncio.get_running_loop().time()))
+
+
+async def begin(channel: Channel, obj: Any, name: str, store: str | None, wait: bool) -> Commit:
+    """Begin a version; see `Runtime.checkpoint`."""
+    from dask_hpc.checkpoint.describe import describe
+
+    plan, keys = describe(obj, name)
+    _require_there(obj, keys)
+    folder = None if store is None else os.path.abspath(store)
+    row = await channel.ask("checkpoint", plan=encode(plan), keys=keys, store=folder)
+    commit = Commit(channel, row, obj)
+    return await commit._wait(None) if wait else commit
+
+
+def _require_there(obj: Any, keys: Iterable[Key]) -> None:
+    """Refuse what is not on the cluster, or about to be."""
+    there = {future.key for future in futures_of(obj)}
+    missing = [key for key in keys if key not in there]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} results of what is to be written are not on the cluster, the first is "
+            f"{missing[0]!r}: persist it first (obj = obj.persist(), client.persist(obj)), or give futures"
+        )
+
+
+def restore(
+    name: str,
+    client: Client,
+    *,
+    store: str | os.PathLike[str] | None = None,
+    version: int | None = None,
+    allow_pickle: bool = False,
+) -> Any:
+    """Have a checkpoint back on a cluster of any size: the object as it was, its values on the workers.
+
+    The runtime need not be installed; the workers need dask_hpc and the store. Reading goes on in the
+    background, and what is lost later is read again.
+
+    Parameters
+    ----------
+    name
+        What it was called.
+    client
+        A connected client.
+    store
+        Its folder. None: what is configured (``hpc.checkpoint.store``), here or on the scheduler.
+    version
+        Which version; None: the newest that is whole.
+    allow_pickle
+        Whether values other than arrays may be unpickled, which can run any code that somebody has put there.
+
+    Returns
+    -------
+    object
+        Of the kind that was written, persisted; a list of futures for futures and scattered data.
+
+    Raises
+    ------
+    UnknownCheckpoint
+        When there is no such name or version.
+    CheckpointError
+        When the store cannot be read, or unpickling would be needed.
+    ValueError
+        When no store is named.
+    """
+    return client.sync(_restore, client, name, store, version, allow_pickle)
+
+
+async def _restore(
+    client: Client, name: str, store: str | os.PathLike[str] | None, version: int | None, allow_pickle: bool
+) -> Any:
+    from dask_hpc.checkpoint.opening import open_checkpoint
+    from dask_hpc.checkpoint.store import Store
+
+    folder = Store(await _folder(client, store))
+    found = await asyncio.to_thread(folder.newest, name, version)
+    made = await asyncio.to_thread(open_checkpoint, found.path, allow_pickle=allow_pickle)
+    return on_cluster(client, made)
+
+
+async def _folder(client: Client, store: str | os.PathLike[str] | None) -> str:
+    folder = store or dask.config.get(f"hpc.{_STORE}", None)
+    if folder is None:
+        try:
+            folder = (await Channel(client).ask("status"))["settings"]["checkpoint_store"]
+        except RuntimeError:
+            folder = None  # it is not installed there
+    if folder is None:
+        raise ValueError(f"no store is named: give store=..., or set hpc.{_STORE}")
+    return os.fspath(folder)
+
+
+def on_cluster(client: Client, made: Any) -> Any:
+    """What `open_checkpoint` gives, its values on the workers: a persisted collection, or futures."""
+    if isinstance(made, (list, tuple)):
+        return [on_cluster(client, one) for one in made]
+    if not is_dask_collection(made):
+        return made
+    if type(made).__module__.startswith("dask.delayed"):
+        future: Future = client.compute(made)
+        return future
+    return client.persist(made)

@@ -1,0 +1,1 @@
+"""Checkpoints, scheduler side: commits under way, and the results that they protect."""

@@ -1,0 +1,211 @@
+"""Results that checkpoints protect: when their worker is lost they are read back, not computed again.
+
+A protected key that is lost gets a task that reads its block, in place of how it was made; once it is in
+memory again it is made as before. What stock could not make again (scattered data, what hangs on it or on an
+actor) has that task from the commit on: stock forgets such keys before anybody is asked. A block that cannot
+be read is tried in an earlier version, then the result is computed again; if that cannot be, it is lost and
+named.
+
+All that happens while nothing is lost is a look into the table of watched keys (`tables.watched`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dask._task_spec import Task
+
+from dask_hpc.scheduler.internals import lineage, reads, writes
+from dask_hpc.scheduler.internals.lineage import Lineage
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc.scheduler.tables.watched import Watched
+from dask_hpc.worker import saved
+from dask_hpc.worker.saved import Copy
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+_STIMULUS = "hpc-checkpoint"
+#: Versions of one result that are tried.
+_COPIES = 2
+
+
+@dataclass(slots=True)
+class _Protected:
+    """One result."""
+
+    #: Where it is, the newest first, and the name of its type.
+    copies: tuple[Copy, ...]
+    type_name: str
+    #: Whether it is to be read back whatever else is there.
+    always: bool
+    #: What its reading stands in for, while it does.
+    lineage: Lineage | None = None
+    #: Why no copy is of use, once that is known.
+    bad: str | None = None
+
+
+class Protected:
+    """The protected results of one scheduler, by key."""
+
+    def __init__(self, state: State, watched: Watched, let_run_anywhere: Callable[[Any], None]) -> None:
+        self._state = state
+        self._let_run_anywhere = let_run_anywhere
+        self._watched = watched
+        self._scheduler: Scheduler = state.scheduler
+        self._of: dict[Any, _Protected] = {}
+        #: Keys by the name of the newest copy: what workers say is about a copy.
+        self._keys: dict[str, Any] = {}
+        #: Results that were read back, that were computed after all, and that are gone.
+        self.restored = self.recomputed = self.lost = 0
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._of
+
+    def folders(self) -> set[str]:
+        """Folders of versions that results may be read from."""
+        return {copy.folder for one in self._of.values() for copy in one.copies}
+
+    def add(self, copies: Mapping[Any, tuple[Copy, str]]) -> None:
+        """Protect results by a copy and the name of the type of each; what nobody wants is left out."""
+        there = {key: found for key, found in copies.items() if key in self._scheduler.tasks}
+        awaited = {key for key in there if key in self._state.awaited}
+        always = reads.not_remade(self._scheduler, [key for key in there if key not in self._of]) | awaited
+        self._watched.listen(self)
+        for key, (copy, type_name) in there.items():
+            one = self._of.get(key)
+            if one is None:
+                one = self._of[key] = _Protected((copy,), type_name, key in always)
+                self._watched.watch(key, self._moved)
+            else:
+                self._keys.pop(one.copies[0].name, None)
+                one.copies = (copy, *one.copies)[:_COPIES]
+                one.bad = None
+            self._keys[copy.name] = key
+            if one.lineage is not None:
+                lineage.renew(self._scheduler, key, _reading(key, one))
+            elif one.always:
+                self._stand_in(key, one)
+        for key in awaited:
+            # it need not be awaited again when it is lost
+            self._state.awaited.discard(key)
+            writes.unrestrict(self._scheduler.tasks[key])
+
+    def sole(self, addresses: Collection[str], leaving: Collection[str]) -> dict[str, list[Any]]:
+        """Protected results that none but leaving workers hold, by one of `addresses` that does."""
+        found: dict[str, list[Any]] = {}
+        for address in addresses:
+            for key in reads.sole_keys(self._scheduler, {address}, leaving):
+                if key in self._of:
+                    found.setdefault(address, []).append(key)
+        return found
+
+    def unwrap(self) -> None:
+        """Have every result be made as it was before, as far as what that needs is still there.
+
+        What is being read goes on to be.
+        """
+        for key, state in reads.states(self._scheduler, list(self._of)).items():
+            made = self._of[key].lineage
+            if made is not None and state in ("memory", "released"):
+                lineage.put_back(self._scheduler, key, made)
+            self._drop(key)
+
+    # ------------------------------------------------------------------ events
+
+    def heard(self, topic: str, message: Any) -> None:
+        """A worker says that no copy of a result is of use."""
+        if topic == saved.TOPIC and isinstance(message, dict) and isinstance(message.get("block"), str):
+            one = self._of.get(self._keys.get(message["block"]))
+            if one is not None:
+                one.bad = str(message.get("error"))
+
+    async def closing(self) -> None:
+        """The scheduler is closing: what is in the store stays there."""
+
+    def _moved(self, key: Any, start: str, finish: str) -> None:
+        one = self._of[key]
+        if finish == "released" and start == "memory":
+            self._gone(key, one)
+        elif finish == "released" and start == "processing" and one.lineage is not None:
+            self._given_back(key, one)
+        elif finish == "memory" and one.lineage is not None:
+            self._back(key, one)
+        elif finish == "forgotten":
+            self._drop(key)
+
+    def _gone(self, key: Any, one: _Protected) -> None:
+        """It is in memory nowhere any more; if somebody needs it, it is read."""
+        self._state.read_back.add(key)
+        if one.lineage is None:
+            self._stand_in(key, one)
+            # stock does not even try what was made from something that has failed
+            self._later(lambda: lineage.go_on(self._scheduler, key, _STIMULUS))
+
+    def _given_back(self, key: Any, one: _Protected) -> None:
+        """Its worker was lost while it was read, or it cannot be read."""
+        lineage.forgive(self._scheduler, key)
+        if one.bad is None or one.lineage is None:
+            return
+        again = lineage.fall_back(self._scheduler, key, one.lineage)
+        logger.error(
+            "Protected result %r %s: no copy is of use (%s)",
+            key,
+            "is computed again" if again else "is lost",
+            one.bad,
+        )
+        if again:
+            self.recomputed += 1
+            self._state.read_back.discard(key)
+            self._drop(key)
+            return
+        self.lost += 1
+        event = {"action": "hpc-lost", "keys": [str(key)], "reason": one.bad}
+        # the broker calls plugins: not in the middle of a transition
+        self._later(lambda: self._scheduler.log_event(saved.TOPIC, event))
+
+    def _back(self, key: Any, one: _Protected) -> None:
+        """It is in memory again."""
+        lineage.forgive(self._scheduler, key)
+        self.restored += 1
+        # others hear of this transition after us
+        self._later(lambda: self._state.read_back.discard(key))
+        if one.always or one.lineage is None:
+            return
+        lineage.put_back(self._scheduler, key, one.lineage)
+        one.lineage = None
+        if reads.not_remade(self._scheduler, [key]):
+            one.always = True
+            self._stand_in(key, one)
+
+    def _stand_in(self, key: Any, one: _Protected) -> None:
+        one.lineage = lineage.stand_in(self._scheduler, key, _reading(key, one), one.type_name)
+        self._let_run_anywhere(key)
+
+    def _drop(self, key: Any) -> None:
+        """Protect it no more."""
+        one = self._of.pop(key)
+        self._keys.pop(one.copies[0].name, None)
+        self._watched.unwatch(key, self._moved)
+        self._later(lambda: self._state.read_back.discard(key))
+        if one.lineage is not None:
+            kept = one.lineage
+            self._later(lambda: lineage.sweep(self._scheduler, kept, _STIMULUS))
+        if not self._of:
+            self._watched.leave(self)
+
+    def _later(self, work: Callable[[], Any]) -> None:
+        asyncio.get_running_loop().call_soon(work)
+
+
+def _reading(key: Any, one: _Protected) -> Task:
+    return Task(key, saved.load, list(one.copies))

@@ -1,0 +1,1 @@
+"""Models of resilience: what failures cost, and what protects against them."""

@@ -1,0 +1,37 @@
+"""`dask hpc interval`: figures of the models, as text and as JSON; wrong input is one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command_line import refused, run
+
+from dask_hpc_policies.resilience.intervals import Costs, daly, expected_s
+
+
+def test_it_says_how_long_and_what_that_costs() -> None:
+    told = run("interval", "--cost", "5 min", "--mtbf", "12 d", "--nodes", "48", "--interval", "1 h").stdout
+    assert [line.split()[0] for line in told.splitlines()[1:]] == [
+        "young", "daly-first", "daly", "exact", "given", "none"
+    ]  # fmt: skip
+    found = json.loads(run("interval", "--cost", "5 min", "--mtbf", "12 d", "--nodes", "48", "--json").stdout)
+    assert found["mtbf_s"] == 6 * 3600
+    costs = Costs(300.0, 6 * 3600.0)
+    row = next(row for row in found["rows"] if row["method"] == "daly")
+    assert row["interval_s"] == pytest.approx(daly(costs))
+    assert row["expected_s"] == pytest.approx(expected_s(costs, 86_400.0, daly(costs)))
+    assert row["overhead"] == pytest.approx(row["expected_s"] / 86_400 - 1)
+
+
+def test_a_run_that_never_ends_has_no_length() -> None:
+    found = json.loads(run("interval", "--cost", "5 s", "--mtbf", "1 s", "--work", "30 d", "--json").stdout)
+    assert found["rows"][-1] == {"method": "none", "interval_s": None, "expected_s": None, "overhead": None}
+
+
+@pytest.mark.parametrize(
+    "options", [("--cost", "-1 s"), ("--mtbf", "0 s"), ("--nodes", "0"), ("--work", "never")]
+)
+def test_wrong_input_is_one_line(options: tuple[str, str]) -> None:
+    given = {"--cost": "5 s", "--mtbf": "1 d", **dict([options])}
+    refused(run("interval", *(text for pair in given.items() for text in pair)), 2, options[0])

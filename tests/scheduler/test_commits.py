@@ -1,0 +1,224 @@
+"""Commits: what becomes of a version from the call to its name, and what is left when there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from distributed import Client, LocalCluster, Worker, wait
+from helpers import Gate, asleep, live, through, traces_of_ours, until
+from losses import kill
+
+import dask_hpc
+from dask_hpc.errors import CheckpointError, ConfigError
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker import saved
+
+
+def checkpoints(s):
+    return of(s).engine.parts.status(lambda name, error: pytest.fail(f"{name}: {error}"))["checkpoints"]
+
+
+def folders(store):
+    """Everything that lies directly in the folders of a store's names."""
+    return sorted(f"{path.parent.name}/{path.name}" for path in Path(store).glob("*/*"))
+
+
+def array(number):
+    return np.full(100, number)
+
+
+@live(workers=2)
+async def test_what_is_not_computed_yet_is_written_when_it_is(c, s, a, b, tmp_path):
+    rt = await dask_hpc.install(c)
+    gate = Gate()
+    values = [np.full(10, number) for number in range(4)]
+    futures = [
+        c.submit(through, value, gate, workers=[a.address], allow_other_workers=True) for value in values
+    ]
+    commit = await rt.checkpoint(futures, "values", store=tmp_path, wait=False)
+    await until(lambda: gate.arrived, "it is computed")
+    with pytest.raises(TimeoutError, match="4 of 4 results are not written; it goes on"):
+        await commit.wait(timeout=0.05)
+    assert (await commit.status())["state"] == "writing"
+    # and the worker that was to write it goes
+    await kill(s, [a])
+    gate.open()
+    assert await commit.wait() is commit
+    row = await commit.status()
+    assert (row["state"], row["version"], row["blocks_left"]) == ("complete", 1, 0)
+    assert row["bytes"] >= 4 * 80
+    back = await dask_hpc.restore("values", c, store=tmp_path, allow_pickle=True)
+    for value, again in zip(values, await c.gather(back), strict=True):
+        np.testing.assert_array_equal(value, again)
+
+
+@live(workers=2)
+async def test_a_client_may_forget_what_is_being_written(c, s, a, b, tmp_path):
+    rt = await dask_hpc.install(c)
+    gate = Gate()
+    commit = await rt.checkpoint(c.submit(through, 1, gate), "value", store=tmp_path, wait=False)
+    await until(lambda: gate.arrived, "it is computed")
+    gate.open()
+    assert (await commit.wait()).version == 1
+    await until(lambda: not s.tasks, "the handle does not keep it either")
+
+
+@pytest.mark.errors("no new version")
+@live(workers=2)
+async def test_what_cannot_be_written_leaves_the_version_before(c, s, a, b, tmp_path):
+    rt = await dask_hpc.install(c)
+    good = c.submit(array, 1)
+    await rt.checkpoint(good, "value", store=tmp_path)
+    bad = c.submit(lambda: 1 / 0, key="bad")
+    with pytest.raises(CheckpointError, match=r"'value' has no new version: .*'bad'.* its task has failed"):
+        await rt.checkpoint(bad, "value", store=tmp_path)
+    gate = Gate()
+    dropped = c.submit(through, 1, gate, key="dropped")
+    commit = await rt.checkpoint(dropped, "value", store=tmp_path, wait=False)
+    await until(lambda: gate.arrived, "it is computed")
+    await dropped.cancel()
+    with pytest.raises(CheckpointError, match="'dropped' cannot be written: nobody wants it any more"):
+        await commit.wait()
+    unwritable = c.submit(threading.Lock, key="lock")
+    with pytest.raises(CheckpointError, match=r"result 'lock'.* cannot be written by worker"):
+        await rt.checkpoint(unwritable, "value", store=tmp_path)
+    gate.open()
+    assert folders(tmp_path) == ["value/000001"]
+    assert checkpoints(s)["commits"] == {"complete": 1, "failed": 3}
+    np.testing.assert_array_equal(
+        await c.gather(await dask_hpc.restore("value", c, store=tmp_path, allow_pickle=True)), array(1)
+    )
+
+
+@live(workers=1)
+async def test_bad_input_is_refused_at_once_with_the_remedy(c, s, a, tmp_path):
+    rt = await dask_hpc.install(c)
+    value = c.submit(array, 1)
+    with pytest.raises(
+        ConfigError, match=r"hpc\.checkpoint\.store is not set; .*rt\.update\(checkpoint_store="
+    ):
+        await rt.checkpoint(value, "value")
+    for name in ("../value", "a/b", "", ".hidden", "x" * 300, "a\0b"):
+        with pytest.raises(ValueError, match="is no name for a checkpoint"):
+            await rt.checkpoint(value, name, store=tmp_path)
+    with pytest.raises(ValueError, match="persist it first"):
+        await rt.checkpoint(da.ones(10, chunks=5), "lazy", store=tmp_path)
+    with pytest.raises(TypeError, match="a int cannot be in a checkpoint; allowed: a dask array"):
+        await rt.checkpoint(3, "three", store=tmp_path)
+    with pytest.raises(CheckpointError, match="no checkpoint is called 'value'"):
+        await dask_hpc.restore("value", c, store=tmp_path)
+    with pytest.raises(ValueError, match="no store is named"):
+        await dask_hpc.restore("value", c)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.errors("no new version")
+@live(workers=1)
+async def test_a_store_that_cannot_be_written_to_is_named(c, s, a, tmp_path):
+    rt = await dask_hpc.install(c)
+    (tmp_path / "file").write_text("no folder")
+    value = c.submit(array, 1)
+    with pytest.raises(CheckpointError, match="file"):
+        await rt.checkpoint(value, "value", store=tmp_path / "file")
+
+
+@pytest.mark.errors("no new version")
+@live(workers=2)
+async def test_uninstalling_leaves_nothing_but_the_store(c, s, a, b, tmp_path):
+    rt = await dask_hpc.install(c)
+    computed = c.submit(array, 1, workers=[a.address], allow_other_workers=True)
+    data = await c.scatter(array(2), workers=[b.address])
+    child = c.submit(np.copy, data)
+    await wait([computed, child])
+    specs = {key: s.tasks[key].run_spec for key in (computed.key, data.key, child.key)}
+    await rt.checkpoint([computed, data, child], "values", store=tmp_path)
+    assert s.tasks[data.key].run_spec is not None
+    gate = Gate()
+    waiting = c.submit(through, 1, gate)
+    commit = await rt.checkpoint(waiting, "never", store=tmp_path, wait=False)
+    await until(lambda: gate.arrived, "it is computed")
+    await rt.uninstall()
+    assert traces_of_ours(s) == []
+    assert {key: s.tasks[key].run_spec for key in specs} == specs
+    assert s.tasks[child.key].dependencies == {s.tasks[data.key]}
+    s.validate_state()
+    await until(lambda: folders(tmp_path) == ["values/000001"], "what was not whole is given up")
+    gate.open()
+    await waiting
+    del commit
+
+
+@live(workers=1)
+async def test_a_departing_worker_leaves_to_the_store_what_is_in_it(c, s, a, tmp_path):
+    with dask.config.set({"hpc.spill.directory": str(tmp_path / "spill")}):
+        rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path / "store"))
+    data = await c.scatter([array(1), array(2)], hash=False)
+    await rt.checkpoint(data[0], "value")
+    left = await of(s).departures.depart(a.address, 1.0, "a test")
+    assert (len(left["spilled"]), left["lost"]) == (2, [])
+    assert len([path for path in (tmp_path / "spill").rglob("*") if path.is_file()]) == 1
+    async with Worker(s.address, nthreads=1):
+        for number, future in enumerate(data):
+            np.testing.assert_array_equal(await asyncio.wait_for(future, 30), array(number + 1))
+    await asleep(s)
+    s.validate_state()
+
+
+@live(workers=2)
+async def test_what_is_provided_comes_back_without_being_awaited_again(c, s, a, b, tmp_path):
+    rt = await dask_hpc.install(c)
+    (source,) = await rt.expect(["step"])
+    result = c.submit(np.sum, source)
+    await c.submit(lambda: dask_hpc.provide({"step": array(3)}), workers=[a.address])
+    assert await result == 300
+    await rt.checkpoint(source, "step", store=tmp_path)
+    await kill(s, [a])
+    np.testing.assert_array_equal(await asyncio.wait_for(source, 30), array(3))
+    s.validate_state()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3, 8])
+def test_it_is_back_on_another_cluster(tmp_path, workers):
+    field = xr.Dataset(
+        {"t": (("y", "x"), np.arange(48.0).reshape(6, 8)), "n": ("x", np.arange(8))},
+        coords={"x": np.linspace(0, 1, 8), "time": np.datetime64("2026-01-01", "ns")},
+        attrs={"title": "a field"},
+    ).chunk({"y": 2, "x": 4})
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        dask_hpc.install(client)
+        path = dask_hpc.runtime(client).checkpoint(field.persist(), "field", store=tmp_path).path
+    xr.testing.assert_identical(xr.open_zarr(path).load(), field.compute())
+    with (
+        LocalCluster(
+            n_workers=workers, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        back = dask_hpc.restore("field", client, store=tmp_path)
+        assert back.chunks == field.chunks
+        xr.testing.assert_identical(back.compute(), field.compute())
+
+
+@live(workers=2)
+async def test_a_worker_that_has_lost_a_block_says_so(c, s, a, b, tmp_path):
+    value = await c.submit(array, 1, key="value", workers=[a.address])
+    assert value.sum() == 100
+    from dask_hpc.checkpoint.describe import describe
+
+    future = c.submit(array, 1, key="value", workers=[a.address])
+    await future
+    plan, keys = describe(future, "value")
+    assert keys == ["value"]
+    answers = await saved.write(str(tmp_path), plan.arrays[0], {0: "value"}, b)
+    assert answers == {0: None}
