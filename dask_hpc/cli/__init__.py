@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from dask_hpc.cli.checkpoint import checkpoint
 from dask_hpc.cli.cluster import cancel, decisions, jobs, status
 from dask_hpc.cli.config import config
 from dask_hpc.cli.convert import convert
@@ -49,6 +50,7 @@ for _heading, _commands in (
     ("Understand", (policies, decisions, replay)),
     ("Simulate", (simulate, compare, study, convert, parity)),
     ("Models", (place, power)),
+    ("Saved data", (checkpoint,)),
     ("Set up", (config, doctor)),
 ):
     register(_heading, *_commands)
