@@ -34,3 +34,8 @@ def stopwatch_s() -> float:
 def epoch_s() -> float:
     """Seconds since 1970 on the machine's clock of now, which may be set: for what is told to users."""
     return time.time()
+
+
+def local_time(epoch_s: float) -> str:
+    """A moment as the machine's users write it, to the second."""
+    return datetime.datetime.fromtimestamp(epoch_s).isoformat(sep=" ", timespec="seconds")

@@ -59,7 +59,7 @@ def dump(manifest: Manifest) -> bytes:
     content = encode(manifest)
     content["plan"].pop("files")
     text = _text(content)
-    return b'{"schema": %d, "blake2b": "%s", "content": %s}\n' % (SCHEMA, _digest(text).encode(), text)
+    return b'{"schema": %d, "blake2b": "%s", "content": %s}' % (SCHEMA, _digest(text).encode(), text)
 
 
 def read(folder: str) -> Manifest:

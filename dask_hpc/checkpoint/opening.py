@@ -88,7 +88,9 @@ def load(folder: str, path: str, form: Form, told: tuple[Any, ...], trusted: boo
     try:
         return from_bytes(form, checked_bytes(folder, path, written), written.digest, trusted)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{error}; restore another version, or look at the file system") from None
+        where, why = os.path.join(folder, path), getattr(error, "strerror", None) or str(error)
+        why = why if where in why else f"{where} cannot be read: {why}"
+        raise CheckpointError(f"{why}; restore another version, or look at the file system") from None
 
 
 class _Opened:
@@ -130,7 +132,10 @@ class _Opened:
             return values[0]
         if kind == "futures":
             return values
-        raise CheckpointError(f"{self.folder} holds a {kind!r:.80}; read it with the version that wrote it")
+        raise CheckpointError(
+            f"{self.folder} holds a {kind!r:.80}, which this version of dask_hpc does not know; install "
+            "the one that wrote it"
+        )
 
     def dask_array(self, place: int) -> Any:
         """The dask array of the plan at `place`."""

@@ -128,6 +128,18 @@ class Store:
         CheckpointError
             When its manifest is damaged.
         """
+        chosen = self.find(name, version)
+        chosen.manifest()
+        return chosen
+
+    def find(self, name: str, version: int | None = None) -> Version:
+        """As `newest`, whatever its manifest says: for who wants to know what is wrong with it.
+
+        Raises
+        ------
+        UnknownCheckpoint
+            When there is none; the message says which there are.
+        """
         found = {each.version: each for each in numbered(self.folder, checked_name(name))}
         if not found:
             names = [each for each in self.names() if any(numbered(self.folder, each))]
@@ -140,9 +152,7 @@ class Store:
                 f"{name!r} has no version {version} in {self.folder}; there are "
                 f"{', '.join(map(str, sorted(found)))}"
             )
-        chosen = found[max(found) if version is None else version]
-        chosen.manifest()
-        return chosen
+        return found[max(found) if version is None else version]
 
     def collect(
         self,

@@ -192,6 +192,8 @@ def _text(value: np.ndarray) -> bytes | None:
 def _from_text(where: str, content: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     data, at = content.tobytes(), 4
     count = int(np.prod(shape, dtype=object))
+    if 4 + 4 * count > len(data):
+        raise ValueError(f"{where} is no text as it was written: {count} texts in {len(data)} bytes")
     found = np.empty(count, dtype)
     try:
         (told,) = struct.unpack_from("<I", data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from dask_hpc.cli.chaos import chaos
+from dask_hpc.cli.checkpoint import checkpoint
 from dask_hpc.cli.cluster import cancel, decisions, jobs, status
 from dask_hpc.cli.config import config
 from dask_hpc.cli.convert import convert
@@ -51,6 +52,7 @@ for _heading, _commands in (
     ("Understand", (policies, decisions, replay)),
     ("Simulate", (simulate, compare, study, convert, parity)),
     ("Models", (interval, place, power)),
-    ("Set up", (config, doctor, chaos)),
+    ("Saved data", (checkpoint, chaos)),
+    ("Set up", (config, doctor)),
 ):
     register(_heading, *_commands)

@@ -41,7 +41,7 @@ def interval(
     given_s: float | None,
     as_json: bool,
 ) -> None:
-    """Say how long to compute between two checkpoints, and what that costs.
+    """Say how long to compute between two checkpoints.
 
     By Young (1974), Daly (2006) and the exact optimum of Daly's model, each with the expected time of the
     run in that model: failures at a constant rate, also during checkpoints and restarts. The last row is a

@@ -36,13 +36,13 @@ def check_replace(paths: Iterable[Path], *, force: bool, as_json: bool) -> None:
     shown = ", ".join(map(click.format_filename, there[:_SHOWN]))
     if len(there) > _SHOWN:
         shown += f" and {len(there) - _SHOWN} more"
-    if as_json or not _can_ask():
+    if as_json or not can_ask():
         exist, them = ("exists", "it") if len(there) == 1 else ("exist", "them")
         raise click.UsageError(f"{shown} {exist}; --force replaces {them}")
     click.confirm(f"Replace {shown}?", abort=True, err=True)
 
 
-def _can_ask() -> bool:
+def can_ask() -> bool:
     """Is there somebody at a terminal?"""
     # a notebook gives its commands a terminal that nobody can type into
     if "JPY_PARENT_PID" in os.environ:

@@ -21,8 +21,9 @@ from dask_hpc.cli import hpc, register
 from dask_hpc_policies import registry
 
 COMMANDS = [
-    "cancel", "chaos", "compare", "config", "convert", "decisions", "demo", "doctor", "interval", "jobs", "parity",
-    "place", "policies", "power", "replay", "simulate", "status", "study", "update",
+    "cancel", "chaos", "checkpoint", "compare", "config", "convert", "decisions", "demo", "doctor",
+    "interval", "jobs", "parity", "place", "policies", "power", "replay", "simulate", "status", "study",
+    "update",
 ]  # fmt: skip
 
 
@@ -33,7 +34,7 @@ def test_help_lists_the_commands() -> None:
     listed = re.findall(r"^  ([a-z-]+) ", help, re.MULTILINE)
     assert sorted(listed) == COMMANDS
     headings = re.findall(r"^(\S.*):$", help, re.MULTILINE)
-    assert headings == ["Run", "Understand", "Simulate", "Models", "Set up"]
+    assert headings == ["Run", "Understand", "Simulate", "Models", "Saved data", "Set up"]
     assert "..." not in help
     assert run("--help").output == result.output
 

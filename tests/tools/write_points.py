@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CHANGES = (
-    "mkdir", "open", "write", "pwrite", "posix_fallocate", "ftruncate", "fsync", "fdatasync", "rename", "unlink",
-    "rmdir", "close",
+    "mkdir", "open", "write", "pwrite", "posix_fallocate", "ftruncate", "fsync", "fdatasync", "rename",
+    "unlink", "rmdir", "close",
 )  # fmt: skip
 
 

@@ -1,0 +1,233 @@
+"""``dask hpc checkpoint``: the versions in a store, without a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import dask
+
+from dask_hpc.cli.replacing import can_ask
+from dask_hpc.terminal import echo_json, echo_table, json_option, progress_bar
+
+if TYPE_CHECKING:
+    from dask_hpc.checkpoint.store import Store
+
+_COLUMNS = {
+    "name": "NAME",
+    "version": "VERSION",
+    "complete": "COMPLETE",
+    "bytes": "BYTES",
+    "created": "CREATED",
+    "levels": "LEVELS",
+    "path": "PATH",
+}
+_TOTALS = {
+    "name": "NAME",
+    "versions": "VERSIONS",
+    "newest": "NEWEST",
+    "bytes": "BYTES",
+    "created": "CREATED",
+    "unfinished": "UNFINISHED",
+    "unfinished_bytes": "OF THEM BYTES",
+}
+
+
+def _store(_context: click.Context, _option: click.Parameter, folder: str | None) -> Store:
+    from dask_hpc.checkpoint.store import Store
+
+    folder = folder or dask.config.get("hpc.checkpoint.store", None)
+    if not folder:
+        raise click.UsageError("no store: give --store DIR, or set hpc.checkpoint.store")
+    if not Path(folder).is_dir():
+        raise click.UsageError(
+            f"the store {folder} is not a folder; give --store DIR, or set hpc.checkpoint.store"
+        )
+    return Store(folder)
+
+
+store_option = click.option(
+    "--store",
+    type=click.Path(),
+    callback=_store,
+    metavar="DIR",
+    help="Folder of all checkpoints; without it, the setting hpc.checkpoint.store.",
+)
+
+
+@click.group()
+def checkpoint() -> None:
+    """List, check, copy and remove what was saved.
+
+    Each command has --json.
+    """
+
+
+@checkpoint.command()
+@click.argument("name", required=False)
+@store_option
+@json_option
+def ls(name: str | None, store: Store, as_json: bool) -> None:
+    """List the versions, oldest first, then those that were not finished.
+
+    complete is false for what is being written or was left unfinished, and for a version whose manifest is
+    damaged.
+    """
+    rows = [
+        {
+            "name": version.name,
+            "version": version.version,
+            "complete": version.complete,
+            "path": version.path,
+            "bytes": version.bytes,
+            "created_s": version.created_s,
+            "levels": list(version.levels),
+        }
+        for version in store.versions(_checked(name))
+    ]
+    if as_json:
+        echo_json(rows)
+        return
+    told = [
+        {**row, "created": _when(row["created_s"]), "levels": ",".join(row["levels"])}  # type: ignore[arg-type]
+        for row in rows
+    ]
+    echo_table(told, _COLUMNS, f"no checkpoint in {store.folder}")
+
+
+@checkpoint.command()
+@click.argument("name")
+@click.option("--version", type=click.IntRange(1), metavar="N", help="The newest without it.")
+@store_option
+@json_option
+def verify(name: str, version: int | None, store: Store, as_json: bool) -> None:
+    """Read a version to its last byte and compare all checksums.
+
+    The exit code is 1 when something is not as it was written.
+    """
+    from dask_hpc.checkpoint.verify import verify as check
+
+    chosen = store.find(_named(name), version)
+    with progress_bar("verify") as show:
+        problems = check(chosen, show)
+    row = {
+        "name": chosen.name,
+        "version": chosen.version,
+        "path": chosen.path,
+        "ok": not problems,
+        "problems": [{"path": problem.path, "text": problem.text} for problem in problems],
+    }
+    if as_json:
+        echo_json(row)
+    else:
+        echo_table(row["problems"], {"path": "FILE", "text": "PROBLEM"}, f"{chosen.path} is what was written")  # type: ignore[arg-type]
+    if problems:
+        raise SystemExit(1)
+
+
+@checkpoint.command()
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="So many whole versions of each name stay.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--yes", is_flag=True, help="Remove without asking.")
+@store_option
+@json_option
+def gc(keep: int, dry_run: bool, yes: bool, store: Store, as_json: bool) -> None:
+    """Remove old versions, and what was left unfinished an hour ago or before."""
+    paths = store.collect(keep, dry_run=True)
+    if not dry_run and paths:
+        if not yes:
+            if as_json or not can_ask():
+                raise click.UsageError(f"{len(paths)} versions would be removed; --yes removes them")
+            click.confirm(f"Remove {len(paths)} versions from {store.folder}?", abort=True, err=True)
+        paths = store.collect(keep)
+    if as_json:
+        echo_json({"removed": [] if dry_run else paths, "would_remove": paths if dry_run else []})
+        return
+    heading = "WOULD BE REMOVED" if dry_run else "REMOVED"
+    echo_table([{"path": path} for path in paths], {"path": heading}, "nothing to remove")
+
+
+@checkpoint.command()
+@click.argument("name")
+@click.argument("path", type=click.Path())
+@click.option("--version", type=click.IntRange(1), metavar="N", help="The newest without it.")
+@store_option
+@json_option
+def export(name: str, path: str, version: int | None, store: Store, as_json: bool) -> None:
+    """Copy a version to PATH, where nothing may be yet.
+
+    The copy is checked. It is a Zarr group that belongs to you, which xarray.open_zarr opens.
+    """
+    from dask_hpc.checkpoint.export import export as copy
+
+    chosen = store.newest(_named(name), version)
+    with progress_bar("export") as show:
+        copy(chosen, path, show)
+    row = {
+        "name": chosen.name,
+        "version": chosen.version,
+        "path": str(Path(path).absolute()),
+        "bytes": chosen.bytes,
+    }
+    if as_json:
+        echo_json(row)
+        return
+    click.echo(f"version {chosen.version} of {chosen.name} is in {path} ({chosen.bytes} bytes)")
+
+
+@checkpoint.command()
+@store_option
+@json_option
+def status(store: Store, as_json: bool) -> None:
+    """Sum up each name: whole versions, their bytes, what was left unfinished."""
+    rows = []
+    for name in store.names():
+        versions = store.versions(name)
+        whole = [version for version in versions if version.complete]
+        others = [version for version in versions if not version.complete]
+        if versions:
+            rows.append(
+                {
+                    "name": name,
+                    "versions": len(whole),
+                    "newest": whole[-1].version if whole else None,
+                    "bytes": sum(version.bytes for version in whole),
+                    "created_s": whole[-1].created_s if whole else None,
+                    "unfinished": len(others),
+                    "unfinished_bytes": sum(version.bytes for version in others),
+                }
+            )
+    if as_json:
+        echo_json({"store": str(store.folder), "problem": store.problem(), "names": rows})
+        return
+    told = [{**row, "created": _when(row["created_s"])} for row in rows]  # type: ignore[arg-type]
+    echo_table(told, _TOTALS, f"no checkpoint in {store.folder}")
+    if problem := store.problem():
+        click.echo(f"Warning: {problem}", err=True)
+
+
+def _named(name: str) -> str:
+    from dask_hpc.checkpoint.names import checked_name
+
+    try:
+        return checked_name(name)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _checked(name: str | None) -> str | None:
+    return None if name is None else _named(name)
+
+
+def _when(created_s: float | None) -> Any:
+    from dask_hpc.clock import local_time
+
+    return None if created_s is None else local_time(created_s)

@@ -1,0 +1,155 @@
+"""Blocks on disk: what does not fit the plan is refused, and what is written is written as it should be."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+from saved import save
+
+from dask_hpc.checkpoint import direct
+from dask_hpc.checkpoint.blocks import read_block, write_block, write_blocks
+from dask_hpc.checkpoint.describe import describe
+from dask_hpc.checkpoint.draft import Draft
+from dask_hpc.checkpoint.plan import Written
+from dask_hpc.checkpoint.store import Store
+
+FIELD = da.zeros((5, 6), chunks=(2, 3), dtype="f8")
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> Draft:
+    return Store(tmp_path).begin(describe(FIELD, "field")[0])
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (np.zeros((3, 2)), "has the shape (3, 2); its collection says (2, 3)"),
+        (np.zeros((2, 3), "f4"), "has the dtype float32; its collection says float64"),
+        (np.zeros((2, 3), "i8"), "dtype=..."),
+        (np.ma.zeros((2, 3)), "masked array"),
+        ([[0.0] * 3] * 2, "is a list; allowed: a NumPy array"),
+        (3.5, "is a float"),
+        (None, "is a NoneType"),
+    ],
+    ids=repr,
+)
+def test_a_value_that_does_not_fit_is_refused(draft: Draft, value: Any, said: str) -> None:
+    array = draft.plan.arrays[0]
+    with pytest.raises(ValueError, match="block 1 of data") as raised:
+        write_block(draft.path, array, 1, value)
+    assert said in str(raised.value)
+    # and keeps no other from being written
+    answers = write_blocks(draft.path, array, [0, 1, 2], [np.ones((2, 3)), value, np.ones((2, 3))])
+    assert answers[1] == f"ValueError: {raised.value}"
+    for number in (0, 2):
+        known = answers[number]
+        assert isinstance(known, Written)
+        assert (read_block(draft.path, array, number, known) == 1).all()
+
+
+def test_there_is_no_block_beyond_the_last(draft: Draft) -> None:
+    for number in (-1, 6):
+        with pytest.raises(ValueError, match=r"no block .*; allowed: 0 to 5"):
+            write_block(draft.path, draft.plan.arrays[0], number, np.zeros((2, 3)))
+
+
+def test_either_order_of_bytes_is_taken(draft: Draft) -> None:
+    value = np.arange(6, dtype=">f8").reshape(2, 3)
+    known = write_block(draft.path, draft.plan.arrays[0], 1, value)
+    found = read_block(draft.path, draft.plan.arrays[0], 1, known)
+    assert found.dtype == "<f8"
+    np.testing.assert_array_equal(found, value)
+
+
+def test_a_block_may_be_written_again(draft: Draft) -> None:
+    array = draft.plan.arrays[0]
+    write_block(draft.path, array, 3, np.ones((2, 3)))
+    known = write_block(draft.path, array, 3, np.full((2, 3), 2.0))
+    assert (read_block(draft.path, array, 3, known) == 2).all()
+    opaque, _ = describe(da.from_array(np.array([{}, "long" * 9000], object), chunks=1), "other")
+    other = Store(Path(draft.path).parents[1]).begin(opaque)
+    write_block(other.path, opaque.arrays[0], 0, np.array(["long" * 9000, 3], object)[:1])
+    known = write_block(other.path, opaque.arrays[0], 0, np.array([{}], object))
+    assert read_block(other.path, opaque.arrays[0], 0, known, trusted=True).tolist() == [{}]
+
+
+def sizes() -> list[int]:
+    """Bytes around those at which buffers and pieces end."""
+    around = [4096, direct._PIECE, direct.BUFFER, 2 * direct.BUFFER]
+    return sorted({1, *(size + more for size in around for more in (-9, -4, -3, -1, 0, 1, 5))})
+
+
+@pytest.mark.parametrize("size", sizes())
+def test_blocks_of_any_size_come_back_from_memory_aligned_or_not(tmp_path: Path, size: int) -> None:
+    plan, _ = describe(da.zeros(3 * size, chunks=size, dtype="u1"), "field")
+    draft = Store(tmp_path).begin(plan)
+    chance = np.random.default_rng(size)
+    memory = np.empty(size + 4096, "u1")
+    aligned = memory[-memory.ctypes.data % 4096 :][:size]
+    aligned[:] = chance.integers(256, size=size, dtype="u1")
+    values = [
+        chance.integers(256, size=size, dtype="u1"),
+        aligned,
+        chance.integers(256, size=size, dtype="u1"),
+    ]
+    # in any order
+    answers = dict(zip((2, 0, 1), write_blocks(draft.path, plan.arrays[0], (2, 0, 1), values), strict=True))
+    version = draft.finish({number: each for number, each in answers.items() if isinstance(each, Written)})
+    for number, value in zip((2, 0, 1), values, strict=True):
+        found = read_block(version.path, plan.arrays[0], number, version.manifest().written(number))
+        assert (found == value).all()
+
+
+@pytest.mark.parametrize("refused", ["when it is switched on", "at the first write"])
+def test_a_file_system_without_direct_writing_gets_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    field = da.arange(10**6, chunks=10**5)
+    expected = Path(save(field, tmp_path / "direct").path, "data", "c", "0").read_bytes()
+    switch, write, seen = fcntl.fcntl, os.pwrite, []
+
+    def no_switch(descriptor: int, command: int, flags: int = 0) -> int:
+        if command == fcntl.F_SETFL and flags & os.O_DIRECT:
+            seen.append("refused")
+            raise OSError(errno.EINVAL, "no such flag")
+        return switch(descriptor, command, flags)
+
+    def no_write(descriptor: int, content: Any, offset: int) -> int:
+        if switch(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+            seen.append("refused")
+            raise OSError(errno.EINVAL, "not aligned enough")
+        return write(descriptor, content, offset)
+
+    if refused == "at the first write":
+        monkeypatch.setattr(os, "pwrite", no_write)
+    else:
+        monkeypatch.setattr(fcntl, "fcntl", no_switch)
+    assert Path(save(field, tmp_path / "other").path, "data", "c", "0").read_bytes() == expected
+    assert seen
+
+
+def test_short_writes_go_on_where_they_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    field = da.arange(10**5, chunks=10**4)
+    expected = Path(save(field, tmp_path / "whole").path, "data", "c", "0").read_bytes()
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda d, content, offset: write(d, content[:8192], offset))
+    assert Path(save(field, tmp_path / "short").path, "data", "c", "0").read_bytes() == expected
+
+
+def test_many_small_blocks_are_made_durable_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, _ = describe(da.zeros(100 * 1000, chunks=1000), "field")
+    draft = Store(tmp_path).begin(plan)
+    calls: list[str] = []
+    for name in ("pwrite", "fdatasync"):
+        call = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, call=call, name=name: (calls.append(name), call(*a))[1])
+    write_blocks(draft.path, plan.arrays[0], range(100), [np.zeros(1000)] * 100)
+    assert calls == ["pwrite", "fdatasync"]

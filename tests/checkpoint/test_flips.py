@@ -1,0 +1,114 @@
+"""A byte that changed in any file is noticed: never another value, always a clear error."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from saved import save
+
+from dask_hpc.checkpoint.opening import open_checkpoint
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.verify import verify
+from dask_hpc.checkpoint.versions import Version
+from dask_hpc.errors import CheckpointError
+
+#: Flips in each file.
+EACH = 25
+
+
+def content() -> xr.Dataset:
+    mixed = np.array([{"a": 1}, None, "text"], object)
+    return xr.Dataset(
+        {
+            "shard": (("y", "x"), da.arange(40.0, chunks=40).reshape(5, 8).rechunk((3, 5)), {"units": "K"}),
+            "grid": ("y", da.from_array(np.array(list("abcdé"), "T"), chunks=3)),
+            "apart": ("y", da.arange(5, chunks=((1, 3, 1),))),
+            "opaque": ("z", da.from_array(mixed, chunks=2)),
+        },
+        {"y": np.arange(5), "when": ("x", np.arange(8).astype("M8[s]"))},
+    )
+
+
+@pytest.fixture
+def version(tmp_path: Path) -> Version:
+    return save(content(), tmp_path)
+
+
+def opened(path: str) -> xr.Dataset:
+    # one read after the other, with nothing kept from before
+    return open_checkpoint(path, allow_pickle=True).compute(scheduler="sync")
+
+
+def noticed(path: str) -> bool:
+    """Whether opening a version is an error, a clear one; if not, its values must be what was written."""
+    try:
+        found = opened(path)
+    except CheckpointError as error:
+        said = str(error)
+    else:
+        # what changed lies between blocks, or is looked at by other readers alone
+        xr.testing.assert_identical(found, content().compute())
+        return False
+    assert path in said
+    assert "restore another version" in said or "open it" in said or "is no version" in said
+    return True
+
+
+def test_a_flipped_byte_in_any_file_is_never_another_value(version: Version) -> None:
+    chance = random.Random(5)
+    expected = content().compute()
+    found_by_opening = 0
+    files = sorted(path for path in Path(version.path).rglob("*") if path.is_file())
+    assert len(files) > 20
+    for path in files:
+        raw = path.read_bytes()
+        places = {0, len(raw) // 2, len(raw) - 1, *(chance.randrange(len(raw)) for _ in range(EACH))}
+        for place in places:
+            changed = bytearray(raw)
+            changed[place] ^= 1 << chance.randrange(8)
+            path.write_bytes(changed)
+            problems = verify(version)
+            assert problems, (path, place)
+            assert all(len(problem.text) < 500 for problem in problems)
+            found_by_opening += noticed(version.path)
+        path.write_bytes(raw)
+    assert found_by_opening > EACH * 10
+    assert verify(version) == []
+    xr.testing.assert_identical(opened(version.path), expected)
+
+
+@pytest.mark.parametrize("left", [0, 1, 0.5, -1])
+def test_a_file_that_was_cut_is_noticed(version: Version, left: float) -> None:
+    for path in sorted(path for path in Path(version.path).rglob("*") if path.is_file()):
+        raw = path.read_bytes()
+        path.write_bytes(raw[: int(left * len(raw)) if left == 0.5 else int(left)])
+        assert verify(version), path
+        noticed(version.path)
+        path.write_bytes(raw)
+
+
+def test_a_file_that_is_gone_is_noticed(version: Version) -> None:
+    for path in sorted(path for path in Path(version.path).rglob("*") if path.is_file()):
+        raw = path.read_bytes()
+        path.unlink()
+        assert verify(version), path
+        if path.name != "zarr.json":
+            with pytest.raises(CheckpointError, match=r"another version|is no version of a checkpoint"):
+                opened(version.path)
+        path.write_bytes(raw)
+
+
+def test_blocks_of_another_version_are_noticed(tmp_path: Path) -> None:
+    first = save(content(), tmp_path)
+    second = save(content().map(lambda v: v + 1 if v.dtype.kind in "if" else v), tmp_path)
+    shutil.copy(f"{first.path}/shard/c/0/0", f"{second.path}/shard/c/0/0")
+    assert verify(second)
+    with pytest.raises(CheckpointError, match="is not what was written"):
+        opened(second.path)
+    assert Store(tmp_path).newest("field").version == 2

@@ -1,0 +1,142 @@
+"""``dask hpc checkpoint``: versions listed, checked, copied and removed; one line for errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import pytest
+import xarray as xr
+from command_line import refused, run
+from saved import save
+
+from dask_hpc.checkpoint.describe import describe
+from dask_hpc.checkpoint.opening import open_checkpoint
+from dask_hpc.checkpoint.store import Store
+
+FIELD = xr.Dataset({"t": (("y", "x"), da.arange(20, chunks=20).reshape(4, 5).rechunk((2, 3)))})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    folder = tmp_path / "store"
+    for _ in range(3):
+        save(FIELD, folder)
+    save(FIELD, folder, "other")
+    return folder
+
+
+def told(store: Path, *arguments: str, code: int = 0) -> Any:
+    result = run("checkpoint", *arguments, "--store", str(store), "--json")
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def test_ls_lists_versions_with_the_promised_columns(store: Path) -> None:
+    draft = Store(store).begin(describe(FIELD, "other")[0])
+    rows = told(store, "ls")
+    assert [(row["name"], row["version"], row["complete"]) for row in rows] == [
+        ("field", 1, True), ("field", 2, True), ("field", 3, True), ("other", 1, True), ("other", 2, False),
+    ]  # fmt: skip
+    assert {tuple(row) for row in rows} == {
+        ("name", "version", "complete", "path", "bytes", "created_s", "levels")
+    }
+    assert rows[0]["path"] == str(store / "field" / "000001")
+    assert rows[0]["levels"] == ["L3"]
+    assert rows[0]["bytes"] > 4 * 4096
+    assert [row["version"] for row in told(store, "ls", "other")] == [1, 2]
+    draft.abandon()
+    text = run("checkpoint", "ls", "--store", str(store)).stdout
+    assert text.splitlines()[0].split()[:3] == ["NAME", "VERSION", "COMPLETE"]
+    assert len(text.splitlines()) == 5
+
+
+def test_the_store_may_come_from_the_settings(store: Path) -> None:
+    with dask.config.set({"hpc.checkpoint.store": str(store)}):
+        assert len(json.loads(run("checkpoint", "ls", "--json").stdout)) == 4
+    with dask.config.set({"hpc.checkpoint.store": None}):
+        refused(run("checkpoint", "ls"), 2, "--store DIR", "hpc.checkpoint.store")
+    refused(run("checkpoint", "ls", "--store", str(store / "no")), 2, "is not a folder")
+
+
+def test_verify_says_which_file_is_damaged_and_exits_with_1(store: Path) -> None:
+    assert told(store, "verify", "field")["ok"]
+    path = store / "field" / "000002" / "t" / "c" / "0" / "0"
+    raw = bytearray(path.read_bytes())
+    raw[4096] ^= 1
+    path.write_bytes(raw)
+    assert told(store, "verify", "field")["version"] == 3
+    found = told(store, "verify", "field", "--version", "2", code=1)
+    assert not found["ok"]
+    assert [problem["path"] for problem in found["problems"]] == ["t/c/0/0"]
+    result = run("checkpoint", "verify", "field", "--version", "2", "--store", str(store))
+    assert result.exit_code == 1
+    assert "t/c/0/0" in result.stdout
+    # also one whose manifest nobody can read
+    (store / "field" / "000003" / "manifest.json").write_text("{")
+    assert not told(store, "verify", "field", code=1)["ok"]
+    assert [row["complete"] for row in told(store, "ls", "field")] == [True, True, False]
+
+
+def test_gc_keeps_the_newest_and_asks_before(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    would = told(store, "gc", "--dry-run")
+    assert would == {"removed": [], "would_remove": [str(store / "field" / "000001")]}
+    refused(run("checkpoint", "gc", "--store", str(store)), 2, "--yes")
+    assert len(told(store, "ls")) == 4
+    monkeypatch.setattr(sys.modules["dask_hpc.cli.checkpoint"], "can_ask", lambda: True)
+    assert run("checkpoint", "gc", "--store", str(store)).exit_code == 1
+    assert len(told(store, "ls")) == 4
+    assert told(store, "gc", "--yes")["removed"] == [str(store / "field" / "000001")]
+    assert [row["version"] for row in told(store, "ls", "field")] == [2, 3]
+    assert told(store, "gc", "--keep", "1", "--yes")["removed"] == [str(store / "field" / "000002")]
+    assert told(store, "gc", "--keep", "1", "--yes")["removed"] == []
+    refused(run("checkpoint", "gc", "--keep", "0", "--store", str(store)), 2, "--keep")
+
+
+def test_export_copies_what_plain_xarray_opens(store: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copies" / "mine"
+    found = told(store, "export", "field", str(copy), "--version", "2")
+    assert found["path"] == str(copy)
+    xr.testing.assert_identical(xr.open_zarr(copy, chunks=None).load(), FIELD.compute())
+    xr.testing.assert_identical(open_checkpoint(copy).compute(), FIELD.compute())
+    assert [path.name for path in copy.parent.iterdir()] == ["mine"]
+    refused(run("checkpoint", "export", "field", str(copy), "--store", str(store)), 1, "exists")
+
+
+def test_export_of_a_damaged_version_leaves_nothing(store: Path, tmp_path: Path) -> None:
+    path = store / "field" / "000003" / "t" / "c" / "0" / "0"
+    raw = bytearray(path.read_bytes())
+    raw[1] ^= 1
+    path.write_bytes(raw)
+    target = tmp_path / "copies" / "mine"
+    refused(
+        run("checkpoint", "export", "field", str(target), "--store", str(store)), 1, "is damaged", "t/c/0/0"
+    )
+    assert list((tmp_path / "copies").iterdir()) == []
+
+
+def test_status_sums_up_each_name(store: Path) -> None:
+    draft = Store(store).begin(describe(FIELD, "other")[0])
+    found = told(store, "status")
+    draft.abandon()
+    assert found["store"] == str(store)
+    assert found["problem"] is None
+    field, other = found["names"]
+    assert (field["name"], field["versions"], field["newest"], field["unfinished"]) == ("field", 3, 3, 0)
+    assert field["bytes"] == 3 * told(store, "ls", "field")[0]["bytes"]
+    assert (other["versions"], other["unfinished"]) == (1, 1)
+    assert "field" in run("checkpoint", "status", "--store", str(store)).stdout
+
+
+@pytest.mark.parametrize("command", [["ls", "../x"], ["verify", ".."], ["export", "a/b", "copy"]])
+def test_a_name_that_could_be_a_path_is_refused(store: Path, command: list[str]) -> None:
+    refused(run("checkpoint", *command, "--store", str(store)), 2, "is no name for a checkpoint")
+
+
+def test_unknown_names_and_versions_say_which_there_are(store: Path) -> None:
+    refused(run("checkpoint", "verify", "nothing", "--store", str(store)), 1, "there are field, other")
+    refused(run("checkpoint", "verify", "other", "--version", "9", "--store", str(store)), 1, "there are 1")
