@@ -38,7 +38,7 @@ _COLUMNS = {
 @connection_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each run.")
 def chaos(runs: int, seed: int, faults: str | None, folder: Path | None, as_json: bool, **where: Any) -> None:
-    """Kill workers, hosts and clusters, and hold what comes back against what was protected.
+    """Kill workers on purpose and check that all comes back.
 
     Every run protects scattered and computed results, has something fail while they are computed, written or
     read back, and compares all values. Without --address it runs on a cluster of its own on this machine.

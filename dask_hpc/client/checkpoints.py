@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import dask
 from dask.base import is_dask_collection
 from dask.typing import Key
-from distributed import Client, Future, futures_of
+from distributed import Client, Future
 
 from dask_hpc.channel import Channel
 from dask_hpc.errors import CheckpointError
@@ -108,17 +108,16 @@ async def begin(channel: Channel, obj: Any, name: str, store: str | None, wait: 
     from dask_hpc.checkpoint.describe import describe
 
     plan, keys = describe(obj, name)
-    _require_there(obj, keys)
+    _require_there(channel.client, keys)
     folder = None if store is None else os.path.abspath(store)
     row = await channel.ask("checkpoint", plan=encode(plan), keys=keys, store=folder)
     commit = Commit(channel, row, obj)
     return await commit._wait(None) if wait else commit
 
 
-def _require_there(obj: Any, keys: Iterable[Key]) -> None:
-    """Refuse what is not on the cluster, or about to be."""
-    there = {future.key for future in futures_of(obj)}
-    missing = [key for key in keys if key not in there]
+def _require_there(client: Client, keys: Iterable[Key]) -> None:
+    """Refuse what the client does not have on the cluster, or about to be."""
+    missing = [key for key in keys if key not in client.futures]
     if missing:
         raise ValueError(
             f"{len(missing)} results of what is to be written are not on the cluster, the first is "
