@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,8 @@ class Writing:
         self.copies: dict[Any, tuple[Copy, str]] = {}
         self._left = dict.fromkeys(self._places)
         self._unknown: set[Any] = set()
+        #: Results in memory that no worker was asked for yet, and those that workers will be asked for.
+        self._ready: list[Any] = []
         self._queues: dict[str, deque[Any]] = {}
         self._calls: dict[asyncio.Task[None], str] = {}
         self._tries: Counter[Any] = Counter()
@@ -70,7 +72,7 @@ class Writing:
         for key, state in states.items():
             if state == "erred":
                 self._moved(key, "", state)
-        self._place([key for key, state in states.items() if state == "memory"])
+        self._ready += [key for key, state in states.items() if state == "memory"]
 
     @property
     def left(self) -> int:
@@ -126,21 +128,23 @@ class Writing:
         if key not in self._left:
             return
         if finish == "memory":
-            self._place([key])
+            self._ready.append(key)
         elif finish in ("erred", "forgotten"):
             why = "its task has failed" if finish == "erred" else "nobody wants it any more"
             self._problem = f"result {key!r} cannot be written: {why}"
         self._moves.set()
 
-    def _place(self, keys: Sequence[Any]) -> None:
-        """Queue results with a worker that holds them; what is in memory nowhere will come to be."""
-        asked = {address: len(queue) for address, queue in self._queues.items()}
-        for address, held in reads.least_asked(self._scheduler, keys, asked).items():
-            self._queues.setdefault(address, deque()).extend(held)
+    def _again(self, keys: Iterable[Any]) -> None:
+        """Ask somebody else for results that were not written; what is in memory nowhere will come to be."""
+        self._ready += keys
         self._moves.set()
 
     def _call_all(self) -> None:
-        """Ask every worker that has something to write and not too much to do."""
+        """Ask every worker that holds something to write and has not too much to do."""
+        asked = {address: len(queue) for address, queue in self._queues.items()}
+        for address, held in reads.least_asked(self._scheduler, self._ready, asked).items():
+            self._queues.setdefault(address, deque()).extend(held)
+        self._ready = []
         busy = Counter(self._calls.values())
         for address, queue in self._queues.items():
             for _ in range(_CALLS - busy[address]):
@@ -180,7 +184,7 @@ class Writing:
             if isinstance(error, TimeoutError):
                 self._tried(keys.values(), address, f"it has not answered within {within_s:.0f} s")
             await asyncio.sleep(_AGAIN_S)
-            self._place(list(keys.values()))
+            self._again(keys.values())
             return
         except WorkerError as error:
             self._problem = f"worker {address} cannot write: {error}"
@@ -195,7 +199,7 @@ class Writing:
         if missing:
             self._tried(missing, address, "it has not got it")
             await asyncio.sleep(_AGAIN_S)
-            self._place(missing)
+            self._again(missing)
 
     def _tried(self, keys: Any, address: str, why: str) -> None:
         self._tries.update(keys)

@@ -60,11 +60,12 @@ class Service:
         self.releases = Releases(self.engine, self.departures.depart)
         state, parts = self.engine.state, self.engine.parts
         watched = Watched(scheduler)
+        self.commits = Commits(self.engine, watched)
         parts.add(
             self.releases,
             Actors(state, parts),
             DataMoves(state, parts),
-            Commits(self.engine, watched),
+            self.commits,
             Spilled(state, watched, self.engine.ownership.let_run_anywhere),
             Awaited(self.engine, watched),
             self.pool_target,

@@ -1,0 +1,89 @@
+"""Failures on purpose: what was protected is there afterwards, and a run in which it is not says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import refused, run
+from distributed import Client
+
+import dask_hpc
+from dask_hpc.chaos import plan as plans
+from dask_hpc.chaos.clusters import own
+from dask_hpc.chaos.plan import FAULTS, MOMENTS, plan
+from dask_hpc.chaos.run import Outcome
+from dask_hpc.chaos.run import run as run_once
+from dask_hpc.chaos.session import rows_on_own
+from dask_hpc.scheduler.rpc.service import of
+
+
+def test_a_seed_says_all_and_seeds_reach_everything() -> None:
+    made = [plan(seed) for seed in range(300)]
+    assert made == [plan(seed) for seed in range(300)]
+    assert {fault for one in made for fault in one.faults} == set(FAULTS)
+    assert {(one.faults[0], one.moment) for one in made} == {(f, m) for f in FAULTS for m in MOMENTS}
+    assert {one.elements for one in made} == set(plans._SIZES)
+    assert all(len(set(one.faults)) == len(one.faults) for one in made)
+    assert all(one.faults == ("cluster",) for one in made if "cluster" in one.faults)
+    assert {plan(seed, ("worker",)).faults for seed in range(20)} == {("worker",)}
+
+
+@pytest.mark.parametrize("what", ["wrong", "lost", "recomputed"])
+def test_one_broken_promise_is_a_fault(what: str) -> None:
+    outcome = Outcome(plan(0))
+    assert outcome.good
+    setattr(outcome, what, 1)
+    assert not outcome.good
+    assert outcome.row()[what] == 1
+
+
+def test_faults_that_there_are_not_are_refused() -> None:
+    refused(run("chaos", "--faults", "worker,fire"), 2, "worker,fire", "worker, host, cluster, store, delay")
+
+
+@pytest.mark.slow
+def test_nothing_protected_is_lost_computed_again_or_wrong(tmp_path: Path) -> None:
+    found = list(rows_on_own(range(8), FAULTS, tmp_path))
+    assert [row for row in found if not row["good"]] == []
+    assert {row["seed"] for row in found if not row["killed"]} <= {4}
+    assert all(row["restored"] for row in found if row["killed"])
+
+
+class Unprotected:
+    """A runtime whose checkpoints are written and protect nothing."""
+
+    def __init__(self, rt: Any) -> None:
+        self.rt = rt
+
+    def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        commit = self.rt.checkpoint(*args, **kwargs)
+        self.rt.client.run_on_scheduler(_unprotect)
+        return commit
+
+    def status(self) -> Any:
+        return self.rt.status()
+
+
+def _unprotect(dask_scheduler: Any) -> None:
+    of(dask_scheduler).commits.protected.unwrap()
+
+
+@pytest.mark.slow
+def test_without_protection_a_run_says_what_is_lost_and_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dask_hpc.chaos.run._PATIENCE_S", 15.0)
+    with own() as cluster, Client(cluster) as client:
+        rt = dask_hpc.install(client)
+        # all workers of a host are killed when all is written
+        chosen = next(
+            one for one in map(plan, range(1000)) if one.faults == ("host",) and one.moment == "restore"
+        )
+        outcome = run_once(client, Unprotected(rt), chosen, tmp_path)
+    assert outcome.killed
+    assert outcome.lost + outcome.recomputed > 0
+    assert not outcome.good
+    assert json.dumps(outcome.row())
