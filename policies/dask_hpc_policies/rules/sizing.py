@@ -246,8 +246,11 @@ def _suppressed_growth(job: JobView, target: int, code: ReasonCode, refusal: Rea
 
 def lowest_size(job: JobView) -> int:
     """The smallest size the running job may be taken to (its present one when no smaller is legal)."""
-    low = smallest_at_least(job.constraint, job.min_nodes, job.nodes)
-    return job.nodes if low is None else low
+    if job.constraint == "any":
+        low, nodes = job.min_nodes or 1, job.nodes
+        return low if low < nodes else nodes
+    found = smallest_at_least(job.constraint, job.min_nodes, job.nodes)
+    return job.nodes if found is None else found
 
 
 def equal_sizes(jobs: Sequence[JobView], nodes: int) -> list[int] | None:
@@ -273,6 +276,9 @@ def equal_sizes(jobs: Sequence[JobView], nodes: int) -> list[int] | None:
 
     # The level `below` always fits; from the largest size on nobody gets more.
     below, above = 0, 1 + min(nodes, max(tops, default=0))
+    if not constrained:
+        below = min(_level(lows, tops, nodes), above - 1)
+        above = below + 1
     while above - below > 1:
         level = (below + above) // 2
         if sum(at(level)) <= nodes:
@@ -287,3 +293,17 @@ def equal_sizes(jobs: Sequence[JobView], nodes: int) -> list[int] | None:
             sizes[i] = size
             left -= step
     return sizes
+
+
+def _level(lows: Sequence[int], tops: Sequence[int], nodes: int) -> int:
+    """The highest level at which jobs that may have any size take no more than `nodes`; see `equal_sizes`."""
+    # with the level grow those jobs that are above their lowest sizes and below their largest ones
+    turns = sorted([(low, 1) for low in lows] + [(top, -1) for top in tops])
+    taken, growing, level = sum(lows), 0, 0
+    for turn, change in turns:
+        reached = taken + growing * (turn - level)
+        if reached > nodes:
+            return level + (nodes - taken) // growing
+        taken, level = reached, turn
+        growing += change
+    return nodes

@@ -20,6 +20,8 @@ from dask_hpc_policies.rules.sizing import lowest_size, resizable
 
 #: Remainders that differ by less are equal.
 _DIGITS = 9
+#: A fraction below this is not rounded up to a whole number.
+_NEARLY = 0.999
 
 
 class Claim(NamedTuple):
@@ -53,11 +55,15 @@ def divide(claims: Sequence[Claimant], nodes: int) -> list[int]:
         return [claim.high for claim in claims]
     level = common_level(claims, nodes)
     exact = [_within(claim, claim.weight * level) for claim in claims]
-    sizes = [int(round(share, _DIGITS)) for share in exact]
+    # only what is next to a whole number needs to be rounded, which takes longer than all else here
+    sizes = [
+        whole if share - (whole := int(share)) < _NEARLY else int(round(share, _DIGITS)) for share in exact
+    ]
     left = nodes - sum(sizes)
     if left > 0:
-        by_remainder = sorted(range(len(claims)), key=lambda i: round(sizes[i] - exact[i], _DIGITS))
-        for i in by_remainder[:left]:
+        fractions = [i for i, share in enumerate(exact) if share > sizes[i]]
+        fractions.sort(key=lambda i: round(sizes[i] - exact[i], _DIGITS))
+        for i in fractions[:left]:
             sizes[i] += sizes[i] < claims[i].high
     return sizes
 
@@ -71,8 +77,9 @@ def _within(claim: Claimant, share: float) -> float:
 def common_level(claims: Sequence[Claimant], nodes: int) -> float:
     """The common level at which the claims take `nodes` together, which is within their bounds."""
     # below the first turn everybody is at its lower bound; the slope changes where one leaves it or is full
-    turns = [(claim.low / claim.weight, claim.weight) for claim in claims]
-    turns += [(claim.high / claim.weight, -claim.weight) for claim in claims]
+    moving = [claim for claim in claims if claim.low < claim.high]
+    turns = [(claim.low / claim.weight, claim.weight) for claim in moving]
+    turns += [(claim.high / claim.weight, -claim.weight) for claim in moving]
     turns.sort()
     taken, slope, at = float(sum([claim.low for claim in claims])), 0.0, 0.0
     for turn, change in turns:
@@ -121,11 +128,11 @@ def holders(plan: Pass, params: Params) -> list[Part]:
         nodes = job.nodes
         if nodes == 0 or job.is_default:
             continue
-        if plan.locked or job.state != "running" or not resizable(job) or almost_over(job, params):
-            parts.append(part_of(job, nodes, nodes, params))
-            continue
-        high = largest_at_most(job.constraint, job.max_nodes, nodes) or nodes
-        parts.append(part_of(job, lowest_size(job), high, params, resizable=True))
+        low = high = nodes
+        fixed = plan.locked or job.state != "running" or not resizable(job) or almost_over(job, params)
+        if not fixed:
+            low, high = lowest_size(job), largest_at_most(job.constraint, job.max_nodes, nodes) or nodes
+        parts.append(part_of(job, low, high, params, resizable=not fixed))
     return parts
 
 

@@ -52,8 +52,9 @@ def overdue(job: JobView, now_s: float, params: Params) -> bool:
 
 def almost_over(job: JobView, params: Params) -> bool:
     """Whether the job ends before a resize would pay; one that has outlived its time may run for ever."""
-    left_s, cost_s = job.remaining_s, float(params["resize_cost_s"])
-    return left_s is not None and 0 < left_s <= cost_s
+    left_s = job.remaining_s
+    over: bool = left_s is not None and 0 < left_s <= params["resize_cost_s"]
+    return over
 
 
 def repays(job: JobView, nodes: int, params: Params) -> bool:
