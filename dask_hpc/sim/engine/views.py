@@ -92,7 +92,7 @@ def pending_view(active: ActiveJob) -> JobView:
 
 
 def running_view(active: ActiveJob, now_s: float, lent: JobView | None = None) -> JobView:
-    """What a policy sees of a job that holds nodes, in place in the view `lent` of before where that can be."""
+    """What a policy sees of a job that holds nodes, in the view `lent` of before where it can be."""
     job, start_s, program = active.job, active.start_s, active.job.program
     assert start_s is not None
     walltime_s, limit_s = job.walltime_s, expected_s(active)
