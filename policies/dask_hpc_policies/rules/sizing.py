@@ -253,16 +253,16 @@ def lowest_size(job: JobView) -> int:
     return job.nodes if found is None else found
 
 
-def equal_sizes(jobs: Sequence[JobView], nodes: int) -> list[int] | None:
+def equal_sizes(jobs: Sequence[JobView], nodes: int, lows: Sequence[int] | None = None) -> list[int] | None:
     """Target sizes of the running `jobs` (oldest first) that divide `nodes` nodes equally.
 
-    None when the lowest sizes of all jobs together are more than `nodes`.
+    None when the lowest sizes of all jobs together (`lows` where they are known) are more than `nodes`.
     """
-    lows = [lowest_size(job) for job in jobs]
+    lows = [lowest_size(job) for job in jobs] if lows is None else lows
     if sum(lows) > nodes:
         return None
 
-    tops = [max(low, job.max_nodes) for job, low in zip(jobs, lows, strict=True)]
+    tops = [low if low > (top := job.max_nodes) else top for job, low in zip(jobs, lows, strict=True)]
     constrained = [(i, job.constraint) for i, job in enumerate(jobs) if job.constraint != "any"]
 
     def at(level: int) -> list[int]:
@@ -285,9 +285,9 @@ def equal_sizes(jobs: Sequence[JobView], nodes: int) -> list[int] | None:
             below = level
         else:
             above = level
-    sizes, higher = at(below), at(below + 1)
+    sizes = at(below)
     left = nodes - sum(sizes)
-    for i, size in enumerate(higher):
+    for i, size in enumerate(at(below + 1) if left else ()):
         step = size - sizes[i]
         if 0 < step <= left:
             sizes[i] = size

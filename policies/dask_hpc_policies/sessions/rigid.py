@@ -41,8 +41,8 @@ class BackfillSession:
     """See `dask_hpc_policies.protocol.Session`."""
 
     __slots__ = (
-        "_best", "_by_nodes", "_depth", "_ends", "_expected", "_extra", "_idle", "_in_order", "_key", "_keys", "_looked",
-        "_nodes", "_of", "_ranks", "_shadow_s", "_valid", "_views", "scans",
+        "_best", "_by_nodes", "_depth", "_ends", "_expected", "_extra", "_idle", "_in_order", "_key", "_keys",
+        "_looked", "_nodes", "_of", "_ranks", "_shadow_s", "_valid", "_views", "scans",
     )  # fmt: skip
 
     def __init__(self, idle_nodes: int, params: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from dask_hpc_policies.jobs.constraints import largest_at_most
 from dask_hpc_policies.model import JobView
 from dask_hpc_policies.rules.admission import Pass
-from dask_hpc_policies.rules.fair.terms import Params, almost_over, level, weight_at
+from dask_hpc_policies.rules.fair.terms import Params, almost_over, level, ranking, weight_at
 from dask_hpc_policies.rules.sizing import lowest_size, resizable
 
 #: Remainders that differ by less are equal.
@@ -54,7 +54,11 @@ def divide(claims: Sequence[Claimant], nodes: int) -> list[int]:
     if nodes >= sum([claim.high for claim in claims]):
         return [claim.high for claim in claims]
     level = common_level(claims, nodes)
-    exact = [_within(claim, claim.weight * level) for claim in claims]
+    shares = [claim.weight * level for claim in claims]
+    exact = [
+        claim.low if share < claim.low else claim.high if share > claim.high else share
+        for claim, share in zip(claims, shares, strict=True)
+    ]
     # only what is next to a whole number needs to be rounded, which takes longer than all else here
     sizes = [
         whole if share - (whole := int(share)) < _NEARLY else int(round(share, _DIGITS)) for share in exact
@@ -66,12 +70,6 @@ def divide(claims: Sequence[Claimant], nodes: int) -> list[int]:
         for i in fractions[:left]:
             sizes[i] += sizes[i] < claims[i].high
     return sizes
-
-
-def _within(claim: Claimant, share: float) -> float:
-    if share < claim.low:
-        return claim.low
-    return claim.high if share > claim.high else share
 
 
 def common_level(claims: Sequence[Claimant], nodes: int) -> float:
@@ -110,12 +108,9 @@ class Part:
     size: int = 0
 
 
-def part_of(
-    job: JobView, low: int, high: int, params: Params, *, starts: bool = False, resizable: bool = False
-) -> Part:
-    """The part of a job that may have `low` to `high` nodes."""
-    rank = level(job.attained_node_s, params)
-    return Part(job, low, high, high, starts, resizable, rank, weight_at(rank, params))
+def part_of(job: JobView, low: int, high: int, params: Params, *, starts: bool = False) -> Part:
+    """The part of a waiting job that may have `low` to `high` nodes."""
+    return Part(job, low, high, high, starts, False, *ranking(params)(job.attained_node_s))
 
 
 def holders(plan: Pass, params: Params) -> list[Part]:
@@ -123,7 +118,7 @@ def holders(plan: Pass, params: Params) -> list[Part]:
 
     Resizable is none under a lock, and none that is almost over.
     """
-    parts = []
+    parts, rank = [], ranking(params)
     for job in plan.view.jobs:
         nodes = job.nodes
         if nodes == 0 or job.is_default:
@@ -132,7 +127,7 @@ def holders(plan: Pass, params: Params) -> list[Part]:
         fixed = plan.locked or job.state != "running" or not resizable(job) or almost_over(job, params)
         if not fixed:
             low, high = lowest_size(job), largest_at_most(job.constraint, job.max_nodes, nodes) or nodes
-        parts.append(part_of(job, low, high, params, resizable=not fixed))
+        parts.append(Part(job, low, high, high, False, not fixed, *rank(job.attained_node_s)))
     return parts
 
 
