@@ -134,7 +134,8 @@ def holders(plan: Pass, params: Params) -> list[Part]:
 def divide_parts(parts: Sequence[Part], nodes: int, params: Params) -> None:
     """Set the sizes of `parts`, which have `nodes` nodes together, to legal ones."""
     users = by_user(parts)
-    shares = divide_users(users, nodes, params)
+    # one user alone shares with nobody
+    shares = divide_users(users, nodes, params) if len(users) > 1 else dict.fromkeys(users, nodes)
     for user, own in users.items():
         for part, size in zip(own, divide(own, shares[user]), strict=True):
             constraint = part.job.constraint
@@ -150,12 +151,7 @@ def divide_users(users: Mapping[str, Sequence[Part]], nodes: int, params: Params
     what users who are always busy attain approaches the proportion of their weights.
     """
     claims = [
-        Claim(
-            sum([part.low for part in own]),
-            sum([part.high for part in own]),
-            # one user alone shares with nobody
-            _weight(own, params) if len(users) > 1 else 1.0,
-        )
+        Claim(sum([part.low for part in own]), sum([part.high for part in own]), _weight(own, params))
         for own in users.values()
     ]
     return dict(zip(users, divide(claims, nodes), strict=True))
