@@ -95,6 +95,11 @@ class BuiltinPolicy(Shown):
         return self.definition.state
 
     @property
+    def brief(self) -> bool:
+        """It answers brief snapshots as others; see `protocol.Policy`."""
+        return True
+
+    @property
     def in_turn(self) -> bool:
         """Whether jobs that asked for no nodes of their own take turns on each other's slots."""
         return self.definition.in_turn

@@ -91,6 +91,9 @@ class Reason:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+#: The reason of a resize that nobody asks the reason of; see `ClusterSnapshot.brief`.
+UNEXPLAINED = Reason(ReasonCode.POOL_SHARED, "")
+
 #: Every kind of action by its tag; see `register`.
 ACTIONS: dict[str, type[Action]] = {}
 

@@ -212,6 +212,9 @@ class ClusterSnapshot:
     #: What capabilities know besides, by their names, as plain JSON data: measurements, answers of solvers
     #: with the sizes they were found for.
     sections: Mapping[str, Any] = field(default_factory=dict)
+    #: Nobody reads why: reasons may be empty, and what is held or suppressed may be left out. Views of jobs
+    #: then hold during this call alone. Only policies that say so (`protocol.Policy`) are shown this.
+    brief: bool = False
 
     def of_role(self, role: str = COMPUTE) -> int:
         """Idle nodes of `role` that a decision may hand out: the one number that most policies need.

@@ -45,6 +45,7 @@ def _setters(kind: type, names: Iterable[str]) -> tuple[Callable[[Any, Any], Non
 
 _facts_names, _facts = _fields_of(NodeFacts)
 _SET_NODE = _setters(NodeView, (*_facts_names, "id", "job", "state", "walltime_left_s"))
+_set_remaining_s, _set_attained_node_s = _setters(JobView, ("remaining_s", "attained_node_s"))
 
 
 class _Draft(JobRequest):
@@ -138,3 +139,37 @@ def job_view(
     view.__class__ = JobView
     made: JobView = view
     return made
+
+
+def move_on(view: JobView, remaining_s: float | None, attained_node_s: float) -> None:
+    """Bring the view of a running job up to date in place: for views of brief snapshots alone."""
+    _set_remaining_s(view, remaining_s)
+    _set_attained_node_s(view, attained_node_s)
+
+
+def stand(
+    view: JobView,
+    *,
+    state: JobState,
+    nodes: int,
+    remaining_s: float | None,
+    requested_nodes: int | None,
+    at_scheduling_point: bool,
+    expansions: int,
+    mtct: float | None,
+    mtct_previous: float | None,
+    attained_node_s: float,
+) -> None:
+    """Have the view of a running job tell in place how it stands: for views of brief snapshots alone."""
+    draft: Any = view
+    object.__setattr__(view, "__class__", _Draft)
+    draft.state = state
+    draft.nodes = nodes
+    draft.remaining_s = remaining_s
+    draft.requested_nodes = requested_nodes
+    draft.at_scheduling_point = at_scheduling_point
+    draft.expansions = expansions
+    draft.mtct = mtct
+    draft.mtct_previous = mtct_previous
+    draft.attained_node_s = attained_node_s
+    draft.__class__ = JobView

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc.sim import Machine, Options, simulate
+from dask_hpc.sim import Machine, Options, load, simulate
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.views import running_view
 from dask_hpc.sim.model.job import Job, power_law
@@ -17,6 +17,7 @@ from dask_hpc.sim.workloads.recorded import recorded_runs, with_recorded
 from dask_hpc_policies.jobs import constraints
 from dask_hpc_policies.jobs.estimates import remaining_s
 from dask_hpc_policies.metrics import JobRun
+from dask_hpc_policies.registry import create
 
 
 def job(id: str, nodes: int = 4, **more: object) -> Job:
@@ -155,3 +156,20 @@ def test_estimates_that_are_outlived_are_corrected_in_both_forms_of_a_policy(
         jobs.append(one)
     work = Workload(name="w", jobs=ordered(jobs), machine=Machine(nodes=8))
     assert simulate(work, policy).runs == simulate(work, policy, options=Options(snapshots=True)).runs
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("malleable", [0.0, 0.5])
+@pytest.mark.parametrize("params", [{}, {"pick": "best-fit"}, {"order": "area"}, {"events": "single"}])
+def test_a_deep_queue_is_backfilled_alike_in_both_forms_of_a_policy(
+    params: dict[str, str], malleable: float, seed: int
+) -> None:
+    work = load("builtin:poisson", seed=seed, jobs=250, nodes=32, load=4.0, malleable=malleable)
+    work = replace(
+        work,
+        jobs=tuple(replace(one, start_nodes=None) if one.kind == "malleable" else one for one in work.jobs),
+    )
+    policy = create("easy", **params)
+    found = simulate(work, policy)
+    assert found.counts.queue_scans > 100
+    assert found.runs == simulate(work, policy, options=Options(snapshots=True)).runs

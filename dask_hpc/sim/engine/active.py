@@ -34,7 +34,7 @@ class ActiveJob:
     """One job from its submission to its end."""
 
     __slots__ = (
-        "at_point", "before_node_s", "began_s", "checkpoint_s", "checkpoints", "done", "expansions",
+        "at_point", "before_node_s", "began_s", "checkpoint_s", "checkpoints", "clock", "done", "expansions",
         "first_s", "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key",
         "lanes", "left", "length_s", "mtct", "mtct_previous", "node_ids", "nodes", "paused", "rank",
         "released", "requested_nodes", "resize_s", "restarts", "round", "saving", "shrinks", "stage",
@@ -85,6 +85,9 @@ class ActiveJob:
         #: What it looked like to a policy, and when: see `views.present_view`.
         self.view: JobView | None = None
         self.viewed_s = 0.0
+        #: How that view changes while time alone goes on: expected end, and service that had been attained
+        #: when. None: it does otherwise, or something else about the job has changed.
+        self.clock: tuple[float | None, float, float] | None = None
         #: Share of its work that is done (a job without a program), and that which a failure cannot undo.
         self.done = 0.0
         self.kept: float | Walker | None = None
@@ -108,5 +111,10 @@ class ActiveJob:
         """Node-seconds it has held so far."""
         if self.start_s is None:
             return self.before_node_s
+        held_node_s, since_s = self.attained()
+        return held_node_s + self.nodes * (now_s - since_s)
+
+    def attained(self) -> tuple[float, float]:
+        """Node-seconds it had held when it came to its present size, and when that was."""
         since_s = self.steps[-1][0] if self.steps else self.first_s
-        return self.before_node_s + self.held_node_s + self.nodes * (now_s - since_s)
+        return self.before_node_s + self.held_node_s, since_s

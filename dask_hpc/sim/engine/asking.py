@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.nodes import NodePool
-from dask_hpc.sim.engine.views import pending_view, present_view
+from dask_hpc.sim.engine.views import lent_views, pending_view, present_view
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.job import Job
 from dask_hpc_policies.decision import Action, Expand, Hold, Reason, ReasonCode, Shrink, Start
@@ -22,6 +22,8 @@ from dask_hpc_policies.jobs.queue_orders import place
 from dask_hpc_policies.model import COMPUTE, ClusterSnapshot, NodeView, Trigger
 from dask_hpc_policies.protocol import Policy, Session
 
+#: Rank, place in the queue order and key of a job, and the job: keys differ, so that jobs are not compared.
+_Place = tuple[int, Any, int, ActiveJob]
 _NO_REASON = Reason(ReasonCode.FITS, "decided by the incremental form of the policy")
 
 
@@ -152,15 +154,19 @@ class BySnapshots:
         self._pool = nodes
         self._state = policy.initial_state()
         #: Jobs in order of service.
-        self._order: list[tuple[int, Any, int]] = []
+        self._order: list[_Place] = []
+        #: Whether nobody reads why the policy decides as it does: then views are lent (`lent_views`).
+        options = world.options
+        told = options.snapshots or options.decision_s or world.twins
+        self._brief = bool(getattr(policy, "brief", False) and not told)
         self._nodes: tuple[NodeView, ...] = ()
         self._moves = -1
         for active in world.active.values():
-            insort(self._order, _place(active))
+            insort(self._order, (*_place(active), active))
 
     def submitted(self, active: ActiveJob) -> None:
         """See `Asker`."""
-        insort(self._order, _place(active))
+        insort(self._order, (*_place(active), active))
 
     def finished(self, active: ActiveJob) -> None:
         """See `Asker`."""
@@ -190,11 +196,15 @@ class BySnapshots:
     def snapshot(self, trigger: Trigger) -> ClusterSnapshot:
         """What the policy sees now."""
         world, pool = self._world, self._pool
-        now_s, jobs = world.now_s, []
-        for _, _, key in self._order:
-            active = world.active[key]
-            if active.round is None or active.state != "pending":
-                jobs.append(present_view(active, now_s))
+        now_s = world.now_s
+        if self._brief:
+            jobs = lent_views(self._order, now_s)
+        else:
+            jobs = [
+                present_view(active, now_s)
+                for _, _, _, active in self._order
+                if active.round is None or active.state != "pending"
+            ]
         return ClusterSnapshot(
             now_s=now_s,
             trigger=trigger,
@@ -204,6 +214,7 @@ class BySnapshots:
             returns_s=pool.returns_s(),
             lock=world.options.lock,
             sections=world.twins.sections() if world.twins else {},
+            brief=self._brief,
         )
 
     def _node_views(self) -> tuple[NodeView, ...]:

@@ -149,6 +149,7 @@ class Enactor:
             elif active.state != "adapting" and active.job.kind not in ("rigid", "moldable"):
                 # it goes on when the policy has been asked about it
                 active.at_point = True
+                active.clock = None
                 self.asker.at_point(active)
                 news.points.append(active)
                 news.changed("scheduling-point", active)
@@ -176,6 +177,7 @@ class Enactor:
     def leave_point(self, active: ActiveJob) -> None:
         """The policy was asked about a job at a scheduling point, which goes on unless it is resized now."""
         active.at_point = False
+        active.clock = None
         self.asker.at_point(active)
         if active.state == "running" or self._rounds.waits_for_nodes(active):
             self.settle(active, self._progress.advance(active))

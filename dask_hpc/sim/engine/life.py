@@ -50,6 +50,7 @@ class Life:
             active.steps.append((now_s, nodes))
         active.nodes = nodes
         active.state = "running"
+        active.clock = None
         active.interruption = "none"
         if active.job.kind in ("malleable", "evolving"):
             world.news.resized = True
@@ -152,6 +153,7 @@ class Life:
 
     def _sized(self, active: ActiveJob, nodes: int) -> None:
         now_s = self._world.now_s
+        active.clock = None
         assert active.start_s is not None
         if not active.steps:
             active.steps.append((active.start_s, active.nodes))

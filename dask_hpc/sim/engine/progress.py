@@ -130,6 +130,7 @@ class Progress:
             elif isinstance(stage, Request):
                 wanted = max(1, round(amount(stage.nodes, nodes)))
                 active.requested_nodes = None if wanted == nodes else wanted
+                active.clock = None
                 if wanted != nodes:
                     return "request"
 

@@ -80,6 +80,7 @@ class Rounds:
             active.round = round
             if active.state == "running":
                 active.state = "adapting"
+                active.clock = None
         for active, accepted in (*shrinks, *grows):
             world.listener.begun(active, accepted)
         for active, _ in shrinks:
@@ -172,6 +173,7 @@ class Rounds:
         active.target = None
         active.round = None
         active.state = "running"
+        active.clock = None
         self._progress.adapt(active)
         if active.requested_nodes == active.nodes:
             active.requested_nodes = None
@@ -253,6 +255,7 @@ class Rounds:
         active.round = None
         if active.state == "adapting":
             active.state = "running"
+            active.clock = None
         self._world.refuse(kind(job=active.job.id, nodes=target, reason=reason), reason)
 
     def _end_if_done(self, round: Round) -> None:

@@ -5,12 +5,15 @@ Rules of the file: pure functions of one job and the time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.checkpoints import saved_share
 from dask_hpc.sim.model.job import Compute, Job, Stage
 from dask_hpc_policies.model import JobView
 from dask_hpc_policies.rules.feasible import Facts
-from dask_hpc_policies.views import job_view
+from dask_hpc_policies.views import job_view, move_on, stand
 
 
 def present_view(active: ActiveJob, now_s: float) -> JobView:
@@ -28,6 +31,35 @@ def present_view(active: ActiveJob, now_s: float) -> JobView:
     made = pending_view(active) if active.state == "pending" else running_view(active, now_s)
     active.view, active.viewed_s = made, now_s
     return made
+
+
+def lent_views(order: Iterable[tuple[Any, Any, Any, ActiveJob]], now_s: float) -> list[JobView]:
+    """What a policy sees of these jobs in a brief snapshot: views that are brought up to date in place.
+
+    They must not be shown otherwise: they change with the next snapshot. Jobs that a round is about to start
+    are left out.
+    """
+    views = []
+    for _, _, _, active in order:
+        view, clock = active.view, active.clock
+        if active.state == "pending":
+            if active.round is None:
+                # what waits looks the same until it starts
+                views.append(view or present_view(active, now_s))
+        elif view is None or view.state == "pending":
+            views.append(present_view(active, now_s))
+        elif clock is None:
+            active.view = view = running_view(active, now_s, view)
+            active.viewed_s = now_s
+            views.append(view)
+        else:
+            if active.viewed_s != now_s:
+                end_s, before_node_s, since_s = clock
+                left_s = None if end_s is None else max(0.0, end_s - now_s)
+                move_on(view, left_s, before_node_s + view.nodes * (now_s - since_s))
+                active.viewed_s = now_s
+            views.append(view)
+    return views
 
 
 def _still(view: JobView, active: ActiveJob) -> bool:
@@ -59,8 +91,8 @@ def pending_view(active: ActiveJob) -> JobView:
     )
 
 
-def running_view(active: ActiveJob, now_s: float) -> JobView:
-    """What a policy sees of a job that holds nodes."""
+def running_view(active: ActiveJob, now_s: float, lent: JobView | None = None) -> JobView:
+    """What a policy sees of a job that holds nodes, in the view `lent` of before where it can be."""
     job, start_s, program = active.job, active.start_s, active.job.program
     assert start_s is not None
     walltime_s, limit_s = job.walltime_s, expected_s(active)
@@ -70,7 +102,26 @@ def running_view(active: ActiveJob, now_s: float) -> JobView:
     saves = job.checkpoint_interval_s is not None or active.saving is not None
     if walltime_s is not None and saves and program is None:
         restart_s = max(0.0, walltime_s - saved_share(active, now_s) * job.runtime_s)
+    # what else changes with time alone, and not by a clock
+    if saves or (job.recorded_s is not None and not active.expansions and not active.shrinks):
+        lent = active.clock = None
+    else:
+        active.clock = end_s, *active.attained()
     share = present_mtct(active)
+    if lent is not None:
+        stand(
+            lent,
+            state=active.state,
+            nodes=active.nodes,
+            remaining_s=None if end_s is None else max(0.0, end_s - now_s),
+            requested_nodes=active.requested_nodes,
+            at_scheduling_point=_at_point(active),
+            expansions=active.expansions,
+            mtct=share,
+            mtct_previous=share if active.mtct_previous is None else active.mtct_previous,
+            attained_node_s=active.attained_node_s(now_s),
+        )
+        return lent
     return job_view(
         job,
         id=job.id,

@@ -82,12 +82,10 @@ class AdaptationCost:
 
     def seconds(self, from_nodes: int, to_nodes: int, data_bytes: float, link_bytes_s: float | None) -> float:
         """Time of a resize from `from_nodes` to `to_nodes`; `link_bytes_s` None moves data in no time."""
-        small, large = sorted((from_nodes, to_nodes))
-        base_s, slope_s = (
-            (self.expand_base_s, self.expand_slope_s)
-            if to_nodes > from_nodes
-            else (self.shrink_base_s, self.shrink_slope_s)
-        )
+        if to_nodes > from_nodes:
+            small, large, base_s, slope_s = from_nodes, to_nodes, self.expand_base_s, self.expand_slope_s
+        else:
+            small, large, base_s, slope_s = to_nodes, from_nodes, self.shrink_base_s, self.shrink_slope_s
         seconds = base_s + slope_s * max(0, large - 2)
         if data_bytes and link_bytes_s and small:
             seconds += data_bytes * (1 - small / large) / (small * link_bytes_s)

@@ -73,7 +73,7 @@ def legal_sizes(constraint: str, lo: int, hi: int) -> tuple[int, ...]:
 
 def is_legal(constraint: str, n: int) -> bool:
     """Whether a job under `constraint` may hold `n` nodes."""
-    return n >= 1 and _function(_FLOOR, constraint)(n) == n
+    return n >= 1 and (constraint == "any" or _function(_FLOOR, constraint)(n) == n)
 
 
 def largest_at_most(constraint: str, n: int, lo: int) -> int | None:

@@ -179,7 +179,7 @@ class Pass:
             Nodes that shrinking could have freed for the head; only for its reason.
         """
         behind: Reason | None = None
-        for job in self.waiting:
+        for job in self.waiting if not self.view.brief else ():
             if job.id in self.reasons:
                 self._actions.append(Hold(job=job.id, reason=self.reasons[job.id]))
             elif job is self.head:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink, Suppressed
+from dask_hpc_policies.decision import UNEXPLAINED, Decision, Expand, Reason, ReasonCode, Shrink, Suppressed
 from dask_hpc_policies.jobs.constraints import largest_at_most
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.rules import sizing
@@ -134,31 +134,28 @@ def performance_aware(plan: Pass, params: Params) -> int:
 def equipartition(plan: Pass, _: Params) -> int:
     """Equal shares for all running malleable jobs, after room for the head (McCann et al. 1993)."""
     jobs = sizing.oldest_first(_malleable(plan))
-    nodes = plan.idle_nodes + sum([job.nodes for job in jobs])
-    reclaimable = sum([job.nodes - lowest_size(job) for job in jobs])
+    held, lows = sum([job.nodes for job in jobs]), [lowest_size(job) for job in jobs]
+    reclaimable = held - sum(lows)
     head, reserved = plan.head, 0
     if head is not None and plan.shortage_nodes() <= reclaimable:
         reserved = needed_nodes(head) or 0
-    sizes = equal_sizes(jobs, nodes - reserved)
+    sizes = equal_sizes(jobs, plan.idle_nodes + held - reserved, lows)
     if sizes is None:
         return reclaimable
-    changed = [(job, size) for job, size in zip(jobs, sizes, strict=True) if size != job.nodes]
-    plan.resize(
-        Resizes(
-            shrinks=tuple(
-                Shrink(job=job.id, nodes=size, reason=_share_reason(job, size, head if reserved else None))
-                for job, size in changed
-                if size < job.nodes
-            ),
-            expands=tuple(
-                Expand(job=job.id, nodes=size, reason=_share_reason(job, size, None))
-                for job, size in changed
-                if size > job.nodes
-            ),
-            freed_nodes=sum([job.nodes - size for job, size in changed if size < job.nodes]),
-            taken_nodes=sum([size - job.nodes for job, size in changed if size > job.nodes]),
-        )
-    )
+    shrinks: list[Shrink] = []
+    expands: list[Expand] = []
+    freed = taken = 0
+    for job, size in zip(jobs, sizes, strict=True):
+        if size == job.nodes:
+            continue
+        reason = UNEXPLAINED if plan.view.brief else _share_reason(job, size, head if reserved else None)
+        if size < job.nodes:
+            shrinks.append(Shrink(job=job.id, nodes=size, reason=reason))
+            freed += job.nodes - size
+        else:
+            expands.append(Expand(job=job.id, nodes=size, reason=reason))
+            taken += size - job.nodes
+    plan.resize(Resizes(shrinks=tuple(shrinks), expands=tuple(expands), freed_nodes=freed, taken_nodes=taken))
     if reserved and not plan.locked:
         plan.admit()
         return 0

@@ -246,20 +246,23 @@ def _suppressed_growth(job: JobView, target: int, code: ReasonCode, refusal: Rea
 
 def lowest_size(job: JobView) -> int:
     """The smallest size the running job may be taken to (its present one when no smaller is legal)."""
-    low = smallest_at_least(job.constraint, job.min_nodes, job.nodes)
-    return job.nodes if low is None else low
+    if job.constraint == "any":
+        low, nodes = job.min_nodes or 1, job.nodes
+        return low if low < nodes else nodes
+    found = smallest_at_least(job.constraint, job.min_nodes, job.nodes)
+    return job.nodes if found is None else found
 
 
-def equal_sizes(jobs: Sequence[JobView], nodes: int) -> list[int] | None:
+def equal_sizes(jobs: Sequence[JobView], nodes: int, lows: Sequence[int] | None = None) -> list[int] | None:
     """Target sizes of the running `jobs` (oldest first) that divide `nodes` nodes equally.
 
-    None when the lowest sizes of all jobs together are more than `nodes`.
+    None when the lowest sizes of all jobs together (`lows` where they are known) are more than `nodes`.
     """
-    lows = [lowest_size(job) for job in jobs]
+    lows = [lowest_size(job) for job in jobs] if lows is None else lows
     if sum(lows) > nodes:
         return None
 
-    tops = [max(low, job.max_nodes) for job, low in zip(jobs, lows, strict=True)]
+    tops = [low if low > (top := job.max_nodes) else top for job, low in zip(jobs, lows, strict=True)]
     constrained = [(i, job.constraint) for i, job in enumerate(jobs) if job.constraint != "any"]
 
     def at(level: int) -> list[int]:
@@ -273,17 +276,34 @@ def equal_sizes(jobs: Sequence[JobView], nodes: int) -> list[int] | None:
 
     # The level `below` always fits; from the largest size on nobody gets more.
     below, above = 0, 1 + min(nodes, max(tops, default=0))
+    if not constrained:
+        below = min(_level(lows, tops, nodes), above - 1)
+        above = below + 1
     while above - below > 1:
         level = (below + above) // 2
         if sum(at(level)) <= nodes:
             below = level
         else:
             above = level
-    sizes, higher = at(below), at(below + 1)
+    sizes = at(below)
     left = nodes - sum(sizes)
-    for i, size in enumerate(higher):
+    for i, size in enumerate(at(below + 1) if left else ()):
         step = size - sizes[i]
         if 0 < step <= left:
             sizes[i] = size
             left -= step
     return sizes
+
+
+def _level(lows: Sequence[int], tops: Sequence[int], nodes: int) -> int:
+    """The highest level at which jobs that may have any size take no more than `nodes`; see `equal_sizes`."""
+    # with the level grow those jobs that are above their lowest sizes and below their largest ones
+    turns = sorted([(low, 1) for low in lows] + [(top, -1) for top in tops])
+    taken, growing, level = sum(lows), 0, 0
+    for turn, change in turns:
+        reached = taken + growing * (turn - level)
+        if reached > nodes:
+            return level + (nodes - taken) // growing
+        taken, level = reached, turn
+        growing += change
+    return nodes

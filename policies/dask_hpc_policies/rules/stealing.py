@@ -23,7 +23,7 @@ Live, a failed job is one that runs below its minimum; in a simulation it may al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -101,21 +101,27 @@ class _Plan:
         self.params = params
         self.idle_nodes = max(view.of_role(), 0)
         self.free = Profile(view.now_s, self.idle_nodes, releases(view))
-        self.locked = view.lock == "system" and bool(view.adapting)
+        running, adapting = view.running, {job.id for job in view.adapting}
+        self.locked = view.lock == "system" and bool(adapting)
         self.actions: list[Action] = []
         self.suppressed: list[Suppressed] = []
         self.touched: set[str] = set()
         self.before = state.considered
-        sizes = {job.id: job.nodes for job in view.running}
-        adapting = {job.id for job in view.adapting}
+        sizes = {job.id: job.nodes for job in running}
         #: Only those that have not got their nodes back.
         self.robbed = {
             id: size for id, size in state.robbed.items() if id in adapting or sizes.get(id, size) < size
         }
-        waiting = [job for job in view.jobs if job.state == "pending" or _hurt(job)]
-        self.considered = {job.id: state.considered[job.id] for job in waiting if job.id in state.considered}
-        short = [job for job in view.running if job.id in self.robbed and not _hurt(job)]
-        self.queue = sorted([*waiting, *short], key=self._rank)
+        #: Those that neither failed nor were robbed, in order of service.
+        self.others = [job for job in view.jobs if job.state == "pending" and job.interruption == "none"]
+        first = [
+            job for job in view.jobs if (job.state == "pending" and job.interruption != "none") or _hurt(job)
+        ]
+        known = state.considered
+        self.considered = {job.id: known[job.id] for job in (*first, *self.others) if job.id in known}
+        short = [job for job in running if job.id in self.robbed and not _hurt(job)]
+        #: Those that did, who come first.
+        self.queue = sorted([*first, *short], key=self._rank)
         #: The job whose start is not known, once there is one: nobody may overtake it.
         self.blocked: str | None = None
 
@@ -135,6 +141,11 @@ class _Plan:
                 self._restore(job)
             else:
                 self._give_back(job)
+        brief, fewest = self.view.brief, _fewest(self.others)
+        for job, need in zip(self.others, fewest, strict=True):
+            if brief and (need > self.idle_nodes or self.blocked is not None):
+                return  # none of those who are left can start
+            self._start(job)
 
     def answer(self) -> tuple[Decision, StealingState]:
         state = StealingState(considered=self.considered, robbed=self.robbed)
@@ -186,13 +197,15 @@ class _Plan:
         start_s = self.free.earliest_s(need, duration_s)
         if start_s == inf:
             self.blocked = job.id
-            code, text = ReasonCode.NOT_ENOUGH_NODES, f"needs {counted(need)}, idle are {self.idle_nodes}"
         else:
             self.free.take(start_s, duration_s, need)
+        if victim or self.view.brief:
+            return
+        code, text = ReasonCode.NOT_ENOUGH_NODES, f"needs {counted(need)}, idle are {self.idle_nodes}"
+        if start_s < inf:
             wait_s = start_s - self.view.now_s
             code, text = ReasonCode.RESERVED, f"{counted(need)} reserved for it in {wait_s:g} s"
-        if not victim:
-            self._hold(job, code, text, {"needed_nodes": need, "idle_nodes": self.idle_nodes})
+        self._hold(job, code, text, {"needed_nodes": need, "idle_nodes": self.idle_nodes})
 
     def _restore(self, job: JobView) -> None:
         """Give a running job that is below its minimum what it lacks, or as much as there is."""
@@ -357,3 +370,14 @@ def _restart_s(job: JobView) -> float:
         if known_s is not None:
             return known_s
     return inf
+
+
+def _fewest(jobs: Sequence[JobView]) -> list[float]:
+    """For each of these waiting jobs the fewest nodes that it, or one behind it, can start with."""
+    found, fewest = [], inf
+    for job in reversed(jobs):
+        need = needed_nodes(job)
+        if need is not None and need < fewest:
+            fewest = need
+        found.append(fewest)
+    return found[::-1]

@@ -3,8 +3,8 @@
 Rules of the file: the answers are those of `backfilling.admit`; only the work is less. What is kept between
 passes:
 
-* the queue in its order, as parallel lists, so that the jobs that are small enough are found in one
-  comprehension over numbers;
+* the queue in its order, as parallel lists, and with one reservation a deep one by needed nodes as well:
+  most of its jobs are too large to start;
 * what runs, by expected end, so that the head's reservation is one walk from the front;
 * of jobs that are not rigid, what they are: these policies resize nobody, but such a job starts on as many
   nodes as there is room for, and needs its smallest size;
@@ -15,8 +15,9 @@ passes:
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Set
+from itertools import islice
 from math import inf, nextafter
 from typing import Any
 
@@ -24,6 +25,11 @@ from dask_hpc_policies.model import JobView, Trigger
 from dask_hpc_policies.rules.admission import needed_nodes, start_size
 from dask_hpc_policies.rules.backfilling import ORDERS
 from dask_hpc_policies.rules.reservation import Profile, expected_s
+
+#: Place in the queue: its order, priority, submission.
+_Rank = tuple[float, int, int]
+#: So many waiting jobs are a deep queue.
+_DEEP = 64
 
 
 def backfill_session(idle_nodes: int, kinds: Set[str], params: Mapping[str, Any]) -> BackfillSession | None:
@@ -35,8 +41,8 @@ class BackfillSession:
     """See `dask_hpc_policies.protocol.Session`."""
 
     __slots__ = (
-        "_best", "_depth", "_ends", "_expected", "_extra", "_idle", "_in_order", "_key", "_keys", "_looked",
-        "_nodes", "_of", "_ranks", "_shadow_s", "_valid", "_views", "scans",
+        "_best", "_by_nodes", "_depth", "_ends", "_expected", "_extra", "_idle", "_in_order", "_key", "_keys",
+        "_looked", "_nodes", "_of", "_ranks", "_shadow_s", "_valid", "_views", "scans",
     )  # fmt: skip
 
     def __init__(self, idle_nodes: int, params: Mapping[str, Any]) -> None:
@@ -54,15 +60,17 @@ class BackfillSession:
         self._keys: list[int] = []
         self._nodes: list[int] = []
         self._expected: list[float] = []
-        self._ranks: list[tuple[float, int, int]] = []
+        self._ranks: list[_Rank] = []
+        #: Of a deep queue, with one reservation: rank and expected seconds of all that need so many nodes.
+        self._by_nodes: dict[int, list[tuple[_Rank, float]]] = {}
         #: What runs: (expected end, job, nodes) ascending, and where a job is found there.
         self._ends: list[tuple[float, int, int]] = []
         self._of: dict[int, tuple[float, int, int]] = {}
-        #: The head's reservation, whether it still holds, and how many waiting jobs were looked at under it.
+        #: The head's reservation, whether it still holds, and the last job that was looked at under it.
         self._shadow_s = inf
         self._extra = 0
         self._valid = False
-        self._looked = 0
+        self._looked: _Rank = (0.0, 0, 0)
         self.scans = 0
 
     def submit(self, key: int, job: JobView) -> None:
@@ -80,12 +88,17 @@ class BackfillSession:
             place = len(self._ranks)
         else:
             place = bisect_left(self._ranks, rank)
-            if place < self._looked or place == 0:
+            if place == 0 or rank < self._looked:
                 self._valid = False
         self._ranks.insert(place, rank)
         self._keys.insert(place, key)
         self._nodes.insert(place, nodes)
         self._expected.insert(place, seconds)
+        if self._by_nodes:
+            insort(self._by_nodes.setdefault(nodes, []), (rank, seconds))
+        elif self._depth == 1 and len(self._ranks) >= _DEEP:
+            for rank, nodes, seconds in zip(self._ranks, self._nodes, self._expected, strict=True):
+                self._by_nodes.setdefault(nodes, []).append((rank, seconds))
 
     def finish(self, key: int) -> None:
         """Take a job out of what runs."""
@@ -123,11 +136,14 @@ class BackfillSession:
         return start_size(view, room) or 0
 
     def _start(self, place: int, nodes: int, now_s: float, started: list[tuple[int, int]]) -> None:
-        key = self._keys.pop(place)
-        del self._nodes[place]
+        key, need, rank = self._keys.pop(place), self._nodes.pop(place), self._ranks.pop(place)
         self._views.pop(key, None)
         entry = (now_s + self._expected.pop(place), key, nodes)
-        del self._ranks[place]
+        if self._by_nodes:
+            alike = self._by_nodes[need]
+            del alike[bisect_left(alike, (rank,))]
+            if not alike:
+                del self._by_nodes[need]
         self._of[key] = entry
         insort(self._ends, entry)
         self._idle -= nodes
@@ -137,39 +153,59 @@ class BackfillSession:
         """Backfill behind one reservation."""
         if not self._valid or self._shadow_s <= now_s:
             self._reserve(now_s)
-            self._looked = 1
+            self._looked = self._ranks[0]
             self._valid = True
-        nodes, expected, shadow_s = self._nodes, self._expected, self._shadow_s
-        begin, idle = self._looked, self._idle
-        self._looked = len(nodes)
-        if begin == len(nodes):
+        shadow_s = self._shadow_s
+        if self._looked == self._ranks[-1]:
             return
         self.scans += 1
-        fitting = [i for i, n in enumerate(nodes[begin:] if begin else nodes, begin) if n <= idle]
-        taken = 0
+        fitting = self._fitting(now_s)
         while fitting:
             chosen, largest = None, 0
-            for at, i in enumerate(fitting):
-                size = nodes[i - taken]
+            for at, (rank, size, seconds) in enumerate(fitting):
                 if size > self._idle:
                     continue
-                end_s = now_s + expected[i - taken]
+                end_s = now_s + seconds
                 over = end_s <= shadow_s and end_s < inf
                 if size > self._extra and not over:
                     continue
+                place = bisect_left(self._ranks, rank)
                 if self._views:
-                    size = self._size(i - taken, self._idle if over else min(self._idle, self._extra))
+                    size = self._size(place, self._idle if over else min(self._idle, self._extra))
                 if not self._best:
-                    self._backfill(i - taken, size, end_s, now_s, started)
-                    taken += 1
+                    self._backfill(place, size, end_s, now_s, started)
                 elif size > largest:
                     chosen, largest = at, size
             if chosen is None:
                 break
-            i = fitting.pop(chosen)
-            self._backfill(i, largest, now_s + expected[i], now_s, started)
-            fitting = [j - (j > i) for j in fitting]
-        self._looked = len(nodes)
+            rank, _, seconds = fitting.pop(chosen)
+            self._backfill(bisect_left(self._ranks, rank), largest, now_s + seconds, now_s, started)
+        self._looked = self._ranks[-1]
+
+    def _fitting(self, now_s: float) -> list[tuple[_Rank, int, float]]:
+        """Rank, nodes and seconds of jobs not looked at yet, in order: all that could start now are there.
+
+        Of jobs that need as many nodes no more than fit can start. They are the first ones while there are
+        extra nodes, and then the first ones that end in time.
+        """
+        idle, extra, shadow_s, looked = self._idle, self._extra, self._shadow_s, self._looked
+        if not self._by_nodes:
+            begin, ranks, expected = bisect_right(self._ranks, looked), self._ranks, self._expected
+            fitting = [i for i, n in enumerate(self._nodes[begin:], begin) if n <= idle]
+            return [(ranks[i], self._nodes[i], expected[i]) for i in fitting] if fitting else []
+        every = self._best and bool(self._views)  # a later one may be started on more nodes
+        found: list[tuple[_Rank, int, float]] = []
+        for nodes, alike in self._by_nodes.items():
+            if nodes > idle or alike[-1][0] <= looked:
+                continue
+            begin, most = bisect_right(alike, (looked, inf)), len(alike) if every else idle // nodes
+            if nodes <= extra:
+                found += [(rank, nodes, s) for rank, s in alike[begin : begin + most]]
+                begin += most
+            in_time = ((rank, nodes, s) for rank, s in alike[begin:] if now_s + s <= shadow_s)
+            found += islice(in_time, most)
+        found.sort()
+        return found
 
     def _backfill(
         self, place: int, size: int, end_s: float, now_s: float, started: list[tuple[int, int]]

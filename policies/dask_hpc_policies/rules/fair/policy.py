@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink
+from dask_hpc_policies.decision import UNEXPLAINED, Decision, Expand, Reason, ReasonCode, Shrink
 from dask_hpc_policies.jobs.constraints import largest_at_most
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.rules.admission import Pass, needed_nodes
@@ -98,7 +98,7 @@ def _beginner(job: JobView, params: Params) -> Part:
 
 def _reclaimable(plan: Pass, parts: Collection[Part]) -> int:
     """What running jobs could still give up: for the reason of the head."""
-    if plan.head is None:
+    if plan.head is None or plan.view.brief:
         return 0
     sizes = {part.job.id: part.size for part in parts}
     return sum([sizes[job.id] - lowest_size(job) for job in plan.running if resizable(job)])
@@ -109,8 +109,11 @@ def _share(plan: Pass, parts: list[Part], params: Params) -> None:
     total = plan.idle_nodes + sum([part.job.nodes for part in parts])
     while True:
         divide_parts(parts, total, params)
-        growing = [part for part in parts if part.resizable and part.size > part.job.nodes]
-        futile = [part for part in growing if not repays(part.job, part.size, params)]
+        futile = [
+            part
+            for part in parts
+            if part.resizable and part.size > part.job.nodes and not repays(part.job, part.size, params)
+        ]
         if not futile:
             break
         for part in futile:
@@ -147,11 +150,12 @@ def _resize(plan: Pass, parts: Collection[Part]) -> None:
     freed = taken = 0
     for part in changed:
         before, after = part.job.nodes, part.size
+        reason = UNEXPLAINED if plan.view.brief else _share_reason(part, head)
         if after > before:
-            expands.append(Expand(job=part.job.id, nodes=after, reason=_share_reason(part, None)))
+            expands.append(Expand(job=part.job.id, nodes=after, reason=reason))
             taken += after - before
         else:
-            shrinks.append(Shrink(job=part.job.id, nodes=after, reason=_share_reason(part, head)))
+            shrinks.append(Shrink(job=part.job.id, nodes=after, reason=reason))
             freed += before - after
     plan.resize(Resizes(shrinks=tuple(shrinks), expands=tuple(expands), freed_nodes=freed, taken_nodes=taken))
 

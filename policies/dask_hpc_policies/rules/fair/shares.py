@@ -15,11 +15,13 @@ from typing import NamedTuple, Protocol
 from dask_hpc_policies.jobs.constraints import largest_at_most
 from dask_hpc_policies.model import JobView
 from dask_hpc_policies.rules.admission import Pass
-from dask_hpc_policies.rules.fair.terms import Params, almost_over, level, weight_at
+from dask_hpc_policies.rules.fair.terms import Params, almost_over, level, ranking, weight_at
 from dask_hpc_policies.rules.sizing import lowest_size, resizable
 
 #: Remainders that differ by less are equal.
 _DIGITS = 9
+#: A fraction below this is not rounded up to a whole number.
+_NEARLY = 0.999
 
 
 class Claim(NamedTuple):
@@ -52,27 +54,30 @@ def divide(claims: Sequence[Claimant], nodes: int) -> list[int]:
     if nodes >= sum([claim.high for claim in claims]):
         return [claim.high for claim in claims]
     level = common_level(claims, nodes)
-    exact = [_within(claim, claim.weight * level) for claim in claims]
-    sizes = [int(round(share, _DIGITS)) for share in exact]
+    shares = [claim.weight * level for claim in claims]
+    exact = [
+        claim.low if share < claim.low else claim.high if share > claim.high else share
+        for claim, share in zip(claims, shares, strict=True)
+    ]
+    # only what is next to a whole number needs to be rounded, which takes longer than all else here
+    sizes = [
+        whole if share - (whole := int(share)) < _NEARLY else int(round(share, _DIGITS)) for share in exact
+    ]
     left = nodes - sum(sizes)
     if left > 0:
-        by_remainder = sorted(range(len(claims)), key=lambda i: round(sizes[i] - exact[i], _DIGITS))
-        for i in by_remainder[:left]:
+        fractions = [i for i, share in enumerate(exact) if share > sizes[i]]
+        fractions.sort(key=lambda i: round(sizes[i] - exact[i], _DIGITS))
+        for i in fractions[:left]:
             sizes[i] += sizes[i] < claims[i].high
     return sizes
-
-
-def _within(claim: Claimant, share: float) -> float:
-    if share < claim.low:
-        return claim.low
-    return claim.high if share > claim.high else share
 
 
 def common_level(claims: Sequence[Claimant], nodes: int) -> float:
     """The common level at which the claims take `nodes` together, which is within their bounds."""
     # below the first turn everybody is at its lower bound; the slope changes where one leaves it or is full
-    turns = [(claim.low / claim.weight, claim.weight) for claim in claims]
-    turns += [(claim.high / claim.weight, -claim.weight) for claim in claims]
+    moving = [claim for claim in claims if claim.low < claim.high]
+    turns = [(claim.low / claim.weight, claim.weight) for claim in moving]
+    turns += [(claim.high / claim.weight, -claim.weight) for claim in moving]
     turns.sort()
     taken, slope, at = float(sum([claim.low for claim in claims])), 0.0, 0.0
     for turn, change in turns:
@@ -103,12 +108,9 @@ class Part:
     size: int = 0
 
 
-def part_of(
-    job: JobView, low: int, high: int, params: Params, *, starts: bool = False, resizable: bool = False
-) -> Part:
-    """The part of a job that may have `low` to `high` nodes."""
-    rank = level(job.attained_node_s, params)
-    return Part(job, low, high, high, starts, resizable, rank, weight_at(rank, params))
+def part_of(job: JobView, low: int, high: int, params: Params, *, starts: bool = False) -> Part:
+    """The part of a waiting job that may have `low` to `high` nodes."""
+    return Part(job, low, high, high, starts, False, *ranking(params)(job.attained_node_s))
 
 
 def holders(plan: Pass, params: Params) -> list[Part]:
@@ -116,23 +118,24 @@ def holders(plan: Pass, params: Params) -> list[Part]:
 
     Resizable is none under a lock, and none that is almost over.
     """
-    parts = []
+    parts, rank = [], ranking(params)
     for job in plan.view.jobs:
         nodes = job.nodes
         if nodes == 0 or job.is_default:
             continue
-        if plan.locked or job.state != "running" or not resizable(job) or almost_over(job, params):
-            parts.append(part_of(job, nodes, nodes, params))
-            continue
-        high = largest_at_most(job.constraint, job.max_nodes, nodes) or nodes
-        parts.append(part_of(job, lowest_size(job), high, params, resizable=True))
+        low = high = nodes
+        fixed = plan.locked or job.state != "running" or not resizable(job) or almost_over(job, params)
+        if not fixed:
+            low, high = lowest_size(job), largest_at_most(job.constraint, job.max_nodes, nodes) or nodes
+        parts.append(Part(job, low, high, high, False, not fixed, *rank(job.attained_node_s)))
     return parts
 
 
 def divide_parts(parts: Sequence[Part], nodes: int, params: Params) -> None:
     """Set the sizes of `parts`, which have `nodes` nodes together, to legal ones."""
     users = by_user(parts)
-    shares = divide_users(users, nodes, params)
+    # one user alone shares with nobody
+    shares = divide_users(users, nodes, params) if len(users) > 1 else dict.fromkeys(users, nodes)
     for user, own in users.items():
         for part, size in zip(own, divide(own, shares[user]), strict=True):
             constraint = part.job.constraint
@@ -148,12 +151,7 @@ def divide_users(users: Mapping[str, Sequence[Part]], nodes: int, params: Params
     what users who are always busy attain approaches the proportion of their weights.
     """
     claims = [
-        Claim(
-            sum([part.low for part in own]),
-            sum([part.high for part in own]),
-            # one user alone shares with nobody
-            _weight(own, params) if len(users) > 1 else 1.0,
-        )
+        Claim(sum([part.low for part in own]), sum([part.high for part in own]), _weight(own, params))
         for own in users.values()
     ]
     return dict(zip(users, divide(claims, nodes), strict=True))

@@ -35,6 +35,8 @@ def choose(plan: Pass, held: Sequence[Part], params: Params) -> list[JobView]:
     `Pass.head` is the first that does not fit. `held` are the jobs that hold nodes.
     """
     line = _Line(plan, held, params)
+    if plan.view.brief and line.futile():
+        return []
     turn = _in_turn(plan, held, params)
     shares = Shares(plan, held, [job for job, _ in turn], params)
     late = []
@@ -46,7 +48,8 @@ def choose(plan: Pass, held: Sequence[Part], params: Params) -> list[JobView]:
             late.append((job, need))
     for job, need in late:
         if need > shares.idle_nodes:
-            plan.reasons[job.id] = shares.reason(job)
+            if not plan.view.brief:
+                plan.reasons[job.id] = shares.reason(job)
         elif line.offer(job, need):
             shares.start(job, need)
     return line.starting
@@ -66,6 +69,12 @@ class _Line:
         self._supply = plan.idle_nodes + sum([part.job.nodes - part.low for part in held])
         self.starting: list[JobView] = []
 
+    def futile(self) -> bool:
+        """Whether nobody fits, and nobody is told so who asks for more nodes."""
+        needs = [needed_nodes(job) for job in self._plan.waiting]
+        fewest = min([need for need in needs if need is not None], default=inf)
+        return fewest > self._supply and all(job.requested_nodes is None for job in self._plan.running)
+
     def offer(self, job: JobView, need: int) -> bool:
         """Whether `job` starts, on `need` nodes or more; when not, it gets its reason."""
         plan, promise = self._plan, self._promise
@@ -79,7 +88,7 @@ class _Line:
         if promise is None:
             plan.head = job
             self._promise = _promise(plan, need, self._supply, self.starting, self._held)
-        else:
+        elif not plan.view.brief:
             plan.reasons[job.id] = _held(plan, need, self._supply)
         return False
 

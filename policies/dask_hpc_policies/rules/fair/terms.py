@@ -5,7 +5,7 @@ Rules of the file: nothing here compares jobs with each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import floor, log
 from typing import Any
 
@@ -33,8 +33,20 @@ PARAMETERS: tuple[Parameter, ...] = (
 
 def level(attained_node_s: float, params: Params) -> int:
     """Level of so much attained service: 0 within the quantum, then one more for each factor."""
-    quanta = attained_node_s / params["quantum_node_s"]
-    return 0 if quanta < 1 else 1 + floor(log(quanta) / log(params["level_factor"]) + _ROUNDING)
+    return ranking(params)(attained_node_s)[0]
+
+
+def ranking(params: Params) -> Callable[[float], tuple[int, float]]:
+    """What tells `level` and `weight_at` of so much attained service, for many jobs."""
+    quantum_node_s, factor = params["quantum_node_s"], params["level_factor"]
+    step = log(factor)
+
+    def rank(attained_node_s: float) -> tuple[int, float]:
+        quanta = attained_node_s / quantum_node_s
+        level = 0 if quanta < 1 else 1 + floor(log(quanta) / step + _ROUNDING)
+        return level, factor**-level
+
+    return rank
 
 
 def weight_at(level: int, params: Params) -> float:
@@ -52,8 +64,9 @@ def overdue(job: JobView, now_s: float, params: Params) -> bool:
 
 def almost_over(job: JobView, params: Params) -> bool:
     """Whether the job ends before a resize would pay; one that has outlived its time may run for ever."""
-    left_s, cost_s = job.remaining_s, float(params["resize_cost_s"])
-    return left_s is not None and 0 < left_s <= cost_s
+    left_s = job.remaining_s
+    over: bool = left_s is not None and 0 < left_s <= params["resize_cost_s"]
+    return over
 
 
 def repays(job: JobView, nodes: int, params: Params) -> bool:

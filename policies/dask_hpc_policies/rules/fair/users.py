@@ -24,18 +24,19 @@ class Shares:
 
     def __init__(self, plan: Pass, held: Sequence[Part], waiting: Sequence[JobView], params: Params) -> None:
         self._held: Counter[str] = Counter()
+        self._shares: dict[str, int] = {}
+        #: Nodes that jobs can not make use of even at their largest sizes.
+        self.idle_nodes = 0
+        if len({*[part.job.user for part in held], *[job.user for job in waiting]}) <= 1:
+            return  # of one user alone nothing has to be divided, and all is allowed
         for part in held:
             self._held[part.job.user] += part.low
         highest = [_at_most(part) for part in held]
         nodes = sum([part.job.nodes for part in held])
-        #: Nodes that jobs can not make use of even at their largest sizes.
         self.idle_nodes = plan.idle_nodes + nodes - sum(highest)
-        # of one user alone nothing has to be divided
-        self._shares: dict[str, int] = {}
-        if len({*self._held, *[job.user for job in waiting]}) > 1:
-            parts = [replace(part, high=high) for part, high in zip(held, highest, strict=True)]
-            parts += [part_of(job, 0, _largest(job), params) for job in waiting]
-            self._shares = divide_users(by_user(parts), plan.idle_nodes + nodes, params)
+        parts = [replace(part, high=high) for part, high in zip(held, highest, strict=True)]
+        parts += [part_of(job, 0, _largest(job), params) for job in waiting]
+        self._shares = divide_users(by_user(parts), plan.idle_nodes + nodes, params)
 
     def allow(self, job: JobView, need: int) -> bool:
         """Whether the job fits into the share of its user on `need` nodes."""
