@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from scipy.special import lambertw
-
 #: Beyond this exponent no run ends.
 _LARGEST = 700.0
 
@@ -65,6 +63,8 @@ def daly(costs: Costs) -> float:
 
 def exact(costs: Costs) -> float:
     """The interval of the shortest expected run time: where the derivative of Daly (2006, eq. 20) is 0."""
+    from scipy.special import lambertw  # what it brings takes longer to load than all else here
+
     m = costs.mtbf_s
     return m * (1 + float(lambertw(-math.exp(-(1 + costs.checkpoint_s / m))).real))
 
