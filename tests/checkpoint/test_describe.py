@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -139,3 +140,12 @@ def test_an_opened_array_can_be_saved_again(tmp_path: Path) -> None:
     assert open_checkpoint(Store(tmp_path).newest("field").path).name == second.name
     plan, keys = describe(first, "field")
     assert len(computed(plan, keys, first)[0]) == 4
+
+
+def test_without_the_extra_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "crc32c", None)
+    monkeypatch.setattr("dask_hpc.checkpoint.checksums._function", None)
+    with pytest.raises(CheckpointError, match=r"pip install 'dask-hpc\[checkpoint\]'"):
+        save(da.zeros(3), tmp_path)
