@@ -59,7 +59,9 @@ def test_a_plan_goes_over_the_network_as_plain_data() -> None:
 
 
 @pytest.mark.parametrize(
-    "obj", [3, "text", None, {}, [], (), [1], np.zeros(3), pd.DataFrame(), object()], ids=repr
+    "obj",
+    [3, "text", None, {}, [], (), [1], np.zeros(3), pd.DataFrame(), object()],
+    ids=lambda obj: type(obj).__name__,
 )
 def test_other_objects_are_refused_with_what_is_allowed(obj: Any) -> None:
     with pytest.raises(TypeError, match="allowed: a dask array"):
