@@ -89,8 +89,7 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
     if not arrays:
         raise CheckpointValueError(
             f"no variable of this {type(obj).__name__} has chunks: it is not on the cluster; give it some "
-            "with "
-            "chunk() and persist it"
+            "with chunk() and persist it"
         )
     if in_memory > MOST_IN_MEMORY:
         raise CheckpointValueError(

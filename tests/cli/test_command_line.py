@@ -21,7 +21,7 @@ from dask_hpc.cli import hpc, register
 from dask_hpc_policies import registry
 
 COMMANDS = [
-    "cancel", "compare", "config", "convert", "decisions", "demo", "doctor", "jobs", "parity", "place",
+    "cancel", "checkpoint", "compare", "config", "convert", "decisions", "demo", "doctor", "jobs", "parity", "place",
     "policies", "power", "replay", "simulate", "status", "study", "update",
 ]  # fmt: skip
 
@@ -33,7 +33,7 @@ def test_help_lists_the_commands() -> None:
     listed = re.findall(r"^  ([a-z-]+) ", help, re.MULTILINE)
     assert sorted(listed) == COMMANDS
     headings = re.findall(r"^(\S.*):$", help, re.MULTILINE)
-    assert headings == ["Run", "Understand", "Simulate", "Models", "Set up"]
+    assert headings == ["Run", "Understand", "Simulate", "Models", "Saved data", "Set up"]
     assert "..." not in help
     assert run("--help").output == result.output
 
