@@ -21,8 +21,8 @@ from dask_hpc.cli import hpc, register
 from dask_hpc_policies import registry
 
 COMMANDS = [
-    "cancel", "checkpoint", "compare", "config", "convert", "decisions", "demo", "doctor", "jobs", "parity", "place",
-    "policies", "power", "replay", "simulate", "status", "study", "update",
+    "cancel", "checkpoint", "compare", "config", "convert", "decisions", "demo", "doctor", "jobs", "parity",
+    "place", "policies", "power", "replay", "simulate", "status", "study", "update",
 ]  # fmt: skip
 
 
