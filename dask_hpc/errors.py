@@ -72,6 +72,14 @@ class CheckpointError(DaskHPCError, RuntimeError):
     """A checkpoint cannot be written, or is not what was written; the message names file and remedy."""
 
 
+class CheckpointValueError(DaskHPCError, ValueError):
+    """A name, or something in an object, that no checkpoint can have; the message says what is allowed."""
+
+
+class CheckpointTypeError(DaskHPCError, TypeError):
+    """An object of which there can be no checkpoint; the message says which may be."""
+
+
 class UnknownCheckpoint(CheckpointError, KeyError):
     """No checkpoint has that name, or none of that name that version."""
 

@@ -16,6 +16,7 @@ from dask_hpc.checkpoint.arrays import array_files, array_keys, files, plan_arra
 from dask_hpc.checkpoint.dtypes import to_json
 from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.checkpoint.plan import Array, Plan
+from dask_hpc.errors import CheckpointTypeError
 
 Key = Any
 #: Path of the array of an object that is no labelled one.
@@ -46,9 +47,9 @@ def describe(obj: Any, name: str) -> tuple[Plan, list[Key]]:
 
     Raises
     ------
-    TypeError
+    CheckpointTypeError
         For any other object.
-    ValueError
+    CheckpointValueError
         For a name that is not allowed, or an object with something in it that cannot be stored.
     """
     checked_name(name)
@@ -60,7 +61,7 @@ def describe(obj: Any, name: str) -> tuple[Plan, list[Key]]:
         if not obj or not all(isinstance(each, Future) for each in obj):
             other = next((each for each in obj if not isinstance(each, Future)), None)
             found = f"with a {type(other).__name__} in it" if obj else "that is empty"
-            raise TypeError(f"a {type(obj).__name__} {found} cannot be in a checkpoint; {_ALLOWED}")
+            raise CheckpointTypeError(f"a {type(obj).__name__} {found} cannot be in a checkpoint; {_ALLOWED}")
         return _opaque(name, "futures", [each.key for each in obj])
     # by the module first, so that no library is loaded whose objects nobody has
     match type(obj).__module__.partition(".")[0]:
@@ -72,7 +73,7 @@ def describe(obj: Any, name: str) -> tuple[Plan, list[Key]]:
                 return found_plan
         case "dask":
             return _of_dask(obj, name)
-    raise TypeError(f"a {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
+    raise CheckpointTypeError(f"a {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
 
 
 def _of_dask(obj: Any, name: str) -> tuple[Plan, list[Key]]:
@@ -87,7 +88,7 @@ def _of_dask(obj: Any, name: str) -> tuple[Plan, list[Key]]:
         return Plan(name, "dask.array", (array,), files(array_files(array)), extra), array_keys(obj)
     if type(obj).__module__.startswith("dask.dataframe") and frames.is_frame(obj):
         return _opaque(name, "dataframe", list(obj.__dask_keys__()), {"meta": frames.meta_bytes(obj)})
-    raise TypeError(f"a {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
+    raise CheckpointTypeError(f"a {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
 
 
 def _opaque(

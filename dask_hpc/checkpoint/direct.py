@@ -1,6 +1,6 @@
 """Writing and reading at aligned places, past the page cache where the file system lets it.
 
-One pass: values are copied piece by piece into an aligned buffer, the checksum is taken while a piece is
+One pass: values are copied piece by piece into an aligned buffer, the checksum is taken while the piece is
 still in the processor's cache, and the buffer goes to disk when it is full. Blocks that follow each other
 share a buffer, so that small ones cost no write each. Values that lie aligned in memory go to disk from
 there.
@@ -21,10 +21,8 @@ import numpy as np
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.layout import ALIGNMENT, pack_checksum
 
-#: Bytes of a write; larger ones were no faster.
-BUFFER = 4 * 2**20
-#: Bytes that are copied and then summed; they stay in the cache between the two.
-_PIECE = 2**19
+#: Bytes of a write, which are copied, summed and written while they are in the cache.
+BUFFER = 2 * 2**20
 _DIRECT = getattr(os, "O_DIRECT", 0)
 #: What file systems say that do not know direct writing, or not so aligned.
 _REFUSED = {errno.EINVAL, errno.EOPNOTSUPP}
@@ -97,7 +95,7 @@ class Writer:
     def _add(self, part: memoryview, crc: int = 0) -> int:
         at = 0
         while at < len(part):
-            room = min(_PIECE, len(part) - at, BUFFER - self._fill)
+            room = min(len(part) - at, BUFFER - self._fill)
             into = self._buffer[self._fill : self._fill + room]
             _copy(into, part[at : at + room])
             crc = crc32c(into, crc)

@@ -180,8 +180,7 @@ class Draft:
             raise CheckpointError(
                 f"version {newest} of {self.plan.name} was finished by another writer while this one was "
                 f"written, which knows of {self._newest or 'none'}; abandon it and write again, or let each "
-                "writer have "
-                "a name of its own"
+                "writer have a name of its own"
             )
 
 

@@ -23,6 +23,7 @@ from dask_hpc.checkpoint.layout import pack_checksum
 from dask_hpc.checkpoint.names import checked_variable
 from dask_hpc.checkpoint.plan import Array, Plan
 from dask_hpc.checkpoint.values import to_bytes
+from dask_hpc.errors import CheckpointValueError
 
 #: What xarray calls the variable of an array without a name.
 UNNAMED = "__xarray_dataarray_variable__"
@@ -37,7 +38,7 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
 
     Raises
     ------
-    ValueError
+    CheckpointValueError
         For one without chunks, a variable whose name cannot be a folder's, an attribute that JSON cannot
         hold, or values in memory that Zarr cannot.
     """
@@ -56,6 +57,7 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
     documents: dict[str, Any] = {}
     contents: dict[str, bytes] = {}
     variables: list[dict[str, Any]] = []
+    dtypes: dict[str, Any] = {}
     in_memory = 0
     multiple = _multi_indexes(dataset)
     for path, variable in dataset.variables.items():
@@ -71,6 +73,8 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
         if variable.chunks is not None:
             array = plan_array(path, variable.data)
             documents |= array_files(array, _readable(attributes), variable.dims)
+            if array.dtype is None:
+                dtypes[path] = to_json(np.dtype(variable.dtype))
             arrays.append(array)
             keys += array_keys(variable.data)
         else:
@@ -83,13 +87,12 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
             in_memory += len(content)
         variables.append(told)
     if not arrays:
-        raise ValueError(
+        raise CheckpointValueError(
             f"no variable of this {type(obj).__name__} has chunks: it is not on the cluster; give it some "
-            "with "
-            "chunk() and persist it"
+            "with chunk() and persist it"
         )
     if in_memory > MOST_IN_MEMORY:
-        raise ValueError(
+        raise CheckpointValueError(
             f"{in_memory} bytes of this {type(obj).__name__} are in this process; at most {MOST_IN_MEMORY} "
             "may: give large variables chunks with chunk() and persist them"
         )
@@ -99,6 +102,7 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
         "coordinates": [str(name) for name in dataset.coords if name not in multiple],
         "indexes": [str(name) for name in dataset.coords if name in dataset.xindexes and name not in levels],
         "multi_indexes": multiple,
+        "dtypes": dtypes,
         "attrs": json.dumps(attributes := _attributes("the dataset", dataset.attrs)),
     }
     top: dict[str, Any] = dict(attributes)
@@ -120,7 +124,7 @@ def _attributes(where: str, attributes: Mapping[Any, Any]) -> dict[str, Any]:
         try:
             found[str(key)] = metadata.plain(value)
         except TypeError as error:
-            raise ValueError(
+            raise CheckpointValueError(
                 f"the attribute {key!r} of {where} is {error}, which JSON cannot hold; allowed: numbers, "
                 "text, "
                 "lists and dicts of them. Convert or delete it"
@@ -158,7 +162,7 @@ def _memory(path: str, variable: Any) -> tuple[Array, bytes]:
         values, dtype = values.astype("U1"), np.dtype("U1")
     how = stored(dtype)
     if to_json(dtype) is None or how.encoding == "raw":
-        raise ValueError(
+        raise CheckpointValueError(
             f"the variable {path!r} is in memory and of the dtype {dtype}, which Zarr does not have; "
             "convert it "
             "with astype, or give it chunks with chunk()"
@@ -171,7 +175,7 @@ def _memory(path: str, variable: Any) -> tuple[Array, bytes]:
     try:
         parts, _ = to_bytes(array, 0, values)
     except ValueError:
-        raise ValueError(
+        raise CheckpointValueError(
             f"the variable {path!r} is in memory and holds Python objects other than text; allowed: numbers, "
             "times and text. Convert it, such as with astype(str)"
         ) from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from dask_hpc.errors import CheckpointValueError
+
 #: Not first a dot, which hides, or a hyphen, which a command takes for an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
 
@@ -14,11 +16,11 @@ def checked_name(name: Any) -> str:
 
     Raises
     ------
-    ValueError
+    CheckpointValueError
         When it is none.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(
+        raise CheckpointValueError(
             f"{name!r:.200} is no name for a checkpoint; allowed: 1 to 100 of A-Z, a-z, 0-9, dot, underscore "
             "and hyphen, the first neither dot nor hyphen"
         )
@@ -30,7 +32,7 @@ def checked_variable(name: Any, taken: set[str]) -> str:
 
     Raises
     ------
-    ValueError
+    CheckpointValueError
         When the name cannot be the name of a folder, or one of `taken` has it.
     """
     wrong = (
@@ -41,7 +43,7 @@ def checked_variable(name: Any, taken: set[str]) -> str:
         or name in taken
     )
     if wrong:
-        raise ValueError(
+        raise CheckpointValueError(
             f"the variable {name!r:.200} cannot be a folder of a checkpoint; allowed: text of at most 200 "
             "bytes "
             f"without / and control characters, and none of {', '.join(sorted(taken))}. Give it another name "

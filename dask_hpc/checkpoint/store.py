@@ -18,13 +18,15 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.draft import Draft
+from dask_hpc.checkpoint.inside import sync_folder
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.checkpoint.plan import Plan
-from dask_hpc.checkpoint.versions import Version, drafts, numbered
+from dask_hpc.checkpoint.versions import Version, drafts, numbered, numbers
 from dask_hpc.clock import epoch_s
-from dask_hpc.errors import CheckpointError, UnknownCheckpoint
+from dask_hpc.errors import CheckpointError, CheckpointValueError, UnknownCheckpoint
 
 #: A draft that nobody has locked is abandoned when nothing of it changed for so long.
 ABANDONED_S = 3600.0
@@ -70,18 +72,20 @@ class Store:
         ------
         CheckpointError
             When the store cannot be written to, is full, or somebody else writes checkpoints of that name.
-        ValueError
+        CheckpointValueError
             For a name that is not allowed.
         """
         name = checked_name(plan.name)
+        crc32c(b"")  # says now that it is not installed
         folder = self.folder / name
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            if not self.folder.is_dir():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                sync_folder(str(self.folder.parent))
             with suppress(FileExistsError):
                 folder.mkdir(mode=0o755)
             _own(folder)
-            newest = max((version.version for version in numbered(self.folder, name)), default=0)
-            return Draft(folder, plan, newest)
+            return Draft(folder, plan, max(numbers(folder), default=0))
         except OSError as error:
             raise CheckpointError(
                 f"{name} cannot be written to {self.folder}: {error.strerror or error}; free some space "
@@ -185,13 +189,15 @@ class Store:
 
         Raises
         ------
-        ValueError
+        CheckpointValueError
             When `keep` is less than 1.
         CheckpointError
             When something cannot be removed.
         """
         if keep < 1:
-            raise ValueError(f"keep is {keep}; allowed: 1 and more, for a checkpoint that nobody has is none")
+            raise CheckpointValueError(
+                f"keep is {keep}; allowed: 1 and more, for a checkpoint that nobody has is none"
+            )
         spared = {os.path.abspath(path) for path in spare}
         removed = []
         for each_name in self.names() if name is None else [checked_name(name)]:

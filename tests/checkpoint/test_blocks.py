@@ -83,7 +83,7 @@ def test_a_block_may_be_written_again(draft: Draft) -> None:
 
 def sizes() -> list[int]:
     """Bytes around those at which buffers and pieces end."""
-    around = [4096, direct._PIECE, direct.BUFFER, 2 * direct.BUFFER]
+    around = [4096, direct.BUFFER, 2 * direct.BUFFER]
     return sorted({1, *(size + more for size in around for more in (-9, -4, -3, -1, 0, 1, 5))})
 
 

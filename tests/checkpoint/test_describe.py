@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_a_plan_goes_over_the_network_as_plain_data() -> None:
 
 @pytest.mark.parametrize(
     "obj",
-    [3, "text", None, {}, [], (), [1], np.zeros(3), pd.DataFrame(), object],
+    [3, "text", None, {}, [], (), [1], np.zeros(3), pd.DataFrame(), object()],
     ids=lambda obj: type(obj).__name__,
 )
 def test_other_objects_are_refused_with_what_is_allowed(obj: Any) -> None:
@@ -141,3 +142,12 @@ def test_an_opened_array_can_be_saved_again(tmp_path: Path) -> None:
     assert open_checkpoint(Store(tmp_path).newest("field").path).name == second.name
     plan, keys = describe(first, "field")
     assert len(computed(plan, keys, first)[0]) == 4
+
+
+def test_without_the_extra_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "crc32c", None)
+    monkeypatch.setattr("dask_hpc.checkpoint.checksums._function", None)
+    with pytest.raises(CheckpointError, match=r"pip install 'dask-hpc\[checkpoint\]'"):
+        save(da.zeros(3), tmp_path)

@@ -19,7 +19,7 @@ from dask_hpc.checkpoint.versions import Version
 from dask_hpc.errors import CheckpointError
 
 #: Flips in each file.
-EACH = 25
+EACH = 8
 
 
 def content() -> xr.Dataset:

@@ -1,0 +1,209 @@
+"""Checkpoints on a file system: time to write and read, beside np.save, to_zarr and zarr's reader.
+
+Everything is durable when its time ends: np.save with fsync, a file a block; to_zarr without compression, its
+files synced afterwards. All have the same threads, and take turns in each round. Files are read after the
+page cache was told to let them go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import xarray as xr
+from harness import Options, Row, main, quartiles
+from machine import SEED
+
+from dask_hpc.checkpoint.blocks import read_block, write_blocks
+from dask_hpc.checkpoint.describe import describe
+from dask_hpc.checkpoint.plan import Plan, Written
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.versions import Version
+
+THREADS = 4
+#: Bytes of the blocks that a call of a writer gets.
+BATCH = 16 * 2**20
+#: The most of our time over the other's: 1.2 and 3 times as fast as np.save, twice as fast as to_zarr and as
+#: zarr's reader.
+BARS = {"np.save": {64: 1 / 1.2, 1: 1 / 3}, "to_zarr": {64: 1 / 2, 1: 1 / 2}, "read": {64: 1 / 2, 1: 1 / 2}}
+
+
+class Field:
+    """Blocks in memory, and every way to write and read them."""
+
+    def __init__(self, folder: Path, total: int, block: int) -> None:
+        self.folder = folder
+        items = block // 8
+        memory = np.random.default_rng(SEED).random(total // 8)
+        self.blocks = [memory[at : at + items] for at in range(0, len(memory), items)]
+        self.bytes = memory.nbytes
+        #: The same memory as a collection.
+        self.array = da.from_array(memory, chunks=items, name="field", inline_array=True)
+        self.dataset = xr.Dataset({"data": ("x", self.array)})
+        self.plan, _ = describe(self.dataset, "field")
+        self.pool = ThreadPoolExecutor(THREADS)
+        self.version: Version | None = None
+
+    def ours(self) -> None:
+        """Draft, blocks, index, manifest, name."""
+        plan: Plan = self.plan
+        draft = Store(self.folder / "store").begin(plan)
+        a_call = max(1, BATCH // self.blocks[0].nbytes)
+        batches = [range(at, min(at + a_call, plan.count)) for at in range(0, plan.count, a_call)]
+
+        def write(batch: range) -> list[Written | str]:
+            return write_blocks(draft.path, plan.arrays[0], batch, [self.blocks[n] for n in batch])
+
+        known: dict[int, Written] = {}
+        for batch, answers in zip(batches, self.pool.map(write, batches), strict=True):
+            for number, answer in zip(batch, answers, strict=True):
+                assert isinstance(answer, Written), answer
+                known[number] = answer
+        self.version = draft.finish(known)
+
+    def np_save(self) -> None:
+        """A file a block, each synced."""
+        (self.folder / "npy").mkdir()
+
+        def save(number: int) -> None:
+            with open(self.folder / "npy" / f"{number}.npy", "wb") as file:
+                np.save(file, self.blocks[number])
+                file.flush()
+                os.fsync(file.fileno())
+
+        list(self.pool.map(save, range(len(self.blocks))))
+
+    def to_zarr(self) -> None:
+        """xarray's own, without compression, then synced."""
+        with dask.config.set(scheduler="threads", pool=self.pool), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.dataset.to_zarr(
+                self.folder / "zarr", encoding={"data": {"compressors": None}}, consolidated=False
+            )
+        paths = [path for path in (self.folder / "zarr").rglob("*") if path.is_file()]
+
+        def sync(path: Path) -> None:
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+
+        list(self.pool.map(sync, paths))
+
+    def read_ours(self) -> None:
+        """Every block, checked, in memory of its own."""
+        assert self.version is not None
+        found, path = self.version.manifest(), self.version.path
+
+        def read(number: int) -> int:
+            return len(read_block(path, self.plan.arrays[0], number, found.written(number)))
+
+        assert sum(self.pool.map(read, range(self.plan.count))) * 8 == self.bytes
+
+    def read_zarr(self) -> None:
+        """The same files by xarray and zarr."""
+        assert self.version is not None
+        assert xr.open_zarr(self.version.path, chunks=None).load().data.nbytes == self.bytes
+
+    def clear(self) -> None:
+        """Remove what was written, and have it gone before the next one is timed."""
+        for path in self.folder.iterdir():
+            shutil.rmtree(path)
+        os.sync()
+
+
+def timed(call: Callable[[], None]) -> float:
+    began_s = time.perf_counter()
+    call()
+    return time.perf_counter() - began_s
+
+
+def cold(folder: Path) -> None:
+    """Take files out of the page cache."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def measure(folder: Path, total: int, block: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each way in each round, one a round."""
+    field = Field(folder, total, block)
+    writers = {"ours": field.ours, "np.save": field.np_save, "to_zarr": field.to_zarr}
+    readers = {"read, ours": field.read_ours, "read, zarr": field.read_zarr}
+    took_s: dict[str, list[float]] = {name: [] for name in (*writers, *readers)}
+    chance = random.Random(SEED)
+    for _ in range(rounds):
+        for name in chance.sample(list(writers), len(writers)):
+            took_s[name].append(timed(writers[name]))
+            if name == "ours":
+                for reader in chance.sample(list(readers), len(readers)):
+                    cold(folder)
+                    took_s[reader].append(timed(readers[reader]))
+            field.clear()
+    field.pool.shutdown()
+    return took_s
+
+
+def rows_of(took_s: dict[str, list[float]], size: int, mib: int) -> Iterator[Row]:
+    """Speeds, and our time over the others', round by round."""
+    for name, samples in took_s.items():
+        speeds = [size / 1e9 / s for s in samples]
+        low, high = quartiles(speeds)
+        yield Row(
+            name=f"{mib} MiB blocks, {name}",
+            value=statistics.median(speeds),
+            unit="GB/s",
+            low=low,
+            high=high,
+            note=f"least {min(speeds):.2f}, most {max(speeds):.2f}",
+        )
+    pairs = {
+        "np.save": ("ours", "np.save"),
+        "to_zarr": ("ours", "to_zarr"),
+        "read": ("read, ours", "read, zarr"),
+    }
+    for name, (ours, other) in pairs.items():
+        ratios = [mine / theirs for mine, theirs in zip(took_s[ours], took_s[other], strict=True)]
+        low, high = quartiles(ratios)
+        yield Row(
+            name=f"{mib} MiB blocks, {'write' if name != 'read' else 'read'}: our time over "
+            f"{'open_zarr().load()' if name == 'read' else name}, ratio",
+            value=statistics.median(ratios),
+            unit="",
+            low=low,
+            high=high,
+            bar=BARS[name][mib],
+            note=f"{1 / statistics.median(ratios):.2f} times as fast",
+        )
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--folder", help="where to write; without it, the working directory")
+
+
+def run(options: Options) -> list[Row]:
+    total = options.pick(2 * 2**30, 2**29, 2**27)
+    rounds = options.pick(7, 3, 1)
+    rows: list[Row] = []
+    # not /tmp: that may be memory
+    with tempfile.TemporaryDirectory(dir=getattr(options.given, "folder", None) or os.getcwd()) as folder:
+        for mib in (64, 1):
+            took_s = measure(Path(folder), total, mib * 2**20, rounds)
+            rows += rows_of(took_s, total, mib)
+    return rows
+
+
+if __name__ == "__main__":
+    main("checkpoint", __doc__.splitlines()[0], run, arguments)
