@@ -59,7 +59,7 @@ def kill_all(client: Client, plan: Plan, folder: Path) -> Outcome:
 
 
 def _hold(client: Client, store: Path, whole: int, plan: Plan, outcome: Outcome) -> None:
-    found = client.gather(dask_hpc.restore("versions", client, store=store, allow_pickle=True))
+    found = client.gather(dask_hpc.restore("versions", client, store=store))
     outcome.restored = len(found)
     version = int(found[0][0] // 1e9) // 100
     if version < whole:

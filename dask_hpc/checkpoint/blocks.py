@@ -124,14 +124,14 @@ def check_written(array: Array, number: int, written: Written) -> None:
     """Raise ValueError when a block of the plan cannot be what it is said to be."""
     expected = stored_bytes(array, number)
     offset = number * slot_bytes(expected) if array.kind == "shard" and expected else 0
-    opaque = array.kind == "opaque" or array.encoding == "object" and written.digest is not None
+    may_have_digest = array.kind == "opaque" or array.encoding == "object"
     if (
         written.offset != offset
         or written.nbytes < 0
         or expected not in (None, written.nbytes)
         or not written.nbytes
         and written.crc32c
-        or opaque != (written.digest is not None)
+        or (written.digest is not None and not may_have_digest)
     ):
         raise ValueError(f"block {number} of {array.path} cannot be {written}; it is not of this plan")
 

@@ -45,14 +45,25 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False)
     folder = os.path.abspath(path)
     found = manifest.read(folder)
     check_files(folder, found)
-    opaque = [array.path for array in found.plan.arrays if array.kind == "opaque"]
-    if opaque and not allow_pickle:
+    if not allow_pickle and (path := _pickled(found)) is not None:
         raise CheckpointError(
-            f"{opaque[0]} in {folder} holds Python values, which can run any code when they are loaded; if "
-            "you "
+            f"{path} in {folder} holds Python values, which can run any code when they are loaded; if you "
             "trust who wrote it, open it with allow_pickle=True"
         )
     return _Opened(folder, found, allow_pickle).object()
+
+
+def _pickled(found: Manifest) -> str | None:
+    """The first array with blocks that are pickled; None when there is none."""
+    first = 0
+    for array in found.plan.arrays:
+        numbers = range(first, first + array.count)
+        first += array.count
+        if array.kind == "opaque" and (
+            found.plan.kind == "dataframe" or any(str(number) in found.digests for number in numbers)
+        ):
+            return array.path
+    return None
 
 
 def check_files(folder: str, found: Manifest) -> None:

@@ -98,5 +98,5 @@ class Written:
     nbytes: int
     #: Checksum of those bytes.
     crc32c: int
-    #: blake2b of them, of what is opaque; None: of known type.
+    #: blake2b of them, of what was pickled; None: of known type, or an array in the format of NumPy.
     digest: str | None = None

@@ -6,6 +6,7 @@ only for whoever trusts it. All else is bytes and text, of which nothing is ever
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from dask_hpc.checkpoint.direct import as_parts
 from dask_hpc.checkpoint.dtypes import from_json
 from dask_hpc.checkpoint.layout import chunk_shape
 from dask_hpc.checkpoint.plan import Array
+
+#: Most bytes of the header of an array in NumPy's format.
+_HEADER_BYTES = 1 << 16
 
 
 def to_bytes(array: Array, number: int, value: Any) -> tuple[list[memoryview], str | None]:
@@ -91,6 +95,8 @@ def from_bytes(form: Form, content: np.ndarray, digest: str | None, trusted: boo
     ValueError
         When the bytes are not those of such a block, or opaque and not trusted.
     """
+    if form.dtype is None and digest is None:
+        return _from_npy(form.where, content)
     if form.dtype is None or digest is not None:
         return _made(form.where, content, digest, trusted)
     dtype = from_json(form.dtype)
@@ -153,7 +159,19 @@ def _flat(value: Any) -> memoryview:
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
 
 
-def _opaque(value: Any) -> tuple[list[memoryview], str]:
+def _opaque(value: Any) -> tuple[list[memoryview], str | None]:
+    if type(value) is np.ndarray and not value.dtype.hasobject:
+        # NumPy's own format says what it is, and nothing of it is executed
+        header = io.BytesIO()
+        np.lib.format.write_array_header_2_0(
+            header,
+            {
+                "descr": np.lib.format.dtype_to_descr(value.dtype),
+                "fortran_order": False,
+                "shape": value.shape,
+            },
+        )
+        return as_parts([header.getbuffer(), _flat(value)]), None
     from distributed.protocol.serialize import serialize_bytelist
 
     parts = as_parts(serialize_bytelist(value, on_error="raise"))
@@ -167,14 +185,29 @@ def _made(where: str, content: np.ndarray, digest: str | None, trusted: bool) ->
     if not trusted:
         raise ValueError(
             f"{where} holds Python values, which can run any code when they are loaded; if you trust who "
-            "wrote "
-            "the checkpoint, open it with allow_pickle=True"
+            "wrote the checkpoint, open it with allow_pickle=True"
         )
     if blake2b(content.data).hexdigest() != digest:
         raise ValueError(f"{where} is not what was written: its digest differs")
     from distributed.protocol.serialize import deserialize_bytes
 
     return deserialize_bytes(content.data)
+
+
+def _from_npy(where: str, content: np.ndarray) -> np.ndarray:
+    """An array in NumPy's own format (version 2), in the memory of its bytes."""
+    file = io.BytesIO(content[:_HEADER_BYTES].tobytes())
+    try:
+        if np.lib.format.read_magic(file) != (2, 0):
+            raise ValueError("another version of the format")
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+        if fortran or dtype.hasobject:
+            raise ValueError("another order, or Python values")
+        values = content[file.tell() :]
+        # an array without a length has no memory to lie in
+        return values.view(dtype).reshape(shape) if values.size else np.empty(shape, dtype)
+    except ValueError as error:
+        raise ValueError(f"{where} is no array as it was written: {error}") from None
 
 
 def _text(value: np.ndarray) -> bytes | None:

@@ -16,6 +16,7 @@ from helpers import Gate, asleep, live, through, traces_of_ours, until
 from losses import kill
 
 import dask_hpc
+from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError, ConfigError
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker import saved
@@ -54,7 +55,7 @@ async def test_what_is_not_computed_yet_is_written_when_it_is(c, s, a, b, tmp_pa
     row = await commit.status()
     assert (row["state"], row["version"], row["blocks_left"]) == ("complete", 1, 0)
     assert row["bytes"] >= 4 * 80
-    back = await dask_hpc.restore("values", c, store=tmp_path, allow_pickle=True)
+    back = await dask_hpc.restore("values", c, store=tmp_path)
     for value, again in zip(values, await c.gather(back), strict=True):
         np.testing.assert_array_equal(value, again)
 
@@ -93,7 +94,7 @@ async def test_what_cannot_be_written_leaves_the_version_before(c, s, a, b, tmp_
     assert folders(tmp_path) == ["value/000001"]
     assert checkpoints(s)["commits"] == {"complete": 1, "failed": 3}
     np.testing.assert_array_equal(
-        await c.gather(await dask_hpc.restore("value", c, store=tmp_path, allow_pickle=True)), array(1)
+        await c.gather(await dask_hpc.restore("value", c, store=tmp_path)), array(1)
     )
 
 
@@ -153,6 +154,20 @@ async def test_uninstalling_leaves_nothing_but_the_store(c, s, a, b, tmp_path):
     gate.open()
     await waiting
     del commit
+
+
+@pytest.mark.errors("no new version")
+@live(workers=1)
+async def test_a_version_that_is_given_up_while_it_is_begun_leaves_nothing(c, s, a, tmp_path, monkeypatch):
+    rt = await dask_hpc.install(c)
+    gate, begin = Gate(), Store.begin
+    monkeypatch.setattr(Store, "begin", lambda store, plan: gate.wait(begin(store, plan)))
+    await rt.checkpoint(c.submit(array, 1), "value", store=tmp_path, wait=False)
+    await until(lambda: gate.arrived, "it is begun")
+    assert len(folders(tmp_path)) == 1
+    await rt.uninstall()
+    gate.open()
+    await until(lambda: not folders(tmp_path), "what was begun is given up")
 
 
 @live(workers=1)

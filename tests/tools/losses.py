@@ -41,7 +41,7 @@ KINDS: dict[str, list[list[int]]] = {
 }
 #: A planned exit, and then the loss of a process.
 BOTH = "both"
-COUNTS = ("lost_results", "lost_scattered", "interrupted_tasks", "recomputed_results")
+COUNTS = ("lost_results", "lost_scattered", "interrupted_tasks", "recomputed_results", "restored_results")
 
 
 class Counting(SchedulerPlugin):

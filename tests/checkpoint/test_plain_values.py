@@ -1,0 +1,65 @@
+"""Futures of NumPy arrays are plain bytes in the store: nobody has to allow that anything is unpickled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dask_hpc.checkpoint.blocks import write_blocks
+from dask_hpc.checkpoint.opening import open_checkpoint
+from dask_hpc.checkpoint.plan import Array, Plan
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.errors import CheckpointError
+
+ARRAYS = [
+    np.arange(12.0).reshape(3, 4),
+    np.asfortranarray(np.arange(6).reshape(2, 3)),
+    np.arange(20)[::3],
+    np.full((), 3, "f4"),
+    np.empty((0, 3), "c16"),
+    np.array(["a", "text"]),
+    np.array(["2026-01-01", "NaT"], "M8[us]"),
+    np.array([1, 2], ">i4"),
+    np.array([(1, 2.5)], [("n", "i4"), ("x", "f8")]),
+]
+
+
+def saved(store: Path, values: list[Any]) -> str:
+    """Folder of a version of these values, as of futures."""
+    array = Array("data", "opaque", None, (len(values),), ((1,) * len(values),))
+    draft = Store(store).begin(Plan("values", "futures", (array,), {}, {}))
+    written = write_blocks(draft.path, array, range(len(values)), values)
+    assert [one for one in written if isinstance(one, str)] == []
+    return draft.finish(dict(enumerate(written))).path  # type: ignore[arg-type]
+
+
+def test_arrays_come_back_without_a_word_and_can_be_written_to(tmp_path: Path) -> None:
+    for value, lazy in zip(ARRAYS, open_checkpoint(saved(tmp_path, ARRAYS)), strict=True):
+        again = lazy.compute(scheduler="sync")
+        assert (again.dtype, again.shape) == (value.dtype, value.shape)
+        np.testing.assert_array_equal(again, value)
+        assert again.flags.writeable
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, np.array([None]), np.ma.array([1], mask=[True]), 3], ids=str)
+def test_other_values_need_the_word(tmp_path: Path, value: Any) -> None:
+    path = saved(tmp_path, [np.ones(2), value])
+    with pytest.raises(CheckpointError, match="allow_pickle=True"):
+        open_checkpoint(path)
+    again = open_checkpoint(path, allow_pickle=True)[1].compute(scheduler="sync")
+    assert type(again) is type(value)
+    np.testing.assert_array_equal(again, value)
+
+
+def test_what_is_no_array_is_not_made_one(tmp_path: Path) -> None:
+    path = saved(tmp_path, [np.ones(2)])
+    files = [file for file in Path(path).rglob("*") if file.is_file()]
+    (file,) = [file for file in files if b"NUMPY" in file.read_bytes()]
+    content = bytearray(file.read_bytes())
+    content[content.index(b"NUMPY") - 1] ^= 1
+    file.write_bytes(bytes(content))
+    with pytest.raises(CheckpointError, match="is not what was written"):
+        open_checkpoint(path)[0].compute(scheduler="sync")
