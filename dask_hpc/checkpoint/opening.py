@@ -45,9 +45,9 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False)
     folder = os.path.abspath(path)
     found = manifest.read(folder)
     check_files(folder, found)
-    if not allow_pickle and (path := _pickled(found)) is not None:
+    if not allow_pickle and (pickled := _pickled(found)) is not None:
         raise CheckpointError(
-            f"{path} in {folder} holds Python values, which can run any code when they are loaded; if you "
+            f"{pickled} in {folder} holds Python values, which can run any code when they are loaded; if you "
             "trust who wrote it, open it with allow_pickle=True"
         )
     return _Opened(folder, found, allow_pickle).object()

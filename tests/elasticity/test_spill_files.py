@@ -104,7 +104,7 @@ def test_what_takes_too_long_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_time_is_kept_for_writing() -> None:
-    spilled = Spilled(SimpleNamespace(scheduler=SimpleNamespace(plugins={})), None)
+    spilled = Spilled(SimpleNamespace(scheduler=SimpleNamespace(plugins={})), None, None)
     assert spilled.writing_s(0, within_s=60.0) == 2.0  # the least
     assert spilled.writing_s(10**9, within_s=60.0) == 20.0  # twice what 100 MB/s take
     assert spilled.writing_s(10**12, within_s=60.0) == 30.0  # half of what there is
