@@ -127,6 +127,8 @@ class PolicyAdaptive(distributed.Adaptive):
     async def scale_up(self, n: Any) -> None:
         """Have `n` workers besides those on their way out."""
         await self._recall(n - len(self.plan))
+        if self.state == "stopped":
+            return  # meanwhile `adapt` was called anew, or `scale` by somebody who stopped this
         # the cluster itself keeps successors and those they replace apart
         self.scaling = True
         try:

@@ -16,6 +16,7 @@ from helpers import Gate, asleep, engine, live, started, until
 from losses import kill
 
 import dask_hpc
+from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.scheduler.tables import losses
 from dask_hpc.worker import saved
@@ -43,6 +44,12 @@ def noted(block, block_info=None):
 
 def sums(future):
     return float(future.sum())
+
+
+def slow_once(value, gate):
+    """A task that waits at a gate when it runs a second time."""
+    RUNS["slow"] += 1
+    return gate.wait(value) if RUNS["slow"] > 1 else value
 
 
 def source():
@@ -209,6 +216,38 @@ async def test_what_it_was_made_from_has_failed_meanwhile(c, s, a, b, tmp_path):
         await kill(s, [a])
         assert await asyncio.wait_for(child, 30) == 2
     assert checkpoints(s)["restored_results"] == 2
+    s.validate_state()
+
+
+@live(workers=3)
+async def test_what_is_lost_before_its_version_is_whole_is_protected_once_it_is_back(
+    c, s, a, b, d, tmp_path, monkeypatch
+):
+    rt = await dask_hpc.install(c)
+    finishing, again, finish = Gate(), Gate(), Draft.finish
+    monkeypatch.setattr(Draft, "finish", lambda draft, written: finishing.wait(finish(draft, written)))
+    data = await c.scatter(np.arange(5), workers=[a.address])
+    child = c.submit(slow_once, data, again, workers=[b.address, d.address], key="child")
+    await child
+    first = next(
+        worker for worker in (b, d) if worker.address in {ws.address for ws in s.tasks["child"].who_has}
+    )
+    commit = await rt.checkpoint(child, "child", store=tmp_path, wait=False)
+    await until(lambda: finishing.arrived, "all is written")
+    await kill(s, [first])
+    await until(lambda: again.arrived, "it is computed again")
+    finishing.open()
+    await commit.wait()
+    assert s.tasks["child"].state == "processing"
+    s.validate_state()
+    again.open()
+    np.testing.assert_array_equal(await asyncio.wait_for(child, 30), np.arange(5))
+    await kill(s, [a])
+    async with Worker(s.address, nthreads=1):
+        await kill(s, [worker for worker in (b, d) if worker is not first])
+        assert data.key not in s.tasks
+        np.testing.assert_array_equal(await asyncio.wait_for(child, 30), np.arange(5))
+    assert checkpoints(s)["restored_results"] == 1
     s.validate_state()
 
 

@@ -80,7 +80,9 @@ class Protected:
         there = {key: found for key, found in copies.items() if key in self._scheduler.tasks}
         awaited = {key for key in there if key in self._state.awaited}
         always = reads.not_remade(self._scheduler, [key for key in there if key not in self._of]) | awaited
-        self._watched.listen(self)
+        states = reads.states(self._scheduler, there)
+        if there:
+            self._watched.listen(self)
         for key, (copy, type_name) in there.items():
             one = self._of.get(key)
             if one is None:
@@ -93,7 +95,8 @@ class Protected:
             self._keys[copy.name] = key
             if one.lineage is not None:
                 lineage.renew(self._scheduler, key, _reading(key, one))
-            elif one.always:
+            elif states[key] == "released" or (one.always and states[key] == "memory"):
+                # what was lost since it was written is being made again otherwise, and stood in for then
                 self._stand_in(key, one)
         for key in awaited:
             # it need not be awaited again when it is lost
@@ -140,6 +143,8 @@ class Protected:
             self._given_back(key, one)
         elif finish == "memory" and one.lineage is not None:
             self._back(key, one)
+        elif finish == "memory" and one.always:
+            self._stand_in(key, one)
         elif finish == "forgotten":
             self._drop(key)
 

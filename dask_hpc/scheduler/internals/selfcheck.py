@@ -82,7 +82,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     module.TaskState: (
         "worker_restrictions host_restrictions resource_restrictions annotations priority run_id run_spec "
         "group actor who_wants who_has dependencies dependents processing_on key state waiters type "
-        "has_lost_dependencies loose_restrictions prefix nbytes"
+        "has_lost_dependencies loose_restrictions prefix nbytes suspicious"
     ).split(),
     module.TaskPrefix: ["duration_average"],
     module.TaskGroup: ["span_id"],
