@@ -3,9 +3,10 @@
 These are runs by the clock: what Dask costs and what else the machine does makes the live one longer. The
 bar of 10 % on makespans is for what Dask costs: by how much longer the tasks themselves slept than they
 were told to, which a busy machine does, is measured in the same run and allowed on top. Workers are
-processes, so that they wait for processors alone and not for one another. A run in another order is done
-again, up to `TRIES` runs: where other work delays the scheduler by a tenth of a second, what happened
-moments apart changes places, and how long tasks slept does not tell.
+processes, so that they wait for processors alone and not for one another. A run that differs is done again,
+the last time a third as fast: where the scheduler is delayed by a tenth of a second, what happened moments
+apart changes places, each change takes its part of a makespan of seconds, and how long tasks slept does not
+tell. A difference in what is decided stays, however slow the run.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from click.testing import CliRunner
 import dask_hpc
 from dask_hpc.cli import hpc
 
-#: Five task lengths are then the time between two submissions.
-SCALE = ("--speed", "100", "--task-length", "120 ms")
-#: Where other work takes the processors, what is a tenth of a second apart may change its order.
-TRIES = 3
+#: Speed and length of tasks of one run after the other, up to one that holds. Five task lengths are the time
+#: between two submissions.
+SCALES = (("100", "120 ms"), ("100", "120 ms"), ("33", "363 ms"))
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,7 @@ def address() -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("policy", "malleable", "changes"),
     [("fcfs", "0", 30), ("easy", "0", 30), ("pwma-fpsma", "1", 51), ("pwma-egs", "1", 60)],
@@ -51,11 +52,14 @@ def address() -> Iterator[str]:
 def test_the_ten_jobs_of_esp_do_the_same_live(
     address: str, policy: str, malleable: str, changes: int
 ) -> None:
-    arguments = ["parity", "builtin:esp-10", *SCALE, "--policy", policy, "--malleable-share", malleable]
-    for _ in range(TRIES):
-        result = CliRunner().invoke(hpc, [*arguments, "--cluster", address, "--json"], prog_name="dask hpc")
+    arguments = ["parity", "builtin:esp-10", "--policy", policy, "--malleable-share", malleable]
+    for speed, length in SCALES:
+        scale = ["--speed", speed, "--task-length", length]
+        result = CliRunner().invoke(
+            hpc, [*arguments, *scale, "--cluster", address, "--json"], prog_name="dask hpc"
+        )
         found = json.loads(result.stdout)
-        if found["same_sequence"]:
+        if found["same_sequence"] and found["makespan_ratio"] <= 1.1 * (1 + found["task_overrun"]):
             break
     wrong = {name: found[name] for name in ("missing", "extra", "swaps", "close_events", "task_overrun")}
     assert found["same_sequence"], wrong
