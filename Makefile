@@ -1,7 +1,7 @@
 # Sets up what it needs in .venv: `make demo` and `make test` work on a fresh machine that has
 # Python 3.11 or newer with the venv module.
 #
-#   make demo        three acts beside stock Dask       DEMO_ARGS="--fast" for a short one
+#   make demo        four acts beside stock Dask       DEMO_ARGS="--fast" for a short one
 #   make test        linters, types, tests, two processes at a time    PYTEST_ARGS="-k trace" to choose tests
 #   make coverage    the same tests, and which lines none of them runs
 #   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm
@@ -89,7 +89,7 @@ $(VENV)/.made: pyproject.toml
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.made
-	$(BIN)/python -m pip install --quiet --editable '.[plot]'
+	$(BIN)/python -m pip install --quiet --editable '.[plot,checkpoint]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.made

@@ -48,7 +48,7 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
     if isinstance(obj, xr.Dataset):
         kind, dataset = "xarray.Dataset", obj
     elif isinstance(obj, xr.DataArray):
-        kind, (dataset, own) = "xarray.DataArray", _as_dataset(obj)
+        kind, (dataset, own) = "xarray.DataArray", as_dataset(obj)
         extra = {"name": metadata.plain(obj.name), "variable": own}
     else:
         return None
@@ -112,7 +112,7 @@ def describe_labelled(obj: Any, name: str) -> tuple[Plan, list[Any]] | None:
     return Plan(name, kind, tuple(arrays), files(documents) | contents, extra), keys
 
 
-def _as_dataset(obj: Any) -> tuple[Any, str]:
+def as_dataset(obj: Any) -> tuple[Any, str]:
     """A DataArray as a Dataset, and the name of its variable in it."""
     own = UNNAMED if obj.name is None or obj.name in obj.coords else obj.name
     return obj.to_dataset(name=own), own

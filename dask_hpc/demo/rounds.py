@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dask_hpc
-from dask_hpc.demo import shrinking, simulation, stepping, three_users
+from dask_hpc.demo import killed, shrinking, simulation, stepping, three_users
 from dask_hpc.demo.clusters import client_of, stock_cluster
 from dask_hpc.demo.parts import Part
 from dask_hpc.demo.progress import JobProgress, ProgressDisplay, Tally
@@ -50,6 +50,7 @@ ACTS = (
         verdict=three_users.verdict,
     ),
     Act(name=stepping.NAME, title=stepping.TITLE, play=stepping.play, verdict=stepping.verdict),
+    Act(name=killed.NAME, title=killed.TITLE, play=killed.play, verdict=killed.verdict),
     Act(name=shrinking.NAME, title=shrinking.TITLE, play=shrinking.play, verdict=shrinking.verdict),
 )
 

@@ -1,4 +1,4 @@
-"""Act 3: a cluster becomes smaller while it computes, with results, scattered data and an actor on it."""
+"""Act 4: a cluster becomes smaller while it computes, with results, scattered data and an actor on it."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def play(stage: Stage) -> Shrunk:
         while (nodes := len(stage.workers())) > LEFT and time.monotonic() - begin_s < PATIENCE_S:
             time.sleep(0.1)
         shrink_s = time.monotonic() - begin_s
-        values = [*_values(scattered), *_values(results), *_values(load)]
+        found = [*values(scattered), *values(results), *values(load)]
         expected = [payload(number) for number in [*range(SCATTERED), *range(RESULTS), *range(LOAD)]]
-        lost = sum(value is None for value in values)
+        lost = sum(value is None for value in found)
         return Shrunk(
             lost=lost,
-            wrong=sum(value != right for value, right in zip(values, expected, strict=True)) - lost,
+            wrong=sum(value != right for value, right in zip(found, expected, strict=True)) - lost,
             repeated=starts.repeated(),
             actor_answers=_answers(actor),
             shrink_s=shrink_s,
@@ -100,7 +100,7 @@ def play(stage: Stage) -> Shrunk:
         )
 
 
-def _values(futures: Sequence[Future]) -> list[Any]:
+def values(futures: Sequence[Future]) -> list[Any]:
     """The values, None for each that cannot be had."""
     return [_value(future) for future in futures]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -45,6 +46,20 @@ class Stage:
         """
         self.cluster.scale(NODES)
         self.client.wait_for_workers(NODES, timeout=_PATIENCE_S)
+
+    def until_gone(self, address: str) -> None:
+        """Wait until the scheduler has noticed that a worker is gone.
+
+        Raises
+        ------
+        TimeoutError
+            When it has not in two minutes.
+        """
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while address in self.workers().values():
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"worker {address} is still there {_PATIENCE_S} s after it was killed")
+            time.sleep(0.02)
 
     def workers(self) -> dict[str, str]:
         """Addresses of the workers by name, as the scheduler knows them now."""

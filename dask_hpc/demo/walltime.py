@@ -32,7 +32,7 @@ def end_walltime(stage: Stage, after_s: float) -> bool:
     It is the one with the most results, so that there is something to lose. Returns when it has ended, and
     whether its process was killed: with the runtime it has left by then.
     """
-    nanny = _fullest(stage)
+    nanny = fullest(stage)
     ends_s = time.time() + max(after_s, NOTICE_S + MARGIN_S)
     if stage.runtime is not None:
         stage.cluster.sync(_watch, nanny, ends_s)
@@ -45,7 +45,8 @@ def end_walltime(stage: Stage, after_s: float) -> bool:
     return True
 
 
-def _fullest(stage: Stage) -> Nanny:
+def fullest(stage: Stage) -> Nanny:
+    """The node that holds the most."""
     held = stage.client.has_what()
     return max(stage.cluster.workers.values(), key=lambda nanny: len(held.get(nanny.worker_address, ())))
 

@@ -14,7 +14,7 @@ from dask._task_spec import Task, TaskRef, parse_input
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, wait
 
-from dask_hpc.program import blocks
+from dask_hpc.program import blocks, outlines
 from dask_hpc.wire import ANNOTATION, NODE_ANNOTATION
 from dask_hpc_policies.layout import Layout, Plan
 
@@ -134,6 +134,14 @@ def copied(graph: Graph, layout: Layout, now: list[Future], number: int) -> tupl
         for i, (part, copy) in enumerate(zip(layout.parts, copies, strict=True))
     ]
     return copies, kept
+
+
+def read(graph: Graph, layout: Layout, path: str, version: int, dim: str) -> list[Block]:
+    """The blocks of a layout, read from a version of the whole state."""
+    return [
+        graph.add(part.node, "read", version, i, outlines.read, path, dim, part)
+        for i, part in enumerate(layout.parts)
+    ]
 
 
 def next_nodes(layout: Layout) -> list[str]:

@@ -27,11 +27,11 @@ def put_together(pieces: list[Any], dim: str, part: Part) -> Any:
         When the pieces do not make up the part.
     """
     if len(pieces) == 1:
-        return _fits(pieces[0], dim, part, "the pieces")
+        return fits(pieces[0], dim, part, "the pieces")
     options: dict[str, Any] = {"coords": "minimal", "compat": "override", "join": "override"}
     if isinstance(pieces[0], xr.Dataset):
         options["data_vars"] = "minimal"
-    return _fits(xr.concat(pieces, dim=dim, **options), dim, part, "the pieces")
+    return fits(xr.concat(pieces, dim=dim, **options), dim, part, "the pieces")
 
 
 def same(block: Any) -> Any:
@@ -41,7 +41,7 @@ def same(block: Any) -> Any:
 
 def create(function: Callable[..., Any], dim: str, part: Part, status: str) -> Any:
     """The block that `function` makes for a part; raises `LayoutError` when it is of another size."""
-    return _fits(function(part, status), dim, part, getattr(function, "__name__", "init"))
+    return fits(function(part, status), dim, part, getattr(function, "__name__", "init"))
 
 
 def prepare(function: Callable[..., Any], dim: str, part: Part, status: str) -> str:
@@ -65,10 +65,11 @@ def advance(function: Callable[..., Any], dim: str, part: Part, halo: int, *bloc
         When `function` returns a block of another size.
     """
     result = function(*blocks) if halo else function(blocks[0])
-    return _fits(result, dim, part, getattr(function, "__name__", "the step"))
+    return fits(result, dim, part, getattr(function, "__name__", "the step"))
 
 
-def _fits(block: Any, dim: str, part: Part, who: str) -> Any:
+def fits(block: Any, dim: str, part: Part, who: str) -> Any:
+    """The block itself; raises `LayoutError`, naming `who` has made it, when it is none of the part."""
     sizes = getattr(block, "sizes", None)
     if not isinstance(block, (xr.DataArray, xr.Dataset)) or dim not in sizes:  # type: ignore[operator]
         raise LayoutError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -15,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Self
 import dask
 
 from dask_hpc.channel import OnChannel
-from dask_hpc.errors import JobCancelled, JobError, JobFailed, WindowError
+from dask_hpc.errors import CheckpointError, JobCancelled, JobError, JobFailed, WindowError
 from dask_hpc.program import block_tasks, blocks
 from dask_hpc.program.block_tasks import Graph, all_right
+from dask_hpc.program.copies import Copies
 from dask_hpc.program.phase import Phase
 from dask_hpc.program.producer import Change, Producer, Status
+from dask_hpc.program.saving import Place, Saving
 from dask_hpc.wire import ANNOTATION
 from dask_hpc_policies.layout import (
     Layout,
@@ -34,6 +37,8 @@ from dask_hpc_policies.layout import (
 if TYPE_CHECKING:
     from distributed import Future
 
+
+logger = logging.getLogger(__name__)
 
 #: Id of the job whose program is calling a function of the user's.
 IN_PROGRAM: ContextVar[str | None] = ContextVar("hpc_in_program", default=None)
@@ -88,10 +93,8 @@ class Driver:
         self._plan = plan
         self._at = 0
         self._name = uuid.uuid4().hex[:8]
-        #: The blocks of an earlier step, each on its own node and on the next one, and that step.
-        self._copies: list[Future] = []
-        self._kept_at = 0
-        self._copied = 0
+        self._copies = Copies()
+        self._saving = Saving(self.producer)
         self._mapped = 0
         self._running = False
 
@@ -110,7 +113,7 @@ class Driver:
 
     # -------------------------------------------------------------------- run
 
-    async def _run(self, timeout: float | None) -> Self:
+    async def _run(self, timeout: float | None, resume: bool) -> Self:
         if not self.phases:
             raise ValueError("the program has no phases; begin with init")
         if self._running:
@@ -121,14 +124,23 @@ class Driver:
         try:
             if not self.producer.nodes:
                 await self.producer._start(timeout)
+                await self._saving.begin()
+            if resume and self.layout is None:
+                await self._load()
             while self._at < len(self.phases):
-                await self._run_phase(self.phases[self._at])
+                try:
+                    await self._run_phase(self.phases[self._at])
+                except CancelledError:
+                    await self._check_job()
+                    if not await self._load():
+                        raise
+            await self._saving.settled()
             await self.producer._stop()
         except CancelledError as error:
-            await self._check_job()
             raise JobError(
                 f"blocks of {self.job.id} were lost with the nodes they and their copies were on; copies are "
-                "made every `keep` steps and on the next node only (keep=None: all can be computed again)"
+                "made every `keep` steps and on the next node only (keep=None: all can be computed again). A "
+                "job that says protect=True writes versions to hpc.checkpoint.store and goes on from them"
             ) from error
         except WindowError:
             await self._check_job()
@@ -136,6 +148,32 @@ class Driver:
         finally:
             self._running = False
         return self
+
+    async def _load(self) -> bool:
+        """Go on from the newest version that can be read; whether there is one."""
+        await self._saving.settled()
+        problem = None
+        for found in await self._saving.versions():
+            layout = self._made_layout(self.producer.nodes)
+            # what was lost must not be found again under the same keys
+            self._name = uuid.uuid4().hex[:8]
+            at = found.number(self.size, self.dim, [phase.name for phase in self.phases])
+            graph = self._graph()
+            try:
+                made = graph.submit(block_tasks.read(graph, layout, found.path, found.version, self.dim))
+                await self._made(made)
+            except CheckpointError as error:
+                problem = error
+                logger.warning("Version %d of the state of %s: %s", found.version, self.job.id, error)
+                continue
+            self.layout, self.blocks, self._at = layout, made, at
+            self.step, self.phase_step = found.place.step, found.place.phase_step
+            self._copies.drop(self.step)
+            self._saving.went_back(found)
+            return True
+        if problem is not None:
+            raise problem
+        return False
 
     async def _check_job(self) -> None:
         """Raise what says how the job has ended, if it has: the program ends with it."""
@@ -157,7 +195,7 @@ class Driver:
             await self._settled()
             answer = await self._call(phase.function, self)
             if phase.kind == "branch" and answer is not None:
-                following = self._number(phase, answer)
+                following = phase.chosen(answer, [other.name for other in self.phases])
         self.timings.append(
             {
                 "phase": phase.name,
@@ -168,17 +206,6 @@ class Driver:
         )
         self.phase_step = 0
         self._at = following
-
-    def _number(self, phase: Phase, answer: int | str) -> int:
-        names = [other.name for other in self.phases]
-        if isinstance(answer, str) and answer in names[1:]:
-            return names.index(answer)
-        if isinstance(answer, int) and not isinstance(answer, bool) and 0 < answer < len(names):
-            return answer
-        raise ValueError(
-            f"branch {phase.name!r} goes to {answer!r}; allowed: 1 to {len(names) - 1}, "
-            f"{', '.join(map(repr, names[1:]))}, or None"
-        )
 
     async def _init(self, phase: Phase) -> None:
         layout = self._made_layout(self.producer.nodes)
@@ -200,14 +227,20 @@ class Driver:
         try:
             while await self._another(phase):
                 self.producer.busy = 0
-                due = self._keep_is_due(phase)
-                if due or self.producer.probe() is not None:
+                due = self._copies.due(phase.keep, self._layout(), self.step)
+                if due or self._saving.wanted or self.producer.probe() is not None:
                     await self._settled()
                     boundaries.clear()
                 if self.producer.probe() is not None:
-                    due = self._keep_is_due(phase, changed=await self._adapt(phase))
+                    changed = await self._adapt(phase)
+                    due = self._copies.due(phase.keep, self._layout(), self.step, changed)
                 if due:
-                    await self._keep()
+                    await self._settled()
+                    now = self._layout(), self.blocks, self.step
+                    self.blocks = await self._copies.make(self._graph(), *now, self._made, self.producer._ask)
+                if self._saving.wanted:
+                    place = Place(phase.name, self.phase_step, self.step)
+                    await self._saving.write(self._graph, self._layout(), self.blocks, self.dim, place)
                 # one step is computed while the next one is being submitted
                 last = self.blocks
                 boundaries = [*boundaries[-1:], (self.step, self.phase_step, last)]
@@ -328,36 +361,6 @@ class Driver:
         self.producer.windows[-1]["indices_moved"] = indices_moved(old, layout, plan)
         self.layout, self.blocks = layout, made
         return True
-
-    def _keep_is_due(self, phase: Phase, changed: bool = False) -> bool:
-        """Whether the blocks are to be copied: it is time, they lie elsewhere, or a copy has gone.
-
-        A copy may go without a change of the layout, when a node is lost and back at once. One node has
-        no other that could hold its copy.
-        """
-        if phase.keep is None or len(self._layout().nodes) < 2:
-            return False
-        late = self.step - self._kept_at >= phase.keep
-        return changed or late or any(copy.cancelled() for copy in self._copies)
-
-    async def _keep(self) -> None:
-        """Copy every block to the next node, and let the scheduler forget how the copies were made.
-
-        The program goes on from blocks that are made from the copies: what was lost with a node comes
-        from there. When a copy has gone already, the ones before are kept, and the next step tries again.
-        """
-        await self._settled()
-        graph = self._graph()
-        made = block_tasks.copied(graph, self._layout(), self.blocks, self._copied)
-        self._copied += 1
-        futures = graph.submit([*made[0], *made[1]])
-        copies, kept = futures[: len(made[0])], futures[len(made[0]) :]
-        await self._made(futures)
-        nodes = block_tasks.next_nodes(self._layout())
-        places = [(copy.key, node) for copy, node in zip(copies, nodes, strict=True)]
-        if await self.producer._ask("keep_copies", copies=places):
-            # both are held on to: neighbours go back together, and one of them has lost its copy
-            self.blocks, self._copies, self._kept_at = kept, futures, self.step
 
     async def _new_layout(self, phase: Phase, change: Change) -> Layout:
         if phase.adapt is None:

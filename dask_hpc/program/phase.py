@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,6 +32,23 @@ class Phase:
             raise ValueError(f"halo is {self.halo!r}; allowed: 0 to {size} indices")
         if self.keep is not None and not _is_whole(self.keep, 1):
             raise ValueError(f"keep is {self.keep!r}; allowed: a number of steps, 1 or more, or None")
+
+    def chosen(self, answer: Any, names: Sequence[str]) -> int:
+        """Number of the phase that a branch goes to, among the `names` of all.
+
+        Raises
+        ------
+        ValueError
+            When there is none like that, or it is the first.
+        """
+        if isinstance(answer, str) and answer in names[1:]:
+            return names.index(answer)
+        if isinstance(answer, int) and not isinstance(answer, bool) and 0 < answer < len(names):
+            return answer
+        raise ValueError(
+            f"branch {self.name!r} goes to {answer!r}; allowed: 1 to {len(names) - 1}, "
+            f"{', '.join(map(repr, names[1:]))}, or None"
+        )
 
 
 def _is_whole(value: Any, least: int) -> bool:

@@ -120,6 +120,8 @@ class Producer:
         self._joining: set[asyncio.Task[None]] = set()
         #: Steps that have begun and not ended: `probe` is for the time between them.
         self.busy = 0
+        #: Why a version of the state is to be written at the next step boundary; None: it is not.
+        self.commit_asked: str | None = None
         #: Nodes the state is laid out over, in order; empty before `start`.
         self.nodes: tuple[str, ...] = ()
         #: One row a window that was begun: reconfig_id, nodes before and after, seconds, result.
@@ -307,6 +309,9 @@ class Producer:
         kind = message["window"]
         if kind == "over":
             self._over = message["reason"]
+            return
+        if kind == "checkpoint":
+            self.commit_asked = message["reason"]
             return
         id = message["reconfig_id"]
         if kind == "join":

@@ -102,17 +102,41 @@ class Program(Driver):
 
     # -------------------------------------------------------------------- run
 
-    def run(self, timeout: float | None = None) -> Any:
+    def run(self, timeout: float | None = None, *, resume: bool = False) -> Any:
         """Run the phases in order; returns the program.
 
         After an error the state is as it was at the last step boundary, and `run` goes on from there.
+
+        The program of a job that says ``protect`` writes versions of its state to ``hpc.checkpoint.store``
+        (every ``hpc.checkpoint.every``, and before the walltime ends) while it goes on, and goes back to the
+        newest of them when blocks are lost that nobody has a copy of. A version has the state and the number
+        of the step, not `data`.
 
         Parameters
         ----------
         timeout
             Seconds to wait for the job to start; None: for ever.
+        resume
+            Begin with the newest version that an earlier run of this name has left, if there is one, instead
+            of with the first phase.
+
+        Raises
+        ------
+        ConfigError
+            When the job says ``protect`` and no store is set.
+        CheckpointError
+            When the store cannot be used, or no version in it can be read.
+        JobFailed, JobCancelled, JobError
+            When the job has ended, or its state is lost.
+        ValueError
+            When the version that there is was written by another program.
         """
-        return self.job.channel.run(self._run, timeout)
+        return self.job.channel.run(self._run, timeout, resume)
+
+    @property
+    def commits(self) -> list[dict[str, Any]]:
+        """One row a version of the state that was begun or gone back to, oldest first: step, version, why."""
+        return [dict(row) for row in self._saving.rows]
 
     def map(self, function: Callable[..., Any], *args: Any) -> list[Future]:
         """Submit ``function(block, *args)`` for every block, on its node; for in situ analytics."""

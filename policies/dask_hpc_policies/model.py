@@ -99,7 +99,7 @@ class JobFacts:
     soft_deadline_s: float | None = None
     #: What its result is worth, in a unit that all jobs share; None: not said.
     value: float | None = None
-    #: Whether the data it keeps is protected against loss, or how, in words.
+    #: Whether the state that it keeps on its nodes is protected against loss, or under which name.
     protect: bool | str = False
     #: Name of the protocol by which it survives failures; empty: not said.
     resilience: str = ""

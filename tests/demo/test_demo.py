@@ -105,6 +105,15 @@ def test_a_simulation_that_is_resized_and_watched_gives_the_field_of_an_undistur
 
 
 @pytest.mark.slow
+def test_what_is_protected_is_there_again_when_a_worker_is_killed(fast_run):
+    _, summary, _, _ = fast_run
+    found = summary["killed"]
+    assert (found["lost"], found["repeated"]) == ([0], [0])
+    assert found["stock_lost"][0] > 0
+    assert found["stock_repeated"][0] > 0
+
+
+@pytest.mark.slow
 def test_a_cluster_that_shrinks_loses_nothing_where_stock_does(fast_run):
     _, summary, _, _ = fast_run
     found = summary["shrinking"]
@@ -122,6 +131,7 @@ def test_progress_and_files_are_written(fast_run):
     assert {row["what"].split(":")[0] for row in summary["table"]} >= {
         "three users",
         "simulation",
+        "worker killed",
         "shrinking",
     }
     assert (folder / "map.png").read_bytes().startswith(b"\x89PNG")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dask_hpc.demo import parts, run
+from dask_hpc.demo.killed import Killed
 from dask_hpc.demo.shrinking import HELD, Shrunk
 from dask_hpc.demo.simulation import HEAT, InSituLook, Simulated
 from dask_hpc.demo.stepping import Stepped
@@ -25,6 +26,7 @@ def simulated(*, steps: int = 3, in_situ: bool = True) -> Simulated:
 STEPPED = Stepped(
     simulated=simulated(), simulation_s=5.0, answer=25, turnaround_s=1.0, repeated=0, killed=False
 )
+KILLED = Killed(lost=0, wrong=0, repeated=0, recovery_s=1.0, commit_s=0.5)
 SHRUNK = Shrunk(lost=0, wrong=0, repeated=0, actor_answers=True, shrink_s=1.0, nodes=2)
 
 
@@ -52,15 +54,21 @@ def described(workload: str, number: int):
     return number
 
 
-def given(served=None, stepped=None, shrunk=None) -> dict[str, object]:
-    """What three acts have given."""
-    return {"three-users": served or SERVED, "stepping": stepped or STEPPED, "shrinking": shrunk or SHRUNK}
+def given(served=None, stepped=None, killed=KILLED, shrunk=None) -> dict[str, object]:
+    """What four acts have given."""
+    return {
+        "three-users": served or SERVED,
+        "stepping": stepped or STEPPED,
+        "killed": killed,
+        "shrinking": shrunk or SHRUNK,
+    }
 
 
 SERVED = served()
 STOCK = given(
     served(turnaround_s=10.0),
     replace(STEPPED, repeated=60, turnaround_s=2.0, simulation_s=9.0, killed=True),
+    replace(KILLED, lost=5, repeated=9),
     replace(SHRUNK, lost=20, repeated=61, actor_answers=False),
 )
 
@@ -90,6 +98,11 @@ def faked(monkeypatch, tmp_path):
             given(stepped=replace(STEPPED, simulated=simulated(steps=4))),
             "field DIFFERENT from that of an undisturbed run of 4",
         ),
+        (
+            given(killed=replace(KILLED, lost=1)),
+            "1 of 60 protected objects were lost when a worker was killed",
+        ),
+        (given(killed=replace(KILLED, wrong=2)), "2 protected objects are wrong"),
         (given(shrunk=replace(SHRUNK, lost=1)), f"1 of {HELD} results and scattered objects were lost"),
         (given(shrunk=replace(SHRUNK, wrong=2)), "2 results are wrong after the cluster shrank"),
         (given(shrunk=replace(SHRUNK, actor_answers=False)), "the actor was lost"),
@@ -114,7 +127,7 @@ def test_the_last_lines_are_the_table_and_what_a_newcomer_quotes(faked, capsys):
     out = capsys.readouterr().out
     assert "Did not pay" not in out
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert lines[-13:] == [
+    assert lines[-15:] == [
         "",
         "stock Dask dask-hpc",
         "three users: mean turnaround 10.0 s 4.0 s",
@@ -123,6 +136,8 @@ def test_the_last_lines_are_the_table_and_what_a_newcomer_quotes(faked, capsys):
         "simulation: time for its steps 9.0 s 5.0 s",
         "simulation: a question beside it 2.0 s 1.0 s",
         "walltime ends: tasks computed twice 60 0",
+        "worker killed: results and data lost 5 of 60 0 of 60",
+        "worker killed: tasks computed twice 9 0",
         "shrinking: results and data lost 20 of 60 0 of 60",
         "shrinking: tasks computed twice 61 0",
         "shrinking: the actor is lost answers",
@@ -155,6 +170,12 @@ def test_several_rounds_give_medians_and_spread(faked, capsys):
         (given(stepped=replace(STEPPED, turnaround_s=3.0)), "the question beside the simulation took longer"),
         (given(stepped=replace(STEPPED, simulated=simulated(in_situ=False))), "analytics did not all run on"),
         (given(stepped=replace(STEPPED, repeated=4)), "4 tasks were computed twice when a walltime ended"),
+        (given(killed=replace(KILLED, repeated=2)), "2 protected tasks were computed again when a worker"),
+        (
+            given(killed=replace(KILLED, problem="no room")),
+            "nothing was protected when a worker was killed: no",
+        ),
+        (given(killed=None), "no worker was killed: the nodes are no processes of this machine"),
         (given(shrunk=replace(SHRUNK, repeated=3)), "3 tasks were computed twice when the cluster shrank"),
         (given(shrunk=replace(SHRUNK, nodes=3)), "the cluster kept more than 2 nodes"),
     ],
@@ -168,6 +189,7 @@ def test_no_advantage_is_claimed_where_stock_loses_nothing(faked, capsys):
     assert faked(given(), given()) == 0
     out = capsys.readouterr().out
     assert "stock Dask lost nothing and repeated nothing either when its cluster shrank" in out
+    assert "stock Dask lost nothing and repeated nothing either when a worker was killed" in out
     assert "stock Dask repeated nothing either when a walltime ended" in out
 
 
@@ -186,8 +208,8 @@ def test_a_part_of_the_demo_is_one_registration(faked, tmp_path, monkeypatch, ca
     parts.register(energy)
     assert faked(STOCK, given()) == 1
     out, err = capsys.readouterr()
-    assert "  energy      3 acts, 7 J\n" in out
+    assert "  energy      4 acts, 7 J\n" in out
     assert f"Error: energy: too much; the report {tmp_path / 'r.html'} shows the run\n" in err
-    assert "<strong>Energy</strong>: 3 acts, 7 J" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<strong>Energy</strong>: 4 acts, 7 J" in (tmp_path / "r.html").read_text(encoding="utf-8")
     assert faked(STOCK, given(), as_json=True) == 1
     assert json.loads(capsys.readouterr().out)["energy_j"] == 7

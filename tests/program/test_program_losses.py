@@ -168,7 +168,7 @@ async def test_one_node_that_dies_long_after_the_copies_were_made_costs_no_state
             s.extensions["amm"].run_once()
             await asyncio.sleep(0)
         nodes = program.layout.nodes
-        copies, kept = program._copies[:3], program._copies[3:]
+        copies, kept = program._copies.futures[:3], program._copies.futures[3:]
         for i, node in enumerate(nodes):
             assert places(kept[i]) == {worker_of(s, workers, node).address}
             assert places(copies[i]) == {worker_of(s, workers, nodes[(i + 1) % 3]).address}
@@ -195,7 +195,7 @@ async def test_a_node_that_is_back_before_anyone_noticed_has_its_copies_made_ane
         program.elastic(HEAT.step, 5, halo=1, keep=4).elastic(HEAT.step, going, halo=1, keep=1_000_000)
         run = start(program)
         await stepped(program, run, 8)
-        assert program._kept_at == 4
+        assert program._copies.step == 4
         windows = engine(s).rounds.windows
         first, second, _ = program.layout.nodes
         victim = worker_of(s, workers, first)
@@ -205,8 +205,8 @@ async def test_a_node_that_is_back_before_anyone_noticed_has_its_copies_made_ane
             await until(lambda: engine(s).state.nodes.nodes[first].up, "it is back")
             windows._reconcile = look
             await stepped(program, run, 5)
-            assert program._kept_at > 4
-            assert all(s.tasks[future.key].state == "memory" for future in program._copies)
+            assert program._copies.step > 4
+            assert all(s.tasks[future.key].state == "memory" for future in program._copies.futures)
             assert program.producer.windows == []
             await worker_of(s, workers, second).close()
             await until(lambda: run.done() or len(program.producer.nodes) == 2, "smaller")

@@ -46,6 +46,8 @@ class Commit:
     store: str
     submitted_s: float
     writing: Writing | None
+    #: The job whose program's state it is; None: it is of what a client has.
+    job: str | None = None
     state: str = "waiting"
     reason: str = ""
     version: int | None = None
@@ -96,9 +98,12 @@ class Commits:
         return {"checkpoint": self.checkpoint, "checkpoint_row": self.row}
 
     async def checkpoint(
-        self, plan: Mapping[str, Any], keys: Sequence[Any], store: str | None = None
+        self, plan: Mapping[str, Any], keys: Sequence[Any], store: str | None = None, job: str | None = None
     ) -> dict[str, Any]:
         """Begin a version: the results of `keys` are its blocks, in order. Gives the row of the commit.
+
+        They are protected from then on; of the state of a `job`, whose program goes back to a whole version
+        itself, they are not.
 
         Raises
         ------
@@ -114,7 +119,7 @@ class Commits:
         self._last += 1
         wanted = decode(Plan, dict(plan))
         writing = Writing(self._scheduler, self._watched, wanted, keys)
-        made = Commit(self._last, wanted, folder, self._state.now_s(), writing)
+        made = Commit(self._last, wanted, folder, self._state.now_s(), writing, job)
         self._commits[made.id] = made
         task = asyncio.ensure_future(self._run(made, writing))
         self._tasks.add(task)
@@ -136,6 +141,10 @@ class Commits:
             waiting = asyncio.wait_for(one.ended.wait(), min(wait_s, _LONGEST_WAIT_S))
             await asyncio.gather(waiting, return_exceptions=True)
         return one.row(self._state.now_s())
+
+    def of_job(self, job: str) -> list[Commit]:
+        """The versions of a job's state that are remembered, oldest first."""
+        return [one for one in self._commits.values() if one.job == job]
 
     def status(self) -> Mapping[str, Any]:
         """What is protected, what has come back, and the latest commit of each name."""
@@ -220,9 +229,13 @@ class Commits:
             await asyncio.shield(asyncio.to_thread(draft.abandon))
             raise
         commit.path, commit.nbytes = version.path, version.bytes
-        self.protected.add(
-            {key: (replace(copy, folder=version.path), name) for key, (copy, name) in writing.copies.items()}
-        )
+        if commit.job is None:
+            self.protected.add(
+                {
+                    key: (replace(copy, folder=version.path), name)
+                    for key, (copy, name) in writing.copies.items()
+                }
+            )
         await self._tidy(store, commit.plan.name)
 
     async def _tidy(self, store: Store, name: str) -> None:
@@ -236,7 +249,9 @@ class Commits:
         commit.state, commit.reason = state, reason
         commit.writing = None
         if state == "failed":
-            logger.error("Checkpoint %r: no new version: %s", commit.plan.name, reason)
+            # a program writes the next one; what a client asked for has failed
+            level = logging.ERROR if commit.job is None else logging.WARNING
+            logger.log(level, "Checkpoint %r: no new version: %s", commit.plan.name, reason)
         commit.ended.set()
         for id in list(self._commits)[:-_REMEMBERED]:
             if self._commits[id].ended.is_set():

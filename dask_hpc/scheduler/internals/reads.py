@@ -119,9 +119,8 @@ def spent(startstops: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     if len(startstops) == 1 and startstops[0]["action"] == "compute":  # most tasks
         return 0.0, max(0.0, startstops[0]["stop"] - startstops[0]["start"])
     comm_s = compute_s = 0.0
-    covered_s = math.inf
-    # rows are in the order in which they ended: backwards, the overlap of transfers is one comparison
-    for row in reversed(startstops):
+    transfers: list[tuple[float, float]] = []
+    for row in startstops:
         start_s, stop_s = row["start"], row["stop"]
         if stop_s <= start_s:  # clocks of workers may be set back
             continue
@@ -129,11 +128,16 @@ def spent(startstops: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
         if action == "compute":
             compute_s += stop_s - start_s
         elif action == "transfer":
-            if start_s < covered_s:
-                comm_s += (stop_s if stop_s < covered_s else covered_s) - start_s
-                covered_s = start_s
+            transfers.append((start_s, stop_s))
         elif action in _STORAGE:
             comm_s += stop_s - start_s
+    # rows are nearly in the order in which they ended, which is not enough
+    transfers.sort()
+    reach_s = -math.inf
+    for start_s, stop_s in transfers:
+        if stop_s > reach_s:
+            comm_s += stop_s - max(start_s, reach_s)
+            reach_s = stop_s
     return comm_s, compute_s
 
 

@@ -104,7 +104,7 @@ def job_spec(
     value
         What its result is worth, 0 or more, in a unit that all jobs share.
     protect
-        Whether the data it keeps is protected against loss, or how, in words.
+        Whether the state that it keeps on its nodes is protected against loss, or under which name.
     resilience
         Name of the protocol by which it survives failures.
     exclusive

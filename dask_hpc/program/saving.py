@@ -1,0 +1,215 @@
+"""Versions of a program's state in the store: written while it goes on, read when all else is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.checkpoint.describe import describe
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.versions import Version
+from dask_hpc.clock import stopwatch_s
+from dask_hpc.errors import CheckpointError, DaskHPCError, UnknownCheckpoint
+from dask_hpc.program import outlines
+from dask_hpc.program.block_tasks import Graph
+from dask_hpc.program.producer import Producer
+from dask_hpc_policies.codec import encode
+from dask_hpc_policies.layout import Layout
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+logger = logging.getLogger(__name__)
+
+#: A question after a version is answered after so long at the latest, in seconds.
+_ASK_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a program is, at a boundary between two steps."""
+
+    #: Name of the phase, steps done of it, and of all.
+    phase: str
+    phase_step: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A version of a program's state."""
+
+    path: str
+    version: int
+    place: Place
+    size: int
+    dim: str
+
+    def number(self, size: int, dim: str, phases: Sequence[str]) -> int:
+        """Number of the phase it was written in, among those of a program over a domain.
+
+        Raises
+        ------
+        ValueError
+            When the program is another one.
+        """
+        phase = self.place.phase
+        if (self.size, self.dim) == (size, dim) and phase in phases[1:]:
+            return phases.index(phase)
+        raise ValueError(
+            f"{self.path} has a state of {self.size} indices of {self.dim!r} in phase {phase!r}; this "
+            f"program has {size} of {dim!r} and the phases {', '.join(map(repr, phases))}. Give its versions "
+            "another name (protect='NAME'), or run it without resume"
+        )
+
+
+class Saving:
+    """The versions of one program.
+
+    Parameters
+    ----------
+    producer
+        Hears when one is to be written.
+    """
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        #: Name and folder; None: the job is not protected, or has not started.
+        self._where: dict[str, str] | None = None
+        self._following: asyncio.Task[None] | None = None
+        #: When the last version was begun, and at which step.
+        self._last: tuple[float, int] | None = None
+        self._written = 0
+        #: One row a version that was begun (as `Commit.status` gives it, its step and why) or gone back to.
+        self.rows: list[dict[str, Any]] = []
+
+    async def begin(self) -> None:
+        """Find out whether, and where, versions are to be written."""
+        self._where = await self._producer._ask("protect_program", topic=self._producer._topic)
+        self._last = (stopwatch_s(), 0)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a version is to be written at this boundary. Costs nothing."""
+        return self._producer.commit_asked is not None
+
+    async def write(
+        self, graph: Callable[[], Graph], layout: Layout, blocks: list[Future], dim: str, place: Place
+    ) -> None:
+        """Begin a version of the blocks, which are there; the program goes on while it is written.
+
+        What goes wrong is noted in its row, and the versions before it stay: a simulation does not end
+        because a disk is full.
+        """
+        why, self._producer.commit_asked = self._producer.commit_asked, None
+        row: dict[str, Any] = {"step": place.step, "why": why, "state": "failed", "version": None}
+        self.rows.append(row)
+        try:
+            begun, futures = await self._begin(graph, layout, blocks, dim, place)
+        except (DaskHPCError, OSError, TypeError, ValueError) as error:
+            row["reason"] = f"{type(error).__name__}: {error}"
+            logger.warning("Step %d of job %s has no version: %s", place.step, self._job, error)
+            return
+        row |= begun
+        self._following = asyncio.ensure_future(self._follow(row, futures))
+
+    async def _begin(
+        self, graph: Callable[[], Graph], layout: Layout, blocks: list[Future], dim: str, place: Place
+    ) -> tuple[dict[str, Any], list[Future]]:
+        assert self._where is not None
+        self._written += 1
+        number, now_s = self._written, stopwatch_s()
+        first = graph()
+        asked = [
+            first.add(part.node, "outline", number, i, outlines.outline, block, dim)
+            for i, (part, block) in enumerate(zip(layout.parts, blocks, strict=True))
+        ]
+        found = await self._producer._job.channel.client.gather(first.submit(asked))
+        made, places = outlines.whole(found, dim, layout.size)
+        plan, keys = describe(made, self._where["name"])
+        second = graph()
+        fields = {
+            (name, i): second.add(
+                layout.parts[i].node, f"field-{field}", number, i, outlines.values, blocks[i], field
+            )
+            for name, of in places.items()
+            for i, field in of
+        }
+        futures = second.submit(list(fields.values()))
+        # a dask array is split along one dimension alone here: one place of its keys counts
+        by_key = dict(zip(fields, (future.key for future in futures), strict=True))
+        told = {"size": layout.size, "dim": dim, "phase": place.phase, "phase_step": place.phase_step}
+        steps = place.step - self._last[1] if self._last is not None else 0
+        began_s = self._last[0] if self._last is not None else now_s
+        row = await self._producer._ask(
+            "commit_program",
+            step_s=(now_s - began_s) / steps if steps > 0 else 0.0,
+            plan=encode(replace(plan, extra={**plan.extra, "program": {**told, "step": place.step}})),
+            keys=[by_key[key[0], sum(key[1:])] for key in keys],
+        )
+        self._last = (now_s, place.step)
+        return row, futures
+
+    async def _follow(self, row: dict[str, Any], futures: Sequence[Future]) -> None:
+        """Hold on to what is written until it is; tell what has become of it."""
+        try:
+            while row["state"] not in ("complete", "failed"):
+                channel = self._producer._job.channel
+                row |= await channel.ask("checkpoint_row", commit=row["id"], wait_s=_ASK_S)
+        except (DaskHPCError, OSError, ValueError) as error:
+            row |= {"state": "failed", "reason": f"{type(error).__name__}: {error}"}
+        if row["state"] == "failed":
+            logger.warning("Step %d of job %s has no version: %s", row["step"], self._job, row["reason"])
+        del futures
+
+    def went_back(self, found: Found) -> None:
+        """Note that the program goes on from a version."""
+        step = found.place.step
+        self._last = (stopwatch_s(), step)
+        self.rows.append({"step": step, "why": "gone back to", "state": "restored", "version": found.version})
+
+    async def settled(self) -> None:
+        """Wait until what is being written is."""
+        if self._following is not None:
+            await asyncio.wait([self._following])
+
+    async def versions(self) -> list[Found]:
+        """The whole versions, the newest first; none when the job is not protected.
+
+        Raises
+        ------
+        CheckpointError
+            When the store cannot be read, or has versions of that name that are none of a program.
+        """
+        if self._where is None:
+            return []
+        return await asyncio.to_thread(_versions, **self._where)
+
+    @property
+    def _job(self) -> str:
+        return self._producer._job.require_id()
+
+
+def _versions(name: str, store: str) -> list[Found]:
+    there = Store(store)
+    whole = [version for version in there.versions(name) if version.complete]
+    if not whole:
+        try:
+            there.newest(name)  # says what is wrong with those that there are
+        except UnknownCheckpoint:
+            return []
+    return [_found(version) for version in reversed(whole)]
+
+
+def _found(version: Version) -> Found:
+    told: Any = version.manifest().plan.extra.get("program")
+    try:
+        place = Place(str(told["phase"]), int(told["phase_step"]), int(told["step"]))
+        return Found(version.path, version.version, place, int(told["size"]), str(told["dim"]))
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(
+            f"{version.path} was not written by a program; give the job another name, or protect='NAME'"
+        ) from None

@@ -1,0 +1,123 @@
+"""Programs of protected jobs: where their state is written, and when.
+
+A job that says ``protect`` and keeps state on its nodes is asked for a version of that state; it writes one
+at the next boundary between two of its steps. When that is to be is decided by
+`dask_hpc_policies.resilience.commit_times`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dask_hpc.checkpoint.names import checked_name
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.errors import CheckpointError, ConfigError
+from dask_hpc.scheduler.checkpoint.commits import Commits
+from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.internals import writes
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.parts import Method
+from dask_hpc_policies.resilience.commit_times import History, due
+
+
+@dataclass(slots=True)
+class _Program:
+    """A program that commits."""
+
+    name: str
+    store: str
+    topic: str
+    #: When it was asked and has not begun since; it is asked once a version.
+    asked: bool = False
+    #: Seconds that one of its steps takes.
+    step_s: float = 0.0
+
+
+class Programs:
+    """All programs of protected jobs of one scheduler."""
+
+    def __init__(self, engine: Engine, commits: Commits) -> None:
+        self._engine = engine
+        self._state = engine.state
+        self._commits = commits
+        self._of: dict[str, _Program] = {}
+
+    def methods(self) -> Mapping[str, Method]:
+        """What clients may call."""
+        return {"protect_program": self.protect_program, "commit_program": self.commit_program}
+
+    async def protect_program(self, job: str, topic: str) -> dict[str, str] | None:
+        """A program begins: name and folder of its versions; None when its job is not protected.
+
+        Raises
+        ------
+        ConfigError
+            When no store is set.
+        CheckpointError
+            When the store cannot be written to, or the name is none for a checkpoint.
+        """
+        record = self._state.jobs.find(job)
+        protect = record.request.protect
+        if not protect:
+            return None
+        try:
+            name = checked_name(record.name if protect is True else protect)
+        except ValueError as error:
+            raise CheckpointError(f"job {record.id} says protect={protect!r}: {error}") from None
+        folder = self._state.settings.checkpoint_store
+        if folder is None:
+            raise ConfigError(
+                f"job {record.id} says protect={protect!r} and hpc.checkpoint.store is not set; name a "
+                "folder that the scheduler and all workers can write to: rt.update(checkpoint_store=...), or "
+                "the configuration"
+            )
+        if (problem := Store(folder).problem()) is not None:
+            raise CheckpointError(problem)
+        self._of[record.id] = _Program(name, folder, topic)
+        return {"name": name, "store": folder}
+
+    async def commit_program(self, job: str, step_s: float, **plan: Any) -> dict[str, Any]:
+        """Begin a version of a program's state (see `Commits.checkpoint`); its steps take so long."""
+        program = self._of.get(job)
+        if program is None:
+            raise CheckpointError(f"job {job} has no program that commits (any more)")
+        program.asked, program.step_s = False, float(step_s)
+        return await self._commits.checkpoint(**plan, store=program.store, job=job)
+
+    def tick(self, now_s: float) -> None:
+        """Ask every program for which it is time."""
+        for id, program in list(self._of.items()):
+            record = self._state.jobs.active.get(id)
+            if record is None:
+                del self._of[id]
+            elif not program.asked and (why := self._due(record, program, now_s)) is not None:
+                program.asked = True
+                writes.tell(self._state.scheduler, program.topic, {"window": "checkpoint", "reason": why})
+
+    def _due(self, record: JobRecord, program: _Program, now_s: float) -> str | None:
+        settings = self._state.settings
+        # a node is given up, and takes no more tasks, as long before its end as its workers are told to
+        ends = [
+            node.end_s - settings.walltime_notice_s
+            for node in self._state.nodes_of(record)
+            if node.end_s is not None
+        ]
+        return due(
+            now_s,
+            self._history(record.id),
+            every_s=settings.checkpoint_every_s,
+            mtbf_s=settings.checkpoint_mtbf_s,
+            end_s=min(ends, default=None),
+            ahead_s=program.step_s + settings.tick_s,
+        )
+
+    def _history(self, job: str) -> History:
+        found = self._commits.of_job(job)
+        whole = [one for one in found if one.state == "complete"]
+        return History(
+            begun_s=found[-1].submitted_s if found else None,
+            cost_s=whole[-1].writing_s + whole[-1].finishing_s if whole else None,
+            under_way=any(one.state not in ("complete", "failed") for one in found),
+        )

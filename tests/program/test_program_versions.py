@@ -1,0 +1,289 @@
+"""Programs of protected jobs: versions of their state, gone back to when all else is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+
+import dask
+import numpy as np
+import psutil
+import pytest
+import xarray as xr
+from distributed import Worker
+from helpers import live, until
+from programs import HEAT, going, heat, same, start, stepped, worker_of
+
+import dask_hpc
+from dask_hpc.checkpoint.blocks import write_blocks
+from dask_hpc.checkpoint.describe import describe
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.errors import CheckpointError, ConfigError
+from dask_hpc.program import outlines
+from dask_hpc_policies.layout import LayoutError, Part
+
+EVERY = {"hpc.checkpoint.every": "200 ms", "hpc.tick": "50 ms"}
+
+
+def whole(program):
+    """The versions that are whole, as the program knows them."""
+    return [row for row in program.commits if row["state"] == "complete"]
+
+
+async def committed(program, run, more=1):
+    """Wait until the program has so many whole versions more."""
+    goal = len(whole(program)) + more
+    await until(lambda: len(whole(program)) >= goal or run.done(), f"{more} versions more")
+    if run.done():
+        run.result()
+
+
+# stock leaves data without a recipe that is lost in `needs_what` of the workers that were to fetch it
+@live(timeout=60, scheduler_kwargs={"validate": False})
+async def test_two_neighbours_that_die_at_once_cost_steps_and_no_state(c, s, *workers, tmp_path):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("heat", nodes=4, min_nodes=1, max_nodes=4, protect=True) as job:
+            program = job.program(HEAT.rows, "y").init(HEAT.start).elastic(HEAT.step, going, halo=1, keep=2)
+            run = start(program)
+            await committed(program, run)
+            await stepped(program, run, 5)
+            victims = [worker_of(s, workers, node) for node in program.producer.nodes[1:3]]
+            await asyncio.gather(*(worker.close() for worker in victims))
+            await until(lambda: run.done() or len(program.producer.nodes) == 2, "it goes on")
+            await committed(program, run)
+            program.data["stop"] = True
+            await asyncio.wait_for(run, 25)
+            await same(program)
+        back = [row for row in program.commits if row["state"] == "restored"]
+        assert len(back) == 1
+        assert back[0]["version"] in [row["version"] for row in whole(program)]
+
+
+@live(timeout=60)
+async def test_a_program_goes_on_in_another_job_on_other_nodes_from_its_newest_version(
+    c, s, *workers, tmp_path
+):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("night 1", nodes=3, protect="heat") as job:
+            program = heat(job)
+            run = start(program)
+            await committed(program, run, 2)
+            program.data["stop"] = True
+            await run
+        last = whole(program)[-1]
+        assert last["step"] <= program.step
+        async with rt.job("night 2", nodes=2, protect="heat") as job:
+            again = heat(job, steps=lambda program: program.step < last["step"] + 4)
+            await again.run(resume=True)
+            assert again.commits[0] == {
+                "step": last["step"], "why": "gone back to", "state": "restored", "version": last["version"]
+            }  # fmt: skip
+            assert again.step == last["step"] + 4
+            assert len(again.layout.parts) == 2
+            await same(again)
+        assert Store(tmp_path).find("heat").version >= last["version"]
+        found = await asyncio.to_thread(dask_hpc.open_checkpoint, Store(tmp_path).find("heat").path)
+        assert found.compute(scheduler="synchronous").identical(
+            HEAT.undisturbed(whole(again)[-1]["step"] if whole(again) else last["step"])
+        )
+
+
+async def _versions(c, rt, folder, number=2):
+    """Let a program write some versions under the name heat; gives the rows of those that are whole."""
+    async with rt.job("heat", nodes=2, protect=True) as job:
+        program = heat(job)
+        run = start(program)
+        await committed(program, run, number)
+        program.data["stop"] = True
+        await run
+    assert len(list((folder / "heat").glob("0*"))) == 2, "two are kept"
+    return whole(program)
+
+
+def _damage(version):
+    paths = [path for path in version.rglob("*") if path.is_file() and path.suffix != ".json"]
+    assert paths
+    for path in paths:
+        path.write_bytes(bytes(path.stat().st_size))
+
+
+@live(timeout=60)
+async def test_a_damaged_version_costs_steps_and_the_last_one_a_clear_error(c, s, *workers, tmp_path):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        before, last = (await _versions(c, rt, tmp_path))[-2:]
+        _damage(tmp_path / "heat" / f"{last['version']:06d}")
+        async with rt.job("heat", nodes=2, protect=True) as job:
+            program = heat(job, steps=lambda program: program.step < before["step"] + 2)
+            await program.run(resume=True)
+            assert program.commits[0]["version"] == before["version"]
+            await same(program)
+        for version in (tmp_path / "heat").glob("0*"):
+            _damage(version)
+        job = await rt.job("heat", nodes=2, protect=True).activate()
+        with pytest.raises(CheckpointError, match=r"heat/0.*restore another version"):
+            await heat(job).run(resume=True)
+        await job.cancel()
+
+
+@live(timeout=60)
+async def test_what_another_program_or_a_call_has_written_is_not_gone_on_from(c, s, *workers, tmp_path):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        await _versions(c, rt, tmp_path)
+        job = await rt.job("heat", nodes=2, protect=True).activate()
+        with pytest.raises(
+            ValueError, match="'steps'; this program has 24 of 'y' and the phases 'init', 'more'"
+        ):
+            await (
+                job.program(HEAT.rows, "y")
+                .init(HEAT.start)
+                .elastic(HEAT.step, 1, halo=1, name="more")
+                .run(resume=True)
+            )
+        await job.cancel()
+        await rt.checkpoint(c.submit(int, 5), "five")
+        job = await rt.job("heat", nodes=2, protect="five").activate()
+        with pytest.raises(CheckpointError, match="five/000001 was not written by a program; give the job"):
+            await heat(job).run(resume=True)
+        await job.cancel()
+
+
+@live(timeout=60)
+async def test_a_program_that_cannot_be_protected_says_so_before_it_begins(c, s, *workers, tmp_path):
+    rt = await dask_hpc.install(c, "fcfs")
+    for protect, error, words in (
+        (True, ConfigError, "hpc.checkpoint.store is not set; name a folder"),
+        ("../away", CheckpointError, "'../away' is no name for a checkpoint"),
+    ):
+        job = await rt.job("heat", nodes=2, protect=protect).activate()
+        with pytest.raises(error, match=words):
+            await heat(job).run()
+        await job.cancel()
+    (tmp_path / "file").touch()
+    await rt.update(checkpoint_store=str(tmp_path / "file" / "store"))
+    job = await rt.job("heat", nodes=2, protect=True).activate()
+    with pytest.raises(CheckpointError, match="cannot be written to"):
+        await heat(job).run()
+    await job.cancel()
+
+
+@live(timeout=60)
+async def test_a_store_that_goes_away_ends_versions_and_not_the_program(c, s, *workers, tmp_path):
+    store = tmp_path / "store"
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(store)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("heat", nodes=2, protect=True) as job:
+            program = heat(job)
+            run = start(program)
+            await committed(program, run)
+            shutil.rmtree(store)
+            store.touch()
+            failed = lambda: [row for row in program.commits if row["state"] == "failed"]  # noqa: E731
+            await until(lambda: len(failed()) >= 2 or run.done(), "versions that fail")
+            assert str(store) in failed()[0]["reason"]
+            store.unlink()
+            await committed(program, run)
+            program.data["stop"] = True
+            await run
+            await same(program)
+
+
+@live(workers=1, timeout=60)
+async def test_a_version_is_written_before_a_node_is_given_up(c, s, a, tmp_path):
+    # processes of this age have four seconds left, and are given up half a second before their end
+    limit_s = time.time() - psutil.Process().create_time() + 4
+    told = {"hpc.walltime.limit": f"{limit_s:g} s", "hpc.walltime.notice": "500 ms"}
+    rare = {"hpc.checkpoint.every": "1 h", "hpc.tick": "50 ms", "hpc.checkpoint.store": str(tmp_path)}
+    with dask.config.set(told | rare):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with Worker(s.address, name="short", nthreads=1), rt.job("heat", nodes=2, protect=True) as job:
+            program = heat(job)
+            run = start(program)
+            await committed(program, run, 2)
+            first, last = program.commits
+            assert first["why"] == "it has no version yet"
+            assert last["why"].startswith("a node is given up in")
+            assert 0 < float(last["why"].split()[6]) < 2, "in time, and not earlier than need be"
+            program.data["stop"] = True
+            await run
+
+
+def test_an_ordinary_client_resumes_its_program(tmp_path):
+    with (
+        dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}),
+        dask_hpc.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        cluster.get_client() as client,
+    ):
+        rt = dask_hpc.install(client, "fcfs")
+        with rt.job("heat", nodes=2, protect=True) as job:
+            program = heat(job, steps=lambda program: not whole(program)).run()
+        with rt.job("heat", nodes=1, protect=True) as job:
+            again = heat(job, steps=lambda again: again.step < program.step + 3).run(resume=True)
+            assert again.commits[0]["version"] == whole(program)[0]["version"]
+            assert again.field().identical(HEAT.undisturbed(again.step))
+            assert rt.status()["checkpoints"]["latest"][0]["name"] == "heat"
+
+
+# ------------------------------------------------------------------- outlines
+
+
+def _parts(block, dim, lengths):
+    stops = np.cumsum(lengths)
+    return [block.isel({dim: slice(stop - n, stop)}) for stop, n in zip(stops, lengths, strict=True)]
+
+
+def _rich():
+    y = xr.date_range("2026-01-01", periods=7)
+    return xr.Dataset(
+        {
+            "u": (("y", "x"), np.arange(21.0).reshape(7, 3), {"units": "m/s"}),
+            "w": (("t", "y"), np.arange(14).reshape(2, 7).astype("i2")),
+            "level": ((), 4.5),
+            "names": (("x",), ["a", "b", "c"]),
+            "when": (("y",), y.values + np.timedelta64(1, "h")),
+        },
+        {"y": y, "lat": (("y", "x"), np.ones((7, 3), "f4")), "run": 3},
+        {"title": "rich"},
+    )
+
+
+@pytest.mark.parametrize("lengths", [[7], [3, 3, 1], [1, 2, 4]])
+@pytest.mark.parametrize(
+    "state",
+    [
+        _rich(),
+        _rich()["u"],
+        _rich()["u"].rename(None),
+        _rich()["lat"].drop_vars("y"),
+        xr.Dataset({"u": ("y", np.arange(7))}),
+    ],
+    ids=["dataset", "array", "unnamed", "coordinate", "bare"],
+)
+def test_what_blocks_make_up_and_what_is_read_back_is_the_state(tmp_path, state, lengths):
+    blocks = _parts(state, "y", lengths)
+    made, places = outlines.whole([outlines.outline(block, "y") for block in blocks], "y", 7)
+    arrays = {name: [outlines.values(blocks[i], field) for i, field in of] for name, of in places.items()}
+    plan, keys = describe(made, "state")
+    draft = Store(tmp_path).begin(plan)
+    written, at = {}, 0
+    for array in plan.arrays:
+        numbers = range(array.count)
+        given = [arrays[keys[at + n][0]][sum(keys[at + n][1:])] for n in numbers]
+        for n, one in zip(numbers, write_blocks(draft.path, array, list(numbers), given), strict=True):
+            assert not isinstance(one, str), one
+            written[at + n] = one
+        at += array.count
+    path = draft.finish(written).path
+    opened = dask_hpc.open_checkpoint(path).compute(scheduler="synchronous")
+    assert opened.identical(state)
+    for start_, stop in ((0, 7), (2, 5), (6, 7)):
+        block = outlines.read(path, "y", Part("n", start_, stop))
+        assert block.identical(state.isel(y=slice(start_, stop)))
+    with pytest.raises(LayoutError, match="block of 1 indices"):
+        outlines.read(path, "y", Part("n", 6, 8))
