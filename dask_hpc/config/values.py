@@ -108,14 +108,15 @@ class Settings:
         "written below it, by name. What is not an array is written as Dask spills it, which means pickle "
         "for most types, and is read back by this cluster alone unless the user allows more. None: the call "
         "names one."))
-    checkpoint_every_s: float = _row(Duration("checkpoint.every", 600.0, lo=0.01, hi=30 * _DAY_S,
-        help="Programs of jobs that say protect write a version of their state this often, at the next "
-        "boundary between two steps; and one before the walltime of a node ends."))
-    checkpoint_mtbf_s: float | None = _row(
-        Duration("checkpoint.mtbf", None, lo=1.0, hi=36_500 * _DAY_S, none_ok=True,
-        help="Mean time between failures that end a job, of all its nodes together. Once it is set, and a "
-        "version has been written, they are written as often as is best by what one takes (Daly 2006). "
-        "None: every hpc.checkpoint.every."))
+    checkpoint_every_s: float | None = _row(
+        Duration("checkpoint.every", 600.0, lo=0.01, hi=30 * _DAY_S, none_ok=True,
+        help="Programs of jobs that say protect write a version of their state so long after the last one, "
+        "at the next boundary between two steps; one at their start, and one before the walltime of a node "
+        "ends. None: as a policy asks for them (interval-daly)."))
+    checkpoint_node_mtbf_s: float | None = _row(
+        Duration("checkpoint.node-mtbf", None, lo=1.0, hi=36_500 * _DAY_S, none_ok=True,
+        help="Mean time between failures of one node. Once it is set, and a version has been written, they "
+        "are written as often as is best by what one takes (Daly 2006). None: every hpc.checkpoint.every."))
     slurm_poll_s: float = _row(Duration("slurm.poll", 15.0, lo=0.1, hi=3600.0, live=False,
         help="How often squeue is asked what has become of a cluster's jobs. Many sites ask for no more than "
         "a few questions a minute."))

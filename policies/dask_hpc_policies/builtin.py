@@ -16,7 +16,7 @@ from dask_hpc_policies.decision import Decision
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.params import Choice, Duration, Int, Parameter, Parameters
 from dask_hpc_policies.protocol import Session
-from dask_hpc_policies.rules import backfilling, dask_default, mebf, sizing, stealing
+from dask_hpc_policies.rules import backfilling, commits, dask_default, mebf, sizing, stealing
 from dask_hpc_policies.rules.admission import Pass
 from dask_hpc_policies.rules.fair import policy as fair
 from dask_hpc_policies.rules.fair import terms
@@ -61,6 +61,8 @@ class Definition:
     session: Callable[[int, Set[str], Params], Session | None] | None = None
     #: True for the policy that also recommends a pool size.
     scales_pool: bool = False
+    #: How the time between two checkpoints of a job is found (`rules.commits`); empty: it asks for none.
+    checkpoints: str = ""
     #: Jobs that asked for no nodes of their own take turns on each other's slots; see `rules.fair.turns`.
     in_turn: bool = False
 
@@ -127,6 +129,9 @@ class BuiltinPolicy(Shown):
             action, state = dask_default.recommend(view, state, self.params)
             if action is not None:
                 decision = replace(decision, actions=(*decision.actions, action))
+        if definition.checkpoints:
+            asked = commits.checkpoints(view, self.params, definition.checkpoints)
+            decision = replace(decision, actions=(*decision.actions, *asked))
         return decision, state
 
 
@@ -247,6 +252,19 @@ _DEFINITIONS = (
         state=fair.FairState,
         in_turn=True,
         parameters=terms.PARAMETERS,
+    ),
+    *(
+        Definition(
+            name=f"interval-{method}",
+            summary=f"First come, first served; jobs that keep state write checkpoints {when}.",
+            checkpoints=method,
+            parameters=commits.parameters(method),
+        )
+        for method, when in (
+            ("fixed", "at a fixed interval"),
+            ("young", "at Young's interval (1974), by their cost and the failures expected"),
+            ("daly", "at Daly's interval (2006), by their cost and the failures expected"),
+        )
     ),
 )
 

@@ -34,6 +34,8 @@ class ReasonCode(enum.Enum):
     POOL_SHARED = "pool-shared"
     FIXED_TARGET = "fixed-target"
     NODE_STOLEN = "node-stolen"
+    #: checkpoints
+    CHECKPOINT_DUE = "checkpoint-due"
     #: pool
     DEMAND = "demand"
     NO_DEMAND = "no-demand"
@@ -230,6 +232,18 @@ class ReleaseNodes(Action):
 
     TAG: ClassVar[str] = "release-nodes"
     nodes: int
+    reason: Reason
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint(Action):
+    """Have a running job that keeps state write a version of it at its next step boundary."""
+
+    TAG: ClassVar[str] = "checkpoint"
+    job: str
+    #: Where it is kept at least: L1 memory of its host, L2 of another one, L3 the file system.
+    level: str = "L3"
     reason: Reason
 
 

@@ -212,6 +212,29 @@ async def test_a_version_is_written_before_a_node_is_given_up(c, s, a, tmp_path)
             await run
 
 
+@live(timeout=60)
+async def test_a_policy_decides_when_the_settings_do_not(c, s, *workers, tmp_path):
+    settings = {"checkpoint_every_s": None, "checkpoint_store": str(tmp_path), "tick_s": 0.05}
+    rt = await dask_hpc.install(c, "fcfs", **settings)
+    async with rt.job("heat", nodes=2, protect=True) as job:
+        program = heat(job)
+        run = start(program)
+        await stepped(program, run, 10)
+        assert program.commits == []
+        await rt.update("interval-fixed", every_s=0.2)
+        await committed(program, run, 3)
+        asked = [row for row in await rt.decisions() if row["action"] == "checkpoint"]
+        assert len(asked) >= 3
+        assert {row["job"] for row in asked} == {job.id}
+        assert asked[0]["reason"] == program.commits[0]["why"] == "it has no version yet"
+        assert "interval 0.2 s (the setting)" in asked[1]["reason"]
+        program.data["stop"] = True
+        await run
+    async with rt.job("plain", nodes=2, protect=True):
+        future = c.submit(int, 3)
+        assert await future == 3
+
+
 def test_an_ordinary_client_resumes_its_program(tmp_path):
     with (
         dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}),

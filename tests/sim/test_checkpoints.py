@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import exp, expm1
+from math import exp, expm1, inf
 from statistics import fmean, stdev
 from typing import Any, ClassVar
 
@@ -29,6 +29,7 @@ from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.job import Compute, Job, Repeat, SchedulingPoint, Transfer
 from dask_hpc.sim.model.machine import AdaptationCost, Failures, Options
 from dask_hpc_policies import registry
+from dask_hpc_policies.decision import Checkpoint, Decision, Reason, ReasonCode, Start
 from dask_hpc_policies.metrics import node_seconds
 
 GB = 1e9
@@ -217,6 +218,48 @@ def test_a_commit_can_be_asked_for() -> None:
     for each, end_s in ((engine, 70 + 90), (plain, 70 + 100)):
         each.run()
         assert each.world.table.rows[-1].end_s == pytest.approx(end_s)
+
+
+def test_a_policy_asks_for_the_commits_that_a_job_would_make_itself() -> None:
+    # work of 100 s, an interval of 30 s and commits of 2 s: at 30, 62 and 94 s
+    asked = rigid("a", 2, 100.0, checkpoints=every(inf, level(blocking_s=2.0)))
+    told = workload(asked, nodes=4, failures=failures((70.0, "process")))
+    itself = workload(SAVING, nodes=4, failures=failures((70.0, "process")))
+    by_policy = run(told, registry.create("interval-fixed", every_s=30.0), tick_s=1.0)
+    by_itself = run(itself, registry.create("fcfs"), tick_s=1.0)
+    assert ends(by_policy) == ends(by_itself)
+    for name in ("commits", "lost_node_s", "mean_checkpoint_s"):
+        assert by_policy.metrics()[name] == by_itself.metrics()[name]
+    assert by_policy.metrics()["commits"] > 0
+    # a policy that asks for none: all is lost
+    assert run(told, registry.create("fcfs"), tick_s=1.0).metrics()["commits"] == 0
+    # Young's, with 2 nodes of which each fails in 450 s in the mean: sqrt(2 * 2 * 225) = 30
+    young = run(told, registry.create("interval-young", node_mtbf_s=450.0), tick_s=1.0)
+    assert ends(young) == ends(by_itself)
+
+
+def test_that_only_the_policy_asks_is_written_and_read_again() -> None:
+    asked = rigid("a", 2, 100.0, checkpoints=every(inf, level(blocking_s=2.0)))
+    text = dump(workload(asked, nodes=4))
+    assert "every: policy" in text
+    assert parse(text, "w").jobs[0].checkpoints == asked.checkpoints
+
+
+def test_who_has_no_checkpoints_refuses_them() -> None:
+    class Asks:
+        name = "asks"
+
+        def initial_state(self) -> None:
+            return None
+
+        def decide(self, view: Any, state: None) -> tuple[Decision, None]:
+            why = Reason(ReasonCode.CHECKPOINT_DUE, "now")
+            starts = [Start(job=job.id, nodes=2, reason=why) for job in view.pending]
+            return Decision(actions=(*starts, Checkpoint(job="a", reason=why))), None
+
+    result = run(workload(rigid("a", 2, 10.0), nodes=2), Asks())
+    assert ends(result)["a"] == 10.0
+    assert "commits" not in result.metrics()
 
 
 def test_a_victim_is_interrupted_after_its_next_commit() -> None:

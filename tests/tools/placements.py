@@ -14,7 +14,15 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from dask_hpc_policies.placement.application import WHERE, Analysis, Application, Mode, Platform, Simulation
+from dask_hpc_policies.placement.application import (
+    ROUNDING_ERROR,
+    WHERE,
+    Analysis,
+    Application,
+    Mode,
+    Platform,
+    Simulation,
+)
 from dask_hpc_policies.placement.plan import Placement
 
 #: What the study takes as memory of all nodes together, in units of the simulation's.
@@ -95,9 +103,10 @@ def step_s(app: Application, split: Sequence[bool], nodes: int, helpers: int, mo
     outside = [one for one, here in pairs if not here]
     platform, simulation = app.platform, app.simulation
     staging = platform.nodes - nodes
-    if simulation.memory_bytes + sum(one.memory_bytes for one in inside) > nodes * platform.memory_bytes:
+    used_bytes = (simulation.memory_bytes + sum(one.memory_bytes for one in inside)) * (1 - ROUNDING_ERROR)
+    if used_bytes > nodes * platform.memory_bytes:
         return math.inf
-    sent = sum(one.memory_bytes for one in outside)
+    sent = sum(one.memory_bytes for one in outside) * (1 - ROUNDING_ERROR)
     if outside and not 1 <= staging <= (platform.max_staging_nodes or platform.nodes):
         return math.inf
     if outside and platform.staging_memory_bytes and sent > staging * platform.staging_memory_bytes:

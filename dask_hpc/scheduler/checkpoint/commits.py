@@ -53,6 +53,8 @@ class Commit:
     version: int | None = None
     path: str | None = None
     nbytes: int = 0
+    #: When it ended, whatever became of it, on the runtime's clock.
+    ended_s: float | None = None
     #: Seconds that writing blocks, and making them a version, took; results were waited for in the first.
     writing_s: float = 0.0
     finishing_s: float = 0.0
@@ -247,7 +249,7 @@ class Commits:
 
     def _end(self, commit: Commit, state: str, reason: str) -> None:
         commit.state, commit.reason = state, reason
-        commit.writing = None
+        commit.writing, commit.ended_s = None, self._state.now_s()
         if state == "failed":
             # a program writes the next one; what a client asked for has failed
             level = logging.ERROR if commit.job is None else logging.WARNING

@@ -2,7 +2,7 @@
 
 A job that says ``protect`` and keeps state on its nodes is asked for a version of that state; it writes one
 at the next boundary between two of its steps. When that is to be is decided by
-`dask_hpc_policies.resilience.commit_times`.
+`dask_hpc_policies.resilience.commit_times`: by the settings, or by a policy, which gets the same figures.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.tables.jobs import JobRecord
-from dask_hpc.scheduler.tables.parts import Method
-from dask_hpc_policies.resilience.commit_times import History, due
+from dask_hpc.scheduler.tables.parts import Enactor, Method
+from dask_hpc_policies.codec import encode
+from dask_hpc_policies.decision import Checkpoint, Outcome, Reason, ReasonCode
+from dask_hpc_policies.resilience.commit_times import History, Rule, due
+from dask_hpc_policies.rules.commits import SECTION
+
+#: The one level that there is: the file system.
+LEVEL = "L3"
 
 
 @dataclass(slots=True)
@@ -86,38 +92,61 @@ class Programs:
         program.asked, program.step_s = False, float(step_s)
         return await self._commits.checkpoint(**plan, store=program.store, job=job)
 
-    def tick(self, now_s: float) -> None:
-        """Ask every program for which it is time."""
-        for id, program in list(self._of.items()):
-            record = self._state.jobs.active.get(id)
-            if record is None:
-                del self._of[id]
-            elif not program.asked and (why := self._due(record, program, now_s)) is not None:
-                program.asked = True
-                writes.tell(self._state.scheduler, program.topic, {"window": "checkpoint", "reason": why})
+    def section(self) -> Mapping[str, Any]:
+        """What is known of the versions of each program, for policies that ask for them."""
+        return {SECTION: {id: encode(self._history(record, one)) for id, record, one in self._running()}}
 
-    def _due(self, record: JobRecord, program: _Program, now_s: float) -> str | None:
+    def enactors(self) -> Mapping[type[Any], Enactor]:
+        """Policies may ask for a version."""
+        return {Checkpoint: self._enact}
+
+    def tick(self, now_s: float) -> None:
+        """Ask every program for which it is time by the settings."""
         settings = self._state.settings
+        if settings.checkpoint_every_s is None:
+            return
+        rule = Rule(settings.checkpoint_every_s, settings.checkpoint_node_mtbf_s)
+        for _, record, program in self._running():
+            why = due(now_s, self._history(record, program), rule, self._state.nodes_up(record))
+            if why is not None:
+                self._ask(program, why)
+
+    def _enact(self, action: Checkpoint) -> Outcome:
+        program = self._of.get(action.job)
+        if program is None:
+            text = f"job {action.job} has no program that writes versions; declare it with protect=True"
+        elif action.level != LEVEL:
+            text = f"there is no level {action.level!r}; versions are written to {LEVEL}"
+        else:
+            self._ask(program, action.reason.text)
+            return Outcome(action=action, result="done", reason=action.reason)
+        return Outcome(action=action, result="refused", reason=Reason(ReasonCode.UNSUPPORTED, text))
+
+    def _ask(self, program: _Program, why: str) -> None:
+        if not program.asked:
+            program.asked = True
+            writes.tell(self._state.scheduler, program.topic, {"window": "checkpoint", "reason": why})
+
+    def _running(self) -> list[tuple[str, JobRecord, _Program]]:
+        """Programs whose jobs are there; those of others are forgotten."""
+        active = self._state.jobs.active
+        self._of = {id: program for id, program in self._of.items() if id in active}
+        return [(id, active[id], program) for id, program in self._of.items()]
+
+    def _history(self, record: JobRecord, program: _Program) -> History:
+        settings = self._state.settings
+        found = self._commits.of_job(record.id)
+        whole = [one for one in found if one.state == "complete"]
         # a node is given up, and takes no more tasks, as long before its end as its workers are told to
         ends = [
             node.end_s - settings.walltime_notice_s
             for node in self._state.nodes_of(record)
             if node.end_s is not None
         ]
-        return due(
-            now_s,
-            self._history(record.id),
-            every_s=settings.checkpoint_every_s,
-            mtbf_s=settings.checkpoint_mtbf_s,
+        return History(
+            since_s=max((one.ended_s for one in found if one.ended_s is not None), default=None),
+            cost_s=whole[-1].writing_s + whole[-1].finishing_s if whole else None,
+            under_way=program.asked or any(one.ended_s is None for one in found),
             end_s=min(ends, default=None),
             ahead_s=program.step_s + settings.tick_s,
-        )
-
-    def _history(self, job: str) -> History:
-        found = self._commits.of_job(job)
-        whole = [one for one in found if one.state == "complete"]
-        return History(
-            begun_s=found[-1].submitted_s if found else None,
-            cost_s=whole[-1].writing_s + whole[-1].finishing_s if whole else None,
-            under_way=any(one.state not in ("complete", "failed") for one in found),
         )

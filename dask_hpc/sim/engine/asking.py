@@ -17,10 +17,13 @@ from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.views import lent_views, pending_view, present_view
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.job import Job
+from dask_hpc_policies.codec import encode
 from dask_hpc_policies.decision import Action, Expand, Hold, Reason, ReasonCode, Shrink, Start
 from dask_hpc_policies.jobs.queue_orders import place
 from dask_hpc_policies.model import COMPUTE, ClusterSnapshot, NodeView, Trigger
 from dask_hpc_policies.protocol import Policy, Session
+from dask_hpc_policies.resilience.commit_times import History
+from dask_hpc_policies.rules.commits import SECTION
 
 #: Rank, place in the queue order and key of a job, and the job: keys differ, so that jobs are not compared.
 _Place = tuple[int, Any, int, ActiveJob]
@@ -161,6 +164,7 @@ class BySnapshots:
         self._brief = bool(getattr(policy, "brief", False) and not told)
         self._nodes: tuple[NodeView, ...] = ()
         self._moves = -1
+        self._commit = any(job.checkpoints is not None for job in world.workload.jobs)
         for active in world.active.values():
             insort(self._order, (*_place(active), active))
 
@@ -213,9 +217,27 @@ class BySnapshots:
             idle_nodes=pool.idle,
             returns_s=pool.returns_s(),
             lock=world.options.lock,
-            sections=world.twins.sections() if world.twins else {},
+            sections=self._sections(),
             brief=self._brief,
         )
+
+    def _sections(self) -> dict[str, Any]:
+        world = self._world
+        found = world.twins.sections() if world.twins else {}
+        if self._commit:
+            known = [(active, active.saving, active.job.checkpoints) for *_, active in self._order]
+            found[SECTION] = {
+                active.job.id: encode(
+                    History(
+                        since_s=saving.since_s,
+                        cost_s=sum(level.blocking_s for level in spec.levels),
+                        under_way=saving.asked or saving.held is not None,
+                    )
+                )
+                for active, saving, spec in known
+                if saving is not None and spec is not None and active.state != "pending"
+            }
+        return found
 
     def _node_views(self) -> tuple[NodeView, ...]:
         pool = self._pool

@@ -27,6 +27,7 @@ from dask_hpc.sim.model.job import Job
 from dask_hpc_policies.decision import (
     RESIZES,
     Action,
+    Checkpoint,
     Outcome,
     Reason,
     ReasonCode,
@@ -69,6 +70,7 @@ class Enactor:
             RequestNodes: supply.request,
             ReleaseNodes: supply.release,
             SetRole: Roles(world, nodes).set,
+            Checkpoint: self._checkpoint,
         }
 
     # ------------------------------------------------------------------- decisions
@@ -95,6 +97,13 @@ class Enactor:
         else:
             text = f"nobody here carries out {action.TAG!r}"
             self._world.refuse(action, Reason(ReasonCode.UNSUPPORTED, text))
+
+    def _checkpoint(self, action: Checkpoint) -> Outcome:
+        active = self._world.by_id.get(action.job)
+        if active is None or not self.commits.ask(active):
+            text = f"job {action.job} does not run, or says nothing of checkpoints"
+            return Outcome(action=action, result="refused", reason=Reason(ReasonCode.UNSUPPORTED, text))
+        return Outcome(action=action, result="done", reason=action.reason)
 
     def theft_due(self, theft: Theft) -> None:
         """The victim of a theft has its checkpoint."""

@@ -3,7 +3,8 @@
 .. code-block:: yaml
 
     checkpoints:
-      every: 30 s                   # from the end of one commit to the next; points: after scheduling points
+      every: 30 s                   # from the end of one commit to the next; points: after scheduling points;
+                                    # policy: when the policy asks for it
       levels:
         - {survives: process, blocking: 2 s}
         - survives: domain          # process, host, domain or several: the worst failure it survives
@@ -16,14 +17,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from dask_hpc.sim.formats.fields import Field
 from dask_hpc.sim.model.checkpoints import PATHS, Checkpoints, Level
 from dask_hpc_policies.rules.losses import SEVERITIES
 
-#: Word for commits after scheduling points.
-POINTS = "points"
+#: Words for commits after scheduling points, and for those that only the policy asks for.
+POINTS, POLICY = "points", "policy"
 _LEVEL = ("survives", "each", "blocking", "node_bytes", "path", "restart")
 
 
@@ -42,6 +44,8 @@ def read_checkpoints(place: Field | None, *, staged: bool) -> Checkpoints | None
     found = tuple(_level(one) for one in levels.sequence())
     if not found:
         levels.fail("is empty; give one level at least")
+    if every.value == POLICY:
+        return Checkpoints(levels=found, every_s=math.inf)
     if every.value != POINTS:
         return Checkpoints(levels=found, every_s=every.duration_s(above_zero=True))
     if not staged:
@@ -80,4 +84,6 @@ def checkpoints_text(checkpoints: Checkpoints) -> dict[str, Any]:
             "restart": (level.restart_s, 0.0),
         }
         levels.append(row | {key: value for key, (value, default) in given.items() if value != default})
-    return {"every": POINTS if checkpoints.every_s is None else checkpoints.every_s, "levels": levels}
+    every_s = checkpoints.every_s
+    every = POINTS if every_s is None else POLICY if every_s == math.inf else every_s
+    return {"every": every, "levels": levels}

@@ -69,11 +69,11 @@ class Checkpoints:
 
     levels: tuple[Level, ...]
     #: Seconds from the start, or from the end of the last commit, to the next; a job with stages commits
-    #: between two of them then. None: after each of its scheduling points.
+    #: between two of them then. None: after each of its scheduling points. inf: when the policy asks for it.
     every_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.levels:
             raise WorkloadError("checkpoints: there is no level; give one at least")
-        if self.every_s is not None and not 0 < self.every_s < float("inf"):
+        if self.every_s is not None and not self.every_s > 0:
             raise WorkloadError(f"checkpoints: every is {self.every_s!r} s; expected more than 0 s")
