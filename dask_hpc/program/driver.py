@@ -26,9 +26,9 @@ from dask_hpc.program.saving import Place, Saving
 from dask_hpc.wire import ANNOTATION
 from dask_hpc_policies.layout import (
     Layout,
-    LayoutError,
     Planner,
     check_plan,
+    checked_layout,
     indices_moved,
     layout_function,
     overlap_plan,
@@ -73,9 +73,7 @@ class Driver:
     ) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"size is {size!r}; allowed: a number of indices, 1 or more")
-        self.job = job
-        self.size = size
-        self.dim = dim
+        self.job, self.size, self.dim = job, size, dim
         self.phases: list[Phase] = []
         #: Asks and is asked: see `dask_hpc.program.producer`.
         self.producer = Producer(job, self._join)
@@ -83,8 +81,7 @@ class Driver:
         #: One future a part of the layout, each an xarray object on its node.
         self.blocks: list[Future] = []
         #: Steps done, of all elastic phases together and of the present one.
-        self.step = 0
-        self.phase_step = 0
+        self.step = self.phase_step = 0
         #: Whatever phases want to tell one another; the driver does not look into it.
         self.data: dict[str, Any] = {}
         #: One row a phase that was run: name, kind, steps, seconds.
@@ -132,15 +129,15 @@ class Driver:
                     await self._run_phase(self.phases[self._at])
                 except CancelledError:
                     await self._check_job()
-                    if not await self._load():
+                    if not (await self._load() or self._begin_anew()):
                         raise
             await self._saving.settled()
             await self.producer._stop()
         except CancelledError as error:
             raise JobError(
                 f"blocks of {self.job.id} were lost with the nodes they and their copies were on; copies are "
-                "made every `keep` steps and on the next node only (keep=None: all can be computed again). A "
-                "job that says protect=True writes versions to hpc.checkpoint.store and goes on from them"
+                "made every `keep` steps and on the next node only (keep=None: all can be computed again). "
+                "With protect=True a job goes back to versions in hpc.checkpoint.store"
             ) from error
         except WindowError:
             await self._check_job()
@@ -151,7 +148,6 @@ class Driver:
 
     async def _load(self) -> bool:
         """Go on from the newest version that can be read; whether there is one."""
-        await self._saving.settled()
         problem = None
         for found in await self._saving.versions():
             layout = self._made_layout(self.producer.nodes)
@@ -174,6 +170,15 @@ class Driver:
         if problem is not None:
             raise problem
         return False
+
+    def _begin_anew(self) -> bool:
+        """Go back to the start, if the job is protected: it was lost before its first version."""
+        if self._saving.protected:
+            self._name, self.layout, self.blocks = uuid.uuid4().hex[:8], None, []
+            self._at = self.step = self.phase_step = 0
+            self._copies.drop(0)
+            self._saving.went_back(None)
+        return self._saving.protected
 
     async def _check_job(self) -> None:
         """Raise what says how the job has ended, if it has: the program ends with it."""
@@ -366,18 +371,12 @@ class Driver:
         if phase.adapt is None:
             return self._made_layout(change.nodes)
         layout = await self._call(phase.adapt, change, self._layout())
-        return self._checked(layout, change.nodes, f"adapt of phase {phase.name!r}")
+        who = f"adapt of phase {phase.name!r}"
+        return checked_layout(layout, self.size, change.nodes, self._least(), who)
 
     def _made_layout(self, nodes: Sequence[str]) -> Layout:
-        return self._checked(self._make_layout(self.size, nodes), nodes, "the layout function")
-
-    def _checked(self, layout: Any, nodes: Sequence[str], who: str) -> Layout:
-        if not isinstance(layout, Layout):
-            raise LayoutError(f"{who} gave {layout!r}; needed: a Layout")
-        if layout.size != self.size:
-            raise LayoutError(f"{who} gave a layout of {layout.size} indices; the domain has {self.size}")
-        layout.check(nodes, self._least())
-        return layout
+        layout = self._make_layout(self.size, nodes)
+        return checked_layout(layout, self.size, nodes, self._least(), "the layout function")
 
     # ----------------------------------------------------------------- helpers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from dask_hpc.checkpoint.versions import Version
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError, DaskHPCError, UnknownCheckpoint
 from dask_hpc.program import outlines
-from dask_hpc.program.block_tasks import Graph
+from dask_hpc.program.block_tasks import Graph, all_right
 from dask_hpc.program.producer import Producer
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.layout import Layout
@@ -109,7 +110,8 @@ class Saving:
         self.rows.append(row)
         try:
             begun, futures = await self._begin(graph, layout, blocks, dim, place)
-        except (DaskHPCError, OSError, TypeError, ValueError) as error:
+        except (DaskHPCError, OSError, TypeError, ValueError, CancelledError) as error:
+            # when it is the state itself that is lost, the next step says so
             row["reason"] = f"{type(error).__name__}: {error}"
             logger.warning("Step %d of job %s has no version: %s", place.step, self._job, error)
             return
@@ -139,6 +141,8 @@ class Saving:
             for i, field in of
         }
         futures = second.submit(list(fields.values()))
+        # the scheduler knows them then, or they were lost
+        await all_right(futures)
         # a dask array is split along one dimension alone here: one place of its keys counts
         by_key = dict(zip(fields, (future.key for future in futures), strict=True))
         told = {"size": layout.size, "dim": dim, "phase": place.phase, "phase_step": place.phase_step}
@@ -165,11 +169,17 @@ class Saving:
             logger.warning("Step %d of job %s has no version: %s", row["step"], self._job, row["reason"])
         del futures
 
-    def went_back(self, found: Found) -> None:
-        """Note that the program goes on from a version."""
-        step = found.place.step
+    @property
+    def protected(self) -> bool:
+        """Whether versions are written."""
+        return self._where is not None
+
+    def went_back(self, found: Found | None) -> None:
+        """Note that the program goes on from a version, or from its start."""
+        step, version = (0, None) if found is None else (found.place.step, found.version)
         self._last = (stopwatch_s(), step)
-        self.rows.append({"step": step, "why": "gone back to", "state": "restored", "version": found.version})
+        why = "begun anew: there was no version yet" if found is None else "gone back to"
+        self.rows.append({"step": step, "why": why, "state": "restored", "version": version})
 
     async def settled(self) -> None:
         """Wait until what is being written is."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
+from typing import Any
 
 
 class LayoutError(ValueError):
@@ -119,6 +120,22 @@ def even_layout(size: int, nodes: Sequence[str], blocks_per_node: int = 1) -> La
         parts.append(Part(nodes[number // blocks_per_node], start, stop))
         start = stop
     return Layout(size, tuple(parts))
+
+
+def checked_layout(layout: Any, size: int, nodes: Sequence[str], least: int, who: str) -> Layout:
+    """What `who` gave as the layout of `size` indices over `nodes`, parts of at least `least` of them.
+
+    Raises
+    ------
+    LayoutError
+        When it is none.
+    """
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"{who} gave {layout!r}; needed: a Layout")
+    if layout.size != size:
+        raise LayoutError(f"{who} gave a layout of {layout.size} indices; the domain has {size}")
+    layout.check(nodes, least)
+    return layout
 
 
 def layout_function(

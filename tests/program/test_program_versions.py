@@ -61,6 +61,25 @@ async def test_two_neighbours_that_die_at_once_cost_steps_and_no_state(c, s, *wo
         assert back[0]["version"] in [row["version"] for row in whole(program)]
 
 
+@live(timeout=60, scheduler_kwargs={"validate": False})
+async def test_what_is_lost_before_the_first_version_is_begun_anew(c, s, *workers, tmp_path):
+    # nobody asks for a version: the policy does not, and the settings leave it to the policy
+    rt = await dask_hpc.install(c, "fcfs", checkpoint_every_s=None, checkpoint_store=str(tmp_path))
+    async with rt.job("heat", nodes=4, min_nodes=1, max_nodes=4, protect=True) as job:
+        program = job.program(HEAT.rows, "y").init(HEAT.start).elastic(HEAT.step, going, halo=1, keep=2)
+        run = start(program)
+        await stepped(program, run, 5)
+        victims = [worker_of(s, workers, node) for node in program.producer.nodes[1:3]]
+        await asyncio.gather(*(worker.close() for worker in victims))
+        await until(lambda: run.done() or program.commits, "it begins anew")
+        why = "begun anew: there was no version yet"
+        assert program.commits == [{"step": 0, "why": why, "state": "restored", "version": None}]
+        await stepped(program, run, 3)
+        program.data["stop"] = True
+        await asyncio.wait_for(run, 25)
+        await same(program)
+
+
 @live(timeout=60)
 async def test_a_program_goes_on_in_another_job_on_other_nodes_from_its_newest_version(
     c, s, *workers, tmp_path

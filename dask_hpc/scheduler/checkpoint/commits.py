@@ -19,7 +19,7 @@ from dask_hpc.checkpoint.store import Store
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError, ConfigError
 from dask_hpc.scheduler.checkpoint.protected import Protected
-from dask_hpc.scheduler.checkpoint.writing import Writing
+from dask_hpc.scheduler.checkpoint.writing import UNKNOWN_S, Writing
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import data
 from dask_hpc.scheduler.tables.parts import Departure, Method
@@ -120,7 +120,9 @@ class Commits:
             )
         self._last += 1
         wanted = decode(Plan, dict(plan))
-        writing = Writing(self._scheduler, self._watched, wanted, keys)
+        # what a program writes is there when it asks, or was lost since
+        unknown_s = UNKNOWN_S if job is None else 0.0
+        writing = Writing(self._scheduler, self._watched, wanted, keys, unknown_s)
         made = Commit(self._last, wanted, folder, self._state.now_s(), writing, job)
         self._commits[made.id] = made
         task = asyncio.ensure_future(self._run(made, writing))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _CALLS = 2
 _BATCH_BLOCKS, _BATCH_BYTES = 500, 256 << 20
 #: Results that the scheduler has not heard of by then are none of anybody's, in seconds.
-_UNKNOWN_S = 30.0
+UNKNOWN_S = 30.0
 #: A worker that cannot be reached is left for the scheduler to notice; then it is tried again, in seconds.
 _AGAIN_S = 0.25
 #: How often a worker may have no use of what it is said to hold.
@@ -37,13 +37,27 @@ _LEAST_S, _SLOWEST = 60.0, 4e6
 
 
 class Writing:
-    """Has workers write all blocks of a version."""
+    """Has workers write all blocks of a version.
 
-    def __init__(self, scheduler: Scheduler, watched: Watched, plan: Plan, keys: Sequence[Any]) -> None:
+    Parameters
+    ----------
+    unknown_s
+        Results that the scheduler has not heard of by then are none of anybody's.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        watched: Watched,
+        plan: Plan,
+        keys: Sequence[Any],
+        unknown_s: float = UNKNOWN_S,
+    ) -> None:
         self._scheduler = scheduler
         self._watched = watched
         self._arrays = plan.arrays
         self._folder = ""
+        self._unknown_s = unknown_s
         self._first = [0, *accumulate(array.count for array in plan.arrays)]
         if len(keys) != self._first[-1]:
             raise CheckpointError(f"there are {len(keys)} results for {self._first[-1]} blocks")
@@ -94,7 +108,7 @@ class Writing:
         """
         self._folder = folder
         try:
-            deadline_s = asyncio.get_running_loop().time() + _UNKNOWN_S
+            deadline_s = asyncio.get_running_loop().time() + self._unknown_s
             while self._left and self._problem is None:
                 self._call_all()
                 await self._moved_on(deadline_s if self._unknown else None)
