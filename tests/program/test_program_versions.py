@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 import shutil
+import subprocess
+import sys
 import time
 
 import dask
+import killed_program
 import numpy as np
+import outside
 import psutil
 import pytest
 import xarray as xr
@@ -270,6 +276,22 @@ def test_an_ordinary_client_resumes_its_program(tmp_path):
             assert again.commits[0]["version"] == whole(program)[0]["version"]
             assert again.field().identical(HEAT.undisturbed(again.step))
             assert rt.status()["checkpoints"]["latest"][0]["name"] == "heat"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_killed_processes_cost_steps_and_no_state_and_another_cluster_goes_on(tmp_path):
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}")
+    command = [sys.executable, killed_program.__file__, str(tmp_path), str(seed)]
+    with outside.environment({}):
+        found = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert found.returncode == 0, found.stderr[-3000:]
+    told = json.loads(found.stdout)
+    assert told["killed"]["right"]
+    assert told["killed"]["step"] >= told["killed"]["goal"]
+    assert told["resumed"]["right"]
+    assert told["resumed"]["commits"][0]["state"] == "restored"
 
 
 # ------------------------------------------------------------------- outlines
