@@ -20,4 +20,4 @@ register(
     machine.check_shared_memory,
     machine.check_capabilities,
 )
-register_cluster(cluster.check_versions, cluster.check_runtime)
+register_cluster(cluster.check_versions, cluster.check_runtime, cluster.check_checkpoints)

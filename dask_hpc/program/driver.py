@@ -110,7 +110,7 @@ class Driver:
 
     # -------------------------------------------------------------------- run
 
-    async def _run(self, timeout: float | None, resume: bool) -> Self:
+    async def _run(self, timeout: float | None, resume: bool | None) -> Self:
         if not self.phases:
             raise ValueError("the program has no phases; begin with init")
         if self._running:
@@ -121,9 +121,9 @@ class Driver:
         try:
             if not self.producer.nodes:
                 await self.producer._start(timeout)
-                await self._saving.begin()
+                await self._saving.begin(alone=resume is None)
             if resume and self.layout is None:
-                await self._load()
+                await self._load(of_others=True)
             while self._at < len(self.phases):
                 try:
                     await self._run_phase(self.phases[self._at])
@@ -146,10 +146,10 @@ class Driver:
             self._running = False
         return self
 
-    async def _load(self) -> bool:
+    async def _load(self, of_others: bool = False) -> bool:
         """Go on from the newest version that can be read; whether there is one."""
         problem = None
-        for found in await self._saving.versions():
+        for found in await self._saving.versions(of_others):
             layout = self._made_layout(self.producer.nodes)
             # what was lost must not be found again under the same keys
             self._name = uuid.uuid4().hex[:8]

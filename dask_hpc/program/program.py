@@ -102,7 +102,7 @@ class Program(Driver):
 
     # -------------------------------------------------------------------- run
 
-    def run(self, timeout: float | None = None, *, resume: bool = False) -> Any:
+    def run(self, timeout: float | None = None, *, resume: bool | None = None) -> Any:
         """Run the phases in order; returns the program.
 
         After an error the state is as it was at the last step boundary, and `run` goes on from there.
@@ -117,15 +117,17 @@ class Program(Driver):
         timeout
             Seconds to wait for the job to start; None: for ever.
         resume
-            Begin with the newest version that an earlier run of this name has left, if there is one, instead
-            of with the first phase.
+            True: begin with the newest version that an earlier run of this name has left, if there is one,
+            instead of with the first phase. False: begin with the first phase; versions of this run take the
+            place of those. None: begin with the first phase, unless there are any.
 
         Raises
         ------
         ConfigError
             When the job says ``protect`` and no store is set.
         CheckpointError
-            When the store cannot be used, or no version in it can be read.
+            When the store cannot be used, no version in it can be read, or there are versions of an earlier
+            run and nobody has said what is to become of them.
         JobFailed, JobCancelled, JobError
             When the job has ended, or its state is lost.
         ValueError

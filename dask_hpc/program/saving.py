@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
@@ -48,6 +49,8 @@ class Found:
     place: Place
     size: int
     dim: str
+    #: Of a run and those that have gone on from it.
+    run: str
 
     def number(self, size: int, dim: str, phases: Sequence[str]) -> int:
         """Number of the phase it was written in, among those of a program over a domain.
@@ -84,13 +87,25 @@ class Saving:
         #: When the last version was begun, and at which step.
         self._last: tuple[float, int] | None = None
         self._written = 0
+        #: Versions of other runs are not gone back to: their state is another one.
+        self._run = uuid.uuid4().hex
         #: One row a version that was begun (as `Commit.status` gives it, its step and why) or gone back to.
         self.rows: list[dict[str, Any]] = []
 
-    async def begin(self) -> None:
-        """Find out whether, and where, versions are to be written."""
+    async def begin(self, alone: bool) -> None:
+        """Find out whether, and where, versions are to be written.
+
+        Raises
+        ------
+        CheckpointError
+            When they cannot be; or with `alone` when other runs have left versions there.
+        ConfigError
+            When no store is set.
+        """
         self._where = await self._producer._ask("protect_program", topic=self._producer._topic)
         self._last = (stopwatch_s(), 0)
+        if self._where is not None and alone:
+            await asyncio.to_thread(_require_none, self._where["store"], self._where["name"], self._run)
 
     @property
     def wanted(self) -> bool:
@@ -145,13 +160,14 @@ class Saving:
         await all_right(futures)
         # a dask array is split along one dimension alone here: one place of its keys counts
         by_key = dict(zip(fields, (future.key for future in futures), strict=True))
-        told = {"size": layout.size, "dim": dim, "phase": place.phase, "phase_step": place.phase_step}
+        told: dict[str, Any] = {"size": layout.size, "dim": dim, "run": self._run}
+        told |= {"phase": place.phase, "phase_step": place.phase_step, "step": place.step}
         steps = place.step - self._last[1] if self._last is not None else 0
         began_s = self._last[0] if self._last is not None else now_s
         row = await self._producer._ask(
             "commit_program",
             step_s=(now_s - began_s) / steps if steps > 0 else 0.0,
-            plan=encode(replace(plan, extra={**plan.extra, "program": {**told, "step": place.step}})),
+            plan=encode(replace(plan, extra={**plan.extra, "program": told})),
             keys=[by_key[key[0], sum(key[1:])] for key in keys],
         )
         self._last = (now_s, place.step)
@@ -177,6 +193,7 @@ class Saving:
     def went_back(self, found: Found | None) -> None:
         """Note that the program goes on from a version, or from its start."""
         step, version = (0, None) if found is None else (found.place.step, found.version)
+        self._run = self._run if found is None else found.run
         self._last = (stopwatch_s(), step)
         why = "begun anew: there was no version yet" if found is None else "gone back to"
         self.rows.append({"step": step, "why": why, "state": "restored", "version": version})
@@ -186,24 +203,30 @@ class Saving:
         if self._following is not None:
             await asyncio.wait([self._following])
 
-    async def versions(self) -> list[Found]:
-        """The whole versions, the newest first; none when the job is not protected.
+    async def versions(self, of_others: bool = False) -> list[Found]:
+        """The whole versions that this run has written or gone on from, the newest first.
+
+        Parameters
+        ----------
+        of_others
+            Those of any run.
 
         Raises
         ------
         CheckpointError
-            When the store cannot be read, or has versions of that name that are none of a program.
+            When the store cannot be read, or, asked for any, there are versions that no program has written.
         """
         if self._where is None:
             return []
-        return await asyncio.to_thread(_versions, **self._where)
+        run = None if of_others else self._run
+        return await asyncio.to_thread(_versions, self._where["store"], self._where["name"], run)
 
     @property
     def _job(self) -> str:
         return self._producer._job.require_id()
 
 
-def _versions(name: str, store: str) -> list[Found]:
+def _versions(store: str, name: str, run: str | None) -> list[Found]:
     there = Store(store)
     whole = [version for version in there.versions(name) if version.complete]
     if not whole:
@@ -211,15 +234,35 @@ def _versions(name: str, store: str) -> list[Found]:
             there.newest(name)  # says what is wrong with those that there are
         except UnknownCheckpoint:
             return []
-    return [_found(version) for version in reversed(whole)]
+    found = [(version, _found(version)) for version in reversed(whole)]
+    if run is not None:
+        return [one for _, one in found if one is not None and one.run == run]
+    for version, one in found:
+        if one is None:
+            raise CheckpointError(
+                f"{version.path} was not written by a program; give the job another name, or protect='NAME'"
+            )
+    return [one for _, one in found if one is not None]
 
 
-def _found(version: Version) -> Found:
+def _found(version: Version) -> Found | None:
+    """What a version says of the program that has written it; None: it was none."""
     told: Any = version.manifest().plan.extra.get("program")
     try:
         place = Place(str(told["phase"]), int(told["phase_step"]), int(told["step"]))
-        return Found(version.path, version.version, place, int(told["size"]), str(told["dim"]))
+        size, dim, run = int(told["size"]), str(told["dim"]), str(told["run"])
     except (KeyError, TypeError, ValueError):
-        raise CheckpointError(
-            f"{version.path} was not written by a program; give the job another name, or protect='NAME'"
-        ) from None
+        return None
+    return Found(version.path, version.version, place, size, dim, run)
+
+
+def _require_none(store: str, name: str, run: str) -> None:
+    """Raise `CheckpointError` when there are versions of another run: new ones would take their place."""
+    for version in reversed(Store(store).versions(name)):
+        found = _found(version) if version.complete else None
+        if version.complete and (found is None or found.run != run):
+            raise CheckpointError(
+                f"{version.path} is there already, and new versions of {name!r} would take its place: go on "
+                "from it with run(resume=True), replace it with run(resume=False), or give those of this job "
+                "another name with protect='NAME'"
+            )

@@ -11,11 +11,12 @@ import pytest
 from distributed import Client
 from packaging.specifiers import SpecifierSet
 
+import dask_hpc
 from dask_hpc import capabilities
 from dask_hpc.doctor import checks, examine, examine_cluster, register, register_cluster
 from dask_hpc.doctor import machine as doctor
 from dask_hpc.doctor.checks import Finding
-from dask_hpc.doctor.cluster import compare, panels
+from dask_hpc.doctor.cluster import check_checkpoints, compare, panels
 
 
 def test_all_checks_of_this_machine_answer() -> None:
@@ -235,6 +236,32 @@ def test_versions_of_a_real_cluster(client: Client) -> None:
     assert len(found["workers"]) == 2
     for package in ("distributed", "python"):
         assert compare(package, found["client"], found["scheduler"], found["workers"]).verdict == "ok"
+
+
+def test_where_checkpoints_go_is_tried_everywhere_and_nothing_is_left_there(
+    client: Client, tmp_path: Path
+) -> None:
+    assert check_checkpoints(client) == []
+    runtime = dask_hpc.install(client)
+    try:
+        (unset,) = check_checkpoints(client)
+        assert (unset.verdict, "no store is set" in unset.text) == ("ok", True)
+        store = tmp_path / "store"
+        runtime.update(checkpoint_store=str(store))
+        (absent,) = check_checkpoints(client)
+        assert absent.verdict == "warn"
+        assert absent.text == f"the scheduler and 2 workers: there is no folder {store}"
+        assert not store.exists()
+        store.mkdir()
+        (found,) = check_checkpoints(client)
+        assert (found.verdict, found.remedy) == ("ok", "")
+        assert list(store.iterdir()) == []
+        runtime.update(checkpoint_store=str(tmp_path / "file"))
+        (tmp_path / "file").touch()
+        (wrong,) = check_checkpoints(client)
+        assert (wrong.verdict, "hpc.checkpoint.store" in wrong.remedy) == ("warn", True)
+    finally:
+        runtime.uninstall()
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,39 @@ async def test_what_another_program_or_a_call_has_written_is_not_gone_on_from(c,
 
 
 @live(timeout=60)
+async def test_versions_of_an_earlier_run_are_neither_gone_back_to_nor_replaced_unasked(
+    c, s, *workers, tmp_path
+):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        last = (await _versions(c, rt, tmp_path))[-1]
+        before = sorted(path.name for path in (tmp_path / "heat").iterdir())
+        job = await rt.job("heat", nodes=2, protect=True).activate()
+        with pytest.raises(CheckpointError, match=r"run\(resume=True\), replace it with run\(resume=False\)"):
+            await heat(job).run()
+        assert sorted(path.name for path in (tmp_path / "heat").iterdir()) == before
+        await job.cancel()
+        await rt.update(checkpoint_every_s=None)
+        async with rt.job("heat", nodes=2, protect=True) as job:
+            # another job at the same time
+            other = await rt.job("other", nodes=2, protect="heat").activate()
+            program = heat(job)
+            program.data["stop"] = False
+            run = asyncio.ensure_future(program.run(resume=False))
+            await stepped(program, run, 3)
+            with pytest.raises(CheckpointError, match="writes versions of 'heat' to"):
+                await heat(other).run(resume=True)
+            await other.cancel()
+            # lost before its own first version: those of the other run hold another state
+            assert await program._saving.versions() == []
+            there = await program._saving.versions(of_others=True)
+            assert there[0].version >= last["version"]
+            program.data["stop"] = True
+            await run
+            await same(program)
+
+
+@live(timeout=60)
 async def test_a_program_that_cannot_be_protected_says_so_before_it_begins(c, s, *workers, tmp_path):
     rt = await dask_hpc.install(c, "fcfs")
     for protect, error, words in (

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError, ConfigError
@@ -79,8 +80,15 @@ class Programs:
                 "folder that the scheduler and all workers can write to: rt.update(checkpoint_store=...), or "
                 "the configuration"
             )
+        crc32c(b"")  # says now that it is not installed
         if (problem := Store(folder).problem()) is not None:
             raise CheckpointError(problem)
+        for id, _, program in self._running():
+            if (program.name, program.store) == (name, folder) and id != record.id:
+                raise CheckpointError(
+                    f"job {id} writes versions of {name!r} to {folder}; give those of {record.id} another "
+                    "name with protect='NAME'"
+                )
         self._of[record.id] = _Program(name, folder, topic)
         return {"name": name, "store": folder}
 

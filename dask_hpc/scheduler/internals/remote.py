@@ -124,8 +124,20 @@ async def run(
         When the function cannot be called there, or fails.
     """
     message = {"op": "run", "function": dumps(function), "kwargs": dumps(dict(arguments)), "wait": True}
-    sending = scheduler.broadcast(msg=message, workers=[address])
-    answer = opened((await asyncio.wait_for(sending, timeout_s))[address])
+    sending = asyncio.ensure_future(scheduler.broadcast(msg=message, workers=[address]))
+    try:
+        answers = await asyncio.wait_for(asyncio.shield(sending), timeout_s)
+    except (TimeoutError, asyncio.CancelledError):
+        # cut off, it would leave a task behind whose error nobody hears
+        sending.add_done_callback(_heard)
+        raise
+    answer = opened(answers[address])
     if answer.get("status") != "OK":
         raise WorkerError(str(answer.get("exception_text") or answer.get("exception")))
     return opened(answer.get("result"))
+
+
+def _heard(task: asyncio.Future[Any]) -> None:
+    """What comes of a question that nobody waits for any more."""
+    if not task.cancelled():
+        task.exception()
