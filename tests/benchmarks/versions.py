@@ -7,6 +7,7 @@ one on an accelerator does, and touches the whole state. Protected and plain run
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import tempfile
@@ -33,7 +34,11 @@ BAR = 1.05
 @contextmanager
 def cluster(folder: str, every_s: float) -> Iterator[Any]:
     """The runtime of worker processes whose checkpoints go to `folder`."""
-    settings = {"hpc.checkpoint.store": folder, "hpc.checkpoint.every": every_s, "hpc.tick": "100 ms"}
+    settings = {
+        "hpc.checkpoint.store": folder,
+        "hpc.checkpoint.every": f"{every_s:g} s",
+        "hpc.tick": "100 ms",
+    }
     with (
         dask.config.set(settings),
         dask_hpc.LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=":0") as made,
@@ -77,7 +82,7 @@ def run(options: Options) -> list[Row]:
     application, chance = Application(mib), random.Random(SEED)
     ratios, wrote_s, counts = [], [], []
     # not /tmp: that may be memory
-    with tempfile.TemporaryDirectory(dir=".") as folder, cluster(folder, every_s) as runtime:
+    with tempfile.TemporaryDirectory(dir=os.getcwd()) as folder, cluster(folder, every_s) as runtime:
         timed(runtime, application, 2, False)
         for _ in range(rounds):
             took_s = {}
