@@ -252,8 +252,8 @@ async def test_a_store_that_goes_away_ends_versions_and_not_the_program(c, s, *w
 
 @live(workers=1, timeout=60)
 async def test_a_version_is_written_before_a_node_is_given_up(c, s, a, tmp_path):
-    # processes of this age have four seconds left, and are given up half a second before their end
-    limit_s = time.time() - psutil.Process().create_time() + 4
+    # processes of this age have eight seconds left, and are given up half a second before their end
+    limit_s = time.time() - psutil.Process().create_time() + 8
     told = {"hpc.walltime.limit": f"{limit_s:g} s", "hpc.walltime.notice": "500 ms"}
     rare = {"hpc.checkpoint.every": "1 h", "hpc.tick": "50 ms", "hpc.checkpoint.store": str(tmp_path)}
     with dask.config.set(told | rare):
@@ -265,7 +265,7 @@ async def test_a_version_is_written_before_a_node_is_given_up(c, s, a, tmp_path)
             first, last = program.commits
             assert first["why"] == "it has no version yet"
             assert last["why"].startswith("a node is given up in")
-            assert 0 < float(last["why"].split()[6]) < 2, "in time, and not earlier than need be"
+            assert 0 < float(last["why"].split()[6]) < 4, "in time, and not earlier than need be"
             program.data["stop"] = True
             await run
 
