@@ -20,6 +20,7 @@ from dask_hpc.errors import CheckpointError, JobCancelled, JobError, JobFailed, 
 from dask_hpc.program import block_tasks, blocks
 from dask_hpc.program.block_tasks import Graph, all_right
 from dask_hpc.program.copies import Copies
+from dask_hpc.program.outlines import VersionLost
 from dask_hpc.program.phase import Phase
 from dask_hpc.program.producer import Change, Producer, Status
 from dask_hpc.program.saving import Place, Saving
@@ -92,8 +93,7 @@ class Driver:
         self._name = uuid.uuid4().hex[:8]
         self._copies = Copies()
         self._saving = Saving(self.producer)
-        self._mapped = 0
-        self._running = False
+        self._mapped, self._running = 0, False
 
     def __repr__(self) -> str:
         return f"<Program {self.job.id} {self.dim}={self.size} step={self.step} blocks={len(self.blocks)}>"
@@ -119,21 +119,23 @@ class Driver:
         # what failed in an earlier run must not be found again under the same key
         self._name = uuid.uuid4().hex[:8]
         try:
-            if not self.producer.nodes:
+            if fresh := not self.producer.nodes:
                 await self.producer._start(timeout)
-                await self._saving.begin(alone=resume is None)
+            if fresh or self.layout is None:
+                await self._saving.begin(resume, self.step)
             if resume and self.layout is None:
                 await self._load(of_others=True)
             while self._at < len(self.phases):
                 try:
                     await self._run_phase(self.phases[self._at])
-                except CancelledError:
+                except (CancelledError, VersionLost):
                     await self._check_job()
                     if not (await self._load() or self._begin_anew()):
                         raise
             await self._saving.settled()
             await self.producer._stop()
         except CancelledError as error:
+            await self._check_job()
             raise JobError(
                 f"blocks of {self.job.id} were lost with the nodes they and their copies were on; copies are "
                 "made every `keep` steps and on the next node only (keep=None: all can be computed again). "
@@ -201,14 +203,8 @@ class Driver:
             answer = await self._call(phase.function, self)
             if phase.kind == "branch" and answer is not None:
                 following = phase.chosen(answer, [other.name for other in self.phases])
-        self.timings.append(
-            {
-                "phase": phase.name,
-                "kind": phase.kind,
-                "steps": self.step - before,
-                "duration_s": time.monotonic() - began_s,
-            }
-        )
+        row = {"phase": phase.name, "kind": phase.kind, "steps": self.step - before}
+        self.timings.append({**row, "duration_s": time.monotonic() - began_s})
         self.phase_step = 0
         self._at = following
 

@@ -16,8 +16,13 @@ import xarray as xr
 
 from dask_hpc.checkpoint.labelled import as_dataset
 from dask_hpc.checkpoint.opening import open_checkpoint
+from dask_hpc.errors import CheckpointError
 from dask_hpc.program import blocks
 from dask_hpc_policies.layout import Part
+
+
+class VersionLost(CheckpointError):
+    """A block cannot be read from its version: it goes back to another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +104,17 @@ def read(path: str, dim: str, part: Part) -> Any:
 
     Raises
     ------
-    CheckpointError
-        When the version is not there, or not what was written.
+    VersionLost
+        When the version is not there (any more), or not what was written.
     LayoutError
         When it is of another size.
     """
-    found = open_checkpoint(path).isel({dim: slice(part.start, part.stop)})
-    return blocks.fits(found.compute(scheduler="synchronous"), dim, part, path)
+    try:
+        found = open_checkpoint(path).isel({dim: slice(part.start, part.stop)})
+        block = found.compute(scheduler="synchronous")
+    except CheckpointError as error:
+        raise VersionLost(str(error)) from None
+    return blocks.fits(block, dim, part, path)
 
 
 def _dataset(block: xr.DataArray | xr.Dataset) -> tuple[xr.Dataset, tuple[str, Any] | None]:

@@ -7,6 +7,7 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -85,26 +86,33 @@ class Saving:
         self._where: dict[str, str] | None = None
         self._following: asyncio.Task[None] | None = None
         #: When the last version was begun, and at which step.
-        self._last: tuple[float, int] | None = None
+        self._last = (stopwatch_s(), 0)
         self._written = 0
         #: Versions of other runs are not gone back to: their state is another one.
         self._run = uuid.uuid4().hex
         #: One row a version that was begun (as `Commit.status` gives it, its step and why) or gone back to.
         self.rows: list[dict[str, Any]] = []
 
-    async def begin(self, alone: bool) -> None:
-        """Find out whether, and where, versions are to be written.
+    async def begin(self, resume: bool | None, step: int) -> None:
+        """Find out whether, and where, versions are to be written; the program is at that step.
 
         Raises
         ------
         CheckpointError
-            When they cannot be; or with `alone` when other runs have left versions there.
+            When they cannot be; or other runs have left some there, and `resume` does not say what of them.
         ConfigError
             When no store is set.
+        ValueError
+            When it is to resume and nothing protects it.
         """
         self._where = await self._producer._ask("protect_program", topic=self._producer._topic)
-        self._last = (stopwatch_s(), 0)
-        if self._where is not None and alone:
+        self._last = (stopwatch_s(), step)
+        if resume and self._where is None:
+            raise ValueError(
+                f"resume is True and job {self._job} has no versions: it does not say protect; declare it "
+                "with protect=True (or protect='NAME'), or leave resume out"
+            )
+        if self._where is not None and resume is None:
             await asyncio.to_thread(_require_none, self._where["store"], self._where["name"], self._run)
 
     @property
@@ -121,14 +129,16 @@ class Saving:
         because a disk is full.
         """
         why, self._producer.commit_asked = self._producer.commit_asked, None
-        row: dict[str, Any] = {"step": place.step, "why": why, "state": "failed", "version": None}
+        row: dict[str, Any] = {"step": place.step, "why": why, "state": "waiting", "version": None}
         self.rows.append(row)
         try:
             begun, futures = await self._begin(graph, layout, blocks, dim, place)
-        except (DaskHPCError, OSError, TypeError, ValueError, CancelledError) as error:
+        except Exception as error:  # the user's blocks may be anything
+            row |= {"state": "failed", "reason": f"{type(error).__name__}: {error}"}
+            logger.warning("Step %d of job %s has no version: %s", place.step, self._job, row["reason"])
             # when it is the state itself that is lost, the next step says so
-            row["reason"] = f"{type(error).__name__}: {error}"
-            logger.warning("Step %d of job %s has no version: %s", place.step, self._job, error)
+            with suppress(DaskHPCError, OSError):
+                await self._producer._ask("give_up_commit", lost=isinstance(error, CancelledError))
             return
         row |= begun
         self._following = asyncio.ensure_future(self._follow(row, futures))
@@ -162,8 +172,7 @@ class Saving:
         by_key = dict(zip(fields, (future.key for future in futures), strict=True))
         told: dict[str, Any] = {"size": layout.size, "dim": dim, "run": self._run}
         told |= {"phase": place.phase, "phase_step": place.phase_step, "step": place.step}
-        steps = place.step - self._last[1] if self._last is not None else 0
-        began_s = self._last[0] if self._last is not None else now_s
+        began_s, steps = self._last[0], place.step - self._last[1]
         row = await self._producer._ask(
             "commit_program",
             step_s=(now_s - began_s) / steps if steps > 0 else 0.0,
@@ -258,9 +267,8 @@ def _found(version: Version) -> Found | None:
 
 def _require_none(store: str, name: str, run: str) -> None:
     """Raise `CheckpointError` when there are versions of another run: new ones would take their place."""
-    for version in reversed(Store(store).versions(name)):
-        found = _found(version) if version.complete else None
-        if version.complete and (found is None or found.run != run):
+    for version in reversed([one for one in Store(store).versions(name) if one.complete]):
+        if (found := _found(version)) is None or found.run != run:
             raise CheckpointError(
                 f"{version.path} is there already, and new versions of {name!r} would take its place: go on "
                 "from it with run(resume=True), replace it with run(resume=False), or give those of this job "

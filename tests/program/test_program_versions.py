@@ -230,6 +230,66 @@ async def test_a_program_that_cannot_be_protected_says_so_before_it_begins(c, s,
 
 
 @live(timeout=60)
+async def test_a_state_that_cannot_be_written_is_said_and_asked_for_again(c, s, *workers, tmp_path):
+    def odd(part, status):
+        return HEAT.start(part, status).assign_attrs(odd=object())
+
+    def kept(*blocks):
+        return HEAT.step(*blocks).assign_attrs(blocks[0].attrs)
+
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("heat", nodes=2, protect=True) as job:
+            program = job.program(HEAT.rows, "y").init(odd).elastic(kept, going, halo=1)
+            run = start(program)
+            await until(lambda: len(program.commits) >= 3 or run.done(), "it is asked for again")
+            assert all("attribute 'odd'" in row["reason"] for row in program.commits[:2])
+            program.data["stop"] = True
+            await run
+
+
+@live(timeout=60)
+async def test_a_program_that_was_refused_is_protected_once_it_can_be(c, s, *workers, tmp_path):
+    with dask.config.set(EVERY):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("heat", nodes=2, protect=True) as job:
+            program = heat(job)
+            with pytest.raises(ConfigError, match="store is not set"):
+                await program.run()
+            await rt.update(checkpoint_store=str(tmp_path))
+            run = start(program)
+            await committed(program, run)
+            program.data["stop"] = True
+            await run
+        job = await rt.job("plain", nodes=2).activate()
+        with pytest.raises(ValueError, match="does not say protect"):
+            await heat(job).run(resume=True)
+        await job.cancel()
+
+
+@live(timeout=60, scheduler_kwargs={"validate": False})
+async def test_blocks_whose_version_was_collected_go_back_to_a_newer_one(c, s, *workers, tmp_path):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        await _versions(c, rt, tmp_path)
+        async with rt.job("heat", nodes=3, min_nodes=1, max_nodes=3, protect=True) as job:
+            program = job.program(HEAT.rows, "y").init(HEAT.start)
+            program.elastic(HEAT.step, going, halo=1, keep=None, name="steps")
+            program.data["stop"] = False
+            run = asyncio.ensure_future(program.run(resume=True))
+            # what the blocks were read from is gone by then
+            await committed(program, run, 3)
+            await worker_of(s, workers, program.producer.nodes[1]).close()
+            back = lambda: [row for row in program.commits[1:] if row["state"] == "restored"]  # noqa: E731
+            await until(lambda: back() or run.done(), "it goes back")
+            await committed(program, run)
+            assert back()[0]["version"] > program.commits[0]["version"]
+            program.data["stop"] = True
+            await run
+            await same(program)
+
+
+@live(timeout=60)
 async def test_a_store_that_goes_away_ends_versions_and_not_the_program(c, s, *workers, tmp_path):
     store = tmp_path / "store"
     with dask.config.set(EVERY | {"hpc.checkpoint.store": str(store)}):

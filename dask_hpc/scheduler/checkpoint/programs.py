@@ -7,7 +7,8 @@ at the next boundary between two of its steps. When that is to be is decided by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,20 +41,25 @@ class _Program:
     asked: bool = False
     #: Seconds that one of its steps takes.
     step_s: float = 0.0
+    #: When a version could not even be begun, the last time.
+    failed_s: float | None = None
 
 
 class Programs:
     """All programs of protected jobs of one scheduler."""
 
     def __init__(self, engine: Engine, commits: Commits) -> None:
-        self._engine = engine
         self._state = engine.state
         self._commits = commits
         self._of: dict[str, _Program] = {}
 
     def methods(self) -> Mapping[str, Method]:
         """What clients may call."""
-        return {"protect_program": self.protect_program, "commit_program": self.commit_program}
+        return {
+            "protect_program": self.protect_program,
+            "commit_program": self.commit_program,
+            "give_up_commit": self.give_up_commit,
+        }
 
     async def protect_program(self, job: str, topic: str) -> dict[str, str] | None:
         """A program begins: name and folder of its versions; None when its job is not protected.
@@ -81,7 +87,7 @@ class Programs:
                 "the configuration"
             )
         crc32c(b"")  # says now that it is not installed
-        if (problem := Store(folder).problem()) is not None:
+        if (problem := await asyncio.to_thread(Store(folder).problem)) is not None:
             raise CheckpointError(problem)
         for id, _, program in self._running():
             if (program.name, program.store) == (name, folder) and id != record.id:
@@ -92,17 +98,29 @@ class Programs:
         self._of[record.id] = _Program(name, folder, topic)
         return {"name": name, "store": folder}
 
-    async def commit_program(self, job: str, step_s: float, **plan: Any) -> dict[str, Any]:
+    async def give_up_commit(self, job: str, lost: bool) -> None:
+        """A program cannot begin the version it was asked for.
+
+        It is asked again: after the interval, or at once when it was the state that was `lost`.
+        """
+        if (program := self._of.get(job)) is not None:
+            program.asked = False
+            program.failed_s = program.failed_s if lost else self._state.now_s()
+
+    async def commit_program(
+        self, job: str, step_s: float, plan: Mapping[str, Any], keys: Sequence[Any]
+    ) -> dict[str, Any]:
         """Begin a version of a program's state (see `Commits.checkpoint`); its steps take so long."""
         program = self._of.get(job)
         if program is None:
             raise CheckpointError(f"job {job} has no program that commits (any more)")
         program.asked, program.step_s = False, float(step_s)
-        return await self._commits.checkpoint(**plan, store=program.store, job=job)
+        return await self._commits.checkpoint(plan, keys, store=program.store, job=job)
 
     def section(self) -> Mapping[str, Any]:
         """What is known of the versions of each program, for policies that ask for them."""
-        return {SECTION: {id: encode(self._history(record, one)) for id, record, one in self._running()}}
+        found = {id: encode(self._history(record, one)) for id, record, one in self._running()}
+        return {SECTION: found} if found else {}
 
     def enactors(self) -> Mapping[type[Any], Enactor]:
         """Policies may ask for a version."""
@@ -144,6 +162,7 @@ class Programs:
     def _history(self, record: JobRecord, program: _Program) -> History:
         settings = self._state.settings
         found = self._commits.of_job(record.id)
+        ended = [one.ended_s for one in found]
         whole = [one for one in found if one.state == "complete"]
         # a node is given up, and takes no more tasks, as long before its end as its workers are told to
         ends = [
@@ -152,9 +171,9 @@ class Programs:
             if node.end_s is not None
         ]
         return History(
-            since_s=max((one.ended_s for one in found if one.ended_s is not None), default=None),
+            since_s=max((s for s in (program.failed_s, *ended) if s is not None), default=None),
             cost_s=whole[-1].writing_s + whole[-1].finishing_s if whole else None,
-            under_way=program.asked or any(one.ended_s is None for one in found),
+            under_way=program.asked or None in ended,
             end_s=min(ends, default=None),
             ahead_s=program.step_s + settings.tick_s,
         )
