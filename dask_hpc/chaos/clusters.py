@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import dask
@@ -24,17 +26,26 @@ from dask_hpc.chaos.work import BLOCKS
 WORKERS = 2
 
 
-def own(workers: int = 4) -> dask_hpc.LocalCluster:
+@contextmanager
+def own(workers: int = 4) -> Iterator[dask_hpc.LocalCluster]:
     """A cluster of processes on this machine, half of them labelled as one host, half as another."""
-    with dask.config.set({"distributed.scheduler.allowed-failures": 100}):
-        return dask_hpc.LocalCluster(
+    settings = {
+        "distributed.scheduler.allowed-failures": 100,
+        # a worker that takes longer than this to come back would be given up, which is not what is tried
+        "distributed.deploy.lost-worker-timeout": "1 hour",
+    }
+    with (
+        dask.config.set(settings),
+        dask_hpc.LocalCluster(
             n_workers=workers - workers // 2,
             threads_per_worker=1,
             dashboard_address=":0",
             silence_logs=logging.CRITICAL,
             env={"DASK_HPC__NODE__HOST": "host-a"},
             pools={"more": {"n_workers": workers // 2, "env": {"DASK_HPC__NODE__HOST": "host-b"}}},
-        )
+        ) as cluster,
+    ):
+        yield cluster
 
 
 def kill_all(client: Client, plan: Plan, folder: Path) -> Outcome:

@@ -81,6 +81,11 @@ class SafeScaling(WithRuntime, ChangedByHand):
         self._install()
         return result
 
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        # a worker that dies while it registers leaves without having come: stock's watch would end there
+        if op != "remove" or msg in self.scheduler_info["workers"]:
+            super()._update_worker_status(op, msg)
+
     def scale(
         self,
         n: int = 0,

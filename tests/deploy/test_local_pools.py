@@ -84,3 +84,11 @@ def test_an_unknown_pool_is_named_and_so_are_those_there_are():
             cluster.scale(1, pool="stage")
         with pytest.raises(ValueError, match="takes n, dry_run and force"):
             cluster.scale(1, pool="staging", cores=2)
+
+
+def test_a_worker_that_leaves_without_having_come_does_not_end_what_the_cluster_hears():
+    with dask_hpc.LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster:
+        watch = cluster.scheduler.plugins["worker-status"]
+        cluster.loop.add_callback(watch.remove_worker, cluster.scheduler, "inproc://nobody")
+        cluster.scale(2)
+        until(lambda: len(cluster.scheduler_info["workers"]) == 2, "it hears of the other one")
