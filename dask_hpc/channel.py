@@ -48,6 +48,8 @@ class OnChannel(Protocol):
 
     id: str | None
     channel: Channel
+    #: Whether it goes on from what an earlier run has left; None: not said.
+    resume: bool | None
 
     def require_id(self) -> str:
         """Its id; raises `RuntimeError` when it has not been submitted."""

@@ -14,6 +14,7 @@ import numpy as np
 from dask_hpc.checkpoint import frames
 from dask_hpc.checkpoint.arrays import array_files, array_keys, files, plan_array
 from dask_hpc.checkpoint.dtypes import to_json
+from dask_hpc.checkpoint.keys import as_json
 from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.checkpoint.plan import Array, Plan
 from dask_hpc.errors import CheckpointTypeError
@@ -21,6 +22,8 @@ from dask_hpc.errors import CheckpointTypeError
 Key = Any
 #: Path of the array of an object that is no labelled one.
 DATA = "data"
+#: Kind of the plan of results by key.
+RESULTS = "results"
 
 _ALLOWED = (
     "allowed: a dask array, an xarray Dataset or DataArray with chunks, a dask dataframe, a Delayed, a "
@@ -74,6 +77,19 @@ def describe(obj: Any, name: str) -> tuple[Plan, list[Key]]:
         case "dask":
             return _of_dask(obj, name)
     raise CheckpointTypeError(f"a {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
+
+
+def describe_results(name: str, keys: list[Key], run: str) -> Plan:
+    """The plan of a checkpoint of results of a job by their keys, which are its blocks.
+
+    Parameters
+    ----------
+    keys
+        Those that `keys.as_json` takes.
+    run
+        Of a run and those that go on from it.
+    """
+    return _opaque(name, RESULTS, keys, {"keys": [as_json(key) for key in keys], "run": run})[0]
 
 
 def _of_dask(obj: Any, name: str) -> tuple[Plan, list[Key]]:

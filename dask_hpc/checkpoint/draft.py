@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import uuid
@@ -9,16 +10,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dask_hpc.checkpoint import layout, manifest, metadata
-from dask_hpc.checkpoint.blocks import check_written
+from dask_hpc.checkpoint.blocks import block_file, check_written
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.inside import open_inside, sync_folder, sync_folders, write_inside
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.manifest import Manifest
+from dask_hpc.checkpoint.metadata import DOCUMENT, block_folder
 from dask_hpc.checkpoint.plan import Array, Plan, Written
 from dask_hpc.checkpoint.values import stored_bytes
 from dask_hpc.checkpoint.versions import Version, folder_name, numbers
 from dask_hpc.clock import epoch_s
 from dask_hpc.errors import CheckpointError
+
+#: Folder of a version, and which block of which of its arrays, and what is known of it.
+Block = tuple[str, Array, int, Written]
+#: What file systems say that have no further names for a file, or not as many.
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
 
 
 class Draft:
@@ -95,6 +102,39 @@ class Draft:
         return Version(
             self.plan.name, self.version, str(target), True, found.bytes, found.created_s, found.levels
         )
+
+    def link(self, blocks: Mapping[int, Block]) -> None:
+        """Have blocks of other versions in this one too, by their number here: the same files, or copies.
+
+        The files of a version are never written again. For blocks that have files of their own.
+
+        Raises
+        ------
+        CheckpointError
+            When one of them is not there any more, or nothing can be written.
+        """
+        for number, (folder, array, of, written) in blocks.items():
+            mine, here = self._block(number)
+            pairs = [(f"{block_folder(array, of)}/{DOCUMENT}", f"{block_folder(mine, here)}/{DOCUMENT}")]
+            if written.nbytes:
+                pairs.append((block_file(array, of, written), block_file(mine, here, written)))
+            try:
+                os.mkdir(os.path.join(self.path, block_folder(mine, here)), 0o755)
+                for source, target in pairs:
+                    _link(os.path.join(folder, source), os.path.join(self.path, target))
+            except OSError as error:
+                raise CheckpointError(
+                    f"a result that {folder} has cannot be had in version {self.version} of "
+                    f"{self.plan.name}: {error.strerror or error}"
+                ) from None
+
+    def _block(self, number: int) -> tuple[Array, int]:
+        """The array of a block, and its number in it."""
+        for array in self.plan.arrays:
+            if number < array.count:
+                return array, number
+            number -= array.count
+        raise IndexError(number)
 
     def abandon(self) -> None:
         """Remove the draft; does nothing when it was finished."""
@@ -182,6 +222,19 @@ class Draft:
                 f"written, which knows of {self._newest or 'none'}; abandon it and write again, or let each "
                 "writer have a name of its own"
             )
+
+
+def _link(source: str, target: str) -> None:
+    """Give a file another name, or copy it where the file system has no such thing."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with open(source, "rb") as found, open(target, "xb") as copy:
+            shutil.copyfileobj(found, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
 
 
 def _bytes(arrays: tuple[Array, ...], ordered: list[Written]) -> int:

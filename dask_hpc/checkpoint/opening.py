@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from dask_hpc.checkpoint import frames, manifest
+from dask_hpc.checkpoint import keys as keys_of
 from dask_hpc.checkpoint.blocks import block_file, check_written, checked_bytes
 from dask_hpc.checkpoint.checksums import crc32c
+from dask_hpc.checkpoint.describe import RESULTS
 from dask_hpc.checkpoint.dtypes import from_json
 from dask_hpc.checkpoint.inside import read_inside
 from dask_hpc.checkpoint.manifest import Manifest
@@ -34,7 +36,7 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False)
     -------
     object
         A dask array, xarray Dataset or DataArray, dask dataframe, Delayed; of a future its value as a
-        Delayed, of several a list of them.
+        Delayed, of several a list of them, of the results of a job a dict of them by key.
 
     Raises
     ------
@@ -143,6 +145,9 @@ class _Opened:
             return values[0]
         if kind == "futures":
             return values
+        if kind == RESULTS:
+            keys = [keys_of.from_json(each) for each in self.plan.extra["keys"]]
+            return dict(zip(keys, values, strict=True))
         raise CheckpointError(
             f"{self.folder} holds a {kind!r:.80}, which this version of dask_hpc does not know; install "
             "the one that wrote it"

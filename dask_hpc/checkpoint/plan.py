@@ -74,7 +74,7 @@ class Plan:
 
     name: str
     #: What is given back: "dask.array", "xarray.Dataset", "xarray.DataArray", "dataframe", "delayed",
-    #: "future", "futures".
+    #: "future", "futures", "results".
     kind: str
     arrays: tuple[Array, ...]
     #: Contents by relative path: metadata and what is not in blocks.

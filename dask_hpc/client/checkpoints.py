@@ -154,7 +154,8 @@ def restore(
     Returns
     -------
     object
-        Of the kind that was written, persisted; a list of futures for futures and scattered data.
+        Of the kind that was written, persisted; a list of futures for futures and scattered data, a
+        dict of them by key for the results of a job.
 
     Raises
     ------
@@ -194,6 +195,8 @@ async def _folder(client: Client, store: str | os.PathLike[str] | None) -> str:
 
 def on_cluster(client: Client, made: Any) -> Any:
     """What `open_checkpoint` gives, its values on the workers: a persisted collection, or futures."""
+    if isinstance(made, dict):
+        return {key: on_cluster(client, one) for key, one in made.items()}
     if isinstance(made, (list, tuple)):
         return [on_cluster(client, one) for one in made]
     if not is_dask_collection(made):

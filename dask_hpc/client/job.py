@@ -39,9 +39,16 @@ _POLL_S = 20.0
 class Job:
     """One job, as the client sees it. Made by `Runtime.job`; a context manager."""
 
-    def __init__(self, channel: Channel, spec: dict[str, Any]) -> None:
+    def __init__(self, channel: Channel, spec: dict[str, Any], resume: bool | None = None) -> None:
         self.channel = channel
         self._spec = spec
+        #: Whether it goes on from what an earlier run of its name has left; None: not said.
+        self.resume = resume
+        if resume is not None and not spec.get("protect"):
+            raise ValueError(
+                f"resume is {resume} and job {spec['name']!r} does not say protect; declare it with "
+                "protect=True (or protect='NAME'), or leave resume out"
+            )
         self._annotation: Any = None
         #: Tells its messages from those about another job with the same id.
         self._token = uuid.uuid4().hex
@@ -111,9 +118,19 @@ class Job:
             "announce", spec=self._spec, client=client.id, token=self._token, pool_hint=_pool_hint(client)
         )
         self.id = row["id"]
+        if self._spec.get("protect"):
+            await self._protect()
         self._opened = True
         # Older than what follows, younger than what was submitted before
         self._send(OPEN)
+
+    async def _protect(self) -> None:
+        """Find out whether, and from where, it can be protected, before anything is computed."""
+        try:
+            await self.channel.ask("protect_job", job=self.id, resume=self.resume)
+        except BaseException:
+            await self.channel.ask("cancel", job=self.id, reason="it cannot be protected")
+            raise
 
     def _annotate(self) -> None:
         # Dask warns that dataframes forget annotations that are set while they are built; ours is

@@ -163,7 +163,7 @@ class Runtime:
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *methods.added})
 
-    def job(self, name: str | dict[str, Any], **fields: Any) -> Job:
+    def job(self, name: str | dict[str, Any], *, resume: bool | None = None, **fields: Any) -> Job:
         """Declare a job: a context; everything submitted in it belongs to the job.
 
         Entering it (``with``, or ``async with`` for an asynchronous client) queues the job and never
@@ -171,25 +171,32 @@ class Runtime:
         nodes and keeps its results. An exception inside cancels it. Without a ``with`` block:
         `Job.activate` and `Job.close`; these also reach what other threads submit.
 
+        What clients want of a job that says ``protect`` (of one with a `Job.program`: that program's state)
+        is written to ``hpc.checkpoint.store`` every ``hpc.checkpoint.every`` and when it has ended.
+
         Parameters
         ----------
         name
             What the user calls it; or a mapping of all fields, as read from YAML.
+        resume
+            True: what an earlier run of a job that says ``protect`` has left is read, not computed, when
+            it is asked for by the same keys (as of collections and pure functions); what you have pickled
+            is loaded. False: this run replaces it. None: refused when there is any.
         **fields
             ``nodes`` (start size), ``min_nodes``, ``max_nodes``, ``constraint`` (any, even, odd, pof2,
             square, cube), ``walltime`` ("30 min", seconds or a `datetime.timedelta`), ``priority`` (larger is
             served first), ``min_power_w``, ``max_power_w`` (per node), ``io_intensity`` (0 to 1), ``rigid``,
             ``exclusive`` (neither lend nor borrow idle threads), ``deadline``, ``soft_deadline``, ``value``,
-            ``protect``, ``resilience``, ``user`` (this client when it is not said), ``weight`` (the
-            setting ``hpc.share.weight`` when it is not said; for policies and parts that look at them;
-            see `dask_hpc_policies.jobs.jobspec.job_spec`).
+            ``protect`` (True, or another name for its versions), ``resilience``, ``user`` (this client when
+            it is not said), ``weight`` (the setting ``hpc.share.weight`` when it is not said); see
+            `dask_hpc_policies.jobs.jobspec.job_spec`.
             `nodes` with bounds starts at exactly `nodes`; bounds alone start at the largest legal
             size that fits; `nodes` alone is rigid; nothing is 1 to the pool's size.
 
         Raises
         ------
-        InvalidJob
-            For values that cannot be; nothing is queued then.
+        InvalidJob, ValueError
+            For values that cannot be, and `resume` without ``protect``; nothing is queued then.
         """
         weight = find("share.weight").check(dask.config.get("hpc.share.weight", 1.0))
         said = name if isinstance(name, dict) else {"name": name}
@@ -198,7 +205,7 @@ class Runtime:
             # exactly that class: those of numpy and pandas may be no time at all
             if type(declared.get(field)) is timedelta:
                 declared[field] = declared[field].total_seconds()
-        return Job(self.channel, encode(job_spec_from_mapping(declared)))
+        return Job(self.channel, encode(job_spec_from_mapping(declared)), resume)
 
     def batch_job(self, script: str | os.PathLike[str], **fields: Any) -> Job:
         """Declare a job by the ``#SBATCH`` lines of a batch script.
@@ -229,10 +236,8 @@ class Runtime:
 
         Raises
         ------
-        ValueError
-            For a name that another task has, or that is given twice.
-        TypeError
-            For anything but a list of names.
+        TypeError, ValueError
+            For anything but a list of names; for one that another task has, or that is given twice.
         """
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
             raise TypeError(f"names is {names!r}; needed: a list of texts, such as ['step-0', 'step-1']")
@@ -260,8 +265,7 @@ class Runtime:
         name
             What it is called: letters, digits, ``.``, ``_`` and ``-``.
         store
-            A folder that the scheduler and all workers can write to. None: the setting
-            ``hpc.checkpoint.store``.
+            A folder that the scheduler and all workers can write to. None: ``hpc.checkpoint.store``.
         wait
             Whether to wait until the version is whole.
 

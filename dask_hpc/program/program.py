@@ -119,7 +119,8 @@ class Program(Driver):
         resume
             True: begin with the newest version that an earlier run of this name has left, if there is one,
             instead of with the first phase. False: begin with the first phase; versions of this run take the
-            place of those. None: begin with the first phase, unless there are any.
+            place of those. None: as the job says (`Runtime.job`), else begin with the first phase, unless
+            there are any.
 
         Raises
         ------
@@ -133,6 +134,7 @@ class Program(Driver):
         ValueError
             When the version that there is was written by another program.
         """
+        resume = self.job.resume if resume is None else resume
         return self.job.channel.run(self._run, timeout, resume)
 
     @property

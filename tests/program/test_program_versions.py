@@ -186,15 +186,12 @@ async def test_versions_of_an_earlier_run_are_neither_gone_back_to_nor_replaced_
         await job.cancel()
         await rt.update(checkpoint_every_s=None)
         async with rt.job("heat", nodes=2, protect=True) as job:
-            # another job at the same time
-            other = await rt.job("other", nodes=2, protect="heat").activate()
             program = heat(job)
             program.data["stop"] = False
             run = asyncio.ensure_future(program.run(resume=False))
             await stepped(program, run, 3)
             with pytest.raises(CheckpointError, match="writes versions of 'heat' to"):
-                await heat(other).run(resume=True)
-            await other.cancel()
+                await rt.job("other", nodes=2, protect="heat").activate()
             # lost before its own first version: those of the other run hold another state
             assert await program._saving.versions() == []
             there = await program._saving.versions(of_others=True)
@@ -205,22 +202,19 @@ async def test_versions_of_an_earlier_run_are_neither_gone_back_to_nor_replaced_
 
 
 @live(timeout=60)
-async def test_a_program_that_cannot_be_protected_says_so_before_it_begins(c, s, *workers, tmp_path):
+async def test_a_job_that_cannot_be_protected_says_so_before_it_begins(c, s, *workers, tmp_path):
     rt = await dask_hpc.install(c, "fcfs")
     for protect, error, words in (
         (True, ConfigError, "hpc.checkpoint.store is not set; name a folder"),
         ("../away", CheckpointError, "'../away' is no name for a checkpoint"),
     ):
-        job = await rt.job("heat", nodes=2, protect=protect).activate()
         with pytest.raises(error, match=words):
-            await heat(job).run()
-        await job.cancel()
+            await rt.job("heat", nodes=2, protect=protect).activate()
     (tmp_path / "file").touch()
     await rt.update(checkpoint_store=str(tmp_path / "file" / "store"))
-    job = await rt.job("heat", nodes=2, protect=True).activate()
     with pytest.raises(CheckpointError, match="cannot be written to"):
-        await heat(job).run()
-    await job.cancel()
+        await rt.job("heat", nodes=2, protect=True).activate()
+    assert {row["state"] for row in await rt.jobs()} == {"cancelled"}
 
 
 @live(timeout=60)
@@ -243,18 +237,15 @@ async def test_a_state_that_cannot_be_written_is_said_and_asked_for_again(c, s, 
 
 
 @live(timeout=60)
-async def test_a_program_that_was_refused_is_protected_once_it_can_be(c, s, *workers, tmp_path):
-    with dask.config.set(EVERY):
+async def test_a_job_may_say_that_its_program_goes_on(c, s, *workers, tmp_path):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
         rt = await dask_hpc.install(c, "fcfs")
-        async with rt.job("heat", nodes=2, protect=True) as job:
-            program = heat(job)
-            with pytest.raises(ConfigError, match="store is not set"):
-                await program.run()
-            await rt.update(checkpoint_store=str(tmp_path))
-            run = start(program)
-            await committed(program, run)
-            program.data["stop"] = True
-            await run
+        last = (await _versions(c, rt, tmp_path))[-1]
+        async with rt.job("heat", nodes=2, protect=True, resume=True) as job:
+            program = heat(job, steps=lambda program: program.step < last["step"] + 2)
+            await program.run()
+            assert program.commits[0]["state"] == "restored"
+            await same(program)
         job = await rt.job("plain", nodes=2).activate()
         with pytest.raises(ValueError, match="does not say protect"):
             await heat(job).run(resume=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import data
 from dask_hpc.scheduler.tables.parts import Departure, Method
 from dask_hpc.scheduler.tables.watched import Watched
+from dask_hpc.worker.saved import Copy
 from dask_hpc_policies.codec import decode
 
 logger = logging.getLogger(__name__)
@@ -46,8 +47,13 @@ class Commit:
     store: str
     submitted_s: float
     writing: Writing | None
-    #: The job whose program's state it is; None: it is of what a client has.
+    #: The job whose state or results it is of; None: it is of what a client has.
     job: str | None = None
+    #: Whether its results are read back when they are lost.
+    protect: bool = True
+    #: Where each result can be read, once it is whole, and what workers could not make bytes of.
+    copies: Mapping[Any, tuple[Copy, str]] = field(default_factory=dict)
+    unwritable: Set[Any] = frozenset()
     state: str = "waiting"
     reason: str = ""
     version: int | None = None
@@ -100,12 +106,11 @@ class Commits:
         return {"checkpoint": self.checkpoint, "checkpoint_row": self.row}
 
     async def checkpoint(
-        self, plan: Mapping[str, Any], keys: Sequence[Any], store: str | None = None, job: str | None = None
+        self, plan: Mapping[str, Any], keys: Sequence[Any], store: str | None = None
     ) -> dict[str, Any]:
         """Begin a version: the results of `keys` are its blocks, in order. Gives the row of the commit.
 
-        They are protected from then on; of the state of a `job`, whose program goes back to a whole version
-        itself, they are not.
+        They are protected from then on.
 
         Raises
         ------
@@ -118,17 +123,39 @@ class Commits:
                 "hpc.checkpoint.store is not set; name a folder that the scheduler and all workers can write "
                 "to: rt.update(checkpoint_store=...), the configuration, or store=..."
             )
+        return self.begin(decode(Plan, dict(plan)), keys, folder).row(self._state.now_s())
+
+    def begin(
+        self,
+        plan: Plan,
+        keys: Sequence[Any],
+        store: str,
+        job: str | None = None,
+        known: Mapping[Any, tuple[Copy, str]] | None = None,
+        protect: bool = True,
+    ) -> Commit:
+        """Begin a version.
+
+        Parameters
+        ----------
+        job
+            The job whose state or results it is of: they are there, or were lost since. None: what a client
+            has, which may come to be.
+        known
+            Copies of results that an earlier version has: they are not written again.
+        protect
+            Whether its results are read back when they are lost. Of the state of a program, which goes back
+            to a whole version itself, they are not.
+        """
         self._last += 1
-        wanted = decode(Plan, dict(plan))
-        # what a program writes is there when it asks, or was lost since
         unknown_s = UNKNOWN_S if job is None else 0.0
-        writing = Writing(self._scheduler, self._watched, wanted, keys, unknown_s)
-        made = Commit(self._last, wanted, folder, self._state.now_s(), writing, job)
+        writing = Writing(self._scheduler, self._watched, plan, keys, unknown_s, known)
+        made = Commit(self._last, plan, store, self._state.now_s(), writing, job, protect)
         self._commits[made.id] = made
         task = asyncio.ensure_future(self._run(made, writing))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return made.row(self._state.now_s())
+        return made
 
     async def row(self, commit: int, wait_s: float = 0.0) -> dict[str, Any]:
         """Row of a commit, once it has ended or `wait_s` seconds (at most 10) have passed.
@@ -145,10 +172,6 @@ class Commits:
             waiting = asyncio.wait_for(one.ended.wait(), min(wait_s, _LONGEST_WAIT_S))
             await asyncio.gather(waiting, return_exceptions=True)
         return one.row(self._state.now_s())
-
-    def of_job(self, job: str) -> list[Commit]:
-        """The versions of a job's state that are remembered, oldest first."""
-        return [one for one in self._commits.values() if one.job == job]
 
     def status(self) -> Mapping[str, Any]:
         """What is protected, what has come back, and the latest commit of each name."""
@@ -220,26 +243,23 @@ class Commits:
         try:
             began_s = stopwatch_s()
             commit.state, commit.version = "writing", draft.version
+            if linked := writing.linked:
+                await _in_thread(draft.link, linked)
             await writing.run(draft.path)
             commit.writing_s = stopwatch_s() - began_s
-            finishing = asyncio.ensure_future(asyncio.to_thread(draft.finish, writing.written))
-            try:
-                version = await asyncio.shield(finishing)
-            finally:
-                # a thread goes on; what it has finished is not abandoned
-                await asyncio.wait([finishing])
+            version = await _in_thread(draft.finish, writing.written)
             commit.finishing_s = stopwatch_s() - began_s - commit.writing_s
         except BaseException:
             await asyncio.shield(asyncio.to_thread(draft.abandon))
             raise
         commit.path, commit.nbytes = version.path, version.bytes
-        if commit.job is None:
-            self.protected.add(
-                {
-                    key: (replace(copy, folder=version.path), name)
-                    for key, (copy, name) in writing.copies.items()
-                }
-            )
+        copies = {
+            key: (replace(copy, folder=version.path), name) for key, (copy, name) in writing.copies.items()
+        }
+        if commit.protect:
+            self.protected.add(copies)
+        if commit.job is not None:
+            commit.copies = copies
         await self._tidy(store, commit.plan.name)
 
     async def _tidy(self, store: Store, name: str) -> None:
@@ -251,15 +271,27 @@ class Commits:
 
     def _end(self, commit: Commit, state: str, reason: str) -> None:
         commit.state, commit.reason = state, reason
+        if commit.writing is not None:
+            commit.unwritable = commit.writing.unwritable
         commit.writing, commit.ended_s = None, self._state.now_s()
         if state == "failed":
-            # a program writes the next one; what a client asked for has failed
+            # a job writes the next one; what a client asked for has failed
             level = logging.ERROR if commit.job is None else logging.WARNING
             logger.log(level, "Checkpoint %r: no new version: %s", commit.plan.name, reason)
         commit.ended.set()
         for id in list(self._commits)[:-_REMEMBERED]:
             if self._commits[id].ended.is_set():
                 del self._commits[id]
+
+
+async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Have a thread do something that goes on when this is cancelled; it is waited for then."""
+    doing = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        return await asyncio.shield(doing)
+    finally:
+        # what it has finished is not abandoned
+        await asyncio.wait([doing])
 
 
 def _abandon(beginning: asyncio.Future[Draft]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,9 @@ class Protected:
     def __len__(self) -> int:
         return len(self._of)
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._of)
+
     def __contains__(self, key: Any) -> bool:
         return key in self._of
 
@@ -102,6 +105,14 @@ class Protected:
             # it need not be awaited again when it is lost
             self._state.awaited.discard(key)
             writes.unrestrict(self._scheduler.tasks[key])
+
+    def read(self, copies: Mapping[Any, tuple[Copy, str]]) -> None:
+        """Results that are about to be computed are read instead.
+
+        What only they need is not computed either: stock makes what a client wants, and what that waits for.
+        """
+        self.add(copies)
+        self._state.read_back.update(key for key in copies if key in self._of and self._of[key].lineage)
 
     def sole(self, addresses: Collection[str], leaving: Collection[str]) -> dict[str, list[Any]]:
         """Protected results that none but leaving workers hold, by one of `addresses` that does."""

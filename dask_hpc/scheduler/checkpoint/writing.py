@@ -43,6 +43,8 @@ class Writing:
     ----------
     unknown_s
         Results that the scheduler has not heard of by then are none of anybody's.
+    known
+        Copies of results that an earlier version has, which are linked into this one before it `run`s.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Writing:
         plan: Plan,
         keys: Sequence[Any],
         unknown_s: float = UNKNOWN_S,
+        known: Mapping[Any, tuple[Copy, str]] | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._watched = watched
@@ -69,8 +72,11 @@ class Writing:
         #: What is durable, by number over all arrays, and where each result can be read.
         self.written: dict[int, Written] = {}
         self.copies: dict[Any, tuple[Copy, str]] = {}
-        self._left = dict.fromkeys(self._places)
+        self._known = known or {}
+        self._left = dict.fromkeys(key for key in self._places if key not in self._known)
         self._unknown: set[Any] = set()
+        #: Results that workers could not make bytes of.
+        self.unwritable: set[Any] = set()
         #: Results in memory that no worker was asked for yet, and those that workers will be asked for.
         self._ready: list[Any] = []
         self._queues: dict[str, deque[Any]] = {}
@@ -93,6 +99,15 @@ class Writing:
         """Results that are not written yet."""
         return len(self._left)
 
+    @property
+    def linked(self) -> dict[int, tuple[str, Array, int, Written]]:
+        """What is to be linked into the draft (see `Draft.link`)."""
+        return {
+            self._first[index] + number: (copy.folder, copy.array, copy.number, copy.written)
+            for key, (copy, _) in self._known.items()
+            for index, number in self._places[key]
+        }
+
     def end(self) -> None:
         """Look at the results no more."""
         for key in self._places:
@@ -107,6 +122,9 @@ class Writing:
             When one of them cannot be: its task has failed, nobody wants it any more, or nobody can write it.
         """
         self._folder = folder
+        for key, (copy, type_name) in self._known.items():
+            for index, number in self._places[key]:
+                self._note(index, self._arrays[index], number, key, copy.written, type_name)
         try:
             deadline_s = asyncio.get_running_loop().time() + self._unknown_s
             while self._left and self._problem is None:
@@ -208,6 +226,7 @@ class Writing:
             if isinstance(answer, str):
                 text = f"block {number} of {array.path!r} (result {keys[number]!r}) cannot be written"
                 self._problem = f"{text} by worker {address}: {answer}"
+                self.unwritable.add(keys[number])
             elif answer is not None:
                 self._note(index, array, number, keys[number], *answer)
         if missing:

@@ -336,6 +336,7 @@ class Engine:
             return
         intake = self.state.intake
         jobs = self.ownership.claim(event.keys, event.declared, event.client, event.nodes)
+        self.parts.claimed(event.wanted)
         if self.state.intake is not intake:
             self.controller.request("submit")
         if jobs:

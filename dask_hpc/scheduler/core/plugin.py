@@ -81,7 +81,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         """Claim the new tasks for their jobs, before any of them is placed."""
         # the plugins that come after ours are given the same dictionary
         declared, nodes = annotations.pop(ANNOTATION, {}), annotations.get(NODE_ANNOTATION) or {}
-        self._handle(GraphArrived(tasks, declared, client, nodes))
+        self._handle(GraphArrived(tasks, declared, client, nodes, kwargs.get("keys") or ()))
 
     def transition(
         self,

@@ -253,6 +253,12 @@ def spillable(scheduler: Scheduler, keys: Iterable[Any], leaving: Collection[str
     return found
 
 
+def writable(scheduler: Scheduler, keys: Iterable[Any]) -> list[Any]:
+    """Those of `keys` whose values are in memory; an actor is none."""
+    tasks = scheduler.tasks
+    return [key for key in keys if key in tasks and tasks[key].state == "memory" and not tasks[key].actor]
+
+
 def not_remade(scheduler: Scheduler, keys: Iterable[Any]) -> set[Any]:
     """Those of `keys` that stock could not make again, or not once a worker more is lost.
 

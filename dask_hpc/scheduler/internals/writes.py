@@ -255,6 +255,17 @@ def tell(scheduler: Scheduler, topic: str, message: dict[str, Any]) -> None:
     scheduler.log_event(topic, message)
 
 
+def want(scheduler: Scheduler, keys: Collection[Any], client: str) -> None:
+    """Have results stay as if a client of that name wanted them."""
+    scheduler.client_desires_keys(keys, client)
+
+
+def want_no_more(scheduler: Scheduler, keys: Collection[Any], client: str, stimulus_id: str) -> None:
+    """Undo `want` for all that this client wants."""
+    scheduler.client_releases_keys(keys, client, stimulus_id)
+    scheduler.clients.pop(client, None)
+
+
 def forget_topics(scheduler: Scheduler) -> None:
     """Drop the topics of notices that nobody listens to any more."""
     topics = scheduler._broker._topics

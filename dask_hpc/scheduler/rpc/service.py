@@ -16,7 +16,7 @@ from dask_hpc import wire
 from dask_hpc.config import Settings, is_setting, no_setting
 from dask_hpc.errors import ConfigError, DaskHPCError, InstallError, UnknownJob
 from dask_hpc.scheduler.checkpoint.commits import Commits
-from dask_hpc.scheduler.checkpoint.programs import Programs
+from dask_hpc.scheduler.checkpoint.jobs import ProtectedJobs
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.core.handlers import contained
 from dask_hpc.scheduler.dashboard.pages import Panels
@@ -67,7 +67,7 @@ class Service:
             Actors(state, parts),
             DataMoves(state, parts),
             self.commits,
-            Programs(self.engine, self.commits),
+            ProtectedJobs(self.engine, self.commits),
             Spilled(state, watched, self.engine.ownership.let_run_anywhere),
             Awaited(self.engine, watched),
             self.pool_target,

@@ -34,6 +34,8 @@ class GraphArrived(Event):
     client: str
     #: Nodes by key, as annotated.
     nodes: Mapping[Any, Any]
+    #: What its client wants of it.
+    wanted: Collection[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)

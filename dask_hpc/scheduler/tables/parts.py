@@ -10,7 +10,7 @@ and installing the runtime makes one of each.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -125,6 +125,14 @@ class Status(Protocol):
         ...
 
 
+class Claims(Protocol):
+    """Knows better than to compute some of what clients ask for."""
+
+    def claimed(self, keys: Collection[Any]) -> None:
+        """Clients want these; their tasks belong to jobs, and none of them has been placed."""
+        ...
+
+
 class Needs(Protocol):
     """May need the runtime to be awake."""
 
@@ -184,6 +192,7 @@ _PROTOCOLS: tuple[type, ...] = (
     Enactors,
     Methods,
     Status,
+    Claims,
     Needs,
     Ticks,
     Unwraps,
@@ -288,6 +297,11 @@ class Parts:
             except Exception as error:
                 failed(type(getattr(ask, "__self__", ask)).__name__, error)
         return found
+
+    def claimed(self, keys: Collection[Any]) -> None:
+        """Tell parts what clients want of jobs, before any of it is placed."""
+        for tell in self._of["claimed"]:
+            tell(keys)
 
     def needed(self) -> bool:
         """Whether any part needs the runtime to be awake."""

@@ -1,0 +1,335 @@
+"""Protected jobs: where their state or their results are written, and when.
+
+A job that says ``protect`` and keeps state on its nodes is asked for a version of that state; its program
+writes one at the next boundary between two of its steps. Of any other job the results are written that its
+clients want: now and then, and once it has ended. When that is to be is decided by
+`dask_hpc_policies.resilience.commit_times`: by the settings, or by a policy, which gets the same figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dask_hpc.checkpoint.checksums import crc32c
+from dask_hpc.checkpoint.names import checked_name
+from dask_hpc.checkpoint.plan import Plan
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.errors import CheckpointError, ConfigError
+from dask_hpc.scheduler.checkpoint.commits import Commit, Commits
+from dask_hpc.scheduler.checkpoint.results import Results, found_in
+from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.internals import writes
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.parts import Enactor, Method
+from dask_hpc_policies.codec import decode, encode
+from dask_hpc_policies.decision import Checkpoint, Outcome, Reason, ReasonCode
+from dask_hpc_policies.resilience.commit_times import History, Rule, due
+from dask_hpc_policies.rules.commits import SECTION
+
+logger = logging.getLogger(__name__)
+
+#: The one level that there is: the file system.
+LEVEL = "L3"
+_STIMULUS = "hpc-checkpoint"
+#: A job that was closed a moment ago has ended by then, in seconds; how often one looks.
+_SOON_S, _LOOK_S = 5.0, 0.02
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One job."""
+
+    name: str
+    store: str
+    results: Results
+    #: Topic of its program, which writes; None: its results are written.
+    topic: str | None = None
+    #: When it was asked and has not begun since; it is asked once a version.
+    asked: bool = False
+    #: Seconds that a step of its program takes.
+    step_s: float = 0.0
+    #: When there was nothing to write, or a version could not even be begun, the last time.
+    tried_s: float | None = None
+    #: The newest version, and what the newest whole one took.
+    newest: Commit | None = None
+    cost_s: float | None = None
+    #: Whether all was written that there was at its end.
+    ended: bool = False
+
+    @property
+    def writing(self) -> bool:
+        """Whether a version is being written."""
+        return self.newest is not None and self.newest.ended_s is None
+
+
+class ProtectedJobs:
+    """All protected jobs of one scheduler."""
+
+    def __init__(self, engine: Engine, commits: Commits) -> None:
+        self._engine = engine
+        self._state = engine.state
+        self._commits = commits
+        self._of: dict[str, _Job] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def methods(self) -> Mapping[str, Method]:
+        """What clients may call."""
+        return {
+            "protect_job": self.protect_job,
+            "protect_program": self.protect_program,
+            "commit_program": self.commit_program,
+            "give_up_commit": self.give_up_commit,
+        }
+
+    async def protect_job(self, job: str, resume: bool | None = None) -> int:
+        """A job that says ``protect`` is about to begin; how many results of an earlier run it may read.
+
+        Parameters
+        ----------
+        resume
+            Whether results that an earlier run of its name has left are read instead of computed; None: that
+            is refused when there are any.
+
+        Raises
+        ------
+        ConfigError
+            When no store is set.
+        CheckpointError
+            When the store cannot be written to, the name is none for a checkpoint or another job has it, or
+            an earlier run has left results and nobody has said what is to become of them.
+        """
+        record = self._state.jobs.find(job)
+        protect = record.request.protect
+        try:
+            name = checked_name(record.name if protect is True else str(protect))
+        except ValueError as error:
+            raise CheckpointError(f"job {record.id} says protect={protect!r}: {error}") from None
+        folder = self._state.settings.checkpoint_store
+        if folder is None:
+            raise ConfigError(
+                f"job {record.id} says protect={protect!r} and hpc.checkpoint.store is not set; name a "
+                "folder that the scheduler and all workers can write to: rt.update(checkpoint_store=...), or "
+                "the configuration"
+            )
+        crc32c(b"")  # says now that it is not installed
+        if (problem := await asyncio.to_thread(Store(folder).problem)) is not None:
+            raise CheckpointError(problem)
+        for id, one in list(self._of.items()):
+            if (one.name, one.store) == (name, folder) and id != record.id:
+                await self._through(id, one)
+                if id in self._of:
+                    raise CheckpointError(
+                        f"job {id} writes versions of {name!r} to {folder}; give those of {record.id} "
+                        "another name with protect='NAME'"
+                    )
+        results = await asyncio.to_thread(found_in, folder, name, resume, uuid.uuid4().hex)
+        self._of[record.id] = _Job(name, folder, results)
+        return len(results.found)
+
+    async def protect_program(self, job: str, topic: str) -> dict[str, str] | None:
+        """A program begins: name and folder of its versions; None when its job is not protected."""
+        one = self._of.get(self._state.jobs.find(job).id)
+        if one is None:
+            return None
+        one.topic, one.asked = topic, False
+        return {"name": one.name, "store": one.store}
+
+    async def give_up_commit(self, job: str, lost: bool) -> None:
+        """A program cannot begin the version it was asked for.
+
+        It is asked again: after the interval, or at once when it was the state that was `lost`.
+        """
+        if (one := self._of.get(job)) is not None:
+            one.asked = False
+            one.tried_s = one.tried_s if lost else self._state.now_s()
+
+    async def commit_program(
+        self, job: str, step_s: float, plan: Mapping[str, Any], keys: Sequence[Any]
+    ) -> dict[str, Any]:
+        """Begin a version of a program's state (see `Commits.begin`); its steps take so long."""
+        one = self._of.get(job)
+        if one is None:
+            raise CheckpointError(f"job {job} has no program that commits (any more)")
+        one.step_s = float(step_s)
+        commit = self._commits.begin(decode(Plan, dict(plan)), keys, one.store, job, protect=False)
+        self._follow(one, commit)
+        return commit.row(self._state.now_s())
+
+    def claimed(self, keys: Collection[Any]) -> None:
+        """Clients want these of their jobs; what an earlier run has left of them is read, not computed."""
+        if not self._of:
+            return
+        for id, of_job in self._by_job(keys).items():
+            one = self._of[id]
+            if one.topic is None and (found := one.results.take(of_job)):
+                self._commits.protected.read(found)
+
+    def section(self) -> Mapping[str, Any]:
+        """What is known of the versions of each job, for policies that ask for them."""
+        active = self._state.jobs.active
+        found = {
+            id: encode(self._history(active[id], one)) for id, one in self._of.items() if self._runs(id, one)
+        }
+        return {SECTION: found} if found else {}
+
+    def enactors(self) -> Mapping[type[Any], Enactor]:
+        """Policies may ask for a version."""
+        return {Checkpoint: self._enact}
+
+    def needed(self) -> bool:
+        """Whether the results of a job that has ended are still to be written."""
+        return any(self._has_ended(id) for id in self._of)
+
+    def tick(self, now_s: float) -> None:
+        """Have versions written for which it is time by the settings, and those of jobs that have ended."""
+        for id, one in list(self._of.items()):
+            if self._has_ended(id):
+                self._end(id, one)
+        settings, active = self._state.settings, self._state.jobs.active
+        if settings.checkpoint_every_s is None:
+            return
+        rule = Rule(settings.checkpoint_every_s, settings.checkpoint_node_mtbf_s)
+        for id, one in self._of.items():
+            if self._runs(id, one):
+                record = active[id]
+                why = due(now_s, self._history(record, one), rule, self._state.nodes_up(record))
+                if why is not None:
+                    self._ask(id, one, why)
+
+    def status(self) -> Mapping[str, Any]:
+        """Protected jobs whose results are written."""
+        rows = [
+            {
+                "job": id,
+                "name": one.name,
+                "written_results": len(one.results.written),
+                "left_results": len(one.results.found),
+                "unwritable_results": len(one.results.unwritable),
+            }
+            for id, one in self._of.items()
+            if one.topic is None
+        ]
+        return {"protected_jobs": rows} if rows else {}
+
+    def unwrap(self) -> None:
+        """The runtime is being uninstalled: what is in the store stays."""
+        for task in self._tasks:
+            task.cancel()
+        self._of.clear()
+
+    # ------------------------------------------------------------------ inside
+
+    def _has_ended(self, id: str) -> bool:
+        return id not in self._state.jobs.active and id not in self._state.jobs.announced
+
+    def _runs(self, id: str, one: _Job) -> bool:
+        """Whether a version could be asked for."""
+        record = self._state.jobs.active.get(id)
+        return record is not None and record.start_s is not None and (one.topic is not None or not one.ended)
+
+    def _by_job(self, keys: Collection[Any]) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {}
+        for key in keys:
+            lane = self._state.owner.get(key)
+            if lane is not None and lane.job.id in self._of:
+                found.setdefault(lane.job.id, []).append(key)
+        return found
+
+    def _end(self, id: str, one: _Job) -> None:
+        """A job has ended: a last version of its results, then it is forgotten."""
+        if one.writing:
+            return
+        if one.topic is None and not one.ended:
+            one.ended = True
+            self._write(id, one)
+            if one.writing:
+                return
+        del self._of[id]
+        self._engine.rest()
+
+    async def _through(self, id: str, one: _Job) -> None:
+        """Wait a little for a job to end, and as long as it takes for its last version."""
+        deadline_s = self._state.now_s() + _SOON_S
+        while id in self._of and (self._has_ended(id) or self._state.now_s() < deadline_s):
+            if self._has_ended(id):
+                self._end(id, one)
+            await asyncio.sleep(_LOOK_S)
+
+    def _enact(self, action: Checkpoint) -> Outcome:
+        one = self._of.get(action.job)
+        if one is None:
+            text = f"job {action.job} writes no versions; declare it with protect=True"
+        elif action.level != LEVEL:
+            text = f"there is no level {action.level!r}; versions are written to {LEVEL}"
+        else:
+            self._ask(action.job, one, action.reason.text)
+            return Outcome(action=action, result="done", reason=action.reason)
+        return Outcome(action=action, result="refused", reason=Reason(ReasonCode.UNSUPPORTED, text))
+
+    def _ask(self, id: str, one: _Job, why: str) -> None:
+        if one.topic is None:
+            self._write(id, one)
+        elif not one.asked:
+            one.asked = True
+            writes.tell(self._state.scheduler, one.topic, {"window": "checkpoint", "reason": why})
+
+    def _write(self, id: str, one: _Job) -> None:
+        """Begin a version of a job's results, if there is anything new."""
+        if one.writing:
+            return
+        scheduler = self._state.scheduler
+        found = one.results.next(scheduler, self._commits.protected)
+        if found is None:
+            one.tried_s = self._state.now_s()
+            return
+        plan, keys, known = found
+        # what nobody wants any more while it is written is written all the same
+        client = f"{_STIMULUS}-{id}"
+        held = [key for key in keys if key not in known]
+        writes.want(scheduler, held, client)
+        commit = self._commits.begin(plan, keys, one.store, id, known)
+        self._follow(one, commit, lambda: writes.want_no_more(scheduler, held, client, _STIMULUS))
+
+    def _follow(self, one: _Job, commit: Commit, after: Any = None) -> None:
+        one.asked, one.newest = False, commit
+        task = asyncio.ensure_future(self._followed(one, commit, after))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _followed(self, one: _Job, commit: Commit, after: Any) -> None:
+        try:
+            await commit.ended.wait()
+        finally:
+            if after is not None:
+                after()
+        copies, commit.copies = commit.copies, {}
+        if commit.state == "complete":
+            one.cost_s = commit.writing_s + commit.finishing_s
+            if one.topic is None:
+                one.results.wrote(copies)
+        elif one.topic is None and one.results.failed(commit.unwritable):
+            one.newest, one.tried_s, one.ended = None, None, False
+
+    def _history(self, record: JobRecord, one: _Job) -> History:
+        settings = self._state.settings
+        times = [one.tried_s, one.newest.ended_s if one.newest is not None else None]
+        if one.topic is None:
+            times.append(record.start_s)
+        # a node is given up, and takes no more tasks, as long before its end as its workers are told to
+        ends = [
+            node.end_s - settings.walltime_notice_s
+            for node in self._state.nodes_of(record)
+            if node.end_s is not None
+        ]
+        return History(
+            since_s=max((s for s in times if s is not None), default=None),
+            cost_s=one.cost_s,
+            under_way=one.asked or one.writing,
+            end_s=min(ends, default=None),
+            ahead_s=one.step_s + settings.tick_s,
+        )

@@ -1,0 +1,141 @@
+"""Results of a protected job: what a new version has of them, and what an earlier run has left.
+
+A version has all results that clients wanted of the job, were there and could be written, since its first
+run. What an earlier version has is not written again: its files get another name (`Draft.link`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.checkpoint import keys as keys_of
+from dask_hpc.checkpoint.describe import RESULTS, describe_results
+from dask_hpc.checkpoint.plan import Plan
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.errors import CheckpointError, UnknownCheckpoint
+from dask_hpc.scheduler.internals import reads
+from dask_hpc.worker.saved import Copy
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+#: A copy of a result, and the name of its type.
+Kept = tuple[Copy, str]
+
+
+@dataclass(slots=True, eq=False)
+class Results:
+    """The results of one job."""
+
+    name: str
+    #: Of a run and those that have gone on from it.
+    run: str
+    #: What clients have wanted of the job and is not forgotten, in the order in which they asked.
+    wanted: dict[Any, None] = field(default_factory=dict)
+    #: What the newest version has.
+    written: dict[Any, Kept] = field(default_factory=dict)
+    #: What of that an earlier run has left and nobody has asked for yet.
+    found: dict[Any, Kept] = field(default_factory=dict)
+    #: What cannot be written.
+    unwritable: set[Any] = field(default_factory=set)
+
+    def take(self, keys: Iterable[Any]) -> dict[Any, Kept]:
+        """Clients want these now; gives those that an earlier run has left."""
+        self.wanted.update(dict.fromkeys(keys))
+        return {key: self.found.pop(key) for key in keys if key in self.found}
+
+    def next(
+        self, scheduler: Scheduler, protected: Iterable[Any]
+    ) -> tuple[Plan, list[Any], dict[Any, Kept]] | None:
+        """Plan and keys of the next version, and what the last one has of it; None: there is nothing new.
+
+        Parameters
+        ----------
+        protected
+            Keys that are the same results as when they were written: one that was forgotten and made again
+            is another.
+        """
+        states = reads.states(scheduler, {**self.wanted, **self.written})
+        self.wanted = {key: None for key in self.wanted if key in states}
+        self.unwritable &= states.keys()
+        same = set(protected)
+        old = {key: kept for key, kept in self.written.items() if key not in states or key in same}
+        new = [
+            key
+            for key in reads.writable(scheduler, self.wanted)
+            if key not in old and key not in self.unwritable and keys_of.as_json(key) is not None
+        ]
+        if not new:
+            return None
+        keys = [*old, *new]
+        return describe_results(self.name, keys, self.run), keys, old
+
+    def wrote(self, copies: Mapping[Any, Kept]) -> None:
+        """A version is whole."""
+        # in its own order, so that the next one has them in the same
+        self.written = dict(sorted(copies.items(), key=lambda one: one[1][0].number))
+        self.found = {key: copies[key] for key in self.found if key in copies}
+
+    def failed(self, unwritable: Set[Any]) -> bool:
+        """There is no new version; whether the next one may do without the reason.
+
+        That is what cannot be written, or what the last version had and somebody has removed.
+        """
+        for key in unwritable - self.unwritable:
+            logger.warning("Result %r of protected %r cannot be written and is left out", key, self.name)
+        folders = {copy.folder for copy, _ in self.written.values()}
+        removed = {folder for folder in folders if not os.path.isdir(folder)}
+        there = {key: kept for key, kept in self.written.items() if kept[0].folder not in removed}
+        self.unwritable |= unwritable
+        self.written = there
+        self.found = {key: kept for key, kept in self.found.items() if key in there}
+        return bool(removed or unwritable)
+
+
+def found_in(store: str, name: str, resume: bool | None, run: str) -> Results:
+    """The results of a job that begins: none, or those that an earlier run of its name has left.
+
+    Raises
+    ------
+    CheckpointError
+        When there are some and `resume` does not say what of them, or they cannot be read.
+    """
+    fresh = Results(name, run)
+    try:
+        version = Store(store).find(name)
+    except UnknownCheckpoint:
+        return fresh
+    if resume is False:
+        return fresh
+    manifest = version.manifest()
+    if manifest.plan.kind != RESULTS:
+        # of a program, which says itself what it wants of it
+        return fresh
+    if resume is None:
+        raise CheckpointError(
+            f"{version.path} has results of an earlier run of {name!r}; go on from them with resume=True, "
+            "replace them with resume=False, or give this job's another name with protect='NAME'"
+        )
+    array = manifest.plan.arrays[0]
+    try:
+        keys = [keys_of.from_json(each) for each in manifest.plan.extra["keys"]]
+        if len(keys) != array.count:
+            raise ValueError(f"{len(keys)} keys for {array.count} results")
+        fresh.run = str(manifest.plan.extra["run"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the manifest of {version.path} does not say whose results it has ({error!r}); replace them "
+            "with resume=False"
+        ) from None
+    fresh.written = {
+        key: (Copy(version.path, array, number, manifest.written(number)), "object")
+        for number, key in enumerate(keys)
+    }
+    fresh.found = dict(fresh.written)
+    return fresh

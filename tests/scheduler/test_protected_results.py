@@ -1,0 +1,272 @@
+"""Results of jobs that say protect: written while the job runs, read after a loss and by a later run."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections import Counter
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, wait
+from helpers import live, until
+from losses import kill
+
+import dask_hpc
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.errors import CheckpointError, ConfigError
+
+EVERY = {"hpc.checkpoint.every": "100 ms", "hpc.tick": "50 ms"}
+#: How often each thing was computed; workers of these tests are in this process.
+RUNS: Counter[str] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def none_computed():
+    RUNS.clear()
+
+
+def made(number):
+    RUNS[f"made-{number}"] += 1
+    return np.full(50, float(number))
+
+
+def twice(values, name):
+    RUNS[f"twice-{name}"] += 1
+    return values * 2
+
+
+def block(values):
+    RUNS["block"] += 1
+    return values + 1
+
+
+def chain(number):
+    """A result that is made from one that nobody keeps."""
+    return dask.delayed(twice, pure=True)(dask.delayed(made, pure=True)(number), number)
+
+
+def there_are(status, count):
+    """Whether so many results of the one protected job are in the store."""
+    return [row["written_results"] for row in status.get("protected_jobs", [])] == [count]
+
+
+async def written(rt, count):
+    """Wait until so many results are in the store."""
+    for _ in range(400):
+        if there_are(await rt.status(), count):
+            return
+        await asyncio.sleep(0.025)
+    raise AssertionError(await rt.status())
+
+
+@live(workers=3)
+async def test_results_are_written_while_a_job_runs_and_read_after_a_loss(c, s, *workers, tmp_path):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("night", nodes=3, protect=True):
+            first = c.compute([chain(number) for number in range(6)])
+            await wait(first)
+            await written(rt, 6)
+            second = c.compute([chain(number) for number in range(6, 9)])
+            await wait(second)
+            await written(rt, 9)
+            before = RUNS.copy()
+            await kill(s, [workers[0], workers[1]])
+            values = await c.gather([*first, *second])
+        assert [value[0] for value in values] == [2.0 * number for number in range(9)]
+        assert before == RUNS
+        assert (await rt.status())["checkpoints"]["restored_results"] > 0
+
+
+@live(workers=2)
+async def test_what_is_there_when_a_job_has_ended_is_written_then(c, s, *workers, tmp_path):
+    # never while it runs
+    with dask.config.set({"hpc.checkpoint.store": str(tmp_path), "hpc.checkpoint.every": "1 h"}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("prep", nodes=2, protect=True) as job:
+            futures = c.map(made, range(4))
+        await job.wait()
+        await until(lambda: Store(tmp_path).versions("prep"), "it is written")
+        await until(lambda: Store(tmp_path).versions("prep")[0].complete, "it is whole")
+        back = await c.gather(await dask_hpc.restore("prep", c, store=tmp_path, allow_pickle=True))
+        assert {key: value[0] for key, value in back.items()} == {
+            future.key: number for number, future in enumerate(futures)
+        }
+        await until(lambda: "hpc-tick" not in s.periodic_callbacks, "it sleeps, and needs nobody any more")
+
+
+def run_of(count, resume, tmp_path, ask=range(0)):
+    """A job on a cluster of its own that computes results, waits until they are written, and is lost."""
+    settings = EVERY | {"hpc.checkpoint.store": str(tmp_path)}
+    with (
+        dask.config.set(settings),
+        dask_hpc.LocalCluster(n_workers=2, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        rt = dask_hpc.install(client)
+        with rt.job("night", protect=True, resume=resume):
+            futures = client.compute([chain(number) for number in ask or range(count)])
+            wait(futures)
+            patience = threading.Event()
+            for _ in range(400):
+                if there_are(rt.status(), count):
+                    break
+                patience.wait(0.025)
+            else:
+                raise AssertionError(rt.status())
+            return client.gather(futures), rt.status()
+
+
+def test_a_later_run_on_another_cluster_reads_what_is_there_and_computes_the_rest(tmp_path):
+    run_of(6, True, tmp_path)
+    RUNS.clear()
+    values, status = run_of(10, True, tmp_path)
+    assert [value[0] for value in values] == [2.0 * number for number in range(10)]
+    # neither the results nor what they are made from
+    assert {int(name.partition("-")[2]) for name in RUNS} == set(range(6, 10))
+    assert status["checkpoints"]["restored_results"] == 6
+    RUNS.clear()
+    # what a run does not ask for is kept for the next one
+    run_of(11, True, tmp_path, ask=[10])
+    assert set(RUNS) == {"made-10", "twice-10"}
+    RUNS.clear()
+    values, _ = run_of(11, True, tmp_path)
+    assert not RUNS
+    assert values[10][0] == 20.0
+
+
+def test_results_of_an_earlier_run_are_neither_read_nor_replaced_unasked(tmp_path):
+    run_of(2, None, tmp_path)
+    with pytest.raises(CheckpointError, match=r"'night'; go on from them with resume=True, replace them"):
+        run_of(2, None, tmp_path)
+    RUNS.clear()
+    run_of(3, False, tmp_path)
+    assert len(RUNS) == 6
+
+
+@live(workers=2)
+async def test_blocks_of_a_collection_are_found_again_by_their_keys(c, s, *workers, tmp_path):
+    def field():
+        return da.zeros((8, 8), chunks=4).map_blocks(block, meta=np.empty((0, 0)), name="field")
+
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        for resume, runs in ((None, 4), (True, 0)):
+            RUNS.clear()
+            async with rt.job("field", nodes=2, protect=True, resume=resume) as job:
+                kept = c.persist(field())
+                await wait(kept)
+                await written(rt, 4)
+                assert RUNS["block"] == runs
+                # new keys, made from what was read
+                assert await c.compute(kept.sum()) == 64
+            await job.wait()
+            await until(lambda: "hpc-tick" not in s.periodic_callbacks, "it has ended")
+            del kept
+            await until(lambda: not s.tasks, "nothing is left")
+
+
+@live(workers=2)
+async def test_what_cannot_be_written_is_left_out_and_the_rest_is_written(c, s, *workers, tmp_path):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("odd", nodes=2, protect=True):
+            futures = [*c.map(made, range(3)), c.submit(threading.Lock, pure=False)]
+            await wait(futures)
+            await written(rt, 3)
+            row = (await rt.status())["protected_jobs"][0]
+            assert row["unwritable_results"] == 1
+            await wait(more := c.submit(made, 9))
+            await written(rt, 4)
+            del more
+
+
+@live(workers=2)
+async def test_a_new_version_shares_the_files_of_the_last_one(c, s, *workers, tmp_path, monkeypatch):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("night", nodes=2, protect=True):
+            futures = c.map(made, range(3))
+            await wait(futures)
+            await written(rt, 3)
+            more = c.submit(made, 3)
+            await written(rt, 4)
+            old, new = (Store(tmp_path).find("night", number).path for number in versions(tmp_path)[-2:])
+            shared = [os.path.samefile(f"{old}/data/{n}/0", f"{new}/data/{n}/0") for n in range(3)]
+            assert shared == [True] * 3
+
+            def refuse(*args, **kwargs):
+                raise OSError(errno.EPERM, "no links here")
+
+            monkeypatch.setattr(os, "link", refuse)
+            last = c.submit(made, 4)
+            await written(rt, 5)
+            old, new = (Store(tmp_path).find("night", number).path for number in versions(tmp_path)[-2:])
+            assert not os.path.samefile(f"{old}/data/0/0", f"{new}/data/0/0")
+            await kill(s, [workers[0]])
+            found = await c.gather([*futures, more, last])
+            assert [value[0] for value in found] == [0, 1, 2, 3, 4]
+
+
+@live(workers=2)
+async def test_a_result_that_was_made_again_is_another_one(c, s, *workers, tmp_path):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("night", nodes=2, protect=True):
+            first = c.submit(made, 1, key="x")
+            await wait(first)
+            await written(rt, 1)
+            first.release()
+            await until(lambda: "x" not in s.tasks, "it is forgotten")
+            second = c.submit(made, 2, key="x")
+            # computed, for nobody has said that the same name means the same
+            assert (await second)[0] == 2.0
+            count = versions(tmp_path)[-1]
+            await until(lambda: versions(tmp_path)[-1] > count, "it is written")
+            back = await dask_hpc.restore("night", c, store=tmp_path)
+            assert (await back["x"])[0] == 2.0
+
+
+def versions(store):
+    """Numbers of the whole versions of the night."""
+    return [version.version for version in Store(store).versions("night") if version.complete]
+
+
+@live(workers=2)
+async def test_a_job_that_cannot_be_protected_says_so_before_anything_is_computed(c, s, *workers, tmp_path):
+    rt = await dask_hpc.install(c, "fcfs")
+    with pytest.raises(ConfigError, match=r"hpc\.checkpoint\.store is not set; name a folder"):
+        async with rt.job("night", protect=True):
+            raise AssertionError("it has begun")
+    assert [row["state"] for row in await rt.jobs()] == ["cancelled"]
+    with pytest.raises(ValueError, match="resume is True and job 'night' does not say protect"):
+        rt.job("night", resume=True)
+
+
+@live(workers=2)
+@pytest.mark.errors("is computed again: no copy")
+async def test_a_damaged_result_of_an_earlier_run_is_computed(c, s, *workers, tmp_path):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("night", nodes=2, protect=True) as job:
+            futures = c.compute([chain(number) for number in range(3)])
+            await wait(futures)
+            await written(rt, 3)
+        await job.wait()
+        await until(lambda: "hpc-tick" not in s.periodic_callbacks, "it has ended")
+        version = Store(tmp_path).find("night")
+        number = version.manifest().plan.extra["keys"].index(futures[1].key)
+        with open(f"{version.path}/data/{number}/0", "r+b") as file:
+            file.write(b"\xff")
+        del futures
+        await until(lambda: not s.tasks, "nothing is left")
+        RUNS.clear()
+        async with rt.job("night", nodes=2, protect=True, resume=True):
+            futures = c.compute([chain(number) for number in range(3)])
+            assert [value[0] for value in await c.gather(futures)] == [0.0, 2.0, 4.0]
+            assert set(RUNS) == {"made-1", "twice-1"}
