@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,7 +20,8 @@ from dask_hpc.checkpoint import metadata
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.direct import Writer, read_aligned
 from dask_hpc.checkpoint.inside import open_inside, write_all
-from dask_hpc.checkpoint.layout import CHECKSUM, pack_checksum, slot_bytes
+from dask_hpc.checkpoint.layout import ALIGNMENT, CHECKSUM, pack_checksum, slot_bytes
+from dask_hpc.checkpoint.names import is_pack
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.values import form, from_bytes, stored_bytes, to_bytes
 
@@ -36,10 +38,7 @@ def write_block(folder: str, array: Array, number: int, value: Any) -> Written:
     Exception
         Whatever serialising an opaque value raises.
     """
-    if array.kind == "shard":
-        found = _write_shard(folder, array, [number], [value])[0]
-    else:
-        found = _write_apart(folder, array, [number], [value])[0]
+    found = _WRITES[array.kind](folder, array, [number], [value])[0]
     if isinstance(found, Exception):
         raise found
     return found
@@ -48,7 +47,7 @@ def write_block(folder: str, array: Array, number: int, value: Any) -> Written:
 def write_blocks(
     folder: str, array: Array, numbers: Sequence[int], values: Sequence[Any]
 ) -> list[Written | str]:
-    """Write several blocks of an array; those of a shard are made durable together.
+    """Write several blocks of an array; those of a shard, and what is opaque, are made durable together.
 
     Returns
     -------
@@ -56,8 +55,7 @@ def write_blocks(
         For each block what is known of it, or why it was not written.
     """
     try:
-        write = _write_shard if array.kind == "shard" else _write_apart
-        found = write(folder, array, numbers, values)
+        found = _WRITES[array.kind](folder, array, numbers, values)
     except Exception as error:
         # nothing of the call is known to be durable
         return [_why(error)] * len(numbers)
@@ -88,6 +86,8 @@ def block_file(array: Array, number: int, written: Written) -> str:
     """Path of the file that a block is in, below the folder of its version."""
     if array.kind == "shard":
         return metadata.shard_path(array)
+    if written.pack is not None:
+        return metadata.pack_path(array, written.pack)
     return metadata.block_path(array, number, written.digest)
 
 
@@ -122,9 +122,15 @@ def checked_bytes(folder: str, path: str, written: Written) -> np.ndarray:
 
 def check_written(array: Array, number: int, written: Written) -> None:
     """Raise ValueError when a block of the plan cannot be what it is said to be."""
+    if (written.pack is not None) != (array.kind == "opaque"):
+        raise ValueError(f"block {number} of {array.path} cannot be {written}; it is not of this plan")
     expected = stored_bytes(array, number)
+    if written.pack is not None:
+        if not is_pack(written.pack) or written.offset % ALIGNMENT or not written.nbytes:
+            raise ValueError(f"block {number} of {array.path} cannot be {written}; it is in no pack")
+        return
     offset = number * slot_bytes(expected) if array.kind == "shard" and expected else 0
-    may_have_digest = array.kind == "opaque" or array.encoding == "object"
+    may_have_digest = array.encoding == "object"
     if (
         written.offset != offset
         or written.nbytes < 0
@@ -188,6 +194,32 @@ def _write_apart(
     return found
 
 
+def _write_pack(
+    folder: str, array: Array, numbers: Sequence[int], values: Sequence[Any]
+) -> list[Written | Exception]:
+    """Write values one behind the other, to a file that nobody else writes."""
+    found: list[Written | Exception] = []
+    if not numbers:
+        return found
+    pack, end = uuid.uuid4().hex, 0
+    with ExitStack() as opened:
+        descriptor = _new(folder, metadata.pack_path(array, pack), opened)
+        writer = Writer(descriptor, direct=len(numbers) * ALIGNMENT >= _LARGE)
+        for number, value in zip(numbers, values, strict=True):
+            try:
+                payload, digest = to_bytes(array, number, value)
+            except Exception as error:  # types of users may raise anything when they are serialised
+                found.append(error)
+                continue
+            length, crc = writer.put(end, payload)
+            found.append(Written(end, length, crc, digest, pack))
+            end += slot_bytes(length)
+        writer.flush()
+        document = f"{metadata.pack_folder(array, pack)}/{metadata.DOCUMENT}"
+        write_all(_new(folder, document, opened), metadata.pack(end))
+    return found
+
+
 #: Blocks whose files are open at once; a process may have a thousand files.
 _OPEN = 64
 #: Smaller files go through the page cache.
@@ -210,6 +242,9 @@ def _write_own(folder: str, array: Array, number: int, value: Any, opened: ExitS
     document = f"{metadata.block_folder(array, number)}/{metadata.DOCUMENT}"
     write_all(_new(folder, document, opened), metadata.block(array, number, written))
     return written
+
+
+_WRITES = {"shard": _write_shard, "opaque": _write_pack, "grid": _write_apart, "apart": _write_apart}
 
 
 def _new(folder: str, path: str, opened: ExitStack) -> int:

@@ -6,24 +6,22 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dask_hpc.checkpoint import layout, manifest, metadata
-from dask_hpc.checkpoint.blocks import block_file, check_written
+from dask_hpc.checkpoint.blocks import check_written
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.inside import open_inside, sync_folder, sync_folders, write_inside
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.manifest import Manifest
-from dask_hpc.checkpoint.metadata import DOCUMENT, block_folder
+from dask_hpc.checkpoint.metadata import DOCUMENT
 from dask_hpc.checkpoint.plan import Array, Plan, Written
 from dask_hpc.checkpoint.values import stored_bytes
 from dask_hpc.checkpoint.versions import Version, folder_name, numbers
 from dask_hpc.clock import epoch_s
 from dask_hpc.errors import CheckpointError
 
-#: Folder of a version, and which block of which of its arrays, and what is known of it.
-Block = tuple[str, Array, int, Written]
 #: What file systems say that have no further names for a file, or not as many.
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
 
@@ -80,6 +78,7 @@ class Draft:
         target = self._folder / folder_name(self.version)
         try:
             self._end_shards(ordered)
+            self._drop_packs(ordered)
             found = self._manifest(ordered, tuple(levels))
             sync_folders(self.path)
             # before that nothing is a version, after that all of it is
@@ -103,38 +102,31 @@ class Draft:
             self.plan.name, self.version, str(target), True, found.bytes, found.created_s, found.levels
         )
 
-    def link(self, blocks: Mapping[int, Block]) -> None:
-        """Have blocks of other versions in this one too, by their number here: the same files, or copies.
+    def link(self, packs: Iterable[tuple[str, str, str]]) -> None:
+        """Have packs of other versions in this one too: the same files, or copies.
 
-        The files of a version are never written again. For blocks that have files of their own.
+        The files of a version are never written again.
+
+        Parameters
+        ----------
+        packs
+            Folder of the version, path of the array there and here, name of the pack.
 
         Raises
         ------
         CheckpointError
             When one of them is not there any more, or nothing can be written.
         """
-        for number, (folder, array, of, written) in blocks.items():
-            mine, here = self._block(number)
-            pairs = [(f"{block_folder(array, of)}/{DOCUMENT}", f"{block_folder(mine, here)}/{DOCUMENT}")]
-            if written.nbytes:
-                pairs.append((block_file(array, of, written), block_file(mine, here, written)))
+        for folder, path, pack in packs:
             try:
-                os.mkdir(os.path.join(self.path, block_folder(mine, here)), 0o755)
-                for source, target in pairs:
-                    _link(os.path.join(folder, source), os.path.join(self.path, target))
+                os.mkdir(os.path.join(self.path, path, pack), 0o755)
+                for name in ("0", DOCUMENT):
+                    _link(os.path.join(folder, path, pack, name), os.path.join(self.path, path, pack, name))
             except OSError as error:
                 raise CheckpointError(
-                    f"a result that {folder} has cannot be had in version {self.version} of "
+                    f"results that {folder} has cannot be had in version {self.version} of "
                     f"{self.plan.name}: {error.strerror or error}"
                 ) from None
-
-    def _block(self, number: int) -> tuple[Array, int]:
-        """The array of a block, and its number in it."""
-        for array in self.plan.arrays:
-            if number < array.count:
-                return array, number
-            number -= array.count
-        raise IndexError(number)
 
     def abandon(self) -> None:
         """Remove the draft; does nothing when it was finished."""
@@ -195,6 +187,16 @@ class Draft:
             finally:
                 os.close(descriptor)
 
+    def _drop_packs(self, ordered: list[Written]) -> None:
+        """Remove packs of workers whose answers were never heard."""
+        there = {block.pack for block in ordered if block.pack is not None}
+        for array in self.plan.arrays:
+            if array.kind == "opaque":
+                folder = os.path.join(self.path, array.path)
+                for name in os.listdir(folder):
+                    if name not in there and os.path.isdir(os.path.join(folder, name)):
+                        shutil.rmtree(os.path.join(folder, name))
+
     def _manifest(self, ordered: list[Written], levels: tuple[str, ...]) -> Manifest:
         files = {path: (len(content), crc32c(content)) for path, content in self.plan.files.items()}
         digests = {str(n): block.digest for n, block in enumerate(ordered) if block.digest is not None}
@@ -206,7 +208,8 @@ class Draft:
             files=files,
             blocks=tuple((block.offset, block.nbytes, block.crc32c) for block in ordered),
             digests=digests,
-            bytes=sum(length for length, _ in files.values()) + _bytes(self.plan.arrays, ordered),
+            packs={str(n): block.pack for n, block in enumerate(ordered) if block.pack is not None},
+            bytes=sum(length for length, _ in files.values()) + _bytes(self.path, self.plan.arrays, ordered),
         )
 
     def _write_manifest(self, found: Manifest) -> None:
@@ -237,7 +240,7 @@ def _link(source: str, target: str) -> None:
             os.fsync(copy.fileno())
 
 
-def _bytes(arrays: tuple[Array, ...], ordered: list[Written]) -> int:
+def _bytes(folder: str, arrays: tuple[Array, ...], ordered: list[Written]) -> int:
     """Bytes of the files of all blocks."""
     total = first = 0
     for array in arrays:
@@ -246,6 +249,13 @@ def _bytes(arrays: tuple[Array, ...], ordered: list[Written]) -> int:
         if array.kind == "shard":
             size = stored_bytes(array, 0) or 0
             total += layout.shard_bytes(array.count, size) if size else 0
+        elif array.kind == "opaque":
+            for pack in {block.pack for block in blocks if block.pack is not None}:
+                for path in (
+                    metadata.pack_path(array, pack),
+                    f"{metadata.pack_folder(array, pack)}/{DOCUMENT}",
+                ):
+                    total += os.stat(os.path.join(folder, path)).st_size
         else:
             total += sum(
                 block.nbytes

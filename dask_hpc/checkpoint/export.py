@@ -80,8 +80,10 @@ def _paths(found: Manifest) -> Iterator[str]:
             written = found.written(first + number)
             if written.nbytes:
                 yield block_file(array, number, written)
-            if array.kind in ("apart", "opaque"):
+            if array.kind == "apart":
                 yield f"{metadata.block_folder(array, number)}/{metadata.DOCUMENT}"
+            elif written.pack is not None:
+                yield f"{metadata.pack_folder(array, written.pack)}/{metadata.DOCUMENT}"
         first += array.count
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from dask_hpc.checkpoint import layout
 from dask_hpc.checkpoint.dtypes import from_json
 from dask_hpc.checkpoint.inside import parts, read_inside
-from dask_hpc.checkpoint.names import checked_name
+from dask_hpc.checkpoint.names import checked_name, is_pack
 from dask_hpc.checkpoint.plan import Array, Plan, Written
 from dask_hpc.errors import CheckpointError
 from dask_hpc_policies.codec import decode, encode
@@ -26,7 +26,7 @@ from dask_hpc_policies.codec import decode, encode
 #: Name of its file.
 FILE = "manifest.json"
 #: Layout of what it says.
-SCHEMA = 1
+SCHEMA = 2
 #: Larger ones are not read: ten million blocks have less.
 MOST_BYTES = 2**30
 
@@ -46,12 +46,15 @@ class Manifest:
     blocks: tuple[tuple[int, int, int], ...]
     #: Digests of opaque blocks by number.
     digests: Mapping[str, str]
+    #: Names of the packs that opaque blocks are in, by number.
+    packs: Mapping[str, str]
     #: Bytes of all files but this one.
     bytes: int
 
     def written(self, number: int) -> Written:
         """What is known of a block, counted over all arrays."""
-        return Written(*self.blocks[number], self.digests.get(str(number)))
+        told = str(number)
+        return Written(*self.blocks[number], self.digests.get(told), self.packs.get(told))
 
 
 def dump(manifest: Manifest) -> bytes:
@@ -112,6 +115,8 @@ def _parse(raw: bytes) -> Manifest:
     content = found["content"]
     if not isinstance(content, dict) or not isinstance(content.get("plan"), dict):
         raise ValueError("it has no plan")
+    if found["schema"] == 1:
+        content.setdefault("packs", {})
     missing = [field.name for field in fields(Manifest) if field.name not in content]
     if missing:
         raise ValueError(f"it does not say {', '.join(missing)}")
@@ -134,6 +139,9 @@ def _check(manifest: Manifest) -> None:
     for array in plan.arrays:
         parts(array.path)
         check_array(array)
+    for pack in manifest.packs.values():
+        if not is_pack(pack):
+            raise ValueError(f"{pack!r:.200} is no name of a pack")
     if plan.count != len(manifest.blocks):
         raise ValueError(f"it has {len(manifest.blocks)} blocks for the {plan.count} of its plan")
     for offset, length, crc in manifest.blocks:

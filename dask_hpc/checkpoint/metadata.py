@@ -58,10 +58,7 @@ def single(
 ) -> Document:
     """Metadata of an array of one chunk; `flat`: which lies beside them and not in folders."""
     chunk = tuple(max(1, length) for length in shape)
-    found = _array(shape, chunk, how, _codecs(how), attributes or {}, dims)
-    if flat:
-        found["chunk_key_encoding"] = {"name": "v2", "configuration": {"separator": "."}}
-    return found
+    return _array(shape, chunk, how, _codecs(how), attributes or {}, dims, flat=flat)
 
 
 def shard_path(array: Array) -> str:
@@ -93,6 +90,21 @@ def block(array: Array, number: int, written: Written) -> bytes:
     return dump(single(shape, how, flat=True))
 
 
+def pack_folder(array: Array, pack: str) -> str:
+    """Path of the Zarr array of bytes that has many blocks."""
+    return f"{array.path}/{pack}"
+
+
+def pack_path(array: Array, pack: str) -> str:
+    """Path of the file of a pack."""
+    return f"{pack_folder(array, pack)}/0"
+
+
+def pack(nbytes: int) -> bytes:
+    """Metadata of a pack of so many bytes, which have checksums of their own among them."""
+    return dump(_array((nbytes,), (max(1, nbytes),), BYTES, [_bytes_codec(None)], {}, None, flat=True))
+
+
 def dump(document: Any) -> bytes:
     """A document as its file."""
     return json.dumps(document, ensure_ascii=False, indent=1).encode()
@@ -100,7 +112,7 @@ def dump(document: Any) -> bytes:
 
 def _block(array: Array, number: int, nbytes: int, digest: str | None) -> tuple[tuple[int, ...], Stored]:
     """Shape and type of the Zarr array of a block."""
-    if array.kind == "opaque" or digest is not None or array.encoding in ("masked", "raw"):
+    if digest is not None or array.encoding in ("masked", "raw"):
         return (nbytes,), BYTES
     how = TEXT if array.encoding in ("text", "object") else stored(from_json(array.dtype))
     return array.block_shape(number), how
@@ -126,14 +138,17 @@ def _array(
     codecs: list[Document],
     attributes: Mapping[str, Any],
     dims: Sequence[Any] | None,
+    *,
+    flat: bool = False,
 ) -> Document:
+    keys = {"name": "v2", "configuration": {"separator": "."}}
     found: Document = {
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(shape),
         "data_type": how.data_type,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "chunk_key_encoding": keys if flat else {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": how.fill_value,
         "codecs": codecs,
         "attributes": {**attributes, **how.attributes},

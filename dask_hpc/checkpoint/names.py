@@ -10,6 +10,14 @@ from dask_hpc.errors import CheckpointValueError
 #: Not first a dot, which hides, or a hyphen, which a command takes for an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
 
+#: Of a pack; drawn, so that no two writers have one.
+_PACK = re.compile("[0-9a-f]{32}")
+
+
+def is_pack(name: str) -> bool:
+    """Whether a pack may be called so."""
+    return _PACK.fullmatch(name) is not None
+
 
 def checked_name(name: Any) -> str:
     """The name of a checkpoint.

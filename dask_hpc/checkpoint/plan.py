@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 #: shard: regular chunks in one file. grid: regular chunks, a file each, of what Zarr has no shards for.
-#: apart: a Zarr array a block, for chunks that differ and types that Zarr does not have. opaque: a Zarr
-#: array of bytes a block, any value as Dask serialises it.
+#: apart: a Zarr array a block, for chunks that differ and types that Zarr does not have. opaque: any value
+#: as Dask serialises it, in packs: Zarr arrays of bytes, one for all that a worker wrote at once.
 Kind = Literal["shard", "grid", "apart", "opaque"]
 
 
@@ -100,3 +100,5 @@ class Written:
     crc32c: int
     #: blake2b of them, of what was pickled; None: of known type, or an array in the format of NumPy.
     digest: str | None = None
+    #: Name of the pack that has it, of what is opaque.
+    pack: str | None = None

@@ -44,8 +44,12 @@ def verify(version: Version, show: Callable[[int, int], None] | None = None) -> 
     ]
     first = 0
     for array in found.plan.arrays:
+        packs = set()
         for number in range(array.count):
             written = found.written(first + number)
+            if written.pack is not None and written.pack not in packs:
+                packs.add(written.pack)
+                problems += _pack(version.path, array, written.pack)
             problems += _block(version.path, array, number, written)
             if show is not None:
                 show(first + number + 1, found.plan.count)
@@ -59,16 +63,30 @@ def _block(folder: str, array: Array, number: int, written: Written) -> Iterator
     try:
         check_written(array, number, written)
         checked_bytes(folder, path, written)
-        if array.kind == "shard":
+        if array.kind in ("shard", "opaque"):
             if written.nbytes:
                 _padding(folder, path, written)
-        elif array.kind != "grid":
+        elif array.kind == "apart":
             path = f"{metadata.block_folder(array, number)}/{metadata.DOCUMENT}"
             expected = metadata.block(array, number, written)
             if read_inside(folder, path, len(expected)) != expected:
                 yield Problem(path, "its content differs")
     except (OSError, ValueError) as error:
         yield Problem(path, f"block {number}: {error}")
+
+
+def _pack(folder: str, array: Array, pack: str) -> Iterator[Problem]:
+    path = f"{metadata.pack_folder(array, pack)}/{metadata.DOCUMENT}"
+    try:
+        descriptor = open_inside(folder, metadata.pack_path(array, pack), os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            expected = metadata.pack(os.fstat(descriptor).st_size)
+        finally:
+            os.close(descriptor)
+        if read_inside(folder, path, len(expected)) != expected:
+            yield Problem(path, "its content differs, or its pack was cut")
+    except (OSError, ValueError) as error:
+        yield Problem(path, str(error))
 
 
 def _padding(folder: str, path: str, written: Written) -> None:

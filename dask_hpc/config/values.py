@@ -110,9 +110,9 @@ class Settings:
         "names one."))
     checkpoint_every_s: float | None = _row(
         Duration("checkpoint.every", 600.0, lo=0.01, hi=30 * _DAY_S, none_ok=True,
-        help="Programs of jobs that say protect write a version of their state so long after the last one, "
-        "at the next boundary between two steps; one at their start, and one before the walltime of a node "
-        "ends. None: as a policy asks for them (interval-daly)."))
+        help="Results of jobs that say protect are written so long after the last time, before the walltime "
+        "of a node ends, and once the job has ended; their programs write their state at the next boundary "
+        "between two steps instead, and once at their start. None: as a policy asks for it (interval-daly)."))
     checkpoint_node_mtbf_s: float | None = _row(
         Duration("checkpoint.node-mtbf", None, lo=1.0, hi=36_500 * _DAY_S, none_ok=True,
         help="Mean time between failures of one node. Once it is set, and a version has been written, they "

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from saved import save
+from saved import save, save_values
 
 from dask_hpc.checkpoint import manifest
 from dask_hpc.checkpoint.opening import open_checkpoint
@@ -36,20 +38,20 @@ def version(tmp_path_factory: pytest.TempPathFactory) -> Version:
     return save(dataset, tmp_path_factory.mktemp("store"))
 
 
+def write(path: Path, content: Any, change: Callable[[Any], Any]) -> None:
+    """Write a manifest with a content that fits its digest."""
+    content = change(content) or content
+    text = json.dumps(content, separators=(",", ":")).encode()
+    digest = blake2b(text, digest_size=32).hexdigest()
+    path.write_text(json.dumps({"schema": manifest.SCHEMA, "blake2b": digest, "content": content}))
+
+
 @pytest.fixture
 def edited(version: Version) -> Any:
     """Writes a manifest with a content that fits its digest."""
     path = Path(version.path, manifest.FILE)
     raw = path.read_bytes()
-
-    def edit(change: Any) -> None:
-        content = json.loads(raw)["content"]
-        content = change(content) or content
-        text = json.dumps(content, separators=(",", ":")).encode()
-        digest = blake2b(text, digest_size=32).hexdigest()
-        path.write_text(json.dumps({"schema": 1, "blake2b": digest, "content": content}))
-
-    yield edit
+    yield lambda change: write(path, json.loads(raw)["content"], change)
     path.write_bytes(raw)
 
 
@@ -96,7 +98,7 @@ def test_an_edited_value_is_refused(version: Version, edited: Any) -> None:
 
 def test_a_newer_layout_is_refused_with_what_to_install(version: Version, edited: Any) -> None:
     path = Path(version.path, manifest.FILE)
-    path.write_text(path.read_text().replace('"schema": 1', '"schema": 99'))
+    path.write_text(path.read_text().replace('"schema": 2', '"schema": 99'))
     assert "99" in (said := refused(version))
     assert "install" in said
 
@@ -147,6 +149,7 @@ ABSURD = {
     "variables no dicts": lambda c: c["plan"]["extra"].update(variables=[1]),
     "wrong dims": lambda c: c["plan"]["extra"]["variables"][0].update(dims=["y", "x", "z"]),
     "digest of a shard": lambda c: c["digests"].update({"0": "00"}),
+    "pack of a shard": lambda c: c["packs"].update({"0": "0" * 32}),
     "no digest": lambda c: c.update(digests={}),
     "other digest": lambda c: c["digests"].update(dict.fromkeys(c["digests"], "00")),
     "a field less": lambda c: c.pop("levels"),
@@ -162,6 +165,29 @@ ABSURD = {
 def test_an_absurd_manifest_that_fits_its_digest_is_refused(version: Version, edited: Any, what: str) -> None:
     edited(ABSURD[what])
     refused(version)
+
+
+PACKS: dict[str, Callable[[Any], Any]] = {
+    "elsewhere": lambda c: c.update(packs=dict.fromkeys(c["packs"], "../../other")),
+    "not there": lambda c: c.update(packs=dict.fromkeys(c["packs"], "0" * 32)),
+    "none": lambda c: c.update(packs={}),
+    "of one less": lambda c: c["packs"].popitem() and None,
+    "misplaced": lambda c: c["blocks"][1].__setitem__(0, 1),
+    "the place of another": lambda c: c["blocks"][1].__setitem__(0, c["blocks"][0][0]),
+    "empty": lambda c: c["blocks"][0].__setitem__(slice(1, 3), [0, 0]),
+}
+
+
+@pytest.mark.parametrize("what", PACKS)
+def test_an_absurd_pack_is_refused(tmp_path: Path, what: str) -> None:
+    path = save_values(Store(tmp_path), [{"a": 1}, "text"])
+    file = Path(path, manifest.FILE)
+    assert open_checkpoint(path, allow_pickle=True)[1].compute(scheduler="sync") == "text"
+    write(file, json.loads(file.read_bytes())["content"], PACKS[what])
+    with pytest.raises(CheckpointError) as raised:
+        dask.compute(open_checkpoint(path, allow_pickle=True), scheduler="sync")
+    assert path in str(raised.value)
+    assert verify(Store(tmp_path).find("values"))
 
 
 def test_links_in_a_version_are_not_followed(version: Version, tmp_path: Path) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from saved import save
+from saved import save, save_values, written
 
+from dask_hpc.checkpoint.blocks import write_blocks
+from dask_hpc.checkpoint.export import export
 from dask_hpc.checkpoint.opening import open_checkpoint
+from dask_hpc.checkpoint.plan import Array, Plan
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.verify import verify
 from dask_hpc.checkpoint.versions import Version
@@ -112,3 +117,37 @@ def test_blocks_of_another_version_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is not what was written"):
         opened(second.path)
     assert Store(tmp_path).newest("field").version == 2
+
+
+def test_a_flipped_byte_in_a_pack_is_never_another_value(tmp_path: Path) -> None:
+    chance = random.Random(6)
+    values = [{"a": 1}, "text" * 2000, np.arange(3.0), np.arange(3000), None]
+    path = save_values(Store(tmp_path), values)
+    version = Store(tmp_path).find("values")
+    assert verify(version) == []
+    for file in [file for file in Path(path).rglob("*") if file.is_file()]:
+        raw = file.read_bytes()
+        for place in {0, len(raw) // 2, len(raw) - 1, *(chance.randrange(len(raw)) for _ in range(4 * EACH))}:
+            changed = bytearray(raw)
+            changed[place] ^= 1 << chance.randrange(8)
+            file.write_bytes(changed)
+            assert verify(version), (file, place)
+            with suppress(CheckpointError):
+                found = dask.compute(open_checkpoint(path, allow_pickle=True), scheduler="sync")[0]
+                np.testing.assert_equal(found, values)
+        # and one that was cut
+        file.write_bytes(raw[:-1])
+        assert verify(version), file
+        file.write_bytes(raw)
+    export(version, tmp_path / "copy")
+    np.testing.assert_equal(dask.compute(open_checkpoint(tmp_path / "copy", allow_pickle=True))[0], values)
+
+
+def test_packs_whose_writing_nobody_heard_of_are_not_in_the_version(tmp_path: Path) -> None:
+    plan = Plan("values", "futures", (Array("data", "opaque", None, (2,), ((1, 1),)),), {}, {})
+    draft = Store(tmp_path).begin(plan)
+    write_blocks(draft.path, plan.arrays[0], [0, 1], ["first", "first"])
+    version = draft.finish(written(draft, [["second", "second"]]))
+    assert len(list(Path(version.path, "data").iterdir())) == 1
+    assert verify(version) == []
+    assert dask.compute(open_checkpoint(version.path, allow_pickle=True))[0] == ["second", "second"]

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from saved import save_values
 
-from dask_hpc.checkpoint.blocks import write_blocks
 from dask_hpc.checkpoint.opening import open_checkpoint
-from dask_hpc.checkpoint.plan import Array, Plan
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
 
@@ -27,17 +26,8 @@ ARRAYS = [
 ]
 
 
-def saved(store: Path, values: list[Any]) -> str:
-    """Folder of a version of these values, as of futures."""
-    array = Array("data", "opaque", None, (len(values),), ((1,) * len(values),))
-    draft = Store(store).begin(Plan("values", "futures", (array,), {}, {}))
-    written = write_blocks(draft.path, array, range(len(values)), values)
-    assert [one for one in written if isinstance(one, str)] == []
-    return draft.finish(dict(enumerate(written))).path  # type: ignore[arg-type]
-
-
 def test_arrays_come_back_without_a_word_and_can_be_written_to(tmp_path: Path) -> None:
-    for value, lazy in zip(ARRAYS, open_checkpoint(saved(tmp_path, ARRAYS)), strict=True):
+    for value, lazy in zip(ARRAYS, open_checkpoint(save_values(Store(tmp_path), ARRAYS)), strict=True):
         again = lazy.compute(scheduler="sync")
         assert (again.dtype, again.shape) == (value.dtype, value.shape)
         np.testing.assert_array_equal(again, value)
@@ -46,7 +36,7 @@ def test_arrays_come_back_without_a_word_and_can_be_written_to(tmp_path: Path) -
 
 @pytest.mark.parametrize("value", [{"a": 1}, np.array([None]), np.ma.array([1], mask=[True]), 3], ids=str)
 def test_other_values_need_the_word(tmp_path: Path, value: Any) -> None:
-    path = saved(tmp_path, [np.ones(2), value])
+    path = save_values(Store(tmp_path), [np.ones(2), value])
     with pytest.raises(CheckpointError, match="allow_pickle=True"):
         open_checkpoint(path)
     again = open_checkpoint(path, allow_pickle=True)[1].compute(scheduler="sync")
@@ -55,7 +45,7 @@ def test_other_values_need_the_word(tmp_path: Path, value: Any) -> None:
 
 
 def test_what_is_no_array_is_not_made_one(tmp_path: Path) -> None:
-    path = saved(tmp_path, [np.ones(2)])
+    path = save_values(Store(tmp_path), [np.ones(2)])
     files = [file for file in Path(path).rglob("*") if file.is_file()]
     (file,) = [file for file in files if b"NUMPY" in file.read_bytes()]
     content = bytearray(file.read_bytes())

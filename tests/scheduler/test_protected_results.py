@@ -7,6 +7,7 @@ import errno
 import os
 import threading
 from collections import Counter
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -196,9 +197,9 @@ async def test_a_new_version_shares_the_files_of_the_last_one(c, s, *workers, tm
             await written(rt, 3)
             more = c.submit(made, 3)
             await written(rt, 4)
-            old, new = (Store(tmp_path).find("night", number).path for number in versions(tmp_path)[-2:])
-            shared = [os.path.samefile(f"{old}/data/{n}/0", f"{new}/data/{n}/0") for n in range(3)]
-            assert shared == [True] * 3
+            old, new = (packs(tmp_path, number) for number in versions(tmp_path)[-2:])
+            assert {name for name in new if name in old and new[name].samefile(old[name])} == set(old)
+            assert len(new) > len(old)
 
             def refuse(*args, **kwargs):
                 raise OSError(errno.EPERM, "no links here")
@@ -206,8 +207,9 @@ async def test_a_new_version_shares_the_files_of_the_last_one(c, s, *workers, tm
             monkeypatch.setattr(os, "link", refuse)
             last = c.submit(made, 4)
             await written(rt, 5)
-            old, new = (Store(tmp_path).find("night", number).path for number in versions(tmp_path)[-2:])
-            assert not os.path.samefile(f"{old}/data/0/0", f"{new}/data/0/0")
+            old, new = (packs(tmp_path, number) for number in versions(tmp_path)[-2:])
+            assert [name for name in old if new[name].samefile(old[name])] == []
+            assert [name for name in old if new[name].read_bytes() != old[name].read_bytes()] == []
             await kill(s, [workers[0]])
             found = await c.gather([*futures, more, last])
             assert [value[0] for value in found] == [0, 1, 2, 3, 4]
@@ -230,6 +232,12 @@ async def test_a_result_that_was_made_again_is_another_one(c, s, *workers, tmp_p
             await until(lambda: versions(tmp_path)[-1] > count, "it is written")
             back = await dask_hpc.restore("night", c, store=tmp_path)
             assert (await back["x"])[0] == 2.0
+
+
+def packs(store, version):
+    """Files of the packs of a version by their names."""
+    found = Store(store).find("night", version)
+    return {name: Path(found.path, "data", name, "0") for name in found.manifest().packs.values()}
 
 
 def versions(store):
@@ -260,8 +268,10 @@ async def test_a_damaged_result_of_an_earlier_run_is_computed(c, s, *workers, tm
         await job.wait()
         await until(lambda: "hpc-tick" not in s.periodic_callbacks, "it has ended")
         version = Store(tmp_path).find("night")
-        number = version.manifest().plan.extra["keys"].index(futures[1].key)
-        with open(f"{version.path}/data/{number}/0", "r+b") as file:
+        manifest = version.manifest()
+        damaged = manifest.written(manifest.plan.extra["keys"].index(futures[1].key))
+        with packs(tmp_path, version.version)[damaged.pack].open("r+b") as file:
+            file.seek(damaged.offset)
             file.write(b"\xff")
         del futures
         await until(lambda: not s.tasks, "nothing is left")

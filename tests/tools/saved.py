@@ -10,7 +10,7 @@ import dask
 from dask_hpc.checkpoint.blocks import write_blocks
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.draft import Draft
-from dask_hpc.checkpoint.plan import Plan, Written
+from dask_hpc.checkpoint.plan import Array, Plan, Written
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.versions import Version
 from dask_hpc_policies.codec import decode, encode
@@ -38,3 +38,10 @@ def save(obj: Any, folder: Path, name: str = "field") -> Version:
     plan, keys = describe(obj, name)
     draft = Store(folder).begin(decode(Plan, encode(plan)))
     return draft.finish(written(draft, computed(plan, keys, obj)))
+
+
+def save_values(store: Store, values: list[Any]) -> str:
+    """Folder of a version of values, as of futures."""
+    array = Array("data", "opaque", None, (len(values),), ((1,) * len(values),))
+    draft = store.begin(Plan("values", "futures", (array,), {}, {}))
+    return draft.finish(written(draft, [values])).path

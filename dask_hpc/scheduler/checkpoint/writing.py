@@ -100,13 +100,10 @@ class Writing:
         return len(self._left)
 
     @property
-    def linked(self) -> dict[int, tuple[str, Array, int, Written]]:
+    def linked(self) -> set[tuple[str, str, str]]:
         """What is to be linked into the draft (see `Draft.link`)."""
-        return {
-            self._first[index] + number: (copy.folder, copy.array, copy.number, copy.written)
-            for key, (copy, _) in self._known.items()
-            for index, number in self._places[key]
-        }
+        found = [copy for copy, _ in self._known.values()]
+        return {(copy.folder, copy.array.path, copy.written.pack or "") for copy in found}
 
     def end(self) -> None:
         """Look at the results no more."""
