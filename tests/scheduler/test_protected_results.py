@@ -156,6 +156,44 @@ def test_results_of_an_earlier_run_are_neither_read_nor_replaced_unasked(tmp_pat
 
 
 @live(workers=2)
+async def test_one_of_two_jobs_of_one_name_is_refused_also_when_they_begin_at_once(c, s, *workers, tmp_path):
+    with dask.config.set({"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        jobs = [rt.job(name, nodes=1, protect="night") for name in ("first", "second")]
+        found = await asyncio.gather(*(job.activate() for job in jobs), return_exceptions=True)
+        (refused,) = [one for one in found if isinstance(one, CheckpointError)]
+        assert "writes versions of 'night' to" in str(refused)
+        for job in jobs:
+            await job.cancel()
+
+
+@live(workers=2)
+async def test_a_version_whose_manifest_is_damaged_is_passed_over(c, s, *workers, tmp_path):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        for resume, count in ((None, 2), (True, 3), (True, 3)):
+            RUNS.clear()
+            async with rt.job("night", nodes=2, protect=True, resume=resume) as job:
+                futures = []
+                for number in range(count):
+                    futures.append(c.submit(made, number))
+                    await wait(futures)
+                    await written(rt, number + 1)
+            await job.wait()
+            await until(lambda: "hpc-tick" not in s.periodic_callbacks, "it has ended")
+            del futures
+            await until(lambda: not s.tasks, "nothing is left")
+            Path(Store(tmp_path).find("night").path, "manifest.json").write_text("{}")
+            if resume:
+                # the version before the newest was read, with what it had
+                assert RUNS["made-0"] == 0
+        for version in versions(tmp_path):
+            Path(Store(tmp_path).find("night", version).path, "manifest.json").write_text("{}")
+        with pytest.raises(CheckpointError, match=r"or begin anew with resume=False"):
+            await rt.job("night", nodes=2, protect=True, resume=True).activate()
+
+
+@live(workers=2)
 async def test_blocks_of_a_collection_are_found_again_by_their_keys(c, s, *workers, tmp_path):
     def field():
         return da.zeros((8, 8), chunks=4).map_blocks(block, meta=np.empty((0, 0)), name="field")

@@ -120,16 +120,22 @@ class ProtectedJobs:
         if (problem := await asyncio.to_thread(Store(folder).problem)) is not None:
             raise CheckpointError(problem)
         for id, one in list(self._of.items()):
-            if (one.name, one.store) == (name, folder) and id != record.id:
+            if (one.name, one.store) == (name, folder):
                 await self._through(id, one)
-                if id in self._of:
-                    raise CheckpointError(
-                        f"job {id} writes versions of {name!r} to {folder}; give those of {record.id} "
-                        "another name with protect='NAME'"
-                    )
-        results = await asyncio.to_thread(found_in, folder, name, resume, uuid.uuid4().hex)
-        self._of[record.id] = _Job(name, folder, results)
-        return len(results.found)
+        for id, one in self._of.items():
+            if (one.name, one.store) == (name, folder):
+                raise CheckpointError(
+                    f"job {id} writes versions of {name!r} to {folder}; give those of {record.id} another "
+                    "name with protect='NAME'"
+                )
+        # from here on nobody else has the name
+        made = self._of[record.id] = _Job(name, folder, Results(name, uuid.uuid4().hex))
+        try:
+            made.results = await asyncio.to_thread(found_in, folder, name, resume, made.results.run)
+        except BaseException:
+            del self._of[record.id]
+            raise
+        return len(made.results.found)
 
     async def protect_program(self, job: str, topic: str) -> dict[str, str] | None:
         """A program begins: name and folder of its versions; None when its job is not protected."""

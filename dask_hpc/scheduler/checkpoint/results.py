@@ -106,14 +106,22 @@ def found_in(store: str, name: str, resume: bool | None, run: str) -> Results:
     CheckpointError
         When there are some and `resume` does not say what of them, or they cannot be read.
     """
-    fresh = Results(name, run)
+    fresh, folder = Results(name, run), Store(store)
     try:
-        version = Store(store).find(name)
+        newest = folder.find(name)
     except UnknownCheckpoint:
         return fresh
     if resume is False:
         return fresh
-    manifest = version.manifest()
+    whole = [version for version in folder.versions(name) if version.complete]
+    # when none is, the newest says what is wrong with it
+    version = max(whole, key=lambda one: one.version, default=newest)
+    if version.path != newest.path:
+        logger.warning("%s is damaged; %r goes on from %s", newest.path, name, version.path)
+    try:
+        manifest = version.manifest()
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; or begin anew with resume=False") from None
     if manifest.plan.kind != RESULTS:
         # of a program, which says itself what it wants of it
         return fresh

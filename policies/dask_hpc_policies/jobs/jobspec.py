@@ -104,7 +104,8 @@ def job_spec(
     value
         What its result is worth, 0 or more, in a unit that all jobs share.
     protect
-        Whether the state that it keeps on its nodes is protected against loss, or under which name.
+        Whether its results, or the state that it keeps on its nodes, are written to a store while it runs, or
+        under which name.
     resilience
         Name of the protocol by which it survives failures.
     exclusive
