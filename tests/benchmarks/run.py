@@ -10,7 +10,7 @@ from pathlib import Path
 BENCHMARKS = (
     "hooks", "jobs", "in_flight", "fairness", "pays_off", "policy_pass", "resize", "window", "adopt", "pool",
     "adapt",
-    "simulator", "panel", "what_if", "placement", "power", "checkpoint", "versions",
+    "simulator", "panel", "what_if", "placement", "power", "checkpoint", "versions", "killed",
 )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def rows(name: str, text: str) -> list[dict[str, Any]]:
 
 
 #: They take more than ten seconds, also when they measure less.
-LONG = ("adapt", "panel", "pays_off", "placement", "pool", "versions", "what_if", "window")
+LONG = ("adapt", "killed", "panel", "pays_off", "placement", "pool", "versions", "what_if", "window")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from losses import kill
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError, ConfigError
+from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker import saved
 
@@ -33,6 +34,28 @@ def folders(store):
 
 def array(number):
     return np.full(100, number)
+
+
+@live(workers=3)
+async def test_results_that_come_back_are_followed_to_their_beginnings_together(
+    c, s, *workers, tmp_path, monkeypatch
+):
+    counts, one_by_one = [], reads.not_remade
+
+    def counted(scheduler, keys):
+        counts.append(len(keys))
+        return one_by_one(scheduler, keys)
+
+    monkeypatch.setattr(reads, "not_remade", counted)
+    rt = await dask_hpc.install(c)
+    futures = c.map(array, range(60))
+    await rt.checkpoint(futures, "values", store=tmp_path)
+    counts.clear()
+    await kill(s, [workers[0]])
+    await c.gather(futures)
+    back = checkpoints(s)["restored_results"]
+    await until(lambda: sum(counts) == back, "all that came back is made as before")
+    assert len(counts) <= back / 5
 
 
 @live(workers=2)

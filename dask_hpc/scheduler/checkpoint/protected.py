@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _STIMULUS = "hpc-checkpoint"
+#: What comes back goes on to be read for so long, should it be lost again, in seconds.
+_SETTLE_S = 0.5
 #: Versions of one result that are tried.
 _COPIES = 2
 
@@ -62,6 +64,8 @@ class Protected:
         self._of: dict[Any, _Protected] = {}
         #: Keys by the name of the newest copy: what workers say is about a copy.
         self._keys: dict[str, Any] = {}
+        #: What came back and is to be made as before.
+        self._returned: set[Any] = set()
         #: Results that were read back, that were computed after all, and that are gone.
         self.restored = self.recomputed = self.lost = 0
 
@@ -195,13 +199,25 @@ class Protected:
         self.restored += 1
         # others hear of this transition after us
         self._later(lambda: self._state.read_back.discard(key))
-        if one.always or one.lineage is None:
-            return
-        lineage.put_back(self._scheduler, key, one.lineage)
-        one.lineage = None
-        if reads.not_remade(self._scheduler, [key]):
-            one.always = True
-            self._stand_in(key, one)
+        if not one.always:
+            if not self._returned:
+                asyncio.get_running_loop().call_later(_SETTLE_S, self._settle)
+            self._returned.add(key)
+
+    def _settle(self) -> None:
+        """Have what came back be made as before, if it still can be."""
+        returned, self._returned = self._returned, set()
+        states = reads.states(self._scheduler, returned)
+        settled = {}
+        for key in returned:
+            one = self._of.get(key)
+            if one is not None and one.lineage is not None and states.get(key) == "memory":
+                lineage.put_back(self._scheduler, key, one.lineage)
+                one.lineage, settled[key] = None, one
+        # all at once: each has to be followed back to its beginnings, which many share
+        for key in reads.not_remade(self._scheduler, settled):
+            settled[key].always = True
+            self._stand_in(key, settled[key])
 
     def _stand_in(self, key: Any, one: _Protected) -> None:
         one.lineage = lineage.stand_in(self._scheduler, key, _reading(key, one), one.type_name)
