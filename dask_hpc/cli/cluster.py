@@ -68,8 +68,12 @@ def status(as_json: bool, **where: Any) -> None:
         click.echo()
         for name in found["sections"]:
             told = found[name] if isinstance(found[name], dict) else {"": found[name]}
-            click.echo(f"{name}:")
-            echo_pairs(((key.replace("_", " "), value) for key, value in told.items()), indent="  ")
+            tables = [value for value in told.values() if _is_table(value)]
+            pairs = [(key.replace("_", " "), value) for key, value in told.items() if not _is_table(value)]
+            click.echo(f"{name.replace('_', ' ')}:")
+            echo_pairs(pairs, indent="  ")
+            for rows in tables:
+                echo_table(rows, {key: key.replace("_", " ").upper() for key in rows[0]}, "")
             click.echo()
         asleep = "asleep: no job is active, and Dask works as without dask_hpc"
         echo_table(found["nodes"], _NODE_COLUMNS, "no nodes" if found["awake"] else asleep)
@@ -128,6 +132,10 @@ def cancel(job: str, as_json: bool, **where: Any) -> None:
         echo_json(row)
     else:
         click.echo(f"{cell(row['id'])} is cancelled")
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
 def _job_row(job: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import killed_night
 import numpy as np
 import outside
 import pytest
+from command_line import run
 from distributed import Client, wait
 from helpers import live, until
 from losses import kill
@@ -125,6 +127,8 @@ def run_of(count, resume, tmp_path, ask=range(0)):
                 patience.wait(0.025)
             else:
                 raise AssertionError(rt.status())
+            text = run("status", "--address", cluster.scheduler_address).stdout
+            assert re.search(r"protected jobs:\nJOB +NAME +WRITTEN RESULTS", text), text
             return client.gather(futures), rt.status()
 
 

@@ -120,13 +120,13 @@ async def test_a_job_larger_than_the_pool_of_now_waits_when_the_pool_may_grow(c,
 
 
 @live(workers=1)
-async def test_all_that_is_declared_reaches_the_policy(c, s, a):
+async def test_all_that_is_declared_reaches_the_policy(c, s, a, tmp_path):
     declared = {
         "walltime": "1 h", "priority": 2, "min_power_w": "100 W", "max_power_w": 200, "io_intensity": 0.5,
         "deadline": "2 h", "soft_deadline": "90 min", "value": 7.5, "protect": "field", "resilience": "ml",
         "user": "ada", "weight": 2.5,
     }  # fmt: skip
-    rt = await dask_hpc.install(c, "fcfs")
+    rt = await dask_hpc.install(c, "fcfs", checkpoint_store=str(tmp_path))
     async with rt.job("main", **declared) as job:
         await started(s, job)
         (view,) = (await rt.snapshot()).jobs
