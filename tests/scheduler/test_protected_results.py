@@ -65,7 +65,7 @@ def there_are(status, count):
 
 async def written(rt, count):
     """Wait until so many results are in the store."""
-    for _ in range(400):
+    for _ in range(1200):
         if there_are(await rt.status(), count):
             return
         await asyncio.sleep(0.025)
@@ -121,7 +121,7 @@ def run_of(count, resume, tmp_path, ask=range(0)):
             futures = client.compute([chain(number) for number in ask or range(count)])
             wait(futures)
             patience = threading.Event()
-            for _ in range(400):
+            for _ in range(1200):
                 if there_are(rt.status(), count):
                     break
                 patience.wait(0.025)
