@@ -204,7 +204,7 @@ def _write_pack(
     pack, end = uuid.uuid4().hex, 0
     with ExitStack() as opened:
         descriptor = _new(folder, metadata.pack_path(array, pack), opened)
-        writer = Writer(descriptor, direct=len(numbers) * ALIGNMENT >= _LARGE)
+        writer = Writer(descriptor)
         for number, value in zip(numbers, values, strict=True):
             try:
                 payload, digest = to_bytes(array, number, value)
@@ -244,6 +244,7 @@ def _write_own(folder: str, array: Array, number: int, value: Any, opened: ExitS
     return written
 
 
+#: What writes blocks of each kind of array.
 _WRITES = {"shard": _write_shard, "opaque": _write_pack, "grid": _write_apart, "apart": _write_apart}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import uuid
@@ -12,7 +11,7 @@ from pathlib import Path
 from dask_hpc.checkpoint import layout, manifest, metadata
 from dask_hpc.checkpoint.blocks import check_written
 from dask_hpc.checkpoint.checksums import crc32c
-from dask_hpc.checkpoint.inside import open_inside, sync_folder, sync_folders, write_inside
+from dask_hpc.checkpoint.inside import link_inside, open_inside, sync_folder, sync_folders, write_inside
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.checkpoint.metadata import DOCUMENT
@@ -21,9 +20,6 @@ from dask_hpc.checkpoint.values import stored_bytes
 from dask_hpc.checkpoint.versions import Version, folder_name, numbers
 from dask_hpc.clock import epoch_s
 from dask_hpc.errors import CheckpointError
-
-#: What file systems say that have no further names for a file, or not as many.
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
 
 
 class Draft:
@@ -119,9 +115,8 @@ class Draft:
         """
         for folder, path, pack in packs:
             try:
-                os.mkdir(os.path.join(self.path, path, pack), 0o755)
                 for name in ("0", DOCUMENT):
-                    _link(os.path.join(folder, path, pack, name), os.path.join(self.path, path, pack, name))
+                    link_inside(folder, self.path, f"{path}/{pack}/{name}")
             except OSError as error:
                 raise CheckpointError(
                     f"results that {folder} has cannot be had in version {self.version} of "
@@ -225,19 +220,6 @@ class Draft:
                 f"written, which knows of {self._newest or 'none'}; abandon it and write again, or let each "
                 "writer have a name of its own"
             )
-
-
-def _link(source: str, target: str) -> None:
-    """Give a file another name, or copy it where the file system has no such thing."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        with open(source, "rb") as found, open(target, "xb") as copy:
-            shutil.copyfileobj(found, copy)
-            copy.flush()
-            os.fsync(copy.fileno())
 
 
 def _bytes(folder: str, arrays: tuple[Array, ...], ordered: list[Written]) -> int:

@@ -11,14 +11,11 @@ from pathlib import Path
 
 from dask_hpc.checkpoint import manifest, metadata
 from dask_hpc.checkpoint.blocks import block_file
-from dask_hpc.checkpoint.inside import open_inside, sync_folder, sync_folders
+from dask_hpc.checkpoint.inside import copy_inside, sync_folder, sync_folders
 from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.checkpoint.verify import verify
 from dask_hpc.checkpoint.versions import Version
 from dask_hpc.errors import CheckpointError
-
-#: Bytes that are copied at once.
-_PIECE = 4 * 2**20
 
 
 def export(
@@ -48,7 +45,7 @@ def export(
         os.makedirs(part)
         paths = sorted(set(_paths(found)))
         for count, each in enumerate(paths, start=1):
-            _copy(version.path, str(part), each)
+            copy_inside(version.path, str(part), each)
             if show is not None:
                 show(count, len(paths))
         sync_folders(str(part))
@@ -85,13 +82,3 @@ def _paths(found: Manifest) -> Iterator[str]:
             elif written.pack is not None:
                 yield f"{metadata.pack_folder(array, written.pack)}/{metadata.DOCUMENT}"
         first += array.count
-
-
-def _copy(folder: str, into: str, path: str) -> None:
-    with (
-        open(open_inside(folder, path, os.O_RDONLY | os.O_NONBLOCK), "rb") as source,
-        open(open_inside(into, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, make=True), "wb") as copy,
-    ):
-        shutil.copyfileobj(source, copy, _PIECE)
-        copy.flush()
-        os.fsync(copy.fileno())

@@ -5,13 +5,19 @@ Paths come from manifests, which anybody may have edited.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from dask_hpc.errors import CheckpointError
 
+#: Bytes that are copied at once.
+_PIECE = 4 * 2**20
+#: What file systems say that have no further names for a file, or not as many.
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -77,6 +83,29 @@ def write_inside(folder: str, relative: str, content: bytes) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def copy_inside(folder: str, into: str, relative: str) -> None:
+    """Copy a file below one folder to the same place below another; its content is durable afterwards."""
+    with (
+        open(open_inside(folder, relative, os.O_RDONLY | os.O_NONBLOCK), "rb") as source,
+        open(open_inside(into, relative, os.O_WRONLY | os.O_CREAT | os.O_EXCL, make=True), "wb") as copy,
+    ):
+        shutil.copyfileobj(source, copy, _PIECE)
+        copy.flush()
+        os.fsync(copy.fileno())
+
+
+def link_inside(folder: str, into: str, relative: str) -> None:
+    """Give a file below one folder the same place below another; copied where there are no such links."""
+    *folders, name = parts(relative)
+    try:
+        with _inner(folder, folders, make=False) as source, _inner(into, folders, make=True) as target:
+            os.link(name, name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        copy_inside(folder, into, relative)
 
 
 def write_all(descriptor: int, content: bytes) -> None:

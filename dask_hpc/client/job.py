@@ -44,6 +44,8 @@ class Job:
         self._spec = spec
         #: Whether it goes on from what an earlier run of its name has left; None: not said.
         self.resume = resume
+        if not (resume is None or isinstance(resume, bool)):
+            raise ValueError(f"resume is {resume!r}; allowed: True, False, or None (not said)")
         if resume is not None and not spec.get("protect"):
             raise ValueError(
                 f"resume is {resume} and job {spec['name']!r} does not say protect; declare it with "
@@ -129,7 +131,7 @@ class Job:
         try:
             await self.channel.ask("protect_job", job=self.id, resume=self.resume)
         except BaseException:
-            await self.channel.ask("cancel", job=self.id, reason="it cannot be protected")
+            await self._cancel("it cannot be protected")
             raise
 
     def _annotate(self) -> None:
@@ -154,7 +156,9 @@ class Job:
         return _nothing() if client is not None and client.asynchronous else None
 
     async def _cancel_after(self, kind: type[BaseException], error: BaseException | None) -> None:
-        reason = f"an exception left its context: {kind.__name__}: {error}"
+        await self._cancel(f"an exception left its context: {kind.__name__}: {error}")
+
+    async def _cancel(self, reason: str) -> None:
         try:
             await self.channel.ask("cancel", job=self.id, reason=reason)
         except (OSError, DaskHPCError) as second:
@@ -191,6 +195,8 @@ class Job:
         ------
         InvalidJob
             For a job that can never start; see `Runtime.job`.
+        CheckpointError, ConfigError
+            For a job that says ``protect`` and cannot be protected; it is cancelled then.
         JobFailed, JobCancelled
             When the job has ended so.
         RuntimeError

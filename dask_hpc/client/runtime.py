@@ -225,7 +225,7 @@ class Runtime:
             When the file cannot be read as UTF-8 text.
         """
         path = Path(script)
-        return self.job({**job_fields(path.read_text(encoding="utf-8"), name=path.stem), **fields})
+        return self.job(job_fields(path.read_text(encoding="utf-8"), name=path.stem), **fields)
 
     def expect(self, names: Sequence[str]) -> Any:
         """Futures whose data somebody on a worker will provide (`dask_hpc.provide`), by these names.

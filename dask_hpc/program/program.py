@@ -124,11 +124,9 @@ class Program(Driver):
 
         Raises
         ------
-        ConfigError
-            When the job says ``protect`` and no store is set.
         CheckpointError
-            When the store cannot be used, no version in it can be read, or there are versions of an earlier
-            run and nobody has said what is to become of them.
+            When no version in the store can be read, or there are versions of an earlier run and nobody has
+            said what is to become of them.
         JobFailed, JobCancelled, JobError
             When the job has ended, or its state is lost.
         ValueError

@@ -99,9 +99,7 @@ class Saving:
         Raises
         ------
         CheckpointError
-            When they cannot be; or other runs have left some there, and `resume` does not say what of them.
-        ConfigError
-            When no store is set.
+            When other runs have left some there, and `resume` does not say what of them.
         ValueError
             When it is to resume and nothing protects it.
         """

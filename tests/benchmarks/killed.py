@@ -32,11 +32,11 @@ _PATIENCE_S = 300.0
 
 
 async def whole(dask_scheduler: Any, keys: list[Any], gone: str, until_s: float) -> None:
-    """Wait until that worker is missed and every result is in memory."""
+    """Wait until that worker is missed and every result is in memory; `TimeoutError` when that is late."""
     tasks = dask_scheduler.tasks
-    while time.time() < until_s and (
-        gone in dask_scheduler.workers or any(tasks[key].state != "memory" for key in keys)
-    ):
+    while gone in dask_scheduler.workers or any(tasks[key].state != "memory" for key in keys):
+        if time.time() > until_s:
+            raise TimeoutError(f"not whole {_PATIENCE_S:g} s after the worker was killed")
         await asyncio.sleep(0.005)
 
 

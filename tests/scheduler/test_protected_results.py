@@ -301,6 +301,14 @@ async def test_a_job_that_cannot_be_protected_says_so_before_anything_is_compute
     assert [row["state"] for row in await rt.jobs()] == ["cancelled"]
     with pytest.raises(ValueError, match="resume is True and job 'night' does not say protect"):
         rt.job("night", resume=True)
+    for wrong in ("no", 0):
+        with pytest.raises(ValueError, match=f"resume is {wrong!r}; allowed: True, False, or None"):
+            rt.job("night", protect=True, resume=wrong)
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --nodes=1\n")
+    assert rt.batch_job(tmp_path / "job.sh", protect=True, resume=True).resume is True
+    await rt.update(checkpoint_store=str(tmp_path))
+    with pytest.raises(CheckpointError, match=r"give its versions another name with protect='NAME'"):
+        await rt.job("a night", protect=True).activate()
 
 
 @live(workers=2)

@@ -86,8 +86,8 @@ class ProtectedJobs:
             "give_up_commit": self.give_up_commit,
         }
 
-    async def protect_job(self, job: str, resume: bool | None = None) -> int:
-        """A job that says ``protect`` is about to begin; how many results of an earlier run it may read.
+    async def protect_job(self, job: str, resume: bool | None = None) -> None:
+        """A job that says ``protect`` is about to begin.
 
         Parameters
         ----------
@@ -108,7 +108,10 @@ class ProtectedJobs:
         try:
             name = checked_name(record.name if protect is True else str(protect))
         except ValueError as error:
-            raise CheckpointError(f"job {record.id} says protect={protect!r}: {error}") from None
+            raise CheckpointError(
+                f"job {record.id} says protect={protect!r}: {error}; give its versions "
+                "another name with protect='NAME'"
+            ) from None
         folder = self._state.settings.checkpoint_store
         if folder is None:
             raise ConfigError(
@@ -135,7 +138,6 @@ class ProtectedJobs:
         except BaseException:
             del self._of[record.id]
             raise
-        return len(made.results.found)
 
     async def protect_program(self, job: str, topic: str) -> dict[str, str] | None:
         """A program begins: name and folder of its versions; None when its job is not protected."""
@@ -178,9 +180,7 @@ class ProtectedJobs:
     def section(self) -> Mapping[str, Any]:
         """What is known of the versions of each job, for policies that ask for them."""
         active = self._state.jobs.active
-        found = {
-            id: encode(self._history(active[id], one)) for id, one in self._of.items() if self._runs(id, one)
-        }
+        found = {id: encode(self._history(active[id], one)) for id, one in self._of.items() if self._runs(id)}
         return {SECTION: found} if found else {}
 
     def enactors(self) -> Mapping[type[Any], Enactor]:
@@ -201,7 +201,7 @@ class ProtectedJobs:
             return
         rule = Rule(settings.checkpoint_every_s, settings.checkpoint_node_mtbf_s)
         for id, one in self._of.items():
-            if self._runs(id, one):
+            if self._runs(id):
                 record = active[id]
                 why = due(now_s, self._history(record, one), rule, self._state.nodes_up(record))
                 if why is not None:
@@ -233,10 +233,10 @@ class ProtectedJobs:
     def _has_ended(self, id: str) -> bool:
         return id not in self._state.jobs.active and id not in self._state.jobs.announced
 
-    def _runs(self, id: str, one: _Job) -> bool:
+    def _runs(self, id: str) -> bool:
         """Whether a version could be asked for."""
         record = self._state.jobs.active.get(id)
-        return record is not None and record.start_s is not None and (one.topic is not None or not one.ended)
+        return record is not None and record.start_s is not None
 
     def _by_job(self, keys: Collection[Any]) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = {}

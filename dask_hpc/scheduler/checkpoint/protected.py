@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +71,6 @@ class Protected:
 
     def __len__(self) -> int:
         return len(self._of)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._of)
 
     def __contains__(self, key: Any) -> bool:
         return key in self._of

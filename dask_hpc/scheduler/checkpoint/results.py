@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from dask_hpc.checkpoint import keys as keys_of
 from dask_hpc.checkpoint.describe import RESULTS, describe_results
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.store import Store
-from dask_hpc.errors import CheckpointError, UnknownCheckpoint
+from dask_hpc.checkpoint.versions import numbers
+from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.worker.saved import Copy
 
@@ -51,7 +52,7 @@ class Results:
         return {key: self.found.pop(key) for key in keys if key in self.found}
 
     def next(
-        self, scheduler: Scheduler, protected: Iterable[Any]
+        self, scheduler: Scheduler, protected: Container[Any]
     ) -> tuple[Plan, list[Any], dict[Any, Kept]] | None:
         """Plan and keys of the next version, and what the last one has of it; None: there is nothing new.
 
@@ -64,8 +65,7 @@ class Results:
         states = reads.states(scheduler, {**self.wanted, **self.written})
         self.wanted = {key: None for key in self.wanted if key in states}
         self.unwritable &= states.keys()
-        same = set(protected)
-        old = {key: kept for key, kept in self.written.items() if key not in states or key in same}
+        old = {key: kept for key, kept in self.written.items() if key not in states or key in protected}
         new = [
             key
             for key in reads.writable(scheduler, self.wanted)
@@ -107,21 +107,18 @@ def found_in(store: str, name: str, resume: bool | None, run: str) -> Results:
         When there are some and `resume` does not say what of them, or they cannot be read.
     """
     fresh, folder = Results(name, run), Store(store)
-    try:
-        newest = folder.find(name)
-    except UnknownCheckpoint:
-        return fresh
-    if resume is False:
+    newest = max(numbers(folder.folder / name), default=None)
+    if resume is False or newest is None:
         return fresh
     whole = [version for version in folder.versions(name) if version.complete]
-    # when none is, the newest says what is wrong with it
-    version = max(whole, key=lambda one: one.version, default=newest)
-    if version.path != newest.path:
-        logger.warning("%s is damaged; %r goes on from %s", newest.path, name, version.path)
     try:
+        # when none is whole, the newest says what is wrong with it
+        version = whole[-1] if whole else folder.find(name)
         manifest = version.manifest()
     except CheckpointError as error:
         raise CheckpointError(f"{error}; or begin anew with resume=False") from None
+    if version.version != newest:
+        logger.warning("Version %d of %r is damaged; it goes on from %s", newest, name, version.path)
     if manifest.plan.kind != RESULTS:
         # of a program, which says itself what it wants of it
         return fresh

@@ -102,8 +102,11 @@ class Writing:
     @property
     def linked(self) -> set[tuple[str, str, str]]:
         """What is to be linked into the draft (see `Draft.link`)."""
-        found = [copy for copy, _ in self._known.values()]
-        return {(copy.folder, copy.array.path, copy.written.pack or "") for copy in found}
+        return {
+            (copy.folder, copy.array.path, copy.written.pack)
+            for copy, _ in self._known.values()
+            if copy.written.pack is not None
+        }
 
     def end(self) -> None:
         """Look at the results no more."""
