@@ -13,6 +13,7 @@ from dask_hpc._version import __version__
 
 if TYPE_CHECKING:
     from dask_hpc.checkpoint.opening import open_checkpoint as open_checkpoint
+    from dask_hpc.checkpoint.session import CheckpointSession as CheckpointSession
     from dask_hpc.client.checkpoints import restore as restore
     from dask_hpc.client.runtime import Job as Job
     from dask_hpc.client.runtime import Runtime as Runtime
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from dask_hpc.worker.awaited import provide as provide
 
 _PUBLIC = {
+    "CheckpointSession": "dask_hpc.checkpoint.session",
     "LocalCluster": "dask_hpc.deploy.local",
     "SLURMCluster": "dask_hpc.deploy.slurm.cluster",
     "SLURMRunner": "dask_hpc.deploy.slurm.runner",
@@ -42,6 +44,7 @@ _PUBLIC = {
     "runtime": "dask_hpc.client.runtime",
 }
 __all__ = [
+    "CheckpointSession",
     "Job",
     "LocalCluster",
     "PolicyAdaptive",

@@ -12,7 +12,15 @@ from typing import Any, Protocol
 from distributed import Client
 
 from dask_hpc.clock import stopwatch_s
-from dask_hpc.errors import CheckpointError, ConfigError, InstallError, TraceError, UnknownJob, WindowError
+from dask_hpc.errors import (
+    CheckpointError,
+    CheckpointValueError,
+    ConfigError,
+    InstallError,
+    TraceError,
+    UnknownJob,
+    WindowError,
+)
 from dask_hpc.show import Decisions, Jobs, Rows
 from dask_hpc_policies.jobs.jobspec import InvalidJob
 from dask_hpc_policies.params import ParameterError
@@ -29,6 +37,7 @@ _ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (
         CheckpointError,
+        CheckpointValueError,
         ConfigError,
         InstallError,
         InvalidJob,

@@ -15,9 +15,15 @@ CLOSE = "hpc-close-job"
 WORKER_PLUGIN = "dask-hpc"
 HEARTBEAT = "hpc"
 
+#: Name of the handler of workers that tells the bytes of small results.
+TELL = "hpc_tell"
+
 #: A worker has an abstract resource of this name and the role of its node behind it, if that is another than
 #: computing: it is known before any task is placed.
 ROLE_RESOURCE = "hpc-role-"
+
+#: What may be done to blocks of a checkpoint on their way to the store.
+SERVICES = ("plain", "compress", "encrypt", "compress+encrypt")
 
 #: Name of the annotation that says which job a task belongs to.
 ANNOTATION = "hpc_job"

@@ -2,6 +2,7 @@
 
 - `data_folder`: real data that is not part of the repository, from ``$DASK_HPC_DATA``. A test that
   uses it carries the marker ``data`` and is skipped, with the reason, when the folder is not there.
+- What clusters keep in memory is in a folder of the process (``hpc.node.memory-folder``).
 - With ``CI=true`` any other skipped test fails the run: nothing is left untested by accident.
 - An error in a callback, or one that our code logs, fails the test that caused it: see `unexpected`.
 - Hypothesis prints what is needed to repeat a failure.
@@ -10,17 +11,24 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from unexpected import Unexpected
 
-# before distributed.utils_test, which resets the configuration to what it finds when it is imported
-import dask_hpc.config
+_MEMORY_FOLDER = "DASK_HPC__NODE__MEMORY_FOLDER"
+# that of the process which has started this one: the configuration is not to have it
+os.environ.pop(_MEMORY_FOLDER, None)
 
-from distributed.utils_test import (  # isort: skip
+# before distributed.utils_test, which resets the configuration to what it finds when it is imported
+import dask_hpc.config  # noqa: E402
+
+from distributed.utils_test import (  # isort: skip  # noqa: E402
     a,
     b,
     cleanup,
@@ -49,6 +57,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("dask-hpc")
+
+# clusters of other processes that run tests are not to take over what those of this one leave in memory
+_memory = tempfile.mkdtemp(
+    prefix="dask-hpc-tests-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+)
+os.environ[_MEMORY_FOLDER] = _memory
+atexit.register(shutil.rmtree, _memory, True)
 
 _in_ci = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 _wrong_skips: list[str] = []
@@ -87,7 +102,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     # of all processes that run tests, this is told in the one that reports
     expected_failure = hasattr(report, "wasxfail")
-    needs_data = "data" in report.keywords and not _data_folder().is_dir()
+    absent = "more_data" in report.keywords or not _data_folder().is_dir()
+    needs_data = "data" in report.keywords and absent
     if report.skipped and not expected_failure and not needs_data:
         _wrong_skips.append(f"{report.nodeid}: {_reason(report)}")
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import dask
-import numpy as np
 from distributed import Client
 
 import dask_hpc
@@ -22,8 +23,9 @@ from dask_hpc.chaos.plan import Plan
 from dask_hpc.chaos.run import Outcome
 from dask_hpc.chaos.work import BLOCKS
 
-#: Workers of a cluster that is killed.
+#: Workers of a cluster that is killed, and of how many versions one of the first is its last.
 WORKERS = 2
+_MOST = 3
 
 
 @contextmanager
@@ -33,6 +35,10 @@ def own(workers: int = 4) -> Iterator[dask_hpc.LocalCluster]:
         "distributed.scheduler.allowed-failures": 100,
         # a worker that takes longer than this to come back would be given up, which is not what is tried
         "distributed.deploy.lost-worker-timeout": "1 hour",
+        # the least that it can be
+        "distributed.scheduler.worker-ttl": "5 s",
+        # what a cluster that is killed leaves is asked for at once
+        "hpc.checkpoint.linger": "2 min",
     }
     with (
         dask.config.set(settings),
@@ -50,40 +56,92 @@ def own(workers: int = 4) -> Iterator[dask_hpc.LocalCluster]:
 
 def kill_all(client: Client, plan: Plan, folder: Path) -> Outcome:
     """Kill scheduler and workers of another cluster, and have its newest whole version back on this one."""
-    outcome = Outcome(plan)
-    store = folder / "store"
-    command = [sys.executable, "-m", "dask_hpc.chaos.victim", str(store), str(plan.elements)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as victim:
-        assert victim.stdout is not None
-        try:
-            whole = _whole(victim.stdout.readline())
-            end_s = time.monotonic() + plan.after_s * 4
-            while time.monotonic() < end_s:
-                time.sleep(0.005)
-        finally:
-            os.killpg(victim.pid, signal.SIGKILL)
+    outcome, store = Outcome(plan), folder / "store"
+    with _process("victim", "L3", store, plan.elements) as (victim, lines):
+        whole = _number(next(_of(lines, "whole")))
+        time.sleep(plan.after_s * 4)
+        os.killpg(victim.pid, signal.SIGKILL)
         # what it had said before it was killed
-        whole = max([whole, *(_whole(line) for line in victim.stdout)])
+        whole = max([whole, *map(_number, _of(lines, "whole"))])
     outcome.killed = WORKERS
-    _hold(client, store, whole, plan, outcome)
+    found = client.gather(dask_hpc.restore("versions", client, store=store))
+    hold(work.told(found), whole, plan, outcome)
     return outcome
 
 
-def _hold(client: Client, store: Path, whole: int, plan: Plan, outcome: Outcome) -> None:
-    found = client.gather(dask_hpc.restore("versions", client, store=store))
-    outcome.restored = len(found)
-    version = int(found[0][0] // 1e9) // 100
+def lose_controller(plan: Plan, folder: Path) -> Outcome:
+    """Kill the scheduler of a cluster of its own, and have the next one take over what is in memory."""
+    outcome, store = Outcome(plan, killed=WORKERS), str(folder / "store")
+    levels, version = ",".join(plan.levels), plan.draw % _MOST + 2
+    with _process("victim", levels, store, plan.elements) as (victim, lines):
+        word = "computes" if plan.moment == "compute" else "writes"
+        found = list(_until(lines, f"{word} {version}"))
+        time.sleep(plan.after_s)
+        victim.kill()  # the rest of it ends as it does when a scheduler is lost
+        found += lines
+        whole = max(map(_number, _of(iter(found), "whole")), default=0)
+    if plan.moment == "restore":
+        with _process("successor", levels, store) as (victim, lines):
+            for _ in _until(lines, "reads"):
+                pass
+            time.sleep(plan.after_s)
+            victim.kill()
+    with _process("successor", levels, store) as (_, lines):
+        told = [json.loads(line.removeprefix("found ")) for line in _of(lines, "found")]
+    hold(told[0] if told else [], whole, plan, outcome)
+    return outcome
+
+
+def say(line: str) -> None:
+    """Say something to who has started this process."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def hold(told: Sequence[Sequence[Any]], whole: int, plan: Plan, outcome: Outcome) -> None:
+    """Hold what has come back (see `work.told`) against the number of a version that was whole."""
+    outcome.restored = len(told)
+    version = told[0][0] if told else 0
     if version < whole:
         outcome.lost = whole - version
         outcome.faults.append(f"version {whole} was whole, the newest is {version}")
-    for block, values in enumerate(found):
-        if not np.array_equal(values, work.values(100 * version + block, plan.elements)):
+    for number, (of, block, right) in enumerate(told):
+        if (of, block) != (version, number) or not right:
             outcome.wrong += 1
-            outcome.faults.append(f"block {block} of version {version} has other values")
-    if len(found) != BLOCKS:
-        outcome.lost += BLOCKS - len(found)
-        outcome.faults.append(f"version {version} has {len(found)} of {BLOCKS} blocks")
+            outcome.faults.append(f"block {number} of version {version} has other values")
+    if len(told) != BLOCKS:
+        outcome.lost += BLOCKS - len(told)
+        outcome.faults.append(f"version {version} has {len(told)} of {BLOCKS} blocks")
 
 
-def _whole(line: str) -> int:
-    return int(line.split()[1]) if line.startswith("whole ") else 0
+@contextmanager
+def _process(module: str, *arguments: Any) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
+    """A cluster that is to be killed, and the lines that it says."""
+    command = [sys.executable, "-m", f"dask_hpc.chaos.{module}", *map(str, arguments)]
+    # what it leaves behind is said by processes that outlive it
+    env = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True, env=env
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process, map(str.strip, process.stdout)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _of(lines: Iterator[str], word: str) -> Iterator[str]:
+    return (line for line in lines if line.startswith(f"{word} "))
+
+
+def _until(lines: Iterator[str], last: str) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if line == last:
+            return
+    raise RuntimeError(f"a cluster has ended before it {last}")
+
+
+def _number(line: str) -> int:
+    return int(line.split()[1])

@@ -6,11 +6,19 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: What can fail: a worker's process; all workers of a host; scheduler and workers at once; the newest
-#: version in the store; nothing, but a worker stands still for a while.
-FAULTS = ("worker", "host", "cluster", "store", "delay")
+#: What can fail: a worker's process; all workers of a host, and its memory; scheduler and workers at once;
+#: the newest version in the store; nothing, but a worker stands still for a while; a worker and its host's
+#: manager; nothing, but all of a host answers nobody for longer than the scheduler waits; a worker in the
+#: middle of a write; the scheduler, after which the next one takes over.
+FAULTS = (
+    "worker", "host", "cluster", "store", "delay", "manager", "partition", "agent", "controller"
+)  # fmt: skip
+#: What is tried on clusters of their own, and so alone.
+ALONE = ("cluster", "controller")
 #: When: while results are computed, while they are written, while they are read back.
 MOMENTS = ("compute", "commit", "restore")
+#: Where versions are. Without the store, one host's memory may be lost once, and faults strike several times.
+LEVELS = (("L3",), ("L1", "L2", "L3"), ("L1", "L2"))
 #: Elements of an array of 8 bytes each: from less than a page to a few MiB.
 _SIZES = (10, 1_000, 30_000, 400_000)
 
@@ -29,6 +37,7 @@ class Plan:
     elements: int
     #: Seconds from the beginning of the moment to the failure.
     after_s: float
+    levels: tuple[str, ...]
     #: For whatever else is drawn as the run goes on.
     draw: int
 
@@ -38,11 +47,11 @@ class Plan:
 
 
 def plan(seed: int, faults: Sequence[str] = FAULTS) -> Plan:
-    """The run of a seed: one or two of `faults`, never two clusters."""
+    """The run of a seed: one or two of `faults`."""
     chance = random.Random(f"chaos-{seed}")
     first = faults[seed % len(faults)]
-    more = [fault for fault in faults if fault not in (first, "cluster")]
-    second = [chance.choice(more)] if more and first != "cluster" and chance.random() < 0.4 else []
+    more = [fault for fault in faults if fault not in (first, *ALONE)]
+    second = [chance.choice(more)] if more and first not in ALONE and chance.random() < 0.4 else []
     return Plan(
         seed=seed,
         faults=(first, *second),
@@ -51,6 +60,7 @@ def plan(seed: int, faults: Sequence[str] = FAULTS) -> Plan:
         derived=chance.randint(1, 8),
         computed=chance.randint(1, 24),
         elements=chance.choice(_SIZES),
+        levels=chance.choice(LEVELS[:2] if {"host", "store"} & {first, *second} else LEVELS),
         after_s=chance.choice((0.0, 0.01, 0.05, 0.2, 0.5)),
         draw=chance.getrandbits(32),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from dask_hpc.chaos.plan import Plan
 
 #: What is not there by then, counted from the last that came, is lost.
 _PATIENCE_S = 90.0
-#: How long workers stand still.
-_STILL_S = 2.0
+#: How long a worker stands still, and a host: the scheduler of `clusters.own` gives it up before.
+_STILL_S, _CUT_OFF_S = 2.0, 12.0
+#: A worker that is to end while it writes does so at one of its first calls to the file system.
+_CALLS = 2
 
 
 @dataclass
@@ -64,7 +66,7 @@ def run(client: Client, rt: Any, plan: Plan, folder: Path) -> Outcome:
     pairs = [(number, work.values(number, plan.elements)) for number in range(plan.scattered)]
     expected: dict[Any, Any] = {}
     inputs = client.scatter([array for _, array in pairs], hash=False)
-    rt.checkpoint(inputs, "inputs", store=store)
+    rt.checkpoint(inputs, "inputs", store=store, levels=plan.levels)
     results = [
         client.submit(work.computed, number, plan.elements, notes, pure=False)
         for number in range(plan.computed)
@@ -80,14 +82,16 @@ def run(client: Client, rt: Any, plan: Plan, folder: Path) -> Outcome:
     if plan.moment == "compute":
         time.sleep(plan.after_s)
         outcome.killed += _strike(client, plan, chance)
-    rt.checkpoint([*results, *made], "results", store=store)
+    rt.checkpoint([*results, *made], "results", store=store, levels=plan.levels)
     ran = _runs(notes)
-    if "store" in plan.faults or plan.moment == "commit":
-        again = rt.checkpoint(everything, "results", store=store, wait=False)
+    if {"store", "agent"} & set(plan.faults) or plan.moment == "commit":
+        doomed = _arm(client, plan, chance)
+        again = rt.checkpoint(everything, "results", store=store, levels=plan.levels, wait=False)
         if plan.moment == "commit":
             time.sleep(plan.after_s)
             outcome.killed += _strike(client, plan, chance)
         again.wait(_PATIENCE_S)
+        outcome.killed += len(doomed - client.scheduler_info(n_workers=-1)["workers"].keys())
         if "store" in plan.faults:
             _damage(Path(again.path), chance)
     outcome.killed += _strike(client, plan, chance)
@@ -131,11 +135,19 @@ def _strike(client: Client, plan: Plan, chance: Any) -> int:
     doomed: set[str] = set()
     for fault in plan.faults if hosts else ():
         if fault == "delay":
-            _tell(client, work.stand_still, [chance.choice(sorted(hosts))], _STILL_S)
+            _tell(client, work.stand_still, [chance.choice(sorted(hosts))], _STILL_S, False)
+        elif fault == "partition":
+            host = chance.choice(sorted(set(hosts.values())))
+            _tell(client, work.stand_still, _some(hosts, host), _CUT_OFF_S, True)
         elif fault == "host":
             host = chance.choice(sorted(set(hosts.values())))
-            doomed |= {address for address in hosts if hosts[address] == host}
-        else:
+            _tell(client, work.end_manager, _some(hosts, host)[:1], True)
+            doomed |= set(_some(hosts, host))
+        elif fault == "manager":
+            victim = chance.choice(sorted(hosts))
+            _tell(client, work.end_manager, [victim], False)
+            doomed.add(victim)
+        elif fault == "worker":
             doomed.add(chance.choice(sorted(hosts)))
     _tell(client, work.die, sorted(doomed))
     deadline_s = time.monotonic() + _PATIENCE_S
@@ -144,6 +156,20 @@ def _strike(client: Client, plan: Plan, chance: Any) -> int:
             raise RuntimeError(f"workers that were to be killed live on: {', '.join(sorted(doomed))}")
         time.sleep(0.005)
     return len(doomed)
+
+
+def _arm(client: Client, plan: Plan, chance: Any) -> set[str]:
+    """Have a worker end in the middle of its part of the next version, if one is to; gives its address."""
+    if "agent" not in plan.faults:
+        return set()
+    victim = chance.choice(sorted(client.run(work.host, on_error="ignore")))
+    client.run(work.die_while_writing, chance.randrange(_CALLS), workers=[victim])
+    return {victim}
+
+
+def _some(hosts: Mapping[str, str], host: str) -> list[str]:
+    """Workers of a host."""
+    return sorted(address for address in hosts if hosts[address] == host)
 
 
 def _tell(client: Client, function: Any, workers: list[str], *args: Any) -> None:

@@ -10,7 +10,7 @@ from distributed import Client
 from distributed.exceptions import WorkerStartTimeoutError
 
 import dask_hpc
-from dask_hpc.chaos.clusters import kill_all, own
+from dask_hpc.chaos.clusters import kill_all, lose_controller, own
 from dask_hpc.chaos.plan import plan
 from dask_hpc.chaos.run import Outcome, run
 
@@ -28,11 +28,12 @@ def rows(client: Client, seeds: Iterable[int], faults: Sequence[str], base: Path
         folder = base / str(seed)
         folder.mkdir()
         try:
-            done = (
-                kill_all(client, chosen, folder)
-                if "cluster" in chosen.faults
-                else run(client, rt, chosen, folder)
-            )
+            if "cluster" in chosen.faults:
+                done = kill_all(client, chosen, folder)
+            elif "controller" in chosen.faults:
+                done = lose_controller(chosen, folder)
+            else:
+                done = run(client, rt, chosen, folder)
         except Exception as error:  # whatever a run raises is what was found
             done = Outcome(chosen, faults=[f"{type(error).__name__}: {error}"])
         yield {**done.row(), "good": done.good}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
-import dask
 import numpy as np
 from numpy.typing import NDArray
+
+from dask_hpc.worker.host_memory import listening, manager_folder
+from dask_hpc.worker.node import node_settings
 
 #: Results of a version of a cluster that is killed.
 BLOCKS = 8
@@ -30,6 +35,21 @@ def computed(number: int, elements: int, notes: str) -> Values:
     return values(number, elements)
 
 
+def slowly(number: int, elements: int) -> Values:
+    """The values of a number, after a moment."""
+    time.sleep(0.05)
+    return values(number, elements)
+
+
+def told(found: Sequence[Values]) -> list[tuple[int, int, bool]]:
+    """Version and block of each of the values of a cluster that was killed, and whether they are right."""
+    numbers = [round(float(each[0]) / 1e9) for each in found]
+    return [
+        (number // 100, number % 100, bool(np.array_equal(each, values(number, len(each)))))
+        for number, each in zip(numbers, found, strict=True)
+    ]
+
+
 def derived(number: int, source: Values, notes: str) -> Values:
     """A result from another one; every run of it is noted in a file."""
     _note(notes, f"derived-{number}")
@@ -38,7 +58,18 @@ def derived(number: int, source: Values, notes: str) -> Values:
 
 def host() -> str:
     """The host that this worker says it is on."""
-    return str(dask.config.get("hpc.node.host", None) or socket.gethostname())
+    return node_settings().node_host or socket.gethostname()
+
+
+async def end_manager(dask_worker: Any, memory: bool) -> None:
+    """End the manager of this host at once, with all that is in the host's memory or not."""
+    folder = manager_folder(dask_worker)
+    if folder is None:
+        return
+    with suppress(OSError, ValueError):
+        os.kill(listening(folder)["pid"], signal.SIGKILL)
+    if memory:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def die() -> None:
@@ -46,11 +77,30 @@ async def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def stand_still(seconds: float) -> None:
-    """Stop this process, and have it go on later."""
-    script = f"import os, signal, time; time.sleep({seconds!r}); os.kill({os.getpid()}, signal.SIGCONT)"
-    subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
-    os.kill(os.getpid(), signal.SIGSTOP)
+async def die_while_writing(calls: int) -> None:
+    """End this process in the middle of what it writes next: at so many calls to the file system."""
+    write, left = os.pwrite, iter(range(calls))
+
+    def last(descriptor: int, data: Any, offset: int) -> int:
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return write(descriptor, data, offset)
+
+    os.pwrite = last
+
+
+async def stand_still(seconds: float, manager: bool, dask_worker: Any) -> None:
+    """Stop this process, and the manager of its host or not, and have them go on later."""
+    stopped = [os.getpid()]
+    if manager and (folder := manager_folder(dask_worker)) is not None:
+        with suppress(OSError, ValueError):
+            stopped.insert(0, listening(folder)["pid"])
+    for process in stopped:
+        # one of them may be killed meanwhile
+        command = ["sh", "-c", f"sleep {seconds:g}; kill -CONT {process}"]
+        subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    for process in stopped:
+        os.kill(process, signal.SIGSTOP)
 
 
 def _note(notes: str, text: str) -> None:

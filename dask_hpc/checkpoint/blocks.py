@@ -8,22 +8,31 @@ from __future__ import annotations
 
 import os
 import stat
-import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dask_hpc.checkpoint import metadata
 from dask_hpc.checkpoint.checksums import crc32c
-from dask_hpc.checkpoint.direct import Writer, read_aligned
+from dask_hpc.checkpoint.direct import Writer, as_parts, read_aligned
 from dask_hpc.checkpoint.inside import open_inside, write_all
 from dask_hpc.checkpoint.layout import ALIGNMENT, CHECKSUM, pack_checksum, slot_bytes
-from dask_hpc.checkpoint.names import is_pack
+from dask_hpc.checkpoint.names import is_pack, pack_name, pack_place
 from dask_hpc.checkpoint.plan import Array, Written
-from dask_hpc.checkpoint.values import form, from_bytes, stored_bytes, to_bytes
+from dask_hpc.checkpoint.sealing import read_key
+from dask_hpc.checkpoint.services import can_have, most_bytes, slot, unwrapped, wrapped
+from dask_hpc.checkpoint.values import form, from_bytes, to_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Instead of a value: its bytes (see `values.to_bytes`), and the digest when they are opaque."""
+
+    content: np.ndarray
+    digest: str | None
 
 
 def write_block(folder: str, array: Array, number: int, value: Any) -> Written:
@@ -38,7 +47,7 @@ def write_block(folder: str, array: Array, number: int, value: Any) -> Written:
     Exception
         Whatever serialising an opaque value raises.
     """
-    found = _WRITES[array.kind](folder, array, [number], [value])[0]
+    found = _WRITES[array.kind](folder, array, [number], [value], _key(array))[0]
     if isinstance(found, Exception):
         raise found
     return found
@@ -55,7 +64,7 @@ def write_blocks(
         For each block what is known of it, or why it was not written.
     """
     try:
-        found = _WRITES[array.kind](folder, array, numbers, values)
+        found = _WRITES[array.kind](folder, array, numbers, values, _key(array))
     except Exception as error:
         # nothing of the call is known to be durable
         return [_why(error)] * len(numbers)
@@ -78,8 +87,17 @@ def read_block(folder: str, array: Array, number: int, written: Written, *, trus
         When it is not what was written, or is opaque and not trusted.
     """
     check_written(array, number, written)
-    path = block_file(array, number, written)
-    return from_bytes(form(array, number), checked_bytes(folder, path, written), written.digest, trusted)
+    path, told = block_file(array, number, written), form(array, number, written)
+    content = unwrapped(told, checked_bytes(folder, path, written), written.digest)
+    return from_bytes(told, content, written.digest, trusted)
+
+
+def stored_payload(folder: str, array: Array, number: int, written: Written, key: bytes) -> Payload:
+    """The bytes of a block, decrypted and checked, to be written elsewhere; raises as `read_block`."""
+    check_written(array, number, written)
+    told = form(array, number, written)
+    content = checked_bytes(folder, block_file(array, number, written), written)
+    return Payload(unwrapped(told, content, written.digest, key), written.digest)
 
 
 def block_file(array: Array, number: int, written: Written) -> str:
@@ -124,17 +142,16 @@ def check_written(array: Array, number: int, written: Written) -> None:
     """Raise ValueError when a block of the plan cannot be what it is said to be."""
     if (written.pack is not None) != (array.kind == "opaque"):
         raise ValueError(f"block {number} of {array.path} cannot be {written}; it is not of this plan")
-    expected = stored_bytes(array, number)
     if written.pack is not None:
         if not is_pack(written.pack) or written.offset % ALIGNMENT or not written.nbytes:
             raise ValueError(f"block {number} of {array.path} cannot be {written}; it is in no pack")
         return
-    offset = number * slot_bytes(expected) if array.kind == "shard" and expected else 0
+    offset = number * slot(array) if array.kind == "shard" and most_bytes(array) else 0
     may_have_digest = array.encoding == "object"
     if (
         written.offset != offset
         or written.nbytes < 0
-        or expected not in (None, written.nbytes)
+        or not can_have(array, number, written.nbytes)
         or not written.nbytes
         and written.crc32c
         or (written.digest is not None and not may_have_digest)
@@ -142,31 +159,46 @@ def check_written(array: Array, number: int, written: Written) -> None:
         raise ValueError(f"block {number} of {array.path} cannot be {written}; it is not of this plan")
 
 
+def _key(array: Array) -> bytes | None:
+    return None if array.sealed is None else read_key()
+
+
 def _write_shard(
-    folder: str, array: Array, numbers: Sequence[int], values: Sequence[Any]
+    folder: str, array: Array, numbers: Sequence[int], values: Sequence[Any], key: bytes | None
 ) -> list[Written | Exception]:
     found: dict[int, Written | Exception] = {}
-    size = stored_bytes(array, 0)
-    if not size:
+    if not most_bytes(array):
         return [_caught(array, number, value) for number, value in zip(numbers, values, strict=True)]
-    slot = slot_bytes(size)
+    step = slot(array)
     descriptor = open_inside(folder, metadata.shard_path(array), os.O_WRONLY)
     try:
         writer = Writer(descriptor)
         # in the order of the file: what lies side by side goes in one write
         for number, value in sorted(zip(numbers, values, strict=True), key=lambda pair: pair[0]):
             try:
-                payload, _ = to_bytes(array, number, value)
+                payload, _ = _stored(array, number, value, array.place(number), key)
             except ValueError as error:
                 found[number] = error
                 continue
-            length, crc = writer.put(number * slot, payload, slot)
-            found[number] = Written(number * slot, length, crc)
+            # what is not needed of the slot of a compressed block is never written: a hole
+            length, crc = writer.put(number * step, payload, None if array.compressed else step)
+            found[number] = Written(number * step, length, crc)
         writer.flush()
         os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
     return [found[number] for number in numbers]
+
+
+def _stored(
+    array: Array, number: int, value: Any, place: str | None, key: bytes | None
+) -> tuple[list[memoryview], str | None]:
+    """The bytes of a block as they are in the store, and the digest of its values when they are opaque."""
+    if isinstance(value, Payload):
+        payload, digest = as_parts([value.content]), value.digest
+    else:
+        payload, digest = to_bytes(array, number, value)
+    return wrapped(array, payload, digest, place, key), digest
 
 
 def _caught(array: Array, number: int, value: Any) -> Written | Exception:
@@ -179,14 +211,14 @@ def _caught(array: Array, number: int, value: Any) -> Written | Exception:
 
 
 def _write_apart(
-    folder: str, array: Array, numbers: Sequence[int], values: Sequence[Any]
+    folder: str, array: Array, numbers: Sequence[int], values: Sequence[Any], key: bytes | None
 ) -> list[Written | Exception]:
     found: list[Written | Exception] = []
     with ExitStack() as opened:
         # all are written before the first is waited for: a journal then takes them together
         for place, (number, value) in enumerate(zip(numbers, values, strict=True), start=1):
             try:
-                found.append(_write_own(folder, array, number, value, opened))
+                found.append(_write_own(folder, array, number, value, key, opened))
             except Exception as error:  # types of users may raise anything when they are serialised
                 found.append(error)
             if place % _OPEN == 0:
@@ -195,19 +227,19 @@ def _write_apart(
 
 
 def _write_pack(
-    folder: str, array: Array, numbers: Sequence[int], values: Sequence[Any]
+    folder: str, array: Array, numbers: Sequence[int], values: Sequence[Any], key: bytes | None
 ) -> list[Written | Exception]:
     """Write values one behind the other, to a file that nobody else writes."""
     found: list[Written | Exception] = []
     if not numbers:
         return found
-    pack, end = uuid.uuid4().hex, 0
+    pack, end = pack_name(array.compressed, key is not None), 0
     with ExitStack() as opened:
         descriptor = _new(folder, metadata.pack_path(array, pack), opened)
         writer = Writer(descriptor)
         for number, value in zip(numbers, values, strict=True):
             try:
-                payload, digest = to_bytes(array, number, value)
+                payload, digest = _stored(array, number, value, pack_place(pack, end), key)
             except Exception as error:  # types of users may raise anything when they are serialised
                 found.append(error)
                 continue
@@ -226,9 +258,11 @@ _OPEN = 64
 _LARGE = 2**20
 
 
-def _write_own(folder: str, array: Array, number: int, value: Any, opened: ExitStack) -> Written:
+def _write_own(
+    folder: str, array: Array, number: int, value: Any, key: bytes | None, opened: ExitStack
+) -> Written:
     """Write a block that has a file of its own; it is durable once `opened` was closed."""
-    payload, digest = to_bytes(array, number, value)
+    payload, digest = _stored(array, number, value, array.place(number), key)
     written = Written(0, 0, 0, digest)
     if length := sum(map(len, payload)):
         descriptor = _new(folder, metadata.block_path(array, number, digest), opened)

@@ -1,4 +1,4 @@
-"""crc32c, by a library that is an extra."""
+"""crc32c, by a library that is loaded when the first checksum is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def crc32c(content: Any, before: int = 0) -> int:
     Raises
     ------
     CheckpointError
-        When the extra ``checkpoint`` is not installed.
+        When the library is not installed.
     """
     return _load()(content, before)
 
@@ -25,7 +25,7 @@ def _load() -> Any:
             from crc32c import crc32c as found
         except ImportError:
             raise CheckpointError(
-                "checkpoints need the package crc32c; get it with: pip install 'dask-hpc[checkpoint]'"
+                "checkpoints need the package crc32c; get it with: pip install crc32c"
             ) from None
         _function = found
     return _function

@@ -13,6 +13,7 @@ import fcntl
 import mmap
 import os
 import threading
+import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -148,11 +149,36 @@ def read_aligned(descriptor: int, offset: int, length: int) -> np.ndarray:
     return found
 
 
+def taken_by(folder: str) -> bool:
+    """Whether files in a folder can be written past the page cache. Nothing stays behind.
+
+    Raises
+    ------
+    OSError
+        When nothing can be written there.
+    """
+    probe = os.path.join(folder, f".probe-{uuid.uuid4().hex}")
+    descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        if not _set_direct(descriptor, True):
+            return False
+        os.pwrite(descriptor, mmap.mmap(-1, ALIGNMENT), 0)
+        return True
+    except OSError as error:
+        if error.errno in _REFUSED:
+            return False
+        raise
+    finally:
+        os.close(descriptor)
+        os.unlink(probe)
+
+
 def _buffer() -> memoryview:
     """This thread's buffer: aligned, and made once, because its pages are slow the first time."""
     made: memoryview | None = getattr(_local, "buffer", None)
     if made is None:
-        made = _local.buffer = memoryview(mmap.mmap(-1, BUFFER))
+        # private: processes that are forked later must not have the very same memory
+        made = _local.buffer = memoryview(mmap.mmap(-1, BUFFER, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     return made
 
 

@@ -16,7 +16,8 @@ from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.checkpoint.metadata import DOCUMENT
 from dask_hpc.checkpoint.plan import Array, Plan, Written
-from dask_hpc.checkpoint.values import stored_bytes
+from dask_hpc.checkpoint.sealing import read_key
+from dask_hpc.checkpoint.services import most_bytes, sealed_files, slot
 from dask_hpc.checkpoint.versions import Version, folder_name, numbers
 from dask_hpc.clock import epoch_s
 from dask_hpc.errors import CheckpointError
@@ -36,7 +37,8 @@ class Draft:
     """
 
     def __init__(self, folder: Path, plan: Plan, newest: int) -> None:
-        self.plan = plan
+        self._key = None if plan.sealed is None else read_key()
+        self.plan = plan if self._key is None else sealed_files(plan, self._key)
         self.version = newest + 1
         self._folder = folder
         self._newest = newest
@@ -137,14 +139,14 @@ class Draft:
             if array.kind != "shard":
                 os.makedirs(os.path.join(self.path, array.path), 0o755, exist_ok=True)
                 continue
-            size = stored_bytes(array, 0)
-            if not size:
+            if not most_bytes(array):
                 continue
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             descriptor = open_inside(self.path, metadata.shard_path(array), flags, make=True)
             try:
-                # a full file system says so now, and not when a writer is half through
-                os.posix_fallocate(descriptor, 0, layout.shard_bytes(array.count, size))
+                if not array.compressed:
+                    # a full file system says so now, and not when a writer is half through
+                    os.posix_fallocate(descriptor, 0, layout.shard_bytes(array.count, slot(array)))
             finally:
                 os.close(descriptor)
 
@@ -169,15 +171,17 @@ class Draft:
         return [written[number] for number in range(self.plan.count)]
 
     def _end_shards(self, ordered: list[Written]) -> None:
+        first = 0
         for array in self.plan.arrays:
-            size = stored_bytes(array, 0) if array.kind == "shard" else 0
-            if not size:
+            lengths = [block.nbytes for block in ordered[first : first + array.count]]
+            first += array.count
+            if array.kind != "shard" or not most_bytes(array):
                 continue
             descriptor = open_inside(self.path, metadata.shard_path(array), os.O_WRONLY)
             try:
-                index = layout.index(array.count, size)
-                os.pwrite(descriptor, index, array.count * layout.slot_bytes(size))
-                os.ftruncate(descriptor, layout.shard_bytes(array.count, size))
+                step = slot(array)
+                os.pwrite(descriptor, layout.index(step, lengths), array.count * step)
+                os.ftruncate(descriptor, layout.shard_bytes(array.count, step))
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -208,7 +212,7 @@ class Draft:
         )
 
     def _write_manifest(self, found: Manifest) -> None:
-        write_inside(self.path, f".{manifest.FILE}", manifest.dump(found))
+        write_inside(self.path, f".{manifest.FILE}", manifest.dump(found, self._key))
         os.rename(os.path.join(self.path, f".{manifest.FILE}"), os.path.join(self.path, manifest.FILE))
         sync_folder(self.path)
 
@@ -223,14 +227,15 @@ class Draft:
 
 
 def _bytes(folder: str, arrays: tuple[Array, ...], ordered: list[Written]) -> int:
-    """Bytes of the files of all blocks."""
+    """Bytes of the files of all blocks, without holes."""
     total = first = 0
     for array in arrays:
         blocks = ordered[first : first + array.count]
         first += array.count
         if array.kind == "shard":
-            size = stored_bytes(array, 0) or 0
-            total += layout.shard_bytes(array.count, size) if size else 0
+            if most_bytes(array):
+                total += sum(layout.slot_bytes(block.nbytes) for block in blocks)
+                total += layout.index_bytes(array.count)
         elif array.kind == "opaque":
             for pack in {block.pack for block in blocks if block.pack is not None}:
                 for path in (

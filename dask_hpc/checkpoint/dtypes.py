@@ -147,6 +147,13 @@ def _time(dtype: np.dtype[Any], endian: Literal["little", "big"] | None) -> Stor
     return Stored(data_type, "NaT", endian)
 
 
+def item_bytes(dtype: np.dtype[Any], encoding: str | None) -> int:
+    """Bytes of the numbers that values of a dtype are made of; 1: they are no numbers."""
+    if encoding not in (None, "int64") or dtype.kind not in "iufcmMU":
+        return 1
+    return 4 if dtype.kind == "U" else dtype.itemsize
+
+
 def _endian(dtype: np.dtype[Any]) -> Literal["little", "big"] | None:
     if dtype.itemsize == 1 or dtype.byteorder == "|":
         return None

@@ -10,16 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from dask_hpc.checkpoint import manifest, metadata
-from dask_hpc.checkpoint.blocks import block_file
-from dask_hpc.checkpoint.inside import copy_inside, sync_folder, sync_folders
+from dask_hpc.checkpoint.blocks import block_file, stored_payload, write_block
+from dask_hpc.checkpoint.draft import Draft
+from dask_hpc.checkpoint.inside import copy_inside, read_inside, sync_folder, sync_folders
 from dask_hpc.checkpoint.manifest import Manifest
+from dask_hpc.checkpoint.plan import Written
+from dask_hpc.checkpoint.services import unsealed
 from dask_hpc.checkpoint.verify import verify
 from dask_hpc.checkpoint.versions import Version
 from dask_hpc.errors import CheckpointError
 
 
 def export(
-    version: Version, path: str | os.PathLike[str], show: Callable[[int, int], None] | None = None
+    version: Version,
+    path: str | os.PathLike[str],
+    show: Callable[[int, int], None] | None = None,
+    *,
+    key: bytes | None = None,
 ) -> None:
     """Copy a version to a folder, which is there when all of it is and was found to be what was written.
 
@@ -28,7 +35,9 @@ def export(
     path
         Where nothing is yet.
     show
-        Called with the number of files that were copied and that of all.
+        Called with the number of files, or blocks, that were copied and that of all.
+    key
+        Of an encrypted version, whose copy is not; None: it is copied as it is.
 
     Raises
     ------
@@ -43,12 +52,10 @@ def export(
     part = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:
         os.makedirs(part)
-        paths = sorted(set(_paths(found)))
-        for count, each in enumerate(paths, start=1):
-            copy_inside(version.path, str(part), each)
-            if show is not None:
-                show(count, len(paths))
-        sync_folders(str(part))
+        if key is not None:
+            _decrypt(version, found, part, key, show)
+        else:
+            _copy(version, found, part, show)
         if problems := verify(replace(version, path=str(part))):
             raise CheckpointError(
                 f"{version.path} is damaged: {problems[0].path}: {problems[0].text}; export another version"
@@ -65,6 +72,38 @@ def export(
         ) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _copy(version: Version, found: Manifest, part: Path, show: Callable[[int, int], None] | None) -> None:
+    paths = sorted(set(_paths(found)))
+    for count, each in enumerate(paths, start=1):
+        copy_inside(version.path, str(part), each)
+        if show is not None:
+            show(count, len(paths))
+    sync_folders(str(part))
+
+
+def _decrypt(
+    version: Version, found: Manifest, part: Path, key: bytes, show: Callable[[int, int], None] | None
+) -> None:
+    """Write a version anew, block by block, as one that is not encrypted."""
+    try:
+        contents = {path: read_inside(version.path, path) for path in found.files}
+        draft = Draft(part, unsealed(found.plan, contents, key), found.version - 1)
+        blocks: dict[int, Written] = {}
+        for array, plain in zip(found.plan.arrays, draft.plan.arrays, strict=True):
+            for number in range(array.count):
+                payload = stored_payload(version.path, array, number, found.written(len(blocks)), key)
+                blocks[len(blocks)] = write_block(draft.path, plain, number, payload)
+                if show is not None:
+                    show(len(blocks), found.plan.count)
+        whole = draft.finish(blocks, levels=found.levels)
+    except ValueError as error:
+        raise CheckpointError(f"{version.path} is damaged: {error}; export another version") from None
+    for name in os.listdir(whole.path):
+        os.rename(os.path.join(whole.path, name), part / name)
+    os.rmdir(whole.path)
+    sync_folder(str(part))
 
 
 def _paths(found: Manifest) -> Iterator[str]:

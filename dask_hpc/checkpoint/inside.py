@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -86,14 +85,35 @@ def write_inside(folder: str, relative: str, content: bytes) -> None:
 
 
 def copy_inside(folder: str, into: str, relative: str) -> None:
-    """Copy a file below one folder to the same place below another; its content is durable afterwards."""
+    """Copy a file below one folder to the same place below another; its content is durable afterwards.
+
+    Holes stay holes, where the file system tells of them.
+    """
     with (
-        open(open_inside(folder, relative, os.O_RDONLY | os.O_NONBLOCK), "rb") as source,
-        open(open_inside(into, relative, os.O_WRONLY | os.O_CREAT | os.O_EXCL, make=True), "wb") as copy,
+        open(open_inside(folder, relative, os.O_RDONLY | os.O_NONBLOCK), "rb", 0) as source,
+        open(open_inside(into, relative, os.O_WRONLY | os.O_CREAT | os.O_EXCL, make=True), "wb", 0) as copy,
     ):
-        shutil.copyfileobj(source, copy, _PIECE)
-        copy.flush()
+        for start, stop in _filled(source.fileno()):
+            source.seek(start)
+            copy.seek(start)
+            while (left := stop - source.tell()) > 0 and (piece := source.read(min(left, _PIECE))):
+                write_all(copy.fileno(), piece)
+        os.ftruncate(copy.fileno(), os.fstat(source.fileno()).st_size)
         os.fsync(copy.fileno())
+
+
+def _filled(descriptor: int) -> Iterator[tuple[int, int]]:
+    """Where a file has something, in order: from, to."""
+    at, size = 0, os.fstat(descriptor).st_size
+    while at < size:
+        try:
+            start = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return  # a hole up to the end
+            raise
+        at = os.lseek(descriptor, start, os.SEEK_HOLE)
+        yield start, at
 
 
 def link_inside(folder: str, into: str, relative: str) -> None:

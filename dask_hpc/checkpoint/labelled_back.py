@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 
 from dask_hpc.checkpoint import metadata
-from dask_hpc.checkpoint.inside import read_inside
-from dask_hpc.checkpoint.layout import CHECKSUM
 from dask_hpc.checkpoint.manifest import Manifest, check_array
 from dask_hpc.checkpoint.plan import Array
 from dask_hpc.checkpoint.values import form, from_bytes
 
 
-def labelled_object(folder: str, found: Manifest, dask_array: Callable[[int], Any]) -> Any:
+def labelled_object(
+    found: Manifest, dask_array: Callable[[int], Any], in_file: Callable[[str], bytearray]
+) -> Any:
     """The Dataset or DataArray of a version.
 
     Parameters
     ----------
-    dask_array
-        Gives the dask array at a place of the plan.
+    dask_array, in_file
+        Give the dask array at a place of the plan, and the values in a file that is no block.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def labelled_object(folder: str, found: Manifest, dask_array: Callable[[int], An
     variables = {}
     for told in extra["variables"]:
         path = told["path"]
-        values = dask_array(places[path]) if path in places else _memory(folder, found, told)
+        values = dask_array(places[path]) if path in places else _memory(in_file, found, told)
         variables[path] = xr.Variable(told["dims"], values, json.loads(told["attrs"]))
     names = set(extra["coordinates"])
     coordinates = xr.Coordinates({name: variables[name] for name in variables if name in names}, indexes={})
@@ -54,7 +54,7 @@ def labelled_object(folder: str, found: Manifest, dask_array: Callable[[int], An
     return dataset[extra["variable"]].rename(extra["name"])
 
 
-def _memory(folder: str, found: Manifest, told: Any) -> np.ndarray:
+def _memory(in_file: Callable[[str], bytearray], found: Manifest, told: Any) -> np.ndarray:
     """The values of a variable that was in memory."""
     how = told["memory"]
     shape = tuple(how["shape"])
@@ -62,7 +62,7 @@ def _memory(folder: str, found: Manifest, told: Any) -> np.ndarray:
     check_array(array)
     path = metadata.chunk_path(array.path, len(shape))
     if path in found.files:
-        content = bytearray(read_inside(folder, path, found.files[path][0]))[:-CHECKSUM]
+        content = in_file(path)
     elif 0 in shape:
         content = bytearray()
     else:

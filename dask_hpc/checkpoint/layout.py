@@ -7,11 +7,14 @@
 
 All chunks of a shard have the same size, those at an edge padded to it, so that every writer knows where to
 write without a word to others. A slot is a multiple of 4096 bytes, for which a disk needs no copy of its own.
+What is compressed has a slot for the most that it may take: how long it becomes nobody knows before. Behind
+it the file has a hole.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -53,18 +56,18 @@ def index_bytes(count: int) -> int:
     return 16 * count + CHECKSUM
 
 
-def shard_bytes(count: int, chunk_bytes: int) -> int:
-    """Bytes of a shard of so many chunks, index included."""
-    return count * slot_bytes(chunk_bytes) + index_bytes(count)
+def shard_bytes(count: int, slot: int) -> int:
+    """Bytes of a shard of so many chunks in slots of `slot` bytes, index included."""
+    return count * slot + index_bytes(count)
 
 
-def index(count: int, chunk_bytes: int) -> bytes:
-    """The index of a shard that holds all of its chunks."""
+def index(slot: int, lengths: Sequence[int]) -> bytes:
+    """The index of a shard that holds all of its chunks, which have these bytes."""
     from dask_hpc.checkpoint.checksums import crc32c
 
-    entries = np.empty((count, 2), "<u8")
-    entries[:, 0] = np.arange(count, dtype="<u8") * slot_bytes(chunk_bytes)
-    entries[:, 1] = chunk_bytes + CHECKSUM
+    entries = np.empty((len(lengths), 2), "<u8")
+    entries[:, 0] = np.arange(len(lengths), dtype="<u8") * slot
+    entries[:, 1] = np.asarray(lengths, "<u8") + CHECKSUM
     content = entries.tobytes()
     return content + pack_checksum(crc32c(content))
 

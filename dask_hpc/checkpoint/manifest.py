@@ -11,22 +11,26 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from typing import Any
 
 from dask_hpc.checkpoint import layout
 from dask_hpc.checkpoint.dtypes import from_json
 from dask_hpc.checkpoint.inside import parts, read_inside
-from dask_hpc.checkpoint.names import checked_name, is_pack
+from dask_hpc.checkpoint.names import checked_name, is_pack, is_sealed
 from dask_hpc.checkpoint.plan import Array, Plan, Written
+from dask_hpc.checkpoint.sealing import is_signed, read_key
+from dask_hpc.checkpoint.sealing import signature as signature_of
 from dask_hpc.errors import CheckpointError
 from dask_hpc_policies.codec import decode, encode
 
 #: Name of its file.
 FILE = "manifest.json"
 #: Layout of what it says.
-SCHEMA = 2
+SCHEMA = 3
+#: Not in its text.
+_BESIDE = ("digest", "signature")
 #: Larger ones are not read: ten million blocks have less.
 MOST_BYTES = 2**30
 
@@ -50,6 +54,14 @@ class Manifest:
     packs: Mapping[str, str]
     #: Bytes of all files but this one.
     bytes: int
+    #: Of its text, and who has written that, if it is encrypted; beside what it says.
+    digest: str = ""
+    signature: str = ""
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether it, or something that it shares with an earlier version, is encrypted."""
+        return self.plan.sealed is not None or any(map(is_sealed, self.packs.values()))
 
     def written(self, number: int) -> Written:
         """What is known of a block, counted over all arrays."""
@@ -57,12 +69,49 @@ class Manifest:
         return Written(*self.blocks[number], self.digests.get(told), self.packs.get(told))
 
 
-def dump(manifest: Manifest) -> bytes:
-    """A manifest as its file."""
-    content = encode(manifest)
+def dump(manifest: Manifest, key: bytes | None = None) -> bytes:
+    """A manifest as its file; with the key of what is encrypted, signed."""
+    return seal(SCHEMA, plain(manifest), key)
+
+
+def plain(manifest: Manifest) -> dict[str, Any]:
+    """A manifest as JSON, without the contents of its files."""
+    content: dict[str, Any] = encode(replace(manifest, plan=replace(manifest.plan, files={})))
     content["plan"].pop("files")
+    for name in _BESIDE:
+        content.pop(name)
+    return content
+
+
+def seal(schema: int, content: Any, key: bytes | None = None) -> bytes:
+    """Content as a file that says when it was cut or edited; with a key, who has written it."""
     text = _text(content)
-    return b'{"schema": %d, "blake2b": "%s", "content": %s}' % (SCHEMA, _digest(text).encode(), text)
+    digest = _digest(text)
+    signed = "" if key is None else f'"signature": "{signature_of(digest, key)}", '
+    head = f'{{"schema": {schema}, "blake2b": "{digest}", {signed}"content": '
+    return head.encode() + text + b"}"
+
+
+def check_signed(folder: str, manifest: Manifest, key_file: str | None = None) -> bytes | None:
+    """The key of an encrypted version; None: it is not encrypted.
+
+    Raises
+    ------
+    CheckpointError
+        When there is no key, or somebody else has written the manifest.
+    """
+    if not manifest.is_sealed:
+        return None
+    try:
+        key = read_key(key_file)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder} cannot be opened: {error}") from None
+    if manifest.plan.sealed is not None and not is_signed(manifest.digest, manifest.signature, key):
+        raise CheckpointError(
+            f"{folder} cannot be opened: the key is another one, or somebody else has changed it; give the "
+            "key that it was written with, or restore another version"
+        )
+    return key
 
 
 def read(folder: str) -> Manifest:
@@ -96,31 +145,55 @@ def read(folder: str) -> Manifest:
 
 
 def _parse(raw: bytes) -> Manifest:
+    found = unseal(raw, SCHEMA)
+    content = found["content"]
+    if found["schema"] == 1 and isinstance(content, dict):
+        content.setdefault("packs", {})
+    return of_plain(content, found["blake2b"], str(found.get("signature", "")))
+
+
+def unseal(raw: bytes, newest: int) -> dict[str, Any]:
+    """What `seal` gave: its schema, at most `newest`, digest and content; a signature, if there is one.
+
+    Raises
+    ------
+    ValueError
+        When it was cut or edited, or is of a schema that is not known.
+    """
     if len(raw) > MOST_BYTES:
         raise ValueError(f"it is longer than {MOST_BYTES} bytes")
     try:
         found = json.loads(raw)
     except ValueError:
         raise ValueError("it is no JSON; it was cut or edited") from None
-    if not isinstance(found, dict) or set(found) != {"schema", "blake2b", "content"}:
+    if not isinstance(found, dict) or set(found) - {"signature"} != {"schema", "blake2b", "content"}:
         raise ValueError("it has not the fields schema, blake2b and content")
-    if type(found["schema"]) is not int or not 1 <= found["schema"] <= SCHEMA:
+    if type(found["schema"]) is not int or not 1 <= found["schema"] <= newest:
         raise ValueError(
-            f"its layout is {found['schema']!r:.80}, this version of dask_hpc reads 1 to {SCHEMA}; install "
+            f"its layout is {found['schema']!r:.80}, this version of dask_hpc reads 1 to {newest}; install "
             "the "
             "one that wrote it"
         )
     if found["blake2b"] != _digest(_text(found["content"])):
         raise ValueError("its content was changed after it was written")
-    content = found["content"]
+    return found
+
+
+def of_plain(content: Any, digest: str = "", signature: str = "") -> Manifest:
+    """The manifest that `plain` gave, checked in full; `digest` and `signature` are beside its text.
+
+    Raises
+    ------
+    ValueError, CheckpointError
+        When it can be none.
+    """
     if not isinstance(content, dict) or not isinstance(content.get("plan"), dict):
         raise ValueError("it has no plan")
-    if found["schema"] == 1:
-        content.setdefault("packs", {})
-    missing = [field.name for field in fields(Manifest) if field.name not in content]
+    missing = [each.name for each in fields(Manifest) if each.name not in (*content, *_BESIDE)]
     if missing:
         raise ValueError(f"it does not say {', '.join(missing)}")
-    content = {**content, "plan": {**content["plan"], "files": {}}}
+    beside = {"digest": digest, "signature": signature}
+    content = {**content, **beside, "plan": {**content["plan"], "files": {}}}
     manifest = decode(Manifest, content)
     _check(manifest)
     return manifest

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from dask_hpc.checkpoint import layout
-from dask_hpc.checkpoint.dtypes import BYTES, TEXT, Stored, from_json, stored
+from dask_hpc.checkpoint.dtypes import BYTES, TEXT, Stored, from_json, item_bytes, stored
 from dask_hpc.checkpoint.plan import Array, Written
 
 #: Name of the metadata of a group or array.
 DOCUMENT = "zarr.json"
+#: The codec of what is encrypted, and a member of the group: other readers say that they do not know it.
+SEALED = "dask_hpc.aes-256-gcm (dask_hpc.open_checkpoint opens it with the key)"
 Document = dict[str, Any]
 
 
@@ -31,21 +33,45 @@ def group(attributes: Mapping[str, Any], members: Mapping[str, Document] | None 
 
 def regular(array: Array, attributes: Mapping[str, Any], dims: Sequence[Any] | None) -> Document:
     """Metadata of an array whose chunks are one shard, or a grid of files."""
-    how = stored(from_json(array.dtype))
+    shape = (layout.chunk_shape if array.kind == "grid" else layout.shard_shape)(array.chunks)
+    return _array(array.shape, shape, stored(from_json(array.dtype)), codecs(array), attributes, dims)
+
+
+def codecs(array: Array) -> list[Document]:
+    """What Zarr does to the values of an array whose chunks are one shard, or a grid of files."""
+    inner = _codecs(stored(from_json(array.dtype)), _between(array))
     if array.kind == "grid":
-        whole = layout.chunk_shape(array.chunks)
-        return _array(array.shape, whole, how, _codecs(how), attributes, dims)
-    codec = {
-        "name": "sharding_indexed",
-        "configuration": {
-            "chunk_shape": list(layout.chunk_shape(array.chunks)),
-            "codecs": _codecs(how),
-            "index_codecs": [_bytes_codec("little"), _CRC],
-            "index_location": "end",
-        },
+        return inner
+    shard = {
+        "chunk_shape": list(layout.chunk_shape(array.chunks)),
+        "codecs": inner,
+        "index_codecs": [_bytes_codec("little"), _CRC],
+        "index_location": "end",
     }
-    shape = layout.shard_shape(array.chunks)
-    return _array(array.shape, shape, how, [codec], attributes, dims)
+    return [{"name": "sharding_indexed", "configuration": shard}]
+
+
+def coded(files: Mapping[str, bytes], arrays: Sequence[Array]) -> dict[str, bytes]:
+    """Files of a version whose regular arrays have other codecs than when they were described."""
+    found = dict(files)
+    if DOCUMENT in files:
+        top = json.loads(files[DOCUMENT])
+        regular = {array.path: array for array in arrays if array.kind in ("shard", "grid")}
+        sealed = any(array.sealed is not None for array in arrays)
+        for path, document in top["consolidated_metadata"]["metadata"].items():
+            if path in regular:
+                document["codecs"] = codecs(regular[path])
+            elif document["node_type"] == "array":
+                document["codecs"] = [each for each in document["codecs"] if each != _SEALED]
+                if sealed:
+                    document["codecs"].insert(-1, _SEALED)
+            found[f"{path}/{DOCUMENT}"] = dump(document)
+        top.pop(SEALED, None)
+        if sealed:
+            # no reader of Zarr may go on when it does not know such a name
+            top[SEALED] = {"must_understand": True}
+        found[DOCUMENT] = dump(top)
+    return found
 
 
 def single(
@@ -54,11 +80,20 @@ def single(
     attributes: Mapping[str, Any] | None = None,
     dims: Sequence[Any] | None = None,
     *,
+    between: Sequence[Document] = (),
     flat: bool = False,
 ) -> Document:
-    """Metadata of an array of one chunk; `flat`: which lies beside them and not in folders."""
+    """Metadata of an array of one chunk.
+
+    Parameters
+    ----------
+    between
+        Codecs between the values and the checksum.
+    flat
+        It lies beside them and not in folders.
+    """
     chunk = tuple(max(1, length) for length in shape)
-    return _array(shape, chunk, how, _codecs(how), attributes or {}, dims, flat=flat)
+    return _array(shape, chunk, how, _codecs(how, between), attributes or {}, dims, flat=flat)
 
 
 def shard_path(array: Array) -> str:
@@ -87,7 +122,7 @@ def block_path(array: Array, number: int, digest: str | None) -> str:
 def block(array: Array, number: int, written: Written) -> bytes:
     """Metadata of a block that is a Zarr array of its own."""
     shape, how = _block(array, number, written.nbytes, written.digest)
-    return dump(single(shape, how, flat=True))
+    return dump(single(shape, how, between=() if how is BYTES else _between(array), flat=True))
 
 
 def pack_folder(array: Array, pack: str) -> str:
@@ -119,12 +154,23 @@ def _block(array: Array, number: int, nbytes: int, digest: str | None) -> tuple[
 
 
 _CRC: Document = {"name": "crc32c"}
+_SEALED: Document = {"name": SEALED}
 
 
-def _codecs(how: Stored) -> list[Document]:
-    if how.data_type == "string":
-        return [{"name": "vlen-utf8"}, _CRC]
-    return [_bytes_codec(how.endian), _CRC]
+def _codecs(how: Stored, between: Sequence[Document] = ()) -> list[Document]:
+    first = {"name": "vlen-utf8"} if how.data_type == "string" else _bytes_codec(how.endian)
+    return [first, *between, _CRC]
+
+
+def _between(array: Array) -> list[Document]:
+    """The codecs of `dask_hpc.checkpoint.services` for values that are no bytes to Zarr."""
+    found: list[Document] = []
+    if array.compressed:
+        size = item_bytes(from_json(array.dtype), array.encoding)
+        how = {"typesize": size, "cname": "lz4", "clevel": 5, "blocksize": 0}
+        how["shuffle"] = "shuffle" if size > 1 else "noshuffle"
+        found.append({"name": "blosc", "configuration": how})
+    return [*found, *([_SEALED] if array.sealed is not None else [])]
 
 
 def _bytes_codec(endian: str | None) -> Document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from typing import Any
 
 from dask_hpc.errors import CheckpointValueError
@@ -11,7 +12,27 @@ from dask_hpc.errors import CheckpointValueError
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 #: Of a pack; drawn, so that no two writers have one.
-_PACK = re.compile("[0-9a-f]{32}")
+_PACK = re.compile("[0-9a-f]{32}(-c|-e|-ce)?")
+
+
+def pack_name(compressed: bool, sealed: bool) -> str:
+    """A name for a pack, which says what was done to what is in it: later versions link it."""
+    return uuid.uuid4().hex + "-" * (compressed or sealed) + "c" * compressed + "e" * sealed
+
+
+def is_compressed(pack: str) -> bool:
+    """Whether what is in a pack was compressed."""
+    return "c" in pack[32:]
+
+
+def is_sealed(pack: str) -> bool:
+    """Whether what is in a pack is encrypted."""
+    return "e" in pack[32:]
+
+
+def pack_place(pack: str, offset: int) -> str | None:
+    """What a block of a pack is encrypted for; None: it is not."""
+    return f"{pack}/{offset}" if is_sealed(pack) else None
 
 
 def is_pack(name: str) -> bool:

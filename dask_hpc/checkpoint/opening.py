@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from dask._task_spec import Task
 
 from dask_hpc.checkpoint import frames, manifest
 from dask_hpc.checkpoint import keys as keys_of
@@ -16,12 +18,20 @@ from dask_hpc.checkpoint.describe import RESULTS
 from dask_hpc.checkpoint.dtypes import from_json
 from dask_hpc.checkpoint.inside import read_inside
 from dask_hpc.checkpoint.manifest import Manifest
-from dask_hpc.checkpoint.plan import Written
+from dask_hpc.checkpoint.metadata import DOCUMENT
+from dask_hpc.checkpoint.plan import Array, Plan, Written
+from dask_hpc.checkpoint.sealing import read_key
+from dask_hpc.checkpoint.services import opened_file, unwrapped
 from dask_hpc.checkpoint.values import Form, form, from_bytes
 from dask_hpc.errors import CheckpointError
 
 
-def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> Any:
+def open_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    allow_pickle: bool = False,
+    key_file: str | os.PathLike[str] | None = None,
+) -> Any:
     """The object that a version was made of; blocks are read when they are computed.
 
     Parameters
@@ -31,6 +41,9 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False)
     allow_pickle
         Whether Python values may be loaded, which can run any code: do that for what you or people you trust
         have written.
+    key_file
+        File with the key of an encrypted version, which whoever computes the blocks sees, too. None:
+        ``hpc.checkpoint.key-file``, here and there.
 
     Returns
     -------
@@ -41,18 +54,28 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_pickle: bool = False)
     Raises
     ------
     CheckpointError
-        When it is no version of a checkpoint, was changed after it was written, or has Python values and
-        `allow_pickle` was not given.
+        When it is no version of a checkpoint, was changed after it was written, is encrypted and the key is
+        not there or another one, or has Python values and `allow_pickle` was not given.
     """
     folder = os.path.abspath(path)
     found = manifest.read(folder)
+    name = None if key_file is None else os.path.abspath(key_file)
+    manifest.check_signed(folder, found, name)
     check_files(folder, found)
-    if not allow_pickle and (pickled := _pickled(found)) is not None:
+    refuse_pickled(folder, found, allow_pickle)
+    # the same name for the same bytes, another one for others
+    told = blake2b(f"{folder} {found.created_s} {allow_pickle}".encode(), digest_size=12)
+    told.update(np.array(found.blocks, dtype="u8").tobytes())
+    return _InStore(folder, found, told.hexdigest(), allow_pickle, name).object()
+
+
+def refuse_pickled(where: str, found: Manifest, allowed: bool) -> None:
+    """Raise CheckpointError when a version has Python values and they may not be loaded."""
+    if not allowed and (pickled := _pickled(found)) is not None:
         raise CheckpointError(
-            f"{pickled} in {folder} holds Python values, which can run any code when they are loaded; if you "
+            f"{pickled} in {where} holds Python values, which can run any code when they are loaded; if you "
             "trust who wrote it, open it with allow_pickle=True"
         )
-    return _Opened(folder, found, allow_pickle).object()
 
 
 def _pickled(found: Manifest) -> str | None:
@@ -77,8 +100,11 @@ def check_files(folder: str, found: Manifest) -> None:
             )
 
 
-def file_problem(folder: str, found: Manifest, path: str) -> str | None:
-    """What is wrong with a file of a version that is no block; None when nothing is."""
+def file_problem(folder: str, found: Manifest, path: str, key: bytes | None = None) -> str | None:
+    """What is wrong with a file of a version that is no block; None when nothing is.
+
+    With the `key` of an encrypted version, also whether it was written with that.
+    """
     length, crc = found.files[path]
     try:
         content = read_inside(folder, path, length)
@@ -86,10 +112,19 @@ def file_problem(folder: str, found: Manifest, path: str) -> str | None:
         return error.strerror or str(error)
     if len(content) != length:
         return f"it has {'more' if len(content) > length else 'fewer'} than {length} bytes"
-    return None if crc32c(content) == crc else "its checksum differs"
+    if crc32c(content) != crc:
+        return "its checksum differs"
+    try:
+        if found.plan.sealed is not None and key is not None and not path.endswith(DOCUMENT):
+            opened_file(found.plan, path, content, key)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
-def load(folder: str, path: str, form: Form, told: tuple[Any, ...], trusted: bool) -> Any:
+def load(
+    folder: str, path: str, form: Form, told: tuple[Any, ...], trusted: bool, key_file: str | None = None
+) -> Any:
     """The task that reads a block.
 
     Raises
@@ -99,30 +134,57 @@ def load(folder: str, path: str, form: Form, told: tuple[Any, ...], trusted: boo
     """
     written = Written(*told)
     try:
-        return from_bytes(form, checked_bytes(folder, path, written), written.digest, trusted)
+        content = unwrapped(form, checked_bytes(folder, path, written), written.digest, key_file)
+        return from_bytes(form, content, written.digest, trusted)
     except (OSError, ValueError) as error:
         where, why = os.path.join(folder, path), getattr(error, "strerror", None) or str(error)
         why = why if where in why else f"{where} cannot be read: {why}"
         raise CheckpointError(f"{why}; restore another version, or look at the file system") from None
 
 
-class _Opened:
-    """A version on its way back."""
+class Opened(ABC):
+    """A version on its way back.
 
-    def __init__(self, folder: str, found: Manifest, trusted: bool) -> None:
-        self.folder, self.found, self.trusted = folder, found, trusted
+    Parameters
+    ----------
+    where
+        What it is called.
+    token
+        The same for the same bytes, another one for others.
+    trusted
+        Whether what is pickled may be unpickled.
+    key_file
+        File with the key of an encrypted version; None: what this process is configured with.
+    """
+
+    def __init__(
+        self, where: str, found: Manifest, token: str, trusted: bool, key_file: str | None = None
+    ) -> None:
+        self.where, self.found, self.token, self.trusted = where, found, token, trusted
+        self.key_file = key_file
         self.plan = found.plan
-        # the same name for the same bytes, another one for others
-        told = blake2b(f"{folder} {found.created_s} {trusted}".encode(), digest_size=12)
-        told.update(np.array(found.blocks, dtype="u8").tobytes())
-        self.token = told.hexdigest()
+
+    @abstractmethod
+    def task(self, key: Any, array: Array, number: int, at: int) -> Task:
+        """What reads a block; `at` is its number over all arrays."""
+
+    @abstractmethod
+    def file(self, path: str) -> bytes:
+        """The content of a file that is no block."""
 
     def object(self) -> Any:
+        """The object, as `open_checkpoint` gives it.
+
+        Raises
+        ------
+        CheckpointError
+            When the manifest describes none.
+        """
         try:
             return self._object()
         except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
             raise CheckpointError(
-                f"the manifest of {self.folder} describes no object that can be: {type(error).__name__} "
+                f"the manifest of {self.where} describes no object that can be: {type(error).__name__} "
                 f"{error}; "
                 "restore another version"
             ) from None
@@ -136,7 +198,7 @@ class _Opened:
         if kind in ("xarray.Dataset", "xarray.DataArray"):
             from dask_hpc.checkpoint.labelled_back import labelled_object
 
-            return labelled_object(self.folder, self.found, self.dask_array)
+            return labelled_object(self.found, self.dask_array, self._values)
         name, tasks = self.tasks(0)
         if kind == "dataframe":
             return frames.frame_of(self.plan, tasks, name)
@@ -149,7 +211,7 @@ class _Opened:
             keys = [keys_of.from_json(each) for each in self.plan.extra["keys"]]
             return dict(zip(keys, values, strict=True))
         raise CheckpointError(
-            f"{self.folder} holds a {kind!r:.80}, which this version of dask_hpc does not know; install "
+            f"{self.where} holds a {kind!r:.80}, which this version of dask_hpc does not know; install "
             "the one that wrote it"
         )
 
@@ -169,18 +231,39 @@ class _Opened:
 
     def tasks(self, place: int) -> tuple[str, dict[Any, Any]]:
         """Name and tasks of the blocks of an array."""
-        from dask._task_spec import Task
-
         array = self.plan.arrays[place]
         first = sum(each.count for each in self.plan.arrays[:place])
-        name = f"checkpoint-{self.plan.name}-{array.path}-{self.token}"
-        tasks = {}
-        for number in range(array.count):
-            key = (name, *array.block_index(number))
-            written = self.found.written(first + number)
-            check_written(array, number, written)
-            # nothing in it that grows with the array: each task has its own
-            told = (written.offset, written.nbytes, written.crc32c, written.digest)
-            path = block_file(array, number, written)
-            tasks[key] = Task(key, load, self.folder, path, form(array, number), told, self.trusted)
-        return name, tasks
+        keys = block_keys(self.plan, array, self.token)
+        tasks = {key: self.task(key, array, at, first + at) for at, key in enumerate(keys)}
+        return _layer(self.plan, array, self.token), tasks
+
+    def _values(self, path: str) -> bytearray:
+        """The values in a file that is no block."""
+        key = None if self.plan.sealed is None else read_key(self.key_file)
+        return opened_file(self.plan, path, self.file(path), key)
+
+
+def block_keys(plan: Plan, array: Array, token: str) -> list[Any]:
+    """Keys of the tasks that read the blocks of an array."""
+    name = _layer(plan, array, token)
+    return [(name, *array.block_index(number)) for number in range(array.count)]
+
+
+def _layer(plan: Plan, array: Array, token: str) -> str:
+    return f"checkpoint-{plan.name}-{array.path}-{token}"
+
+
+class _InStore(Opened):
+    """A version in a folder."""
+
+    def task(self, key: Any, array: Array, number: int, at: int) -> Task:
+        written = self.found.written(at)
+        check_written(array, number, written)
+        # nothing in it that grows with the array: each task has its own
+        told = (written.offset, written.nbytes, written.crc32c, written.digest)
+        path = block_file(array, number, written)
+        what = form(array, number, written)
+        return Task(key, load, self.where, path, what, told, self.trusted, self.key_file)
+
+    def file(self, path: str) -> bytes:
+        return read_inside(self.where, path, self.found.files[path][0])

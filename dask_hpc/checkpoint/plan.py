@@ -31,6 +31,10 @@ class Array:
     chunks: tuple[tuple[int, ...], ...]
     #: How values are turned before they are written (see `dtypes.Encoding`); None: as they are.
     encoding: str | None = None
+    #: Whether blocks are compressed; those of a pack are what its name says.
+    compressed: bool = False
+    #: What they are encrypted for, the name and a number that was drawn; None: they are not. The same.
+    sealed: str | None = None
 
     @property
     def count(self) -> int:
@@ -59,6 +63,10 @@ class Array:
             lengths[place] for lengths, place in zip(self.chunks, self.block_index(number), strict=True)
         )
 
+    def place(self, number: int) -> str | None:
+        """What a block that is in no pack is encrypted for; None: it is not."""
+        return None if self.sealed is None else f"{self.sealed}/{self.path}/{number}"
+
     def nbytes(self, number: int) -> int:
         """Bytes of the values of a block, 0 when they are not known before they are written."""
         from dask_hpc.checkpoint.dtypes import from_json
@@ -81,6 +89,11 @@ class Plan:
     files: Mapping[str, bytes]
     #: JSON: what else giving it back needs.
     extra: Mapping[str, Any]
+
+    @property
+    def sealed(self) -> str | None:
+        """What its blocks are encrypted for; None: they are not."""
+        return next((array.sealed for array in self.arrays if array.sealed is not None), None)
 
     @property
     def count(self) -> int:

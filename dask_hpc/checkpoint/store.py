@@ -24,7 +24,7 @@ from dask_hpc.checkpoint.inside import sync_folder
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.checkpoint.plan import Plan
-from dask_hpc.checkpoint.versions import Version, drafts, numbered, numbers
+from dask_hpc.checkpoint.versions import Version, drafts, folder_name, numbered, numbers
 from dask_hpc.clock import epoch_s
 from dask_hpc.errors import CheckpointError, CheckpointValueError, UnknownCheckpoint
 
@@ -75,9 +75,24 @@ class Store:
         CheckpointValueError
             For a name that is not allowed.
         """
-        name = checked_name(plan.name)
         crc32c(b"")  # says now that it is not installed
-        folder = self.folder / name
+        folder = self.home(plan.name)
+        try:
+            return Draft(folder, plan, max(numbers(folder), default=0))
+        except OSError as error:
+            raise self._refused(plan.name, error) from None
+
+    def home(self, name: str) -> Path:
+        """The folder of a name; made when there is none.
+
+        Raises
+        ------
+        CheckpointError
+            When it cannot be made, or others could write to it.
+        CheckpointValueError
+            For a name that is not allowed.
+        """
+        folder = self.folder / checked_name(name)
         try:
             if not self.folder.is_dir():
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -85,13 +100,15 @@ class Store:
             with suppress(FileExistsError):
                 folder.mkdir(mode=0o755)
             _own(folder)
-            return Draft(folder, plan, max(numbers(folder), default=0))
         except OSError as error:
-            raise CheckpointError(
-                f"{name} cannot be written to {self.folder}: {error.strerror or error}; free some space "
-                "there, "
-                "or set hpc.checkpoint.store to a folder that can be written to"
-            ) from None
+            raise self._refused(name, error) from None
+        return folder
+
+    def _refused(self, name: str, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"{name} cannot be written to {self.folder}: {error.strerror or error}; free some space there, "
+            "or set hpc.checkpoint.store to a folder that can be written to"
+        )
 
     def versions(self, name: str | None = None) -> list[Version]:
         """What there is: by name, whole versions oldest first, then drafts.
@@ -211,6 +228,12 @@ class Store:
                     _remove(path)
                 removed.append(path)
         return removed
+
+    def remove(self, name: str, newest: int) -> None:
+        """Remove versions up to a number, oldest first; raises CheckpointError when that cannot be."""
+        for number in numbers(self.folder / checked_name(name)):
+            if number <= newest:
+                _remove(str(self.folder / name / folder_name(number)))
 
 
 def _is_name(name: str) -> bool:

@@ -7,6 +7,7 @@ only for whoever trusts it. All else is bytes and text, of which nothing is ever
 from __future__ import annotations
 
 import io
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ import numpy as np
 from dask_hpc.checkpoint.direct import as_parts
 from dask_hpc.checkpoint.dtypes import from_json
 from dask_hpc.checkpoint.layout import chunk_shape
-from dask_hpc.checkpoint.plan import Array
+from dask_hpc.checkpoint.names import is_compressed, pack_place
+from dask_hpc.checkpoint.plan import Array, Written
 
 #: Most bytes of the header of an array in NumPy's format.
 _HEADER_BYTES = 1 << 16
@@ -69,13 +71,33 @@ class Form:
     shape: tuple[int, ...]
     #: Shape of what is stored: larger at the edge of regular chunks.
     stored_shape: tuple[int, ...]
+    #: Whether they are compressed in the store, and what they are encrypted for there, if they are.
+    compressed: bool = False
+    place: str | None = None
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of the values; None when these decide."""
+        if self.dtype is None or self.encoding in ("text", "object"):
+            return None
+        size, items = from_json(self.dtype).itemsize, math.prod(self.stored_shape)
+        return items * size + (items + size if self.encoding == "masked" else 0)
 
 
-def form(array: Array, number: int) -> Form:
-    """What the bytes of a block are; raises ValueError when there is none of that number."""
+def form(array: Array, number: int, written: Written | None = None) -> Form:
+    """What the bytes of a block are; raises ValueError when there is none of that number.
+
+    Parameters
+    ----------
+    written
+        Where it is in the store; None: in no pack.
+    """
     shape = array.block_shape(number)
     whole = chunk_shape(array.chunks) if array.kind in ("shard", "grid") and 0 not in shape else shape
-    return Form(_where(array, number), array.dtype, array.encoding, shape, whole)
+    compressed, place = array.compressed, array.place(number)
+    if written is not None and written.pack is not None:
+        compressed, place = is_compressed(written.pack), pack_place(written.pack, written.offset)
+    return Form(_where(array, number), array.dtype, array.encoding, shape, whole, compressed, place)
 
 
 def from_bytes(form: Form, content: np.ndarray, digest: str | None, trusted: bool) -> Any:
@@ -110,14 +132,8 @@ def from_bytes(form: Form, content: np.ndarray, digest: str | None, trusted: boo
 
 
 def stored_bytes(array: Array, number: int) -> int | None:
-    """Bytes that a block must have; None when its values decide."""
-    if array.kind == "opaque" or array.encoding in ("text", "object"):
-        return None
-    size = from_json(array.dtype).itemsize
-    if array.kind in ("shard", "grid"):
-        return size * int(np.prod(chunk_shape(array.chunks), dtype=object)) if 0 not in array.shape else 0
-    items = int(np.prod(array.block_shape(number), dtype=object))
-    return items * size + (items + size if array.encoding == "masked" else 0)
+    """Bytes that the values of a block have; None when these decide."""
+    return form(array, number).nbytes
 
 
 def _checked(array: Array, number: int, value: Any) -> np.ndarray:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from dask_hpc.checkpoint import layout, metadata
 from dask_hpc.checkpoint.blocks import block_file, check_written, checked_bytes
 from dask_hpc.checkpoint.inside import open_inside, read_inside
 from dask_hpc.checkpoint.opening import file_problem
 from dask_hpc.checkpoint.plan import Array, Written
-from dask_hpc.checkpoint.values import stored_bytes
+from dask_hpc.checkpoint.sealing import is_signed, unseal
+from dask_hpc.checkpoint.services import most_bytes, slot
+from dask_hpc.checkpoint.values import form
 from dask_hpc.checkpoint.versions import Version
 from dask_hpc.errors import CheckpointError
+
+#: Bytes between blocks that are looked at at once.
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +32,34 @@ class Problem:
     text: str
 
 
-def verify(version: Version, show: Callable[[int, int], None] | None = None) -> list[Problem]:
+def verify(
+    version: Version, show: Callable[[int, int], None] | None = None, *, key: bytes | None = None
+) -> list[Problem]:
     """What is not as it was written: blocks, their padding, indexes and metadata. Empty: nothing.
 
     Parameters
     ----------
     show
         Called with the number of checked blocks and that of all.
+    key
+        Of an encrypted version: also whether it was written with this key, and nothing exchanged. None: the
+        checksums alone are compared.
     """
     try:
         found = version.manifest()
     except CheckpointError as error:
         return [Problem("manifest.json", str(error))]
-    problems = [
+    problems = []
+    if (
+        key is not None
+        and found.plan.sealed is not None
+        and not is_signed(found.digest, found.signature, key)
+    ):
+        problems.append(Problem("manifest.json", "it was written with another key, or by somebody else"))
+    problems += [
         Problem(path, text)
         for path in found.files
-        if (text := file_problem(version.path, found, path)) is not None
+        if (text := file_problem(version.path, found, path, key)) is not None
     ]
     first = 0
     for array in found.plan.arrays:
@@ -50,22 +69,26 @@ def verify(version: Version, show: Callable[[int, int], None] | None = None) -> 
             if written.pack is not None and written.pack not in packs:
                 packs.add(written.pack)
                 problems += _pack(version.path, array, written.pack)
-            problems += _block(version.path, array, number, written)
+            problems += _block(version.path, array, number, written, key)
             if show is not None:
                 show(first + number + 1, found.plan.count)
+        lengths = [nbytes for _, nbytes, _ in found.blocks[first : first + array.count]]
         first += array.count
-        problems += _index(version.path, array)
+        problems += _index(version.path, array, lengths)
     return problems
 
 
-def _block(folder: str, array: Array, number: int, written: Written) -> Iterator[Problem]:
+def _block(folder: str, array: Array, number: int, written: Written, key: bytes | None) -> Iterator[Problem]:
     path = block_file(array, number, written)
     try:
         check_written(array, number, written)
-        checked_bytes(folder, path, written)
+        content, place = checked_bytes(folder, path, written), form(array, number, written).place
+        if key is not None and place is not None and written.nbytes:
+            unseal(path, content, place, key)
         if array.kind in ("shard", "opaque"):
             if written.nbytes:
-                _padding(folder, path, written)
+                end = written.offset + layout.slot_bytes(written.nbytes)
+                _padding(folder, path, written, end if array.kind == "opaque" else (number + 1) * slot(array))
         elif array.kind == "apart":
             path = f"{metadata.block_folder(array, number)}/{metadata.DOCUMENT}"
             expected = metadata.block(array, number, written)
@@ -89,22 +112,20 @@ def _pack(folder: str, array: Array, pack: str) -> Iterator[Problem]:
         yield Problem(path, str(error))
 
 
-def _padding(folder: str, path: str, written: Written) -> None:
-    begin = written.offset + written.nbytes + layout.CHECKSUM
-    end = written.offset + layout.slot_bytes(written.nbytes)
-    if any(_read(folder, path, begin, end - begin)):
-        raise ValueError("there is something between it and the next one")
+def _padding(folder: str, path: str, written: Written, end: int) -> None:
+    for begin in range(written.offset + written.nbytes + layout.CHECKSUM, end, _PIECE):
+        if np.frombuffer(_read(folder, path, begin, min(_PIECE, end - begin)), np.uint8).any():
+            raise ValueError("there is something between it and the next one")
 
 
-def _index(folder: str, array: Array) -> Iterator[Problem]:
-    size = stored_bytes(array, 0) if array.kind == "shard" else 0
-    if not size:
+def _index(folder: str, array: Array, lengths: Sequence[int]) -> Iterator[Problem]:
+    if array.kind != "shard" or not most_bytes(array):
         return
     path = metadata.shard_path(array)
-    expected = layout.index(array.count, size)
+    expected = layout.index(slot(array), lengths)
     try:
         # one byte more: nothing may follow it
-        found = _read(folder, path, array.count * layout.slot_bytes(size), len(expected) + 1)
+        found = _read(folder, path, array.count * slot(array), len(expected) + 1)
         if found != expected:
             yield Problem(path, "its index differs")
     except OSError as error:

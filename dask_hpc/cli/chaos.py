@@ -31,7 +31,8 @@ _COLUMNS = {
 @click.option("--seed", metavar="N", type=click.IntRange(0), default=0, show_default=True,
               help="Seed of the first run; the others follow.")  # fmt: skip
 @click.option("--faults", metavar="NAME,...", default=None,
-              help="What may fail: worker, host, cluster, store, delay.  [default: all of them]")  # fmt: skip
+              help="What may fail: worker, host, cluster, store, delay, manager, partition, agent, "
+                   "controller.  [default: all of them]")  # fmt: skip
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=None,
               help="Where stores are made, and removed again; all workers have to see it.  [default: a new "
               "folder for temporary files]")  # fmt: skip

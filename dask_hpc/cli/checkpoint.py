@@ -13,6 +13,7 @@ from dask_hpc.terminal import echo_json, echo_table, json_option, progress_bar
 
 if TYPE_CHECKING:
     from dask_hpc.checkpoint.store import Store
+    from dask_hpc.checkpoint.versions import Version
 
 _COLUMNS = {
     "name": "NAME",
@@ -53,6 +54,14 @@ store_option = click.option(
     callback=_store,
     metavar="DIR",
     help="Folder of all checkpoints; without it, the setting hpc.checkpoint.store.",
+)
+
+
+key_option = click.option(
+    "--key-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="With the key of an encrypted version; without it, the setting hpc.checkpoint.key-file.",
 )
 
 
@@ -99,18 +108,21 @@ def ls(name: str | None, store: Store, as_json: bool) -> None:
 @checkpoint.command()
 @click.argument("name")
 @click.option("--version", type=click.IntRange(1), metavar="N", help="The newest without it.")
+@key_option
 @store_option
 @json_option
-def verify(name: str, version: int | None, store: Store, as_json: bool) -> None:
+def verify(name: str, version: int | None, key_file: str | None, store: Store, as_json: bool) -> None:
     """Read a version to its last byte and compare all checksums.
 
-    The exit code is 1 when something is not as it was written.
+    With the key of an encrypted version, it is decrypted, too. The exit code is 1 when something is not as it
+    was written.
     """
     from dask_hpc.checkpoint.verify import verify as check
 
     chosen = store.find(_named(name), version)
+    key = _key(chosen, key_file)
     with progress_bar("verify") as show:
-        problems = check(chosen, show)
+        problems = check(chosen, show, key=key)
     row = {
         "name": chosen.name,
         "version": chosen.version,
@@ -159,18 +171,23 @@ def gc(keep: int, dry_run: bool, yes: bool, store: Store, as_json: bool) -> None
 @click.argument("name")
 @click.argument("path", type=click.Path())
 @click.option("--version", type=click.IntRange(1), metavar="N", help="The newest without it.")
+@key_option
 @store_option
 @json_option
-def export(name: str, path: str, version: int | None, store: Store, as_json: bool) -> None:
+def export(
+    name: str, path: str, version: int | None, key_file: str | None, store: Store, as_json: bool
+) -> None:
     """Copy a version to PATH, where nothing may be yet.
 
-    The copy is checked. It is a Zarr group that belongs to you, which xarray.open_zarr opens.
+    The copy is checked. It is a Zarr group that belongs to you, which xarray.open_zarr opens. With the key of
+    an encrypted version the copy is not encrypted.
     """
     from dask_hpc.checkpoint.export import export as copy
 
     chosen = store.newest(_named(name), version)
+    key = _key(chosen, key_file)
     with progress_bar("export") as show:
-        copy(chosen, path, show)
+        copy(chosen, path, show, key=key)
     row = {
         "name": chosen.name,
         "version": chosen.version,
@@ -212,6 +229,21 @@ def status(store: Store, as_json: bool) -> None:
     echo_table(told, _TOTALS, f"no checkpoint in {store.folder}")
     if problem := store.problem():
         click.echo(f"Warning: {problem}", err=True)
+
+
+def _key(version: Version, key_file: str | None) -> bytes | None:
+    """The key of an encrypted version; None: it is not encrypted, or nobody has named a key."""
+    from dask_hpc.checkpoint.sealing import read_key
+    from dask_hpc.errors import CheckpointError
+
+    try:
+        sealed = version.manifest().is_sealed
+    except CheckpointError:
+        return None  # it is damaged, and that will be said
+    key_file = key_file or dask.config.get("hpc.checkpoint.key-file", None)
+    if sealed and key_file is None:
+        click.echo("Note: it is encrypted, and stays so; its checksums alone are compared", err=True)
+    return read_key(key_file) if sealed and key_file is not None else None
 
 
 def _named(name: str) -> str:

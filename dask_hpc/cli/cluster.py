@@ -1,7 +1,8 @@
-"""``dask hpc status|jobs|decisions|cancel``: a running cluster, asked from outside."""
+"""``dask hpc status|jobs|decisions|why|cancel``: a running cluster, asked from outside."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -111,6 +112,29 @@ def decisions(job: str | None, limit: int, as_json: bool, **where: Any) -> None:
         echo_json(found)
     else:
         echo_table(found, _DECISION_COLUMNS, "no decision has been taken" + (f" about {job}" if job else ""))
+
+
+@click.command()
+@click.argument("job")
+@connection_options
+@json_option
+def why(job: str, as_json: bool, **where: Any) -> None:
+    """Say why a job waits, and what would start it earlier.
+
+    JOB is an id or a name. All times come from runs of the simulator from the present state.
+    """
+    import dask_hpc
+
+    with connected(**where) as client:
+        runtime = dask_hpc.runtime(client)
+        row = runtime.find(job).status()
+        found = runtime.find(row["id"]).why_waiting()
+    if as_json:
+        echo_json(None if found is None else asdict(found))
+    elif found is None:
+        click.echo(f"{cell(row['id'])} does not wait: it is {row['state']}")
+    else:
+        click.echo("\n".join(cell(line) for line in str(found).splitlines()))
 
 
 @click.command()

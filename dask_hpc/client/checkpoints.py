@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -13,15 +15,19 @@ from dask.typing import Key
 from distributed import Client, Future
 
 from dask_hpc.channel import Channel
+from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.errors import CheckpointError
 from dask_hpc.show import line
 from dask_hpc_policies.codec import encode
+from dask_hpc_policies.params import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 #: Where the folder of checkpoints is configured.
 _STORE = "checkpoint.store"
+#: What is between two versions, if so much is to be.
+_EVERY = Duration("every", None, lo=0.01, hi=30 * 86400.0, none_ok=True)
 #: A question after a commit is answered after so long at the latest, in seconds.
 _ASK_S = 5.0
 
@@ -103,16 +109,41 @@ class Commit:
         return min(_ASK_S, max(0.01, deadline_s - asyncio.get_running_loop().time()))
 
 
-async def begin(channel: Channel, obj: Any, name: str, store: str | None, wait: bool) -> Commit:
+async def begin(
+    channel: Channel,
+    obj: Any,
+    name: str,
+    store: str | None,
+    levels: Sequence[str] | None,
+    every: float | str | None,
+    services: str | None,
+    wait: bool,
+) -> Commit:
     """Begin a version; see `Runtime.checkpoint`."""
     from dask_hpc.checkpoint.describe import describe
 
     plan, keys = describe(obj, name)
+    every_s = _EVERY.validate(every)
     _require_there(channel.client, keys)
     folder = None if store is None else os.path.abspath(store)
-    row = await channel.ask("checkpoint", plan=encode(plan), keys=keys, store=folder)
-    commit = Commit(channel, row, obj)
-    return await commit._wait(None) if wait else commit
+    # one level may be said without a list
+    asked = levels if levels is None or isinstance(levels, str) else list(levels)
+    arguments = {"store": folder, "levels": asked, "every_s": every_s, "services": services}
+    row = await channel.ask("checkpoint", plan=encode(plan), keys=keys, **arguments)
+    begun = row.pop("begun")
+    if levels is None and "L3" not in row["asked"]:
+        warn_of_memory(f"checkpoint {name!r}", ", or say levels=('L1', 'L2')")
+    commit = Commit(channel, row, obj if begun else None)
+    return await commit._wait(None) if wait and begun else commit
+
+
+def warn_of_memory(what: str, otherwise: str = "") -> None:
+    """Say that something outlives workers and hosts, and not the cluster."""
+    warnings.warn(
+        f"{what} is in the memory of hosts alone: hpc.checkpoint.store is not set, so the loss of the whole "
+        f"cluster loses it; name a folder, rt.update(checkpoint_store=...){otherwise}",
+        stacklevel=2,
+    )
 
 
 def _require_there(client: Client, keys: Iterable[Key]) -> None:
@@ -132,6 +163,7 @@ def restore(
     store: str | os.PathLike[str] | None = None,
     version: int | None = None,
     allow_pickle: bool = False,
+    key_file: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Have a checkpoint back on a cluster of any size: the object as it was, its values on the workers.
 
@@ -145,11 +177,15 @@ def restore(
     client
         A connected client.
     store
-        Its folder. None: what is configured (``hpc.checkpoint.store``), here or on the scheduler.
+        Its folder. None: what is configured (``hpc.checkpoint.store``), here or on the scheduler, or the
+        memory of hosts, whichever has the newest version.
     version
         Which version; None: the newest that is whole.
     allow_pickle
         Whether values other than arrays may be unpickled, which can run any code that somebody has put there.
+    key_file
+        File with the key of an encrypted version, which the workers see, too. None:
+        ``hpc.checkpoint.key-file``, here and there.
 
     Returns
     -------
@@ -162,35 +198,65 @@ def restore(
     UnknownCheckpoint
         When there is no such name or version.
     CheckpointError
-        When the store cannot be read, or unpickling would be needed.
+        When it cannot be read, or unpickling would be needed.
     ValueError
-        When no store is named.
+        When no store is named, and no host has it in memory.
     """
-    return client.sync(_restore, client, name, store, version, allow_pickle)
+    return client.sync(_restore, client, name, store, version, allow_pickle, key_file)
 
 
 async def _restore(
-    client: Client, name: str, store: str | os.PathLike[str] | None, version: int | None, allow_pickle: bool
+    client: Client,
+    name: str,
+    store: str | os.PathLike[str] | None,
+    version: int | None,
+    allow_pickle: bool,
+    key_file: str | os.PathLike[str] | None,
 ) -> Any:
     from dask_hpc.checkpoint.opening import open_checkpoint
     from dask_hpc.checkpoint.store import Store
+    from dask_hpc.client.in_memory import open_records
 
-    folder = Store(await _folder(client, store))
-    found = await asyncio.to_thread(folder.newest, name, version)
-    made = await asyncio.to_thread(open_checkpoint, found.path, allow_pickle=allow_pickle)
-    return on_cluster(client, made)
+    folder = await _folder(client, store)
+    asked = {"name": checked_name(name), "version": version, "allow_pickle": allow_pickle}
+    # who names a store wants what is there
+    held = (await _in_memory(client, asked) if store is None else None) or {}
+    if folder is None and not held:
+        raise ValueError(
+            f"no store is named, and no host holds {name!r} in memory: give store=..., or set hpc.{_STORE}"
+        )
+    records, newest_s = held.get("records", ()), None
+    if folder is not None:
+        try:
+            found = await asyncio.to_thread(Store(folder).newest, name, version)
+            newest_s = found.created_s
+        except CheckpointError as error:
+            if not records:
+                raise type(error)(f"{error}; {held['why']}" if held else str(error)) from None
+    if newest_s is not None and (not records or newest_s >= held["created_s"]):
+        opened = partial(open_checkpoint, found.path, allow_pickle=allow_pickle, key_file=key_file)
+        return on_cluster(client, await asyncio.to_thread(opened))
+    if not records:
+        raise CheckpointError(f"{name!r} cannot be restored: {held['why']}; no store is named")
+    return on_cluster(client, await asyncio.to_thread(open_records, records, allow_pickle))
 
 
-async def _folder(client: Client, store: str | os.PathLike[str] | None) -> str:
+async def _in_memory(client: Client, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] | None = await Channel(client).ask("version_in_memory", **asked)
+    except RuntimeError:
+        return None  # it is not installed there
+    return found
+
+
+async def _folder(client: Client, store: str | os.PathLike[str] | None) -> str | None:
     folder = store or dask.config.get(f"hpc.{_STORE}", None)
     if folder is None:
         try:
             folder = (await Channel(client).ask("status"))["settings"]["checkpoint_store"]
         except RuntimeError:
             folder = None  # it is not installed there
-    if folder is None:
-        raise ValueError(f"no store is named: give store=..., or set hpc.{_STORE}")
-    return os.fspath(folder)
+    return None if folder is None else os.fspath(folder)
 
 
 def on_cluster(client: Client, made: Any) -> Any:

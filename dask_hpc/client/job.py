@@ -21,6 +21,7 @@ import dask
 from distributed import Client
 
 from dask_hpc.channel import Channel
+from dask_hpc.client.checkpoints import warn_of_memory
 from dask_hpc.errors import DaskHPCError, JobCancelled, JobFailed
 from dask_hpc.program.driver import IN_PROGRAM
 from dask_hpc.program.producer import Producer, check_timeout
@@ -29,11 +30,14 @@ from dask_hpc.show import job_html, line, never_raises
 from dask_hpc.wire import ANNOTATION, BIND, CLOSE, OPEN
 from dask_hpc_policies.codec import decode, field_names
 from dask_hpc_policies.jobs.jobspec import JobSpec, check_nodes
+from dask_hpc_policies.model import ClusterSnapshot
 
 logger = logging.getLogger("dask_hpc")
 
 #: One long poll of `Job.wait`: short enough for any connection time-out.
 _POLL_S = 20.0
+#: A job that was just opened is looked for so often, so many seconds apart.
+_OVERTAKEN, _POLL_AGAIN_S = 20, 0.05
 
 
 class Job:
@@ -129,10 +133,12 @@ class Job:
     async def _protect(self) -> None:
         """Find out whether, and from where, it can be protected, before anything is computed."""
         try:
-            await self.channel.ask("protect_job", job=self.id, resume=self.resume)
+            levels = await self.channel.ask("protect_job", job=self.id, resume=self.resume)
         except BaseException:
             await self._cancel("it cannot be protected")
             raise
+        if "L3" not in levels:
+            warn_of_memory(f"job {self.id}")
 
     def _annotate(self) -> None:
         # Dask warns that dataframes forget annotations that are set while they are built; ours is
@@ -438,6 +444,37 @@ class Job:
     def why(self) -> Any:
         """The decisions about this job, oldest first."""
         return self.channel.sync("decisions", job=self.require_id())
+
+    def why_waiting(self) -> Any:
+        """Who holds what the job needs, when it is expected to start, and what would start it earlier.
+
+        Gives a `dask_hpc.sim.waiting.Waiting`, to be printed or read; None when the job does not wait. Each
+        time comes from a run of the simulator from the present state, here in the client.
+
+        Raises
+        ------
+        WorkloadError
+            When the cluster has no node.
+        """
+        return self.channel.run(self._why_waiting)
+
+    async def _why_waiting(self) -> Any:
+        from dask_hpc.sim.waiting import why_waiting
+
+        id = self.require_id()
+        # what opens a job goes on the stream: the answer to a request may overtake it
+        for _ in range(_OVERTAKEN):
+            snapshot, found = await asyncio.gather(
+                self.channel.ask("snapshot"), self.channel.ask("picture", ended=0, decisions=0)
+            )
+            view = decode(ClusterSnapshot, snapshot)
+            if (
+                any(job.id == id for job in view.jobs)
+                or (await self.channel.ask("job", job=id))["state"] != "pending"
+            ):
+                break
+            await asyncio.sleep(_POLL_AGAIN_S)
+        return await asyncio.to_thread(why_waiting, view, found["jobs"], found["status"]["policy"], id)
 
 
 async def _nothing() -> None:

@@ -7,7 +7,6 @@ the result, with an asynchronous one it returns an awaitable.
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
 import weakref
@@ -23,23 +22,18 @@ from distributed.protocol.pickle import dumps
 from dask_hpc import capabilities
 from dask_hpc._version import __version__
 from dask_hpc.channel import Channel, raise_error
-from dask_hpc.client import checkpoints, methods
+from dask_hpc.client import checkpoints, methods, notices
 from dask_hpc.client.job import Job as Job
 from dask_hpc.config import find
-from dask_hpc.errors import (
-    InstallError,
-)
+from dask_hpc.errors import InstallError
 from dask_hpc.scheduler import install as scheduler_install
 from dask_hpc.show import above, line, never_raises, runtime_html
-from dask_hpc.wire import notice_topic
 from dask_hpc.worker.awaited import source
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.jobs.jobspec import DURATIONS, job_spec_from_mapping
 from dask_hpc_policies.jobs.sbatch import job_fields
 from dask_hpc_policies.model import ClusterSnapshot
-
-logger = logging.getLogger("dask_hpc")
 
 _runtimes: weakref.WeakKeyDictionary[Client, Runtime] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
@@ -137,7 +131,7 @@ class Runtime:
     def __init__(self, client: Client) -> None:
         #: The way to the scheduler, for whatever belongs to this runtime.
         self.channel = Channel(client)
-        client.subscribe_topic(notice_topic(client.id), _show_notice)
+        notices.listen(client)
 
     def __repr__(self) -> str:
         client = self.channel.client_or_none
@@ -249,7 +243,15 @@ class Runtime:
         return futures
 
     def checkpoint(
-        self, obj: Any, name: str, *, store: str | os.PathLike[str] | None = None, wait: bool = True
+        self,
+        obj: Any,
+        name: str,
+        *,
+        store: str | os.PathLike[str] | None = None,
+        levels: Sequence[str] | None = None,
+        every: float | str | None = None,
+        services: str | None = None,
+        wait: bool = True,
     ) -> Any:
         """Write a version of a checkpoint, and protect its results from then on.
 
@@ -266,25 +268,34 @@ class Runtime:
             What it is called: letters, digits, ``.``, ``_`` and ``-``.
         store
             A folder that the scheduler and all workers can write to. None: ``hpc.checkpoint.store``.
+        levels
+            Where copies are. ``"L1"``: in the memory of each worker's host, which outlives the worker.
+            ``"L2"`` (with L1): in the memories of other failure domains (``hpc.checkpoint.redundancy``).
+            ``"L3"``: in the store. None: there; where none is named, in memory, and a warning says so.
+        every
+            For a call after each step of a loop: nothing is written before so much (seconds, or text such as
+            ``"10 min"``) has passed since the last version of this name ended, whatever became of it.
+        services
+            What is done to blocks for the store, such as ``"compress"``. None: ``hpc.checkpoint.services``.
         wait
-            Whether to wait until the version is whole.
+            Whether to wait until the version is whole, if this call has begun one.
 
         Returns
         -------
         Commit
-            ``version``, ``path``, ``wait()``, ``status()``.
+            ``version``, ``path``, ``wait()``, ``status()``; of the last one if this call has begun none.
 
         Raises
         ------
         CheckpointError
             When it cannot be written; earlier versions are as they were.
         ConfigError
-            When no store is named.
+            When ``"L3"`` is asked for and no store is named.
         TypeError, ValueError
             For what cannot be written, is not on the cluster, or a name that is not allowed.
         """
-        folder = None if store is None else os.fspath(store)
-        return self.channel.run(checkpoints.begin, self.channel, obj, name, folder, wait)
+        arguments = (None if store is None else os.fspath(store), levels, every, services, wait)
+        return self.channel.run(checkpoints.begin, self.channel, obj, name, *arguments)
 
     def find(self, job: str) -> Job:
         """Handle of a job by id (of the row `jobs` gives)."""
@@ -384,17 +395,6 @@ class Runtime:
         with _lock:
             _runtimes.pop(client, None)
         return answer
-
-
-def _show_notice(event: Any) -> None:
-    _, message = event
-    logger.warning(
-        "Job %s has been held for %.0f s: %s. Remedy: %s.",
-        message["job"],
-        message["held_s"],
-        message["reason"],
-        message["remedy"],
-    )
 
 
 methods.OWN.update(dir(Runtime))

@@ -17,15 +17,18 @@ import dask.config
 from dask_hpc.config import knobs
 from dask_hpc.config.rows import BUILTIN, Setting, find, is_setting, no_setting, register, table
 from dask_hpc.errors import ConfigError
+from dask_hpc.wire import SERVICES
 from dask_hpc_policies.jobs.jobspec import WEIGHTS
 from dask_hpc_policies.params import AbsolutePath, Choice, Duration, Float, Int, Parameter, Table, Text, shown
 from dask_hpc_policies.pool import HOLD, MOST_S, MULTIPLE
+from dask_hpc_policies.resilience.redundancy_sets import MOST_HOSTS, SCHEMES
 
 __all__ = [
     "Setting",
     "Settings",
     "find",
     "is_setting",
+    "leaves",
     "load_defaults",
     "nested",
     "no_setting",
@@ -71,6 +74,10 @@ class Settings:
         help="Its parameters, by name."))
     tick_s: float = _row(Duration("tick", 1.0, lo=0.01, hi=3600.0,
         help="Time between two calls of the policy when nothing else calls it."))
+    settings_file: str | None = _row(AbsolutePath("settings-file", None, none_ok=True, live=False,
+        help="A file with the layout of this one, whose settings hold from when it changes (looked at every "
+        "hpc.tick), as if by an update: all of them or, with the reason in the log and the status, none. "
+        "None: no file is watched."))
     lock: Literal["job", "system"] = _row(Choice("lock", "job", ("job", "system"),
         help="job: a job that is being resized gets no new decision. system: no job is resized while any "
         "is."))
@@ -99,15 +106,15 @@ class Settings:
         help="So long before the end of its walltime everything has left a worker."))
     spill_directory: str | None = _row(AbsolutePath("spill.directory", None, none_ok=True,
         help="A folder that the scheduler and all workers see. When a worker has to go and nobody has room "
-        "for what only it holds, that is written there and comes back on the next worker. Values are written "
-        "as Dask spills them, which means pickle for most types; files are readable by their owner only. "
-        "An update to a folder that the scheduler cannot write to is refused; workers are not asked. "
-        "None: what nobody has room for is lost, and named."))
+        "for what only it holds, that is written there and comes back on the next worker. What is not an "
+        "array is written as Dask spills it, which means pickle for most types; files are readable by their "
+        "owner only. An update to a folder that the scheduler cannot write to is refused; workers are not "
+        "asked. None: it is written to hpc.checkpoint.store; without that it is lost, and named."))
     checkpoint_store: str | None = _row(AbsolutePath("checkpoint.store", None, none_ok=True,
         help="A folder on a file system that the scheduler and all workers see: versions of checkpoints are "
         "written below it, by name. What is not an array is written as Dask spills it, which means pickle "
         "for most types, and is read back by this cluster alone unless the user allows more. None: the call "
-        "names one."))
+        "names one, or they are in the memory of hosts."))
     checkpoint_every_s: float | None = _row(
         Duration("checkpoint.every", 600.0, lo=0.01, hi=30 * _DAY_S, none_ok=True,
         help="Results of jobs that say protect are written so long after the last time, before the walltime "
@@ -117,6 +124,32 @@ class Settings:
         Duration("checkpoint.node-mtbf", None, lo=1.0, hi=36_500 * _DAY_S, none_ok=True,
         help="Mean time between failures of one node. Once it is set, and a version has been written, they "
         "are written as often as is best by what one takes (Daly 2006). None: every hpc.checkpoint.every."))
+    checkpoint_redundancy: Literal["single", "partner", "xor", "reed-solomon"] = _row(
+        Choice("checkpoint.redundancy", "partner", SCHEMES,
+        help="How level L2 has what a host holds in memory also in other failure domains: a copy on a "
+        "partner, one parity of a set of hosts (xor), or two (reed-solomon), which take less memory. single: "
+        "not at all."))
+    checkpoint_set_size: int = _row(Int("checkpoint.set-size", 4, lo=3, hi=MOST_HOSTS, unit="hosts",
+        help="Hosts in a set that have parities of each other's data, about; with xor and reed-solomon."))
+    checkpoint_host_memory: float = _row(Float("checkpoint.host-memory", 0.25, lo=0.001, hi=0.9, live=False,
+        help="Share of the memory of a host that checkpoints may have (levels L1 and L2), beside what its "
+        "workers have. Read when the manager of the host starts."))
+    checkpoint_services: str = _row(Choice("checkpoint.services", "plain", SERVICES,
+        help="What is done to blocks on their way to the store, when a call does not say it (services). "
+        "compress: Blosc with LZ4, which every reader of Zarr knows. encrypt: AES-256-GCM with the key in "
+        "checkpoint.key-file, which dask_hpc alone reads. Versions in memory are as they are."))
+    checkpoint_key_file: str | None = _row(
+        AbsolutePath("checkpoint.key-file", None, none_ok=True, live=False,
+        help="File with the key of encrypted versions, 64 hexadecimal digits, which nobody but you may read. "
+        "Read by each process that writes or reads them (scheduler, workers, client), under this path."))
+    checkpoint_linger_s: float = _row(Duration("checkpoint.linger", 600.0, lo=1.0, hi=7 * _DAY_S, live=False,
+        help="Checkpoints in the memory of a host stay so long when their scheduler was lost and none of its "
+        "workers is there any more, and as long as that after a new scheduler has taken them over, unless "
+        "somebody asks for them. Those of a cluster that is closed do not."))
+    checkpoint_small_bytes: int = _row(Int("checkpoint.small", 1024, lo=0, hi=65536, unit="bytes",
+        help="The scheduler has a copy of each result of a job that is smaller, as the None of a block that "
+        "is in a file: when its worker is lost it is not computed again, nor is what it was made from. 0: of "
+        "none, as is right where such results are names of what is on their worker alone."))
     slurm_poll_s: float = _row(Duration("slurm.poll", 15.0, lo=0.1, hi=3600.0, live=False,
         help="How often squeue is asked what has become of a cluster's jobs. Many sites ask for no more than "
         "a few questions a minute."))
@@ -146,7 +179,12 @@ class Settings:
         "None: the machine."))
     node_domain: str | None = _row(Text("node.domain", None, none_ok=True, live=False,
         help="Which nodes fail together (a rack, a switch, a power supply): those with one label. Read on "
-        "the node alone. None: its host."))
+        "the node alone. slurm-topology: the nodes of one leaf switch, as Slurm tells its jobs, or its host "
+        "where Slurm has no topology. None: its host."))
+    node_memory_folder: str | None = _row(AbsolutePath("node.memory-folder", None, none_ok=True, live=False,
+        help="Folder of this node for what is kept in its memory: versions on levels L1 and L2. Clusters of "
+        "one user that have one folder take over what those of them that are lost have left. Read on the "
+        "node alone. None: /dev/shm, or the folder of temporary files where that cannot be written to."))
     trace_path: str | None = _row(Text("trace.path", None, none_ok=True, noun="a path",
         help="File that the trace is written to as JSON lines; a name that ends in .gz is compressed. None: "
         "the trace is kept in memory only."))
@@ -224,7 +262,7 @@ def settings(config: Mapping[str, Any] | None = None) -> Settings:
         config = dask.config.get("hpc", {})
     if not isinstance(config, Mapping):
         raise ConfigError(f"hpc is {shown(config)}; allowed: a mapping of settings, as in hpc.yaml")
-    return Settings(**_by_field(dict(_leaves(config)), {}))
+    return Settings(**_by_field(dict(leaves(config)), {}))
 
 
 def problems(config: Any = None) -> dict[str, str]:
@@ -275,7 +313,8 @@ def nested(rows: Iterable[Setting]) -> dict[str, Any]:
     return found
 
 
-def _leaves(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def leaves(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Key and value of all that a mapping below ``hpc`` has; raises ConfigError when a section is none."""
     sections = {one.section for one in table()} - {""}
     for key, value in config.items():
         section = str(key).replace("_", "-")

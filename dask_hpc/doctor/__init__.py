@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dask_hpc.doctor import cluster, machine
+from dask_hpc.doctor import cluster, machine, store
 from dask_hpc.doctor.checks import Finding, examine, examine_cluster, register, register_cluster
 
 __all__ = ["Finding", "examine", "examine_cluster", "register", "register_cluster"]
@@ -18,6 +18,7 @@ register(
     machine.check_slurm,
     machine.check_sensors,
     machine.check_shared_memory,
+    store.check_store,
     machine.check_capabilities,
 )
-register_cluster(cluster.check_versions, cluster.check_runtime, cluster.check_checkpoints)
+register_cluster(cluster.check_versions, cluster.check_runtime, store.check_checkpoints)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.doctor.checks import Finding
-from dask_hpc.errors import CheckpointError, InstallError
-from dask_hpc_policies.wording import counted
+from dask_hpc.errors import InstallError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -40,42 +38,6 @@ def check_runtime(client: Client) -> list[Finding]:
     for part, why in status["section_failures"].items():
         found.append(Finding(f"part {part}", "warn", f"cannot tell its state: {why}"))
     return found
-
-
-def check_checkpoints(client: Client) -> list[Finding]:
-    """Can the scheduler and all workers write checkpoints to the folder that is set?"""
-    import dask_hpc
-
-    name = "checkpoints"
-    try:
-        folder = dask_hpc.runtime(client).status()["settings"]["checkpoint_store"]
-    except InstallError:
-        return []
-    if folder is None:
-        return [Finding(name, "ok", "no store is set (hpc.checkpoint.store); a call may name one")]
-    here = {"the scheduler": client.run_on_scheduler(store_problem, folder)}
-    there = {f"worker {address}": why for address, why in client.run(store_problem, folder).items()}
-    problems = {where: why for where, why in (here | there).items() if why}
-    if not problems:
-        return [Finding(name, "ok", f"{folder} can be written to by the scheduler and all workers")]
-    first, why = next(iter(problems.items()))
-    where = first if len(problems) == 1 else f"{first} and {counted(len(problems) - 1, 'worker')}"
-    remedy = "make the folder, or set hpc.checkpoint.store to one that scheduler and workers can write to"
-    return [Finding(name, "warn", f"{where}: {why}", remedy)]
-
-
-def store_problem(folder: str) -> str:
-    """Why this process can write nothing to a store; empty when it can. Nothing stays behind."""
-    from dask_hpc.checkpoint.checksums import crc32c
-    from dask_hpc.checkpoint.store import Store
-
-    try:
-        crc32c(b"")  # says when it is not installed
-    except CheckpointError as error:
-        return str(error)
-    if not os.path.isdir(folder):
-        return f"there is no folder {folder}"
-    return Store(folder).problem() or ""
 
 
 def panels(status: dict[str, Any]) -> Finding:

@@ -90,10 +90,11 @@ def plan(workload: Workload, nodes: int, task_length_s: float) -> list[TaskPlan]
             f"{workload.source or workload.name}: its nodes come and go, or play roles, which no live run "
             "imitates; leave pool and roles of the machine out"
         )
-    if machine is not None and (machine.domains is not None or machine.network_bytes_s is not None):
+    beside = () if machine is None else (machine.domains, machine.hosts, machine.network_bytes_s)
+    if any(one is not None for one in beside):
         raise WorkloadError(
-            f"{workload.source or workload.name}: its nodes have failure domains, or links to one another, "
-            "which no live run imitates; leave domains and network_bytes_s of the machine out"
+            f"{workload.source or workload.name}: its nodes have failure domains, or hosts, or links to one "
+            "another, which no live run imitates; leave domains, hosts and network_bytes_s of the machine out"
         )
     if machine is not None and machine.adaptation != FREE:
         raise WorkloadError(

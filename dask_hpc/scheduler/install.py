@@ -11,10 +11,10 @@ from dask_hpc._version import __version__
 from dask_hpc.config import Settings, settings
 from dask_hpc.config.policy import configured_policy
 from dask_hpc.errors import DaskHPCError, InstallError
+from dask_hpc.scheduler.checkpoint.departing import problem
 from dask_hpc.scheduler.internals import remote, selfcheck
 from dask_hpc.scheduler.rpc.service import Service
 from dask_hpc.wire import RPC
-from dask_hpc.worker import spill
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -38,7 +38,7 @@ def attach(scheduler: Scheduler, wanted: Settings | None = None, policy: Any = N
     selfcheck.require(scheduler)
     capabilities.load()
     wanted = wanted if wanted is not None else settings()
-    if wanted.spill_directory is not None and (why := spill.problem(wanted.spill_directory)) is not None:
+    if wanted.spill_directory is not None and (why := problem(wanted.spill_directory)) is not None:
         text = (
             "Nothing can be written to %s (hpc.spill.directory): what nobody has room for would be lost (%s)"
         )

@@ -3,15 +3,17 @@
 Rules of the file: a snapshot tells sizes and expected times, not work; what it expects is taken for what
 happens. The clock goes on from the snapshot's; a job that runs begins at that moment, with the share of its
 time that is left, so that waits and node-seconds of the run count from there. Plain work (the default job) is
-left out, with the nodes that it holds. Nodes keep their roles, and go when their walltimes end. Metrics count
-from the snapshot on: what was submitted before is taken as submitted then.
+left out, with the nodes that it holds. Nodes keep their roles, hosts and failure domains, and go when their
+walltimes end; the file system is as fast as it has shown. What the snapshot does not tell of the machine is
+left out, and a note of the workload says so. Metrics count from the snapshot on: what was submitted before is
+taken as submitted then.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -19,16 +21,18 @@ from typing import Any
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.job import LINEAR, Job, SpeedUp
-from dask_hpc.sim.model.machine import FREE, AdaptationCost, Machine, Options
+from dask_hpc.sim.model.machine import FREE, AdaptationCost, Failures, Machine, Options
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import NodePower
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc.sim.run import Result, finished
 from dask_hpc_policies import registry
-from dask_hpc_policies.model import COMPUTE, ClusterSnapshot, JobRequest, JobView
+from dask_hpc_policies.model import COMPUTE, ClusterSnapshot, JobRequest, JobView, NodeView
 from dask_hpc_policies.rules.reservation import expected_s
 from dask_hpc_policies.views import values_of
+from dask_hpc_policies.wording import counted
 
 #: Seconds until a node goes whose walltime has run out already.
 _SOON_S = 1e-3
@@ -44,6 +48,7 @@ def engine_from(
     adaptation: AdaptationCost | None = None,
     pool: Pool | None = None,
     power: NodePower | None = None,
+    failures: Failures | None = None,
     options: Options | None = None,
     name: str = "what-if",
 ) -> Engine:
@@ -69,14 +74,16 @@ def engine_from(
         snapshot. None: none comes, and those that are there go at the ends of their walltimes.
     power
         What nodes draw; None: energy is not accounted for.
+    failures
+        What fails; None: nothing does. Nodes are numbered as `machine_of` says.
     name
         Of the workload, for messages and results.
 
     Raises
     ------
     WorkloadError
-        When the time of a job is not known, the snapshot has no node or no job, or `nodes` are fewer than
-        its jobs hold.
+        When the time of a job is not known, the snapshot has no node or no job, `nodes` are fewer than its
+        jobs hold, or a failure is of a node that there is not, or of a domain where none is known.
     """
     held = sum(job.nodes for job in view.jobs if not job.is_default)
     machine_nodes = held + max(0, view.idle_nodes) if nodes is None else nodes
@@ -98,10 +105,10 @@ def engine_from(
         f"state at {view.now_s:g} s: {running} jobs running, {len(views) - running} waiting, {machine_nodes} "
         "nodes; metrics count from there"
     )
-    workload = Workload(name=name, jobs=jobs, source=name, notes=(note,))
     chosen = replace(options or Options(), snapshots=True, lock=view.lock)
     machine = machine_of(view, machine_nodes, held, views, pool)
-    machine = replace(machine, adaptation=adaptation or FREE, power=power)
+    machine = replace(machine, adaptation=adaptation or FREE, power=power, failures=failures or Failures())
+    workload = Workload(name=name, jobs=jobs, source=name, notes=(note, *filter(None, [unknowns(machine)])))
     engine = Engine(workload, registry.create(policy), machine, chosen)
     engine.adopt(
         view.now_s, [_active(i, job, view.now_s) for i, job in enumerate(zip(jobs, views, strict=True))]
@@ -114,36 +121,68 @@ def machine_of(
 ) -> Machine:
     """The machine of `nodes` compute nodes, `held` of them by `views`, with the nodes of other roles beside.
 
-    A run gives jobs nodes in the order of their numbers, so the walltimes of the nodes that jobs hold come
-    first, job by job; then those of idle nodes, and of those of other roles.
+    A run gives jobs nodes in the order of their numbers, so the nodes that jobs hold come first, job by job;
+    then idle nodes, those of other roles, and those that are to come.
     """
     up = [node for node in view.nodes if node.state != "lost"]
     named = {job.id for job in views}
-    free = [node.walltime_left_s for node in up if node.job not in named and node.role == COMPUTE]
-    left_s: list[float | None] = []
+    free = [node for node in up if node.job not in named and node.role == COMPUTE]
+    order: list[NodeView | None] = []
     for job in views:
-        own = [node.walltime_left_s for node in up if node.job == job.id]
-        left_s += _exactly(own, job.nodes)
+        order += _exactly([node for node in up if node.job == job.id], job.nodes)
     # with a pool, what is beyond those of the snapshot has yet to come
     there = nodes if pool is None else min(nodes, held + max(0, view.idle_nodes))
-    left_s += _exactly(free, there - held)
+    order += _exactly(free, there - held)
     others = [node for node in up if node.job not in named and node.role != COMPUTE]
     roles = Counter(node.role for node in others)
     for role in reversed(roles):
         # the first role has the highest numbers
-        left_s += [node.walltime_left_s for node in others if node.role == role]
+        order += [node for node in others if node.role == role]
+    left_s = [None if node is None else node.walltime_left_s for node in order]
     known = pool is not None or any(time_s is not None for time_s in left_s)
     if known:
         # a walltime that is over is about to end
         ends = tuple(None if time_s is None else max(time_s, _SOON_S) for time_s in left_s)
         law = Pool(initial_nodes=0, wait_s=None) if pool is None else pool
         pool = replace(law, initial_nodes=len(left_s), initial_walltimes_s=ends)
-    return Machine(nodes=nodes + len(others), pool=pool, roles=dict(roles) if view.nodes else None)
+    order += [None] * (nodes - there)
+    return Machine(
+        nodes=nodes + len(others),
+        pool=pool,
+        roles=dict(roles) if view.nodes else None,
+        hosts=_labels(None if node is None else node.host for node in order),
+        domains=_labels(None if node is None else node.domain for node in order),
+        file_system_bytes_s=_rate(view.sections.get("file_system")),
+    )
 
 
-def _exactly(times_s: list[float | None], count: int) -> list[float | None]:
-    """So many of these times; those that are missing have no end."""
-    return [*times_s[:count], *[None] * (count - len(times_s))]
+def unknowns(machine: Machine) -> str:
+    """What the snapshot did not tell of a machine that was made from it; empty: it told all."""
+    told = []
+    for what, labels in (("host", machine.hosts), ("failure domain", machine.domains)):
+        names = (None,) * machine.nodes if labels is None else labels.names
+        if missing := names.count(None):
+            told.append(f"the {what} of {counted(missing)} (such fail alone)")
+    if machine.file_system_bytes_s is None:
+        told.append("the bandwidth of the file system (reads and writes take no time)")
+    return f"not known from there: {'; '.join(told)}" if told else ""
+
+
+def _exactly(nodes: list[NodeView], count: int) -> list[NodeView | None]:
+    """So many of these nodes; of those that are missing nothing is known."""
+    return [*nodes[:count], *[None] * (count - len(nodes))]
+
+
+def _labels(names: Iterable[str | None]) -> Domains | None:
+    """The labels of nodes; None when none has one."""
+    found = tuple(names)
+    return Domains(names=found) if any(found) else None
+
+
+def _rate(section: Any) -> float | None:
+    """Bytes per second of the file system, as far as the section of the snapshot says that."""
+    found = section.get("written_bytes_s") if isinstance(section, Mapping) else None
+    return float(found) if isinstance(found, (int, float)) and 0 < found < inf else None
 
 
 def simulate_from(

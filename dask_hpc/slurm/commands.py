@@ -207,6 +207,25 @@ async def own_job_end_s(
     return None if row is None or row.time_limit_s == math.inf else row.end_s
 
 
+def own_switch(environment: Mapping[str, str] | None = None) -> str | None:
+    """The switches, from the top down to the leaf, by which this node is reached, as Slurm's topology has it.
+
+    From ``SLURM_TOPOLOGY_ADDR``, which Slurm sets on each node of a job where a topology is configured, as in
+    ``top.s1.n17``. None outside of a job, and where there is none.
+
+    Parameters
+    ----------
+    environment
+        Of the job; None: that of this process.
+    """
+    known = os.environ if environment is None else environment
+    names = known.get("SLURM_TOPOLOGY_ADDR", "").split(".")
+    kinds = known.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".")
+    # the name of a node may have dots, those of switches do not
+    switches = kinds.index("node") if "node" in kinds else 0
+    return ".".join(names[:switches]) if 0 < switches < len(names) else None
+
+
 async def own_kill_wait_s(
     environment: Mapping[str, str] | None = None, *, timeout_s: float = TIMEOUT_S
 ) -> float | None:

@@ -17,7 +17,7 @@ def carried(version: str) -> WorkerPlugin:
     """The plugin for workers that have this version of the package; on others it only says why not."""
 
     class HPCWorkerPlugin(WorkerPlugin):
-        """Has the heartbeats of a worker carry what `dask_hpc.worker.heartbeat` samples."""
+        """Has a worker's heartbeats carry what `dask_hpc.worker.heartbeat` samples, and has it answer."""
 
         name = WORKER_PLUGIN
 
@@ -27,11 +27,12 @@ def carried(version: str) -> WorkerPlugin:
 
             try:
                 from dask_hpc._version import __version__ as there
-                from dask_hpc.worker.heartbeat import start
+                from dask_hpc.worker import heartbeat, small
             except ImportError as error:
                 there = f"missing ({error})"
             if there == version:
-                start(worker)
+                heartbeat.start(worker)
+                small.start(worker)
                 return
             logging.getLogger("distributed.dask_hpc").warning(
                 "dask_hpc is %s on this worker and %s on the scheduler, which will not know when this "
@@ -43,8 +44,9 @@ def carried(version: str) -> WorkerPlugin:
         def teardown(self, worker: Any) -> None:
             import sys
 
-            module = sys.modules.get("dask_hpc.worker.heartbeat")
-            if module is not None:
-                module.stop(worker)
+            for name in ("heartbeat", "small"):
+                module = sys.modules.get(f"dask_hpc.worker.{name}")
+                if module is not None:
+                    module.stop(worker)
 
     return HPCWorkerPlugin()

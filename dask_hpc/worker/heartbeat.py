@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dask_hpc.wire import HEARTBEAT, ROLE_RESOURCE
+from dask_hpc.worker.host_memory import ManagerSection
 from dask_hpc.worker.node import NodeSection
 
 logger = logging.getLogger("distributed.dask_hpc.heartbeat")
@@ -18,7 +19,10 @@ logger = logging.getLogger("distributed.dask_hpc.heartbeat")
 #: What samples one section on its worker; a method `stop`, where there is one, is called at the end.
 Section = Callable[[], Mapping[str, Any]]
 #: What makes the sections of a worker, by their names.
-SECTIONS: dict[str, Callable[[Any], Section]] = {"node": NodeSection}
+SECTIONS: dict[str, Callable[[Any], Section]] = {
+    "node": NodeSection,
+    "manager": ManagerSection,
+}
 
 
 class Heartbeat:
@@ -45,6 +49,10 @@ class Heartbeat:
                 self._note(name, error)
         return told | {name: {"error": text} for name, text in self._failed.items()}
 
+    def section(self, name: str) -> Section | None:
+        """The section of that name; None when there is none."""
+        return self._sections.get(name)
+
     def _note(self, name: str, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
         if self._failed.get(name) != text:
@@ -62,7 +70,10 @@ class Heartbeat:
 def start(worker: Any) -> None:
     """Have the worker's heartbeats carry our sections from now on."""
     stop(worker)
-    worker.metrics[HEARTBEAT] = Heartbeat(worker, SECTIONS)
+    made = worker.metrics[HEARTBEAT] = Heartbeat(worker, SECTIONS)
+    manager = made.section("manager")
+    if isinstance(manager, ManagerSection):
+        worker.loop.add_callback(manager.left_behind.start)
     if any(name.startswith(ROLE_RESOURCE) for name in worker.state.total_resources):
         worker.loop.add_callback(_wake, worker)
 

@@ -1,9 +1,10 @@
 """One process a host that serves all workers of a cluster there and outlives each of them.
 
 It is started by the first worker that has a use for it, and ends when no worker of its cluster has been on
-the host for `LINGER_S`, when what it runs returns, or with the allocation (batch systems end every process of
-it). Who is there is told by the kernel: every worker holds a shared lock on one file, which goes with its
-process however that ends; the process itself holds another file's, so that there is one.
+the host for `linger_s`, when what it runs returns, or with the allocation (batch systems end every process of
+it). What one cluster has left a worker of the next one may `take`. Who is there is told by the kernel: every
+worker holds a shared lock on one file, which goes with its process however that ends; the process itself
+holds another file's, so that there is one.
 
 Rules of the file: what is run is named by our own code or a capability's, never by what comes from elsewhere;
 the folder belongs to the user alone.
@@ -23,12 +24,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from dask_hpc.errors import WorkerError
 
-#: Seconds without a worker after which the process ends: a worker that is started again finds it.
+#: Seconds without a worker after which a process ends: a worker that is started again finds it.
 LINGER_S = 30.0
 #: How often it looks, in seconds, and how long its function has to return once it is told to stop.
 _LOOK_S = 0.5
@@ -64,10 +67,17 @@ class HostProcess:
     ) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(f"name is {name!r}; allowed: up to 31 lower-case letters, digits and hyphens")
-        self.name = name
+        self.name, self._target, self._linger_s = name, target, linger_s
         self.folder = _folder(cluster, host)
-        self._command = (sys.executable, "-m", __name__, str(self.folder), name, target, repr(linger_s))
-        self._here: int | None = _joined(self.folder)
+        self._here: int | None = join(self.folder)
+
+    @classmethod
+    def taken(cls, name: str, target: str, folder: Path, here: int, linger_s: float) -> Self:
+        """The hold on a folder that another cluster has left; `here` is the lock that `take` gave."""
+        made = cls.__new__(cls)
+        made.name, made._target, made._linger_s = name, target, linger_s
+        made.folder, made._here = folder, here
+        return made
 
     @property
     def pid(self) -> int | None:
@@ -87,13 +97,22 @@ class HostProcess:
         if self.pid is not None:
             return
         # it takes a moment, which the loop of a worker does not have
-        threading.Thread(target=self._start, daemon=True).start()
+        threading.Thread(target=self.start, daemon=True).start()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the process and wait until it is one of its own; it may not hold its lock yet."""
         with (self.folder / f"{self.name}.log").open("ab") as log:
             # ends at once, and leaves a process that is not the worker's: see `main`
             subprocess.run(
-                self._command,
+                (
+                    sys.executable,
+                    "-m",
+                    __name__,
+                    str(self.folder),
+                    self.name,
+                    self._target,
+                    repr(self._linger_s),
+                ),
                 check=False,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -110,6 +129,94 @@ class HostProcess:
             self._here = None
 
 
+def folders() -> list[Path]:
+    """Folders of all clusters that this user has, or had, on this host."""
+    found = []
+    for path in sorted(_root().glob(f"dask-hpc-{os.getuid()}-*")):
+        with suppress(FileNotFoundError):
+            if _is_own(path):
+                found.append(path)
+    return found
+
+
+def occupied(folder: Path) -> bool:
+    """Whether a worker is there.
+
+    Raises
+    ------
+    FileNotFoundError
+        When the folder is gone.
+    """
+    if (free := _tried(folder / _WORKERS)) is None:
+        return True
+    os.close(free)
+    return False
+
+
+def take(folder: Path, mine: Callable[[], bool]) -> int | None:
+    """Be a worker in a folder that no worker is in; gives the lock that says so, None when one is there.
+
+    Parameters
+    ----------
+    mine
+        Whether it is to be so, and notes in the folder that it is; nobody else takes it meanwhile.
+
+    Raises
+    ------
+    FileNotFoundError
+        When the folder is gone.
+    """
+    if (here := _tried(folder / _WORKERS)) is None:
+        return None
+    try:
+        if mine():
+            fcntl.flock(here, fcntl.LOCK_SH)
+            return here
+    except BaseException:
+        os.close(here)
+        raise
+    os.close(here)
+    return None
+
+
+def seen(folder: Path) -> None:
+    """Note that a worker is there now."""
+    os.utime(folder / _WORKERS)
+
+
+def seen_s(folder: Path) -> float:
+    """When a worker was there last, as far as somebody has looked, in seconds since the epoch."""
+    return (folder / _WORKERS).stat().st_mtime
+
+
+def collect(older_than_s: float) -> None:
+    """Remove folders of this user in which no worker and no process has been for so long.
+
+    A process that ends removes its own; this is for those that were killed.
+    """
+    for folder in folders():
+        with suppress(FileNotFoundError):
+            if time.time() - seen_s(folder) < older_than_s or (here := take(folder, lambda: True)) is None:
+                continue
+            free = [_tried(path) for path in folder.glob("*.lock") if path.name != _WORKERS]
+            if None not in free:
+                shutil.rmtree(folder, ignore_errors=True)
+            for lock in [here, *free]:
+                if lock is not None:
+                    os.close(lock)
+
+
+def _root() -> Path:
+    # the process of a host needs no settings
+    from dask_hpc.worker.node import node_settings
+
+    wanted = node_settings().node_memory_folder
+    if wanted is not None:
+        return Path(wanted)
+    shm = Path("/dev/shm")
+    return shm if os.access(shm, os.W_OK) else Path(tempfile.gettempdir())
+
+
 def _folder(cluster: str, host: str | None) -> Path:
     """The folder of a cluster on this host, for this user alone.
 
@@ -118,23 +225,25 @@ def _folder(cluster: str, host: str | None) -> Path:
     WorkerError
         When somebody else has made it.
     """
-    shm = Path("/dev/shm")
-    root = shm if os.access(shm, os.W_OK) else Path(tempfile.gettempdir())
     which = hashlib.sha256(f"{cluster}\n{host or ''}".encode()).hexdigest()[:16]
-    folder = root / f"dask-hpc-{os.getuid()}-{which}"
+    folder = _root() / f"dask-hpc-{os.getuid()}-{which}"
     _made(folder)
     return folder
 
 
 def _made(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not _is_own(folder):
         raise WorkerError(f"{folder} is not a folder of this user alone; have its owner remove it")
 
 
-def _joined(folder: Path) -> int:
-    """The lock that says that a worker is there."""
+def _is_own(folder: Path) -> bool:
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def join(folder: Path) -> int:
+    """Be one more worker in a folder; gives the lock that says so."""
     path = folder / _WORKERS
     while True:
         here = _locked(path, fcntl.LOCK_SH)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
+import dask.config
 import psutil
 
-from dask_hpc.config import settings
-from dask_hpc.slurm.commands import own_job_end_s
+from dask_hpc.config import Settings, settings
+from dask_hpc.slurm.commands import own_job_end_s, own_switch
 
 #: Environment variable in which a nanny tells its worker when the walltime ends, in seconds since 1970.
 #: Not one that Dask takes for configuration.
 END_VARIABLE = "_DASK_HPC_WALLTIME_END"
+#: In place of a label, who fails together is what Slurm's topology says.
+TOPOLOGY = "slurm-topology"
 
 
 def walltime_end_s(limit_s: float | None, job_end_s: float | None) -> float | None:
@@ -31,6 +36,25 @@ def walltime_end_s(limit_s: float | None, job_end_s: float | None) -> float | No
     return min(ends_s if job_end_s is None else [*ends_s, job_end_s], default=None)
 
 
+def node_settings() -> Settings:
+    """The settings of this node: its own environment counts for more than its configuration.
+
+    A nanny has its worker take over its whole configuration, which would hide variables that were set for the
+    workers of one pool alone.
+
+    A failure domain that Slurm's topology is to give is the node's switch; None where Slurm has none.
+
+    Raises
+    ------
+    ConfigError
+        When the configuration of the node is not allowed.
+    """
+    own = {name: value for name, value in os.environ.items() if name.startswith("DASK_HPC__")}
+    wanted = deepcopy(dask.config.get("hpc", {}))
+    found = settings(dask.config.update(wanted, dask.config.collect_env(own).get("hpc", {})))
+    return replace(found, node_domain=own_switch()) if found.node_domain == TOPOLOGY else found
+
+
 class NodeSection:
     """Section ``node`` of the heartbeats: ``host``, ``domain`` and ``end_s``, those that are known.
 
@@ -45,7 +69,7 @@ class NodeSection:
     """
 
     def __init__(self, worker: Any) -> None:
-        wanted = settings()
+        wanted = node_settings()
         labels = {"host": wanted.node_host, "domain": wanted.node_domain}
         self._told: dict[str, Any] = {name: label for name, label in labels.items() if label is not None}
         self._asking: asyncio.Future[None] | None = None

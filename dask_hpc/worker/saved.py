@@ -12,16 +12,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from dask.utils import typename
 from distributed import Reschedule, get_worker
+from distributed.utils import sync
 
+from dask_hpc.checkpoint.blobs import Group, Home, Range
 from dask_hpc.checkpoint.blocks import read_block, write_blocks
+from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.plan import Array, Written
+from dask_hpc.checkpoint.record import Record
+from dask_hpc.checkpoint.values import form, from_bytes
+from dask_hpc.errors import CheckpointError
+from dask_hpc.worker.fetching import fetch, remake
+from dask_hpc.worker.small import SmallCopy
+from dask_hpc.worker.values import read_values
 
 logger = logging.getLogger("distributed.dask_hpc")
 
 #: Event topic in which a worker says why no copy of a result could be read.
 TOPIC = "hpc-checkpoint"
+#: What names of versions in memories begin with; no folder is called so.
+MEMORY = "memory:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +45,121 @@ class Copy:
     array: Array
     number: int
     written: Written
+    #: Whether it is deleted once its result is back; else it stays as long as its version.
+    passing: bool = False
 
     @property
     def name(self) -> str:
         """Name of the block, among all there are."""
         return f"{self.folder}/{self.array.path}/{self.number}"
+
+    def read(self) -> Any:
+        """The value; raises what `read_block` raises."""
+        return read_block(self.folder, self.array, self.number, self.written, trusted=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCopy:
+    """Where one result is in a version in the memories of hosts."""
+
+    #: Of the version, among all there are.
+    version: str
+    array: Array
+    number: int
+    #: Its pack is the segment that it is in.
+    written: Written
+    #: Whose memory that is.
+    home: Home
+    #: The hosts that hold parities of it, which of their blobs it is in, and where its segment begins there;
+    #: None: there is level L1 alone.
+    group: Group | None = None
+    blob: int = 0
+    start: int = 0
+
+    @property
+    def folder(self) -> str:
+        """Name of the version, among all there are."""
+        return f"{MEMORY}{self.version}"
+
+    @property
+    def name(self) -> str:
+        """Name of the block, among all there are."""
+        return f"{self.folder}/{self.array.path}/{self.number}"
+
+    def read(self, trusted: bool = True) -> Any:
+        """The value.
+
+        Parameters
+        ----------
+        trusted
+            Whether what is pickled may be unpickled.
+
+        Raises
+        ------
+        Exception
+            When neither its host nor the others of its group hold what was written.
+        """
+        worker = get_worker()
+        try:
+            content = self._checked(sync(worker.loop, self._held, worker.rpc))
+        except (OSError, ValueError, CheckpointError) as error:
+            if self.group is None:
+                raise
+            logger.info("%s is made of what other hosts hold: %s", self.name, error)
+            content = self._checked(sync(worker.loop, self._remade, worker.rpc))
+        return from_bytes(form(self.array, self.number), content, self.written.digest, trusted)
+
+    async def _held(self, pool: Any) -> np.ndarray:
+        written = self.written
+        return await fetch(pool, self.home, [Range(str(written.pack), written.offset, written.nbytes)])
+
+    async def _remade(self, pool: Any) -> np.ndarray:
+        assert self.group is not None
+        first = self.start + self.written.offset
+        return await remake(pool, self.group, self.blob, first, first + self.written.nbytes)
+
+    def _checked(self, content: np.ndarray) -> np.ndarray:
+        if crc32c(content) != self.written.crc32c:
+            raise ValueError(f"{self.name} is not what was written: its checksum differs")
+        return content
+
+
+#: Where a result can be read.
+AnyCopy = Copy | MemoryCopy | SmallCopy
+
+
+def copies_of(record: Record) -> list[MemoryCopy]:
+    """Where the results of a version in memory are, in the order of its plan."""
+    found = []
+    blobs = {
+        blob.home: (group, number, blob) for group in record.groups for number, blob in enumerate(group.blobs)
+    }
+    numbers = [(array, number) for array in record.manifest.plan.arrays for number in range(array.count)]
+    for at, ((array, number), place) in enumerate(zip(numbers, record.places, strict=True)):
+        written, home = record.manifest.written(at), record.homes[place]
+        group, blob = None, 0
+        start = 0
+        if home in blobs:
+            group, blob, of_home = blobs[home]
+            start = of_home.start(str(written.pack))
+        found.append(MemoryCopy(record.id, array, number, written, home, group, blob, start))
+    return found
+
+
+def read_held(copy: MemoryCopy, trusted: bool) -> Any:
+    """The task that reads a result of a version in memory.
+
+    Raises
+    ------
+    CheckpointError
+        When the hosts that are left do not hold what was written.
+    """
+    try:
+        return copy.read(trusted)
+    except (OSError, ValueError, CheckpointError) as error:
+        raise CheckpointError(
+            f"{copy.name} cannot be read from the memory of hosts: {error}; restore a version of the store"
+        ) from None
 
 
 async def write(
@@ -52,15 +174,7 @@ async def write(
         or None for what the worker has not got any more.
     """
     answers: dict[int, tuple[Written, str] | str | None] = dict.fromkeys(keys)
-    values: dict[int, Any] = {}
-    for number, key in keys.items():
-        if key in dask_worker.data:
-            try:
-                values[number] = dask_worker.data[key]
-            except (
-                Exception
-            ) as error:  # what was spilled may not be readable, and types of users raise anything
-                answers[number] = f"{type(error).__name__}: {error}"
+    values = read_values(dask_worker, keys, answers)
     numbers = list(values)
     done = await asyncio.to_thread(write_blocks, folder, array, numbers, [values[n] for n in numbers])
     for number, written in zip(numbers, done, strict=True):
@@ -68,7 +182,7 @@ async def write(
     return answers
 
 
-def load(copies: Sequence[Copy]) -> Any:
+def load(copies: Sequence[AnyCopy]) -> Any:
     """The task that brings a result back, from the first copy that is what was written.
 
     It never fails: when there is no such copy it says so to the scheduler, which knows what else to do, and
@@ -77,7 +191,7 @@ def load(copies: Sequence[Copy]) -> Any:
     problems = []
     for copy in copies:
         try:
-            return read_block(copy.folder, copy.array, copy.number, copy.written, trusted=True)
+            return copy.read()
         except Exception as error:
             problems.append(f"{copy.name}: {type(error).__name__}: {error}")
             logger.warning("A copy of a result is of no use: %s", problems[-1])

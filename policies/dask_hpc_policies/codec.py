@@ -120,6 +120,8 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
         if not isinstance(data, (list, tuple)):
             raise ValueError(f"{where}: expected a list, got {data!r}")
         (item, *rest) = typing.get_args(kind)
+        if rest == [Ellipsis] and item in (int, str) and set(map(type, data)) <= {item}:
+            return tuple(data)  # there may be one for each of many thousand blocks
         if rest == [Ellipsis]:
             return tuple(_decode(item, v, f"{where}[{i}]") for i, v in enumerate(data))
         return tuple(

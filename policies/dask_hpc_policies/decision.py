@@ -238,12 +238,13 @@ class ReleaseNodes(Action):
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint(Action):
-    """Have a running job that keeps state write a version of it at its next step boundary."""
+    """Have a running job write a version: of its results, or at its next step boundary of its state."""
 
     TAG: ClassVar[str] = "checkpoint"
     job: str
-    #: Where it is kept at least: L1 memory of its host, L2 of another one, L3 the file system.
-    level: str = "L3"
+    #: Where it is kept at least: L1 memory of its host, L2 of another one, L3 the file system. None: where
+    #: those of the job are.
+    level: str | None = None
     reason: Reason
 
 

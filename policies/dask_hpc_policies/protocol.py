@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.decision import Decision
-from dask_hpc_policies.model import ClusterSnapshot, JobView, Trigger
+from dask_hpc_policies.model import ClusterSnapshot, JobRequest, Trigger
 
 
 @runtime_checkable
@@ -71,8 +71,14 @@ class Session(Protocol):
         """How often the waiting jobs behind the head have been looked through so far."""
         ...
 
-    def submit(self, key: int, job: JobView) -> None:
-        """`job` waits from now on."""
+    def submit(self, key: int, job: JobRequest, anytime: bool = True) -> None:
+        """A job that was asked for by `job` waits from now on.
+
+        Parameters
+        ----------
+        anytime
+            Whether it could be resized at any moment, and not only at scheduling points (`at_point`).
+        """
         ...
 
     def finish(self, key: int) -> None:
@@ -86,7 +92,7 @@ class Session(Protocol):
     def at_point(self, key: int, there: bool) -> None:
         """A running job has come to a scheduling point, or goes on from it (`there` is False).
 
-        Only jobs whose view says, when they are submitted, that they are not always at one.
+        Only jobs that were said, when they were submitted, not to be resized at any time.
         """
         ...
 

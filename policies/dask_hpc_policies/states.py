@@ -1,4 +1,4 @@
-"""Life of a job and of a reconfiguration, as tables.
+"""Life of a job, of a reconfiguration and of a checkpoint session, as tables.
 
 Job (Chadha 2019, section 5.3, made explicit)::
 
@@ -11,6 +11,16 @@ Reconfiguration::
 
     steady -begin-> preparing -ready-> redistributing -moved-> committing -commit-> steady
                         +----------- abort or timeout ------------+--> aborting -restored-> steady
+
+Checkpoint session (iCheck, section 7.4.3; its CONF, CP, REDIS and RESTORE are configuring and closing,
+committing, redistributing, restoring; its IDLE before the first and after the last call are new and ended)::
+
+    new -init-> configuring -restart-> restoring [-resize-> redistributing] -done-> idle
+    idle -commit-> committing -done-> idle      idle -probe_agents-> redistributing -done-> idle
+    idle -finalize-> closing -done-> ended
+
+Its events are what a program calls, and `resize` and `done`, which follow from it. A program that goes on
+computing says so by none of them: what is legal in idle is legal where only idle may follow.
 """
 
 from __future__ import annotations
@@ -40,6 +50,28 @@ RECONFIG_STATES: Final[Mapping[str, Mapping[str, str]]] = {
     "aborting": {"restored": "steady"},
 }
 
+#: Events of a session that no program calls.
+SESSION_INNER: Final = frozenset({"resize", "done"})
+_GO_ON = {"commit": "committing", "probe_agents": "redistributing", "finalize": "closing"}
+
+
+def _also(state: str, events: Mapping[str, str]) -> Mapping[str, str]:
+    """Events of a session between two calls, where what it is made of may be changed."""
+    return {"add": state, "enable_async": state, **events, **_GO_ON}
+
+
+#: Next state of a checkpoint session by state and event.
+SESSION_STATES: Final[Mapping[str, Mapping[str, str]]] = {
+    "new": {"init": "configuring"},
+    "configuring": _also("configuring", {"restart": "restoring", "restart_all": "restoring"}),
+    "restoring": _also("restoring", {"restore": "restoring", "resize": "redistributing", "done": "idle"}),
+    "redistributing": _also("redistributing", {"restore": "redistributing", "done": "idle"}),
+    "idle": _also("idle", {}),
+    "committing": {"done": "idle"},
+    "closing": {"done": "ended"},
+    "ended": {},
+}
+
 
 class IllegalTransition(ValueError):
     """An event that the present state does not allow."""
@@ -65,6 +97,25 @@ def reconfig_step(state: str, event: str) -> str:
         Naming the state, the event and what would be legal.
     """
     return _step(RECONFIG_STATES, "reconfiguration", state, event)
+
+
+def session_step(state: str, event: str) -> str:
+    """State of a checkpoint session in `state` after `event`.
+
+    Raises
+    ------
+    IllegalTransition
+        Naming the state, the event and what a program may call.
+    """
+    try:
+        return _step(SESSION_STATES, "session", state, event)
+    except IllegalTransition:
+        if state not in SESSION_STATES:
+            raise
+        legal = ", ".join(each for each in SESSION_STATES[state] if each not in SESSION_INNER)
+        raise IllegalTransition(
+            f"a session that is {state} cannot {event!r}; legal now: {legal or 'nothing'}"
+        ) from None
 
 
 def _step(table: Mapping[str, Mapping[str, str]], what: str, state: str, event: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -22,18 +23,22 @@ from distributed import Scheduler, Status
 from distributed import scheduler as scheduler_module
 from distributed.comm import CommClosedError
 from distributed.protocol import Serialized, serialize, to_serialize
+from distributed.protocol.pickle import dumps
 from distributed.scheduler import ClientState
 
 from dask_hpc.config import Settings
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.install import attach
+from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.jobs import JobRecord
-from dask_hpc.wire import ANNOTATION
+from dask_hpc.wire import ANNOTATION, HEARTBEAT
 from dask_hpc_policies import registry
 from dask_hpc_policies.jobs.jobspec import job_spec
 
 CLIENT = "Client-benchmark"
 SEED = 20240
+#: The bytes of a small result.
+NONE = dumps(None)
 #: Seconds after which a state that must come is given up.
 DEADLINE_S = 60.0
 
@@ -205,6 +210,7 @@ class Machine:
             dashboard=False, dashboard_address=":0", validate=False, host="127.0.0.1"
         )
         scheduler.stream_comms = _Outlets(self)  # type: ignore[assignment]
+        remote.ask = _tell
         scheduler.clients[CLIENT] = ClientState(CLIENT, versions={})
         scheduler.client_comms[CLIENT] = _Outlet(CLIENT, self)  # type: ignore[assignment]
         scheduler.status = Status.running
@@ -244,6 +250,7 @@ class Machine:
                     "memory": 2**28,
                     "managed_bytes": 0,
                     "spilled_bytes": {"memory": 0, "disk": 0},
+                    HEARTBEAT: {"node": {}},
                 },
                 services={},
                 local_directory="",
@@ -353,6 +360,12 @@ class Machine:
             took_s = time.thread_time() - began_s
         assert not self.scheduler.tasks, f"{len(self.scheduler.tasks)} tasks are left"
         return took_s * 1e6 / sum(graph.operand("count") for graph, _ in graphs)
+
+
+async def _tell(scheduler: Any, address: str, handler: str, timeout_s: float, **arguments: Any) -> bytes:
+    """A worker is asked for the bytes of small results, which are None each."""
+    count = len(arguments["keys"])
+    return struct.pack("<i", len(NONE)) * count + NONE * count
 
 
 def _priorities(graph: Graph) -> dict[Any, int]:

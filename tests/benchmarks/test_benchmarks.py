@@ -24,15 +24,18 @@ from dask_hpc.demo.users import Served
 from dask_hpc_policies import registry
 
 HERE = Path(__file__).resolve().parent
-SHARED = {"harness", "machine", "run", "in_kernel", "arrivals", "shapes", "one_user", "test_benchmarks"}
+SHARED = {
+    "harness", "machine", "run", "in_kernel", "arrivals", "shapes", "one_user", "trend_cells",
+    "test_benchmarks",
+}  # fmt: skip
 SCRIPTS = sorted({path.stem for path in HERE.glob("*.py")} - SHARED)
 
 
 #: Without a bar: they print figures alone.
 FREE = {"adopt", "pool", "resize", "window"}
-#: Counts, not times: even a tiny run on a busy machine is within its bars. All others are given a bar that
-#: nobody can hold, so that what is said and the exit code depend on no noise.
-EXACT = {"in_flight"}
+#: Counts and bytes, not times: even a tiny run on a busy machine is within its bars. All others are given a
+#: bar that nobody can hold, so that what is said and the exit code depend on no noise.
+EXACT = {"in_flight", "full_memory"}
 IMPOSSIBLE = -1e9
 
 
@@ -64,7 +67,21 @@ def rows(name: str, text: str) -> list[dict[str, Any]]:
 
 
 #: They take more than ten seconds, also when they measure less.
-LONG = ("adapt", "killed", "panel", "pays_off", "placement", "pool", "versions", "what_if", "window")
+LONG = (
+    "adapt",
+    "full_memory",
+    "host_memory",
+    "killed",
+    "panel",
+    "pays_off",
+    "placement",
+    "pool",
+    "synthetic",
+    "trends",
+    "versions",
+    "what_if",
+    "window",
+)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The two pages on the scheduler's dashboard, in a real browser: live, readable, and safe from names."""
+"""The pages on the scheduler's dashboard, in a real browser: live, readable, and safe from names."""
 
 from __future__ import annotations
 
@@ -60,6 +60,9 @@ def test_pages_can_be_read(pages, client, screenshots, width, dark):
     jobs.wait_for_function(_KNOWS, arg=job, timeout=TIMEOUT_MS)
     jobs.locator("canvas").first.wait_for(timeout=TIMEOUT_MS)
     jobs.screenshot(path=screenshots / f"dashboard-jobs-{look}.png")
+    checkpoints = opened(pages, client, "individual-hpc-checkpoints", width, dark)
+    checkpoints.get_by_text("Nothing is protected").wait_for(timeout=TIMEOUT_MS)
+    assert measures.contrast_faults(checkpoints.locator(".dask-hpc")) == []
     # nothing has to be scrolled sideways
     assert jobs.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 

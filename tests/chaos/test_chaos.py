@@ -12,11 +12,12 @@ from distributed import Client
 
 import dask_hpc
 from dask_hpc.chaos import plan as plans
-from dask_hpc.chaos.clusters import own
-from dask_hpc.chaos.plan import FAULTS, MOMENTS, plan
+from dask_hpc.chaos.clusters import hold, own
+from dask_hpc.chaos.plan import ALONE, FAULTS, MOMENTS, plan
 from dask_hpc.chaos.run import Outcome
 from dask_hpc.chaos.run import run as run_once
 from dask_hpc.chaos.session import rows_on_own
+from dask_hpc.chaos.work import BLOCKS
 from dask_hpc.scheduler.rpc.service import of
 
 
@@ -27,7 +28,7 @@ def test_a_seed_says_all_and_seeds_reach_everything() -> None:
     assert {(one.faults[0], one.moment) for one in made} == {(f, m) for f in FAULTS for m in MOMENTS}
     assert {one.elements for one in made} == set(plans._SIZES)
     assert all(len(set(one.faults)) == len(one.faults) for one in made)
-    assert all(one.faults == ("cluster",) for one in made if "cluster" in one.faults)
+    assert all(len(one.faults) == 1 for one in made if set(ALONE) & set(one.faults))
     assert {plan(seed, ("worker",)).faults for seed in range(20)} == {("worker",)}
 
 
@@ -40,15 +41,38 @@ def test_one_broken_promise_is_a_fault(what: str) -> None:
     assert outcome.row()[what] == 1
 
 
+def test_what_a_successor_finds_is_held_against_what_was_whole() -> None:
+    def held(told: list[tuple[int, int, bool]]) -> tuple[int, int]:
+        outcome = Outcome(plan(0))
+        hold(told, 3, plan(0), outcome)
+        assert outcome.good == (not outcome.wrong and not outcome.lost)
+        return outcome.wrong, outcome.lost
+
+    whole = [(3, block, True) for block in range(BLOCKS)]
+    assert held(whole) == (0, 0)
+    assert held([(4, block, True) for block in range(BLOCKS)]) == (0, 0)
+    assert held([(2, block, True) for block in range(BLOCKS)]) == (0, 1)
+    assert held([*whole[:-1], (3, BLOCKS - 1, False)]) == (1, 0)
+    assert held([*whole[:-1], (3, 0, True)]) == (1, 0)
+    assert held([*whole[:-1], (2, BLOCKS - 1, True)]) == (1, 0)
+    assert held(whole[:-1]) == (0, 1)
+    assert held([]) == (0, 3 + BLOCKS)
+
+
 def test_faults_that_there_are_not_are_refused() -> None:
-    refused(run("chaos", "--faults", "worker,fire"), 2, "worker,fire", "worker, host, cluster, store, delay")
+    refused(
+        run("chaos", "--faults", "worker,fire"),
+        2,
+        "worker,fire",
+        "worker, host, cluster, store, delay, manager, partition, agent, controller",
+    )
 
 
 @pytest.mark.slow
 def test_nothing_protected_is_lost_computed_again_or_wrong(tmp_path: Path) -> None:
-    found = list(rows_on_own(range(8), FAULTS, tmp_path))
+    found = list(rows_on_own(range(len(FAULTS)), FAULTS, tmp_path))
     assert [row for row in found if not row["good"]] == []
-    assert {row["seed"] for row in found if not row["killed"]} <= {4}
+    assert {row["seed"] for row in found if not row["killed"]} <= {4, 6}
     assert all(row["restored"] for row in found if row["killed"])
 
 

@@ -98,7 +98,7 @@ def test_an_edited_value_is_refused(version: Version, edited: Any) -> None:
 
 def test_a_newer_layout_is_refused_with_what_to_install(version: Version, edited: Any) -> None:
     path = Path(version.path, manifest.FILE)
-    path.write_text(path.read_text().replace('"schema": 2', '"schema": 99'))
+    path.write_text(path.read_text().replace('"schema": 3', '"schema": 99'))
     assert "99" in (said := refused(version))
     assert "install" in said
 

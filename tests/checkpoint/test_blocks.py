@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import pytest
+from outside import PATHS
 from saved import save
 
 from dask_hpc.checkpoint import direct
@@ -134,6 +137,15 @@ def test_a_file_system_without_direct_writing_gets_the_same_bytes(
         monkeypatch.setattr(fcntl, "fcntl", no_switch)
     assert Path(save(field, tmp_path / "other").path, "data", "c", "0").read_bytes() == expected
     assert seen
+    assert not direct.taken_by(str(tmp_path))
+    monkeypatch.undo()
+    try:
+        os.close(os.open(tmp_path / "flag", os.O_WRONLY | os.O_CREAT | os.O_DIRECT))
+        takes = True
+    except OSError:
+        takes = False
+    assert direct.taken_by(str(tmp_path)) == takes
+    assert not list(tmp_path.glob(".probe*"))
 
 
 def test_short_writes_go_on_where_they_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,3 +165,25 @@ def test_many_small_blocks_are_made_durable_together(tmp_path: Path, monkeypatch
         monkeypatch.setattr(os, name, lambda *a, call=call, name=name: (calls.append(name), call(*a))[1])
     write_blocks(draft.path, plan.arrays[0], range(100), [np.zeros(1000)] * 100)
     assert calls == ["pwrite", "fdatasync"]
+
+
+FORKED = """
+import os
+from dask_hpc.checkpoint import direct
+mine = direct._buffer()
+mine[0] = 1
+child = os.fork()
+if child == 0:
+    direct._buffer()[0] = 2
+    os._exit(0)
+os.waitpid(child, 0)
+print(mine[0])
+"""
+
+
+def test_a_forked_process_has_a_buffer_of_its_own() -> None:
+    # else each writes what the other has put there, with its own checksum
+    environment = dict(os.environ, PYTHONPATH=PATHS)
+    command = [sys.executable, "-c", FORKED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "1\n"

@@ -181,3 +181,26 @@ def test_arrays_in_any_order_in_memory_come_back_and_may_be_written_to(tmp_path:
     found = open_checkpoint(save(da.from_array(values, chunks=(3, 2)), tmp_path).path).compute()
     same(found, values.copy())
     found += 1
+
+
+@pytest.mark.parametrize("chunks", [4, ((5, 20, 10),)], ids=["regular", "ragged"])
+@pytest.mark.parametrize("dtype", ["b1", "f2", ">f8", "c16", ">m8[us]", "S10", ">U9", *FIELDS, *OTHERS, "T"])
+def test_a_compressed_array_of_any_dtype_comes_back(dtype: Any, chunks: Any, tmp_path: Path) -> None:
+    values = numbers(dtype)
+    version = save(da.from_array(values, chunks=chunks), tmp_path, services="compress")
+    same(open_checkpoint(version.path).compute(scheduler="sync"), values)
+    assert verify(version) == []
+
+
+def test_plain_xarray_and_tensorstore_read_compressed_arrays_of_every_dtype(tmp_path: Path) -> None:
+    dtypes = [*ORDERED, *TIMES, *TEXTS, *FIELDS, "T"]
+    values = {f"v{place}": numbers(dtype).reshape(5, 7) for place, dtype in enumerate(dtypes)}
+    blocks = {name: (("y", "x"), da.from_array(each, chunks=(2, 3))) for name, each in values.items()}
+    path = save(xr.Dataset(blocks, {"y": np.arange(5.0)}), tmp_path, services="compress").path
+    found = xr.open_zarr(path, chunks=None)
+    for name, each in values.items():
+        np.testing.assert_array_equal(found[name].values, each)
+        assert '"blosc"' in Path(path, name, "zarr.json").read_text()
+    for name in list(values)[: len(ORDERED)]:
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/{name}"}}
+        np.testing.assert_array_equal(tensorstore.open(spec).result().read().result(), values[name])

@@ -151,3 +151,18 @@ def test_packs_whose_writing_nobody_heard_of_are_not_in_the_version(tmp_path: Pa
     assert len(list(Path(version.path, "data").iterdir())) == 1
     assert verify(version) == []
     assert dask.compute(open_checkpoint(version.path, allow_pickle=True))[0] == ["second", "second"]
+
+
+def test_a_flipped_byte_of_what_is_compressed_is_noticed(tmp_path: Path) -> None:
+    chance = random.Random(8)
+    version = save(content(), tmp_path, services="compress")
+    assert verify(version) == []
+    for path in sorted(path for path in Path(version.path).rglob("*") if path.is_file()):
+        raw = path.read_bytes()
+        for place in {0, len(raw) // 2, len(raw) - 1, *(chance.randrange(len(raw)) for _ in range(2))}:
+            changed = bytearray(raw)
+            changed[place] ^= 1 << chance.randrange(8)
+            path.write_bytes(changed)
+            assert verify(version), (path, place)
+            noticed(version.path)
+        path.write_bytes(raw)

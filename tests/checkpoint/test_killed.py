@@ -46,6 +46,12 @@ def test_killed_at_any_write_there_are_whole_versions_only(fast_folder: str) -> 
     assert points > 100
 
 
+def test_a_session_killed_at_any_write_goes_on_from_its_newest_whole_version(fast_folder: str) -> None:
+    alone, several = map(int, run(str(TOOLS / "killed_session.py"), fast_folder).split())
+    assert alone > 40
+    assert several > 20
+
+
 TRACED = """
 import os, sys
 from pathlib import Path

@@ -48,9 +48,9 @@ def test_slots_are_aligned_and_hold_chunk_and_checksum(count: int, size: int) ->
     slot = layout.slot_bytes(size)
     assert slot % 4096 == 0
     assert size + 4 <= slot < size + 4 + 4096
-    raw = layout.index(count, size)
+    raw = layout.index(slot, [size] * count)
     assert len(raw) == layout.index_bytes(count)
-    assert layout.shard_bytes(count, size) == count * slot + len(raw)
+    assert layout.shard_bytes(count, slot) == count * slot + len(raw)
     entries = np.frombuffer(raw[:-4], "<u8").reshape(count, 2)
     ends = entries.sum(axis=1)
     assert (entries[1:, 0] >= ends[:-1]).all()

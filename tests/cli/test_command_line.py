@@ -23,7 +23,7 @@ from dask_hpc_policies import registry
 COMMANDS = [
     "cancel", "chaos", "checkpoint", "compare", "config", "convert", "decisions", "demo", "doctor",
     "interval", "jobs", "parity", "place", "policies", "power", "replay", "simulate", "status", "study",
-    "update",
+    "update", "why",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -15,8 +16,10 @@ import dask_hpc
 from dask_hpc import capabilities
 from dask_hpc.doctor import checks, examine, examine_cluster, register, register_cluster
 from dask_hpc.doctor import machine as doctor
+from dask_hpc.doctor import store as store_checks
 from dask_hpc.doctor.checks import Finding
-from dask_hpc.doctor.cluster import check_checkpoints, compare, panels
+from dask_hpc.doctor.cluster import compare, panels
+from dask_hpc.doctor.store import Looked, check_checkpoints, check_store
 
 
 def test_all_checks_of_this_machine_answer() -> None:
@@ -245,7 +248,7 @@ def test_where_checkpoints_go_is_tried_everywhere_and_nothing_is_left_there(
     runtime = dask_hpc.install(client)
     try:
         (unset,) = check_checkpoints(client)
-        assert (unset.verdict, "no store is set" in unset.text) == ("ok", True)
+        assert (unset.verdict, "versions are in the memory of hosts" in unset.text) == ("ok", True)
         store = tmp_path / "store"
         runtime.update(checkpoint_store=str(store))
         (absent,) = check_checkpoints(client)
@@ -256,12 +259,42 @@ def test_where_checkpoints_go_is_tried_everywhere_and_nothing_is_left_there(
         (found,) = check_checkpoints(client)
         assert (found.verdict, found.remedy) == ("ok", "")
         assert list(store.iterdir()) == []
+        assert f"{store} can be written to by the scheduler and all workers, " in found.text
+        assert "iB free" in found.text
         runtime.update(checkpoint_store=str(tmp_path / "file"))
         (tmp_path / "file").touch()
         (wrong,) = check_checkpoints(client)
         assert (wrong.verdict, "hpc.checkpoint.store" in wrong.remedy) == ("warn", True)
     finally:
         runtime.uninstall()
+
+
+def test_where_checkpoints_of_this_machine_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (unset,) = check_store()
+    assert unset.verdict == "ok"
+    assert re.search("no store is set .*: versions are in the memory of hosts, and lost with", unset.text)
+    with dask.config.set({"hpc.checkpoint.store": str(tmp_path)}):
+        (found,) = check_store()
+        assert (found.verdict, found.remedy) == ("ok", "")
+        assert "can be written to by this machine" in found.text
+    assert list(tmp_path.iterdir()) == []
+    (absent,) = check_store(str(tmp_path / "absent"))
+    assert (absent.verdict, "there is no folder" in absent.text) == ("warn", True)
+    with dask.config.set({"hpc.tick": "banana"}):
+        assert check_store() == [], "that has a row of its own"
+    monkeypatch.setattr(store_checks, "SMALL_STORE_BYTES", 2**62)
+    (full,) = check_store(str(tmp_path))
+    assert (full.verdict, "dask hpc checkpoint gc" in full.remedy) == ("warn", True)
+
+
+def test_a_store_that_knows_no_direct_writing_says_who_finds_so() -> None:
+    def text(**looked: Looked) -> str:
+        return store_checks._found("checkpoints", "/store", looked, "all").text
+
+    direct, buffered = Looked("", 2**40, True), Looked("", 2**50, False)
+    assert text(a=direct, b=direct) == "/store can be written to by all, 1.00 TiB free"
+    assert text(a=buffered).endswith("; through the page cache, as its file system knows no direct writing")
+    assert "; through the page cache by b and 1 worker, as" in text(a=direct, b=buffered, c=buffered)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,14 @@ from distributed.utils_test import cluster
 
 import dask_hpc
 
-ASK = {"status": [], "jobs": [], "decisions": [], "cancel": ["some-job"], "update": ["tick=2s"]}
+ASK = {
+    "status": [],
+    "jobs": [],
+    "decisions": [],
+    "cancel": ["some-job"],
+    "why": ["some-job"],
+    "update": ["tick=2s"],
+}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +153,17 @@ def test_a_running_cluster_is_asked_from_outside(client: Client, s: Any) -> None
         assert "start" in [row["action"] for row in decided]
         assert all(row["reason"] for row in decided)
         assert "start" in run("decisions", *where, "--limit", "20").stdout
+
+        late = runtime.job("late", nodes=2).activate()
+        said = run("why", "late", *where).stdout.splitlines()
+        assert said[0].startswith("late needs 2 nodes; ")
+        assert "heat" in said[0]
+        found = json.loads(run("why", late.id, *where, "--json").stdout)
+        assert (found["job"], [one["job"] for one in found["holders"]]) == (late.id, [job.id])
+        assert {"declare": {"min_nodes": 1, "max_nodes": 2}} in [one["change"] for one in found["remedies"]]
+        late.close()
+        assert run("why", job.id, *where).stdout == f"{job.id} does not wait: it is running\n"
+        assert json.loads(run("why", job.id, *where, "--json").stdout) is None
 
         refused(run("cancel", "no-such-job", *where), 1, "no-such-job")
         assert run("cancel", job.id, *where).stdout == f"{job.id} is cancelled\n"

@@ -248,7 +248,7 @@ def test_bounds_and_choices_are_taken_from_everywhere(
 @pytest.mark.parametrize("one", [one for one in ALL if not one.row.live and one.key != "policy"], ids=_key)
 def test_what_is_read_at_the_start_is_not_updated(one: Setting, rt: Any) -> None:
     row = one.row
-    spare = "elsewhere" if row.kind == "text" else {"step": "next"}
+    spare = {"text": "elsewhere", "path": "/elsewhere"}.get(row.kind, {"step": "next"})
     other = row.hi or next((choice for choice in row.choices if choice != row.default), spare)
     with pytest.raises(ConfigError, match=rf"hpc\.{one.key} is .* and cannot become .* by an update"):
         rt.update(**{one.key: other})

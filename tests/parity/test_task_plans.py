@@ -108,9 +108,9 @@ def test_failing_nodes_resizes_by_a_model_and_too_many_tasks_are_refused() -> No
         machine = Machine(nodes=8, **more)
         with pytest.raises(WorkloadError, match="its nodes come and go, or play roles"):
             plan(Workload(name="one", jobs=(malleable(),), machine=machine), 8, 0.1)
-    for more in ({"domains": Domains(size=2)}, {"network_bytes_s": 1e9}):
+    for more in ({"domains": Domains(size=2)}, {"hosts": Domains(size=2)}, {"network_bytes_s": 1e9}):
         machine = Machine(nodes=8, **more)
-        with pytest.raises(WorkloadError, match="its nodes have failure domains, or links"):
+        with pytest.raises(WorkloadError, match="its nodes have failure domains, or hosts"):
             plan(Workload(name="one", jobs=(malleable(),), machine=machine), 8, 0.1)
     machine = Machine(nodes=8, adaptation=PUBLISHED)
     with pytest.raises(WorkloadError, match="its resizes take as long as a model says"):

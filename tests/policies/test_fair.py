@@ -39,6 +39,12 @@ def test_levels_begin_exactly_where_they_should(number: int, factor: float, quan
     assert level(quantum * factor**number, params) == number + 1
 
 
+def test_remainders_that_only_rounding_tells_apart_are_equal() -> None:
+    claims = [Claim(0, 10, 1.5), Claim(0, 10, 2.5 + 1e-12)]
+    assert divide(claims, 4) == [2, 2]  # the first of equals gets the node
+    assert divide([claims[0], Claim(0, 10, 2.5 + 1e-6)], 4) == [1, 3]
+
+
 def test_nodes_go_in_inverse_proportion_to_attained_service() -> None:
     # levels 1 and 3: weights 4 to 1
     picture = view(0, running("new", 8, 10.0), running("old", 8, 40.0))

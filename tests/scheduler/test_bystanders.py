@@ -88,10 +88,10 @@ async def test_what_others_want_of_a_job_that_ends_is_computed(c, s, a, b, how):
         await until(lambda: OWN not in s.tasks, "nobody wants it")
         assert all(key in s.tasks for key in KEYS[:4])
         gate.open()
-        assert await within(other.gather(kept), 20) == [THEIRS, DEPENDED.upper()]
+        assert await within(other.gather(kept)) == [THEIRS, DEPENDED.upper()]
         future = await Variable(VARIABLE, client=other).get()
-        assert await within(future, 20) == VARIABLE
-        assert await within(await other.get_dataset(DATASET), 20) == DATASET
+        assert await within(future) == VARIABLE
+        assert await within(await other.get_dataset(DATASET)) == DATASET
         await until(lambda: FORGOTTEN not in s.tasks, "it was computed, and forgotten")
         if ours:
             await asleep(s)
@@ -127,7 +127,7 @@ async def test_lost_results_of_plain_work_are_computed_at_once_beside_jobs_that_
                 last = more[-1].key
                 await until(partial(s.tasks.get, last), "submitted")
                 await extra.close()
-                assert await within(c.gather(second), 20) == [i + 2 for i in range(8)]
+                assert await within(c.gather(second)) == [i + 2 for i in range(8)]
                 unfinished = sum(s.tasks[future.key].state != "memory" for future in more)
                 assert policy == "stock" or unfinished > 50, policy
                 del more
@@ -164,13 +164,13 @@ async def test_a_job_neither_waits_for_results_of_others_on_its_nodes_nor_fails_
         if fails:
             again.open()
             with pytest.raises(Failure):
-                await within(plain, 20)
+                await within(plain)
     row = await job.wait(10)
     assert row["state"] == "completed"
     if not fails:
         assert not plain.done()
         again.open()
-        assert await within(plain, 20) == 1
+        assert await within(plain) == 1
     await asleep(s)
 
 
@@ -197,8 +197,8 @@ async def go_on_elsewhere(c: Client, s: Scheduler, workers: Sequence[Worker]) ->
             await next(w for w in workers if w.address == host).close(executor_wait=False)
             again.open()
             gate.open()
-            assert await within(plain, 20) == 1
-            assert await within(c.gather(tasks), 20) == list(range(20))
+            assert await within(plain) == 1
+            assert await within(c.gather(tasks)) == list(range(20))
         await busy.wait(10)
 
 

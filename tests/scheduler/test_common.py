@@ -39,14 +39,14 @@ async def test_what_depends_on_others_runs_where_its_data_is_whoever_has_the_nod
         there = next(iter(addresses_of(s, two)))
         with dask.annotate(hpc_job=one.id):
             inputs = c.map(inc, range(20), key="input", pure=False)
-            await within(c.gather(inputs), 20)
+            await within(c.gather(inputs))
             theirs = [f for f in inputs if s.tasks[f.key].who_has == {s.workers[there]}]
             assert theirs, "turns have sent none to the other node"
             outputs = c.map(inc, theirs, key="output", pure=False)
-            await within(c.gather(outputs), 20)
+            await within(c.gather(outputs))
         assert all(s.tasks[f.key].who_has == {s.workers[there]} for f in outputs)
         with dask.annotate(hpc_job=one.id):
-            actors = [await within(c.submit(Counter, actor=True, key=f"actor-{i}"), 20) for i in range(3)]
+            actors = [await within(c.submit(Counter, actor=True, key=f"actor-{i}")) for i in range(3)]
         # an actor stays for long: it keeps to the nodes of its own job
         assert all(
             {ws.address for ws in s.tasks[actor.key].who_has} <= addresses_of(s, one) for actor in actors
@@ -70,8 +70,8 @@ async def test_a_job_comes_and_goes_beside_a_shuffle_without_a_wait(c, s, *worke
             assert len(record(s, large).nodes) < 4
             shuffle = asyncio.ensure_future(c.compute(rechunked(gate)))
             gate.open()
-            np.testing.assert_array_equal(await within(shuffle, 20), EXPECTED)
-        np.testing.assert_array_equal(await within(result, 20), EXPECTED)
+            np.testing.assert_array_equal(await within(shuffle), EXPECTED)
+        np.testing.assert_array_equal(await within(result), EXPECTED)
         assert record(s, large).shrinks >= 1
 
 
@@ -84,7 +84,7 @@ async def test_nodes_for_a_job_that_asks_for_some_are_left_by_all_that_shared_th
         await started(s, two, 1)
         with dask.annotate(hpc_job=one.id):
             seeds = c.map(inc, range(8), key="seed", pure=False)
-            await within(c.gather(seeds), 20)
+            await within(c.gather(seeds))
             # rest tasks of `one`, on the nodes of both
             later = c.map(through, seeds, gate=gate, key="later", pure=False)
         await until(lambda: gate.arrived == 2, "both nodes are busy")
@@ -99,11 +99,9 @@ async def test_nodes_for_a_job_that_asks_for_some_are_left_by_all_that_shared_th
             await started(s, asks, 1)
             (own,) = addresses_of(s, asks)
             assert own not in engine(s).state.common
-            assert sum(await within(c.gather(later), 20)) == sum(range(1, 9))
+            assert sum(await within(c.gather(later))) == sum(range(1, 9))
             with dask.annotate(hpc_job=one.id):
-                assert await within(c.gather(c.map(inc, range(8), key="after", pure=False)), 20) == [
-                    *range(1, 9)
-                ]
+                assert await within(c.gather(c.map(inc, range(8), key="after", pure=False))) == [*range(1, 9)]
 
 
 @live(2, lend="5 s")
@@ -119,7 +117,7 @@ async def test_a_job_that_comes_to_iterate_has_its_nodes_for_itself(c, s, a, b):
         with dask.annotate(hpc_job=other.id):
             first = c.map(inc, range(10), key="first", pure=False)
             second = c.map(inc, first, key="second", pure=False)
-            await within(c.gather(second), 20)
+            await within(c.gather(second))
         places = {ws.address for f in [*first, *second] for ws in s.tasks[f.key].who_has}
         assert places == addresses_of(s, other)
 

@@ -37,12 +37,12 @@ async def test_workers_and_clients_stay_connected_when_we_fail_over_what_they_sa
             hears.update(dict.fromkeys(kept, (lambda event: heard.append(type(event)), fails)))
             for client in (c, other):
                 futures = client.map(seceding, range(4), pure=False)
-                assert await within(client.gather(futures), 20) == [0, 1, 2, 3]
+                assert await within(client.gather(futures)) == [0, 1, 2, 3]
             answer = s.stream_handlers["steal-response"]
             answer(key="none", state=None, stimulus_id="hpc-recall-1", worker=a.address)
             hears.update(kept)
         assert set(heard) == set(kept)
-        assert await within(c.submit(inc, 1, pure=False), 20) == 2
+        assert await within(c.submit(inc, 1, pure=False)) == 2
         assert (dict(s.workers), dict(s.clients)) == (workers, clients)
         await job.close()
         await job.wait(20)
@@ -58,8 +58,8 @@ async def test_a_client_stays_connected_when_we_fail_over_its_job(c, s, a, b):
         patch.setattr(engine(s).lifecycle, "close", fails)
         job = rt.job("main", nodes=1)
         await job.activate()
-        assert await within(c.submit(inc, 1, pure=False), 20) == 2
+        assert await within(c.submit(inc, 1, pure=False)) == 2
         await job.close()
-        assert await within(c.submit(inc, 2, pure=False), 20) == 3
+        assert await within(c.submit(inc, 2, pure=False)) == 3
     assert dict(s.clients) == clients
     await rt.uninstall()

@@ -1,4 +1,4 @@
-"""The pages of our panels show jobs and decisions, follow them while somebody looks, or say why not."""
+"""The pages of our panels show what there is, follow it while somebody looks, or say why not."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from bokeh.models.text import PlainText
 from bokeh.models.widgets import Div
 from panel_pages import DASHBOARD, PATHS, address, code_of, get
 
+from dask_hpc.scheduler.dashboard import checkpoints as checkpoints_page
 from dask_hpc.scheduler.dashboard import decisions as decisions_page
 from dask_hpc.scheduler.dashboard import documents as panel_documents
+from dask_hpc.scheduler.dashboard.checkpoints import CheckpointsPanel
 from dask_hpc.scheduler.dashboard.decisions import DecisionsPanel
 from dask_hpc.scheduler.dashboard.jobs import JobsPanel
 
@@ -126,7 +128,7 @@ async def test_they_look_seldom_and_only_while_somebody_looks_at_them(c, s, a):
     await dask_hpc.install(c)
     looks = []
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (JobsPanel, DecisionsPanel):
+        for kind in (JobsPanel, DecisionsPanel, CheckpointsPanel):
             patch.setattr(kind, "show", lambda self, service: looks.append(service))
         for path in PATHS:
             looks.clear()
@@ -179,6 +181,9 @@ def test_the_heading_tells_of_a_policy_that_fails_and_of_jobs_that_are_not_drawn
     assert panel.root.title.text == (
         "13 running, 2 waiting\n1 node, easy; 3 jobs not shown; the policy fails: jobs keep their nodes"
     )
+    told = {"policy": {"policy": "easy"}, "policy_failure": None, "policy_dropped": "mine failed"}
+    panel._set_title(summary | told, 0)
+    assert panel.root.title.text.endswith("easy; the policy before it has failed")
 
 
 class CountPanel:
@@ -235,6 +240,30 @@ async def test_decisions_are_plain_text_without_the_package_of_the_panel(c, s, a
             panel.show(service.of(s).status)
     assert panel.root.text.startswith("<pre>&lt;script&gt;")
     assert "start" in panel.root.text
+
+
+@live(2, scheduler_kwargs=DASHBOARD)
+async def test_the_page_of_checkpoints_follows_what_is_protected(c, s, a, b, tmp_path):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path), checkpoint_every_s=3600.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(panel_documents, "INTERVAL_MS", 20)
+        async with Browser(s, PATHS[2]) as page:
+            assert "Nothing is protected. rt.checkpoint(" in page.root.text
+            async with rt.job(EVIL, nodes=1, protect="night"):
+                await c.submit(len, "abc")
+                await until(lambda: "results, as night; 0 written" in page.root.text, "the job is there")
+                # the very first look may still find the whole hour left
+                await until(lambda: "in 59 min" in page.root.text, "the next version comes nearer")
+                assert EVIL not in page.root.text
+                field = c.submit(bytes, 5000)
+                await rt.checkpoint(field, "field")
+                await until(lambda: "1 result protected" in page.root.text, "the version is there")
+                assert "<strong>field</strong>" in page.root.text
+                panel = CheckpointsPanel(10.0, dark=True)
+                patch.setattr(checkpoints_page, "html", lambda *arguments: None)
+                panel.show(service.of(s).status)
+                assert panel.root.text.startswith("<pre>&lt;script&gt;")
+                assert "field 1: complete" in panel.root.text
 
 
 @live(1, scheduler_kwargs=DASHBOARD)

@@ -9,6 +9,7 @@ from helpers import engine, live, started, until
 from tasks import inc
 
 import dask_hpc
+from dask_hpc.scheduler.install import attach
 from dask_hpc_policies import registry
 from dask_hpc_policies.registry import InvalidPolicy
 
@@ -69,7 +70,7 @@ async def test_a_policy_that_fails_when_it_is_first_asked_gives_way_to_the_last_
         await started(s, job, 1)
         status = await rt.status()
         error = "ZeroDivisionError: no node to divide by"
-        dropped = f"fails failed when it was first asked, easy decides: {error}"
+        dropped = f"fails failed, easy decides: {error}"
         assert (status["policy_dropped"], status["policy_failure"]) == (dropped, None)
         assert failures(s) == [error]
         assert await c.submit(inc, 1) == 2
@@ -78,19 +79,53 @@ async def test_a_policy_that_fails_when_it_is_first_asked_gives_way_to_the_last_
 
 
 @pytest.mark.errors("Policy fails failed")
+@pytest.mark.parametrize("before", ["easy", None])
 @live(workers=2)
-async def test_a_policy_that_has_decided_before_stays_and_so_do_the_nodes_of_jobs(c, s, *workers):
-    rt = await dask_hpc.install(c, "easy", tick="50 ms")
-    await rt.update(policy=Fails(jobs=2))
+async def test_a_policy_that_fails_later_gives_way_and_nobody_waits_for_it(c, s, *workers, before):
+    if before:
+        rt = await dask_hpc.install(c, before, tick="50 ms")
+        await rt.update(policy=Fails(jobs=2))
+    else:
+        attach(s, policy=Fails(jobs=2))
+        rt = await dask_hpc.runtime(c)
+    good = before or "fair"
     async with rt.job("heat", nodes=1) as first:
         await started(s, first, 1)
-        async with rt.job("late", nodes=1):
-            await until(lambda: engine(s).controller.failure, "the policy has failed")
+        assert (await rt.status())["policy"]["policy"] == NAME, "it decides, and can"
+        async with rt.job("late", nodes=1) as late:
+            await started(s, late, 1)
             status = await rt.status()
-            assert (status["policy"]["policy"], status["policy_dropped"]) == (NAME, None)
-            assert [row["nodes"] for row in await rt.jobs()] == [1, 0]
-            await rt.update(policy="fcfs")
-            await until(lambda: not engine(s).controller.failure, "another policy decides")
+            assert (status["policy"]["policy"], status["policy_failure"]) == (good, None)
+            error = "ZeroDivisionError: no node to divide by"
+            assert status["policy_dropped"] == f"fails failed, {good} decides: {error}"
+            assert failures(s) == [error]
     rows = await rt.jobs()
     assert [row["sizes"][0][1] for row in rows] == [1, 1]
-    assert all(row["sizes"][0][0] >= row["start_s"] for row in rows)
+
+
+@pytest.mark.errors("Policy fails failed", "Policy fair failed")
+@live(workers=2)
+async def test_when_no_policy_can_decide_the_nodes_of_jobs_stay(c, s, *workers):
+    attach(s, policy=Fails(jobs=2))
+    rt = await dask_hpc.runtime(c)
+    async with rt.job("heat", nodes=1) as first:
+        await started(s, first, 1)
+        with pytest.MonkeyPatch.context() as patch:
+            at_last = _Fair()
+            patch.setattr(registry, "create", lambda name: at_last)
+            async with rt.job("late", nodes=1):
+                await until(lambda: engine(s).controller.failure, "no policy decides")
+                assert [row["nodes"] for row in await rt.jobs()] == [1, 0]
+                patch.undo()
+                await rt.update(policy="fcfs")
+                await until(lambda: not engine(s).controller.failure, "another policy decides")
+    assert [row["sizes"][0][1] for row in await rt.jobs()] == [1, 1]
+
+
+class _Fair(Fails):
+    """What decides at last, and fails as well."""
+
+    name = "fair"
+
+    def __init__(self) -> None:
+        super().__init__(jobs=1)

@@ -27,6 +27,7 @@ from dask_hpc.scheduler.internals.remote import sections_of
 from dask_hpc.wire import HEARTBEAT, WORKER_PLUGIN
 from dask_hpc.worker import heartbeat
 from dask_hpc.worker.carried import carried
+from dask_hpc.worker.node import node_settings
 from dask_hpc_policies.codec import encode
 
 LIMIT_S = 86_400.0
@@ -46,6 +47,32 @@ async def beat(workers: Any) -> None:
     """Heartbeats now; by themselves they come every half second or so."""
     for worker in workers:
         await worker.heartbeat()
+
+
+@pytest.mark.parametrize(
+    ("where", "domain"),
+    [
+        (("top.s1.n17", "switch.switch.node"), "top.s1"),
+        (("top.s1.n17.site.org", "switch.switch.node"), "top.s1"),
+        # no topology is configured, or there is no job
+        (("n17", "node"), None),
+        ((None, None), None),
+        (("top.s1.n17", None), None),
+        (("", "switch.node"), None),
+    ],
+)
+def test_a_failure_domain_may_be_what_slurms_topology_says(where, domain, monkeypatch):
+    for name, value in zip(("SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN"), where, strict=True):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    with dask.config.set({"hpc.node.domain": "slurm-topology"}):
+        assert node_settings().node_domain == domain
+    # it is not asked where nobody wants that
+    assert node_settings().node_domain is None
+    with dask.config.set({"hpc.node.domain": "rack-1"}):
+        assert node_settings().node_domain == "rack-1"
 
 
 @live(workers=2, config={"hpc.walltime.limit": f"{LIMIT_S} s", "hpc.node.domain": "rack-1"})
@@ -94,6 +121,7 @@ async def test_a_section_that_fails_says_so_and_takes_nothing_else_with_it(c, s,
     for sections in told(s):
         assert sections == {
             "node": {},
+            "manager": {},
             "failing": {"error": "OSError: the sensor is gone"},
             "unmade": {"error": "ValueError: no sensor"},
         }
@@ -125,6 +153,8 @@ import sys
 from pickle import load
 class Worker:
     metrics = {}
+    handlers = {}
+    status = None
 with open(sys.argv[1], "rb") as file:
     for plugin in (load(file), load(file)):
         plugin.setup(Worker)

@@ -69,7 +69,7 @@ async def test_a_shuffle_that_is_cancelled_while_it_runs_can_be_begun_again(c, s
             await started(s, second, 2)
             again = c.compute(held + 1)
             gate.open()
-            np.testing.assert_array_equal(await within(again, 20), np.arange(1600).reshape(40, 40) + 1)
+            np.testing.assert_array_equal(await within(again), np.arange(1600).reshape(40, 40) + 1)
     assert future.cancelled()
     await second.wait(10)
     await asleep(s)
@@ -88,9 +88,9 @@ async def test_after_a_restart_amid_a_shrink_an_open_job_computes_again_and_can_
             waiting = c.submit(inc, 1, pure=False)
             await c.restart()
             assert {f.status for f in (*lost, waiting)} == {"cancelled"}
-            outcome = await within(resize, 20)
+            outcome = await within(resize)
             assert outcome["result"] in ("done", "aborted"), outcome
-            assert await within(c.submit(inc, 1, pure=False), 20) == 2
+            assert await within(c.submit(inc, 1, pure=False)) == 2
         with dask.annotate(hpc_job=job.id):
             assert await c.submit(fan_out, 5, pure=False) == 15
         await late.wait(20)
@@ -122,7 +122,7 @@ async def test_a_job_computes_a_key_that_plain_work_left_and_does_not_compute(c,
         # a client that has the future already sends no graph
         async with Client(s.address, asynchronous=True) as other:
             again = other.submit(inc, 1, key="first")
-            assert await within(again, 20) == 2
+            assert await within(again) == 2
             assert owner_of(s, "first") == job.id
     await job.wait(10)
 
@@ -143,6 +143,6 @@ async def test_plain_work_gets_what_it_needs_of_a_job_that_was_cancelled(c, s, *
         # the second has not been placed yet, and the nodes of its job are gone
         assert s.tasks[second.key].state == "waiting"
         gate.open()
-        assert await within(needs, 10) == 3
+        assert await within(needs) == 3
         assert first.cancelled()
         assert second.cancelled()

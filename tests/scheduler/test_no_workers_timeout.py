@@ -18,7 +18,7 @@ LIMIT = {"distributed.scheduler.no-workers-timeout": "200 ms"}
 
 async def failure(future: Any) -> str:
     """Type and text of what a task fails with, without its key."""
-    error = await within(future.exception(), 20)
+    error = await within(future.exception())
     return re.sub(re.escape(repr(future.key)) + "|" + re.escape(future.key), "KEY", f"{type(error)} {error}")
 
 
@@ -55,8 +55,8 @@ async def test_a_plain_task_that_no_worker_can_run_fails_as_on_stock(c, s, a, b,
         assert record(s, job).held
         assert not held.done()
         gate.open()
-        assert await within(c.gather(busy), 20) == list(range(6))
-    assert await within(after, 20) == 3
+        assert await within(c.gather(busy)) == list(range(6))
+    assert await within(after) == 3
     await asleep(s)
     assert "_check_unrunnable_task_timeouts" not in vars(s)
     assert [await failure(future) for future in await restricted(c, s)] == stock

@@ -24,7 +24,7 @@ async def close(*jobs):
     """Leave the contexts, the last one first."""
     for job in reversed(jobs):
         await job.__aexit__(None, None, None)
-        await within(job.wait(), 20)
+        await within(job.wait())
 
 
 @live(2, threads=2, lend="5 s")
@@ -37,7 +37,7 @@ async def test_dependents_that_wait_behind_others_borrow_idle_threads_and_start_
     assert starts.places(keys) == {a.address, b.address}
     assert (await busy.status())["borrowed_tasks"] >= 2
     gate.open()
-    assert await within(c.gather(waiting), 20) == [1, 2, 3, 4, 5]
+    assert await within(c.gather(waiting)) == [1, 2, 3, 4, 5]
     assert not starts.twice(keys)
     await close(idle, busy)
 
@@ -58,5 +58,5 @@ async def test_who_does_not_borrow_keeps_what_waits(c, s, a, b, why):
     await until(lambda: len(sweeps) >= 5, "it was looked at again")
     assert (gate.arrived, engine(s).overflow._next) == (2, 1)
     gate.open()
-    assert await within(c.gather(waiting), 20) == [1, 2, 3, 4, 5]
+    assert await within(c.gather(waiting)) == [1, 2, 3, 4, 5]
     await close(idle, busy)

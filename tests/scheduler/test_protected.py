@@ -117,7 +117,7 @@ async def test_an_array_is_read_back_and_not_computed_again(c, s, *workers, lost
     assert Path(commit.path).is_dir()
 
 
-@live(workers=2, config={"hpc.tick": "50 ms"})
+@live(workers=2, config={"hpc.tick": "50 ms", "hpc.checkpoint.small": 0})
 async def test_in_a_job_lost_results_are_counted_as_restored(c, s, a, b, tmp_path, monkeypatch):
     monkeypatch.setattr(losses, "TOGETHER_S", 0.0)
     rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
@@ -225,7 +225,7 @@ async def test_what_is_lost_before_its_version_is_whole_is_protected_once_it_is_
 ):
     rt = await dask_hpc.install(c)
     finishing, again, finish = Gate(), Gate(), Draft.finish
-    monkeypatch.setattr(Draft, "finish", lambda draft, written: finishing.wait(finish(draft, written)))
+    monkeypatch.setattr(Draft, "finish", lambda *args, **more: finishing.wait(finish(*args, **more)))
     data = await c.scatter(np.arange(5), workers=[a.address])
     child = c.submit(slow_once, data, again, workers=[b.address, d.address], key="child")
     await child

@@ -20,13 +20,14 @@ import numpy as np
 import outside
 import pytest
 from command_line import run
-from distributed import Client, wait
+from distributed import Client, Worker, wait
 from helpers import live, until
 from losses import kill
 
 import dask_hpc
 from dask_hpc.checkpoint.store import Store
-from dask_hpc.errors import CheckpointError, ConfigError
+from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.rpc.service import of
 
 EVERY = {"hpc.checkpoint.every": "100 ms", "hpc.tick": "50 ms"}
 #: How often each thing was computed; workers of these tests are in this process.
@@ -91,6 +92,46 @@ async def test_results_are_written_while_a_job_runs_and_read_after_a_loss(c, s, 
         assert (await rt.status())["checkpoints"]["restored_results"] > 0
 
 
+@live(workers=1)
+async def test_what_a_worker_holds_that_has_to_go_is_written_before(c, s, a, tmp_path):
+    with dask.config.set({"hpc.checkpoint.store": str(tmp_path), "hpc.checkpoint.every": "1 h"}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("night", nodes=1, protect=True):
+            futures = c.compute([chain(number) for number in range(6)])
+            await wait(futures)
+            # nobody has room for it
+            left = await of(s).departures.depart(a.address, 3.0, "released by force")
+            assert left["lost"] == []
+            assert set(left["spilled"]) == {future.key for future in futures}
+            before = RUNS.copy()
+            async with Worker(s.address, nthreads=1):
+                values = await asyncio.wait_for(c.gather(futures), 30)
+                assert [value[0] for value in values] == [2.0 * number for number in range(6)]
+        assert before == RUNS
+
+
+@pytest.mark.errors("cannot be written below .* not written within 0.0 s")
+@live(workers=1)
+async def test_no_version_is_begun_that_a_worker_that_has_to_go_could_not_finish(c, s, a, tmp_path):
+    with dask.config.set(EVERY | {"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("night", nodes=1, protect=True):
+            futures = c.map(made, range(3))
+            await wait(futures)
+            await written(rt, 3)
+            await rt.update(checkpoint_every_s=3600.0)
+            more = c.submit(made, 3)
+            await wait(more)
+            before = versions(tmp_path), (await rt.status())["checkpoints"]["commits"]
+            # what one takes is known, and is more
+            left = await of(s).departures.depart(a.address, 0.0, "released by force")
+            assert left["lost"] == [more.key]
+            assert before == (versions(tmp_path), (await rt.status())["checkpoints"]["commits"])
+            async with Worker(s.address, nthreads=1):
+                assert (await asyncio.wait_for(more, 30))[0] == 3.0
+        assert RUNS["made-3"] == 2
+
+
 @live(workers=2)
 async def test_what_is_there_when_a_job_has_ended_is_written_then(c, s, *workers, tmp_path):
     # never while it runs
@@ -128,7 +169,7 @@ def run_of(count, resume, tmp_path, ask=range(0)):
             else:
                 raise AssertionError(rt.status())
             text = run("status", "--address", cluster.scheduler_address).stdout
-            assert re.search(r"protected jobs:\nJOB +NAME +WRITTEN RESULTS", text), text
+            assert re.search(r"protected jobs:\nJOB +NAME +WRITES +VERSION AGE S", text), text
             return client.gather(futures), rt.status()
 
 
@@ -295,10 +336,6 @@ def versions(store):
 @live(workers=2)
 async def test_a_job_that_cannot_be_protected_says_so_before_anything_is_computed(c, s, *workers, tmp_path):
     rt = await dask_hpc.install(c, "fcfs")
-    with pytest.raises(ConfigError, match=r"hpc\.checkpoint\.store is not set; name a folder"):
-        async with rt.job("night", protect=True):
-            raise AssertionError("it has begun")
-    assert [row["state"] for row in await rt.jobs()] == ["cancelled"]
     with pytest.raises(ValueError, match="resume is True and job 'night' does not say protect"):
         rt.job("night", resume=True)
     for wrong in ("no", 0):

@@ -70,6 +70,8 @@ async def test_workers_that_say_another_role_get_no_tasks_but_those_that_name_th
     named += [c.submit(inc, i, pure=False, resources=STAGING, key=f"named-{i + 3}") for i in range(3)]
     assert await c.gather(named) == [1, 2, 3, 1, 2, 3]
     assert places.of("named") == {"staging"}
+    # results that are lost for good, and wanted, would be watched for
+    del named
     with pytest.raises(InvalidJob, match="from 1 to 2"):
         async with rt.job("too large", nodes=3):
             pass

@@ -369,7 +369,7 @@ async def test_the_result_is_the_same(c, s, *workers, case, shape):
     starts = Starts()
     async with shaped(c, s, shape) as job:
         await starts.watch(workers)
-        assert await within(case(c, s), 20) == CASES[case]
+        assert await within(case(c, s)) == CASES[case]
         if shape.startswith("rigid") and case not in PLACED_BY_THE_USER:
             assert starts.places(starts.count) <= addresses_of(s, job)
             assert starts.count

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import threading
 import time
 
 import dask
 import dask.array as da
 import dask.dataframe as dd
+import encrypted
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,7 +26,6 @@ from distributed import (
     as_completed,
     wait,
 )
-from distributed.security import Security
 from distributed.utils_test import gen_test
 from tasks import Counter, add_to, fan_out, fan_out_seceding, inc
 
@@ -46,14 +45,7 @@ SHAPES = {
 @pytest.fixture(scope="module")
 def security(tmp_path_factory):
     """Keys for a cluster that talks encrypted only."""
-    folder = tmp_path_factory.mktemp("tls")
-    key, certificate = str(folder / "key.pem"), str(folder / "certificate.pem")
-    request = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost".split()
-    subprocess.run([*request, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    parts = (("key", key), ("cert", certificate))
-    roles = ("scheduler", "worker", "client")
-    files = {f"tls_{role}_{kind}": path for role in roles for kind, path in parts}
-    return Security(require_encryption=True, tls_ca_file=certificate, **files)
+    return encrypted.keys(tmp_path_factory.mktemp("tls"))
 
 
 def computing(n):
@@ -175,6 +167,7 @@ async def test_everything_is_the_same_in_jobs_of_an_asynchronous_client_with_tls
     ):
         assert all(address.startswith("tls://") for address in s.workers)
         if SHAPES[shape] is None:
+            await in_memory(c)
             await everything_async(c, None)
             return
         rt = await dask_hpc.install(c, "fcfs")
@@ -185,6 +178,17 @@ async def test_everything_is_the_same_in_jobs_of_an_asynchronous_client_with_tls
         row = await job.wait(20)
         assert (row["state"], row["shrinks"]) == ("completed", 2 if shape == "resized" else 0)
         s.validate_state()
+
+
+async def in_memory(c):
+    """Keep results in the memory of the host, whose manager has the same certificates."""
+    rt = await dask_hpc.install(c)
+    data = await c.scatter([1, 2, 3])
+    row = await (await rt.checkpoint(data, "data", levels=["L1"])).status()
+    assert (row["state"], row["levels"]) == ("complete", ["L1"])
+    told = await c.run(lambda dask_worker: dask_worker.metrics["hpc"].section("manager")())
+    assert all(section["address"].startswith("tls://") for section in told.values())
+    await rt.uninstall()
 
 
 async def everything_async(c, job):

@@ -96,7 +96,7 @@ async def test_a_job_with_all_nodes_makes_what_a_task_annotated_when_it_was_buil
         built = dask.delayed(inc)(waits, dask_key_name="needs")
         with dask.annotate(hpc_job="default"):
             needs = c.compute(built, optimize_graph=False)
-        assert await within(needs, 10) == 3
+        assert await within(needs) == 3
     await asleep(s)
 
 
@@ -122,9 +122,9 @@ async def test_a_job_makes_what_it_needs_of_plain_work_that_has_lost_its_last_no
             built = dask.delayed(inc)(second, dask_key_name="needs")
             with dask.annotate(hpc_job="default"):
                 needs = c.compute(built, optimize_graph=False)
-        assert await within(needs, 10) == 3
+        assert await within(needs) == 3
         assert owner_of(s, "plain-first") == owner_of(s, "plain-second") == job.id
-    assert await within(unneeded, 10) == 10
+    assert await within(unneeded) == 10
     await closing
     await asleep(s)
 

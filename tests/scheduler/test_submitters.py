@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dask
 from distributed import Nanny, get_client, get_worker
-from helpers import addresses_of, live, started, within
+from helpers import PATIENCE_S, addresses_of, live, started, within
 
 import dask_hpc
 
@@ -39,12 +39,12 @@ SUBMITTERS = ("coroutine", "actor", "coroutine of an actor")
 async def _fan_out(c, by, n):
     """The answer that `n` tasks give which a coroutine or an actor submits."""
     if by == "coroutine":
-        return await within(c.submit(fan_out_async, n, pure=False), 20)
+        return await within(c.submit(fan_out_async, n, pure=False))
     actor = await c.submit(Caller, actor=True, pure=False)
-    return await within(actor.fan_out(n) if by == "actor" else actor.fan_out_async(n), 20)
+    return await within(actor.fan_out(n) if by == "actor" else actor.fan_out_async(n))
 
 
-@live(workers=2, Worker=Nanny, timeout=60)
+@live(workers=2, Worker=Nanny, timeout=240)
 async def test_tasks_that_coroutines_and_actors_submit_do_not_block_a_job_that_holds_every_node(
     c, s, *nannies
 ):
@@ -53,14 +53,14 @@ async def test_tasks_that_coroutines_and_actors_submit_do_not_block_a_job_that_h
         async with rt.job(by, nodes=2) as job:
             await started(s, job, 2)
             assert len(await _fan_out(c, by, 5)) == 5, by
-        assert (await job.wait(10))["state"] == "completed"
+        assert (await job.wait(PATIENCE_S))["state"] == "completed"
 
 
-@live(workers=2, threads=2, Worker=Nanny, timeout=60)  # a coroutine takes one of the threads
+@live(workers=2, threads=2, Worker=Nanny, timeout=240)  # a coroutine takes one of the threads
 async def test_tasks_of_coroutines_and_actors_run_on_the_nodes_of_their_job(c, s, *nannies):
     # workers make their clients before there is a job, and before anybody listens
     with dask.annotate(workers=list(s.workers)):
-        await within(c.gather(c.map(fan_out_async, [1, 1], pure=False)), 20)
+        await within(c.gather(c.map(fan_out_async, [1, 1], pure=False)))
     assert any(client.startswith("Client-worker-") for client in s.clients)
     rt = await dask_hpc.install(c)
     async with rt.job("first", nodes=1) as first, rt.job("second", nodes=1) as second:

@@ -50,7 +50,7 @@ async def test_a_job_for_the_whole_pool_starts_after_one_with_a_waiting_actor_wa
         async with rt.job("whole", nodes=2):
             future = c.submit(inc, 1, pure=False)
         gate.open()
-    assert await within(future, 20) == 2
+    assert await within(future) == 2
 
 
 @live(workers=2)
@@ -69,7 +69,7 @@ async def test_work_outside_the_job_may_depend_on_an_actor_that_waits(c, s, *wor
     async with _actor_waits(c, s, rt) as (_, second, actor):
         with dask.annotate(hpc_job="default"):
             used = c.submit(add_to, actor, 1, pure=False)
-    assert await within(used, 20) == 8
+    assert await within(used) == 8
     await second.wait(10)
 
 
@@ -100,5 +100,5 @@ async def test_an_actor_that_waits_when_the_cluster_is_restarted_is_not_made(c, 
             await first.cancel()
             await started(s, second, 2)
             # graphs of a job keep their order: this one follows the actor's
-            assert await within(c.submit(inc, 1, pure=False), 20) == 2
+            assert await within(c.submit(inc, 1, pure=False)) == 2
             assert "actor" not in s.tasks

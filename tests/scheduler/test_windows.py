@@ -170,7 +170,7 @@ async def test_an_abort_gives_its_reason_to_who_asked_and_changes_nothing(c, s, 
             assert engine(s).state.idle_nodes() == 2
         assert [row["result"] for row in producer.windows] == ["aborted", "aborted"]
         # a shrink that was taken back is not tried again at once, a grow may be
-        assert (await within(job.resize(1), 10))["reason_code"] == "cooldown"
+        assert (await within(job.resize(1)))["reason_code"] == "cooldown"
         resize = ask(job, 3)
         await lay_out(producer)
         assert (await resize)["result"] == "done"
@@ -274,5 +274,5 @@ async def test_what_was_sent_to_a_node_is_done_there_before_the_node_leaves(c, s
         # asked back, it would come to the same place again, and be asked back again
         assert [s.tasks[future.key].run_id for future in seen] == runs
         gate.open()
-        assert await within(c.gather(seen), 20) == list(nodes)
-        assert (await within(resize, 20))["result"] == "done"
+        assert await within(c.gather(seen)) == list(nodes)
+        assert (await within(resize))["result"] == "done"

@@ -1,4 +1,4 @@
-"""The engine: published schedules, order of events, two ways of asking, conservation, forks."""
+"""The engine: published schedules, order of events, conservation, forks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from sim_worlds import (
     Restless,
     Scripted,
+    application,
     ends,
     malleable,
     malleable_workloads,
-    mixed_workloads,
     rigid,
     rigid_workloads,
     run,
@@ -25,6 +25,7 @@ from sim_worlds import (
 from dask_hpc.errors import SimulationError, WorkloadError
 from dask_hpc.sim import Machine, Options, Workload, load, simulate
 from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.model.job import Compute, SchedulingPoint
 from dask_hpc.sim.model.machine import PUBLISHED
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import Decision, Expand, Shrink
@@ -148,26 +149,18 @@ def test_ticks_end_when_a_policy_starts_nothing() -> None:
     assert result.runs[0].start_s is None
 
 
+def test_a_job_waits_at_no_scheduling_point_for_an_answer_that_is_on_its_way() -> None:
+    # it starts at 2, when "b" comes and the policy is asked again, and passes two points before it computes
+    stages = (SchedulingPoint(), SchedulingPoint(), Compute(work=40.0))
+    work = workload(
+        application("a", 4, *stages, resize="points", kind="malleable"), rigid("b", 4, 1.0, submit_s=2.0)
+    )
+    assert ends(run(work, decision_s=2.0)) == {"a": 12.0, "b": 5.0}
+
+
 def test_decision_latency_delays_what_is_decided() -> None:
     work = workload(rigid("a", 16, 10.0), rigid("b", 16, 10.0, submit_s=1.0))
     assert starts(run(work, decision_s=0.5)) == {"a": 0.5, "b": 11.0}
-
-
-@settings(max_examples=150)
-@given(
-    mixed_workloads(),
-    st.sampled_from(["arrival", "area", "shortest", "longest", "weight"]),
-    st.sampled_from(["front", "first-fit", "best-fit"]),
-    st.sampled_from([None, 0, 1, 2]),
-    st.sampled_from(["grouped", "single"]),
-)
-def test_the_incremental_form_decides_as_decide_does(
-    work: Workload, order: str, pick: str, depth: int | None, events: str
-) -> None:
-    policy = registry.create("easy", order=order, pick=pick, reservation_depth=depth, events=events)
-    assert run(work, policy).rows == run(work, policy, snapshots=True).rows
-    if pick == "front" and order == "arrival":
-        assert run(work, "fcfs").rows == run(work, "fcfs", snapshots=True).rows
 
 
 @settings(max_examples=60)

@@ -74,6 +74,59 @@ def test_the_trace_has_each_loss_with_its_class_and_exposure() -> None:
     ]
 
 
+def test_all_nodes_of_a_host_fail_at_once_and_one_alone_is_a_process() -> None:
+    listed = (
+        NodeFailure(t_s=2.0, node=1, downtime_s=1.0),
+        NodeFailure(t_s=4.0, node=1, downtime_s=1.0, severity="host"),
+        NodeFailure(t_s=6.0, node=1, downtime_s=1.0, severity="domain"),
+        NodeFailure(t_s=8.0, node=6, downtime_s=9.0),
+        NodeFailure(t_s=9.0, node=7, downtime_s=1.0, severity="host"),
+        NodeFailure(t_s=9.5, node=4, downtime_s=1.0, severity="host"),
+    )
+    hosts = Domains(names=("h0", "h0", "h1", "h1", None, None, "n4", "n4"))
+    work = workload(
+        rigid("a", 2, 20.0), nodes=8, domains=Domains(size=4), hosts=hosts, failures=Failures(listed=listed)
+    )
+    assert [(one.t_s, one.severity, one.nodes) for one in losses(work)] == [
+        # its host has another node, which is still there
+        (2.0, "process", ("n1",)),
+        (4.0, "host", ("n0", "n1")),
+        (6.0, "domain", ("n0", "n1", "n2", "n3")),
+        (8.0, "process", ("n6",)),
+        # the other one of that host is down already
+        (9.0, "host", ("n7",)),
+        # whose host is not known has one for itself
+        (9.5, "host", ("n4",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "number"), [(None, 16), (PAIRS, 8), (Domains(names=("a", "a", *[None] * 14)), 15)]
+)
+def test_random_failures_strike_each_host_as_often(hosts: Domains | None, number: int) -> None:
+    failures = Failures(node_mtbf_s=1000.0, downtime_s=1e-3)
+    jobs = [rigid(f"j{i}", 1, 20_000.0) for i in range(16)]
+    work = workload(*jobs, nodes=16, hosts=hosts, domains=Domains(size=16), failures=failures)
+    assert work.machine is not None
+    engine = Engine(work, registry.create("fcfs"), work.machine, Options())
+    engine.run_until(20_000.0)
+    assert engine.failures.losses is not None
+    counts = engine.failures.losses.by_class()
+    assert abs(counts.pop("host") - 20 * number) < 4 * (20 * number) ** 0.5
+    assert set(counts.values()) == {0}
+
+
+def test_a_policy_sees_hosts_and_domains() -> None:
+    work = workload(rigid("a", 2, 20.0), nodes=4, domains=Domains(names=("x", "x", None, "y")), hosts=PAIRS)
+    assert work.machine is not None
+    for options in (Options(snapshots=True), Options(snapshots=True, node_ids=True)):
+        engine = Engine(work, registry.create("fcfs"), work.machine, options)
+        nodes = engine.enactor.asker.snapshot("tick").nodes  # type: ignore[attr-defined]
+        assert [(one.host, one.domain) for one in nodes] == [
+            ("h0", "x"), ("h0", "x"), ("h1", None), ("h1", "y"),
+        ]  # fmt: skip
+
+
 def test_node_seconds_are_watched_while_there_are_jobs() -> None:
     # two nodes are down from 5 to 8 s; at 20 s the last job ends, what fails then is not watched any more
     failures = Failures(listed=(
@@ -129,6 +182,7 @@ machine:
     - {at: 3 h, node: 1, down: 5 min, class: host}
     - {at: 4 h, node: 1, down: 5 min}
   domains: {size: 2}
+  hosts: [x, x, null, y]
   process_mtbf: 30 days
   domain_mtbf: 100 days
 jobs:
@@ -142,6 +196,7 @@ def test_the_format_of_failures_and_domains() -> None:
     assert [one.severity for one in machine.failures.listed] == ["process", "domain", "host", None]
     assert machine.failures.process_mtbf_s == 30 * 86_400
     assert machine.domains == Domains(size=2)
+    assert machine.hosts == Domains(names=("x", "x", None, "y"))
     named = YAML.replace("{size: 2}", "[rack a, rack a, rack b, rack b]")
     for text in (YAML, named):
         work = parse(text, "f.yaml")
@@ -154,6 +209,8 @@ def test_the_format_of_failures_and_domains() -> None:
         (("class: host", "class: node"), "line 7: .*'node' is none of process, host, domain"),
         (("class: process", "class: process, down: 3"), "line 5: .*stays usable; leave down out"),
         (("{size: 2}", "[a, b]"), "line 2: machine: domains: 2 nodes have a domain, the machine has 4"),
+        (("[x, x, null, y]", "[a, b]"), "line 2: machine: hosts: 2 nodes have a host, the machine has 4"),
+        (("{size: 2}", "[null, null, null, null]"), "a domain fails, but no domains are given"),
         (("{size: 2}", "[]"), "line 9: machine.domains: is empty; give one name"),
         (("{size: 2}", "{size: 9}"), "expected a whole number from 1 to 4, got 9"),
         (("{size: 2}", "4"), "expected {size: nodes in each}, or a list"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -155,6 +156,56 @@ def test_nodes_keep_their_roles_and_walltimes() -> None:
         (None, "compute", 30.0), (None, "compute", None), (None, "reserve", 40.0), (None, "staging", None),
     ]  # fmt: skip
     assert (found.idle_nodes, found.pool_nodes, found.of_role("staging")) == (2, 8, 1)
+
+
+#: As `NODES`, two nodes a host and hosts of one job in two racks; of one node nothing is known.
+RACKS = tuple(
+    one if one.id == "s" else replace(one, host=f"h{i // 2}", domain=f"rack {i % 4 // 2}")
+    for i, one in enumerate(NODES)
+)
+WHERE = {one.id: (one.host, one.domain) for one in RACKS}
+
+
+def test_hosts_and_failure_domains_are_those_of_the_nodes_there() -> None:
+    engine = engine_from(replace(VIEW, nodes=RACKS), "fcfs", nodes=9, pool=Pool(initial_nodes=0))
+    found = engine.enactor.asker.snapshot("tick")  # type: ignore[attr-defined]
+    ids = [*(f"a{i}" for i in range(6)), "z", "y", "v", "s"]
+    assert [(one.host, one.domain) for one in found.nodes] == [WHERE[id] for id in ids]
+    assert len({one.host for one in found.nodes}) == 6, "five hosts, and one that is not known"
+    # a node that is to come has no place yet, and nobody knows of one that is there
+    assert engine.world.workload.notes[1:] == (
+        "not known from there: the host of 2 nodes (such fail alone); the failure domain of 2 nodes (such "
+        "fail alone); the bandwidth of the file system (reads and writes take no time)",
+    )
+
+
+def test_what_fails_together_there_fails_together_in_the_run() -> None:
+    def after(severity: Any, nodes: tuple[NodeView, ...] = RACKS) -> tuple[tuple[float, int], ...]:
+        failing = NodeFailure(t_s=120.0, node=0, downtime_s=1e3, severity=severity)
+        engine = engine_from(replace(VIEW, nodes=nodes), "fcfs", failures=Failures(listed=(failing,)))
+        engine.run()
+        return engine.world.table.runs(engine.world.workload.jobs)[0].nodes
+
+    assert after("process")[1][0] == 120.0
+    assert after(None)[:2] == ((100.0, 6), (120.0, 5))
+    # a0 and a1 are on one host; a2 and a3 are in another rack than a0, a1, a4 and a5
+    assert WHERE["a0"][0] == WHERE["a1"][0] != WHERE["a2"][0]
+    assert after("host")[:2] == ((100.0, 6), (120.0, 4))
+    assert after("domain")[:2] == ((100.0, 6), (120.0, 2))
+    assert after("host", NODES)[:2] == ((100.0, 6), (120.0, 5)), "each has a host for itself"
+    with pytest.raises(WorkloadError, match="a domain fails, but no domains are given"):
+        after("domain", NODES)
+
+
+def test_the_file_system_is_as_fast_as_it_has_shown() -> None:
+    known = replace(VIEW, nodes=RACKS, sections={"file_system": {"written_bytes_s": 3e9}})
+    result = simulate_from(known, "fcfs")
+    assert result.machine.file_system_bytes_s == 3e9
+    assert "file system" not in " ".join(result.workload.notes)
+    for wrong in ({}, 3, {"written_bytes_s": "fast"}, {"written_bytes_s": 0}, {"written_bytes_s": math.nan}):
+        result = simulate_from(replace(known, sections={"file_system": wrong}), "fcfs")
+        assert result.machine.file_system_bytes_s is None
+        assert "the bandwidth of the file system (reads" in result.workload.notes[1]
 
 
 def test_a_job_that_lasts_longer_than_its_nodes_is_seen_to() -> None:

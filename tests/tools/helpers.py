@@ -38,7 +38,7 @@ def live(workers: int = 4, threads: int = 1, lend: str = "0 s", **kwargs: Any) -
         client=True,
         nthreads=[("127.0.0.1", threads)] * workers,
         scheduler_kwargs=scheduler_kwargs,
-        timeout=kwargs.pop("timeout", 60),
+        timeout=kwargs.pop("timeout", 120),
         **kwargs,
     )
 
@@ -119,6 +119,7 @@ def traces_of_ours(scheduler: Scheduler) -> list[str]:
         if "dask_hpc" in (getattr(handler, "__module__", None) or "") and name not in ENTRIES
     ]
     found += ["valid_workers"] if "valid_workers" in vars(scheduler) else []
+    found += ["log_event"] if "log_event" in vars(scheduler) and not installed(scheduler) else []
     found += [
         f"restriction of {ts.key!r}"
         for ts in scheduler.tasks.values()
@@ -249,7 +250,7 @@ def without_validation(scheduler: Scheduler, workers: Iterable[Worker]) -> None:
         worker.state.transition_counter_max = False
 
 
-async def within(awaitable: Awaitable[Any], seconds: float) -> Any:
+async def within(awaitable: Awaitable[Any], seconds: float = PATIENCE_S) -> Any:
     """What is awaited, or a failure: a `TimeoutError` that leaves a test is taken for the cluster's own."""
     try:
         return await asyncio.wait_for(awaitable, seconds)

@@ -2,8 +2,9 @@
 
 Every seed is a run of its own on six workers in two racks of two machines: it decides what goes (a process, a
 host, a rack, several things, planned exits, planned exits and then a process), which workers that takes, how
-much they hold and execute, and whether others come in their places at once. A scheduler plugin counts for
-itself what is lost and what is computed again. Exits with 1 when a loss was classed wrong or a count differs.
+much they hold and execute, whether others come in their places at once, and whether there is a job or plain
+work alone, of which nobody told the runtime. A scheduler plugin counts for itself what is lost and what is
+computed again. Exits with 1 when a loss was classed wrong or a count differs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from unittest.mock import patch
 
 from distributed import SchedulerPlugin, Worker, wait
-from helpers import Gate, asleep, engine, live, through, until
+from helpers import Gate, asleep, engine, live, through, traces_of_ours, until
 from tasks import inc
 
 import dask_hpc
@@ -41,6 +42,8 @@ KINDS: dict[str, list[list[int]]] = {
 }
 #: A planned exit, and then the loss of a process.
 BOTH = "both"
+#: Row of the table with the runs that have no job.
+PLAIN = "plain"
 COUNTS = ("lost_results", "lost_scattered", "interrupted_tasks", "recomputed_results", "restored_results")
 
 
@@ -79,6 +82,8 @@ class Outcome:
 
     kind: str
     seed: int
+    #: Whether no job was declared.
+    plain: bool = False
     #: What the runtime says, and what is so: losses by class, then what went with them.
     ours: dict[str, int] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
@@ -115,17 +120,19 @@ async def kill(s: Any, workers: list[Worker]) -> None:
         await s.remove_worker(worker.address, stimulus_id="killed", close=False)
 
 
-def run_once(kind: str, seed: int) -> Outcome:
-    """One run, as the seed has it."""
+def run_once(kind: str, seed: int, plain: bool = False) -> Outcome:
+    """One run, as the seed has it, with a job or without any."""
     chance = random.Random(f"{kind}-{seed}")
-    outcome = Outcome(kind, seed)
+    outcome = Outcome(kind, seed, plain)
     losing, leaving = ([], []) if kind == BOTH else (chance.choice(KINDS[kind]), [])
     if kind == BOTH:
         leaving, losing = [4], [chance.choice([0, 3, 5])]
     elif kind == "planned":
         leaving, losing = losing, []
 
-    @live(workers=6, config={"hpc.tick": "50 ms", "distributed.scheduler.allowed-failures": 100})
+    settings = {"hpc.tick": "50 ms", "hpc.checkpoint.small": 0, "distributed.scheduler.allowed-failures": 100}
+
+    @live(workers=6, config=settings)
     async def case(c: Any, s: Any, *workers: Worker) -> None:
         async with AsyncExitStack() as more:
             await _case(c, s, workers, (losing, leaving), chance, outcome, more.enter_async_context)
@@ -150,8 +157,13 @@ async def _case(
     await until(lambda: all("dask-hpc" in worker.plugins for worker in workers), "the plugin is there")
     for worker, place in zip(workers, PLACES, strict=True):
         await labelled(worker, place)
-    async with rt.job("main", nodes=5 if chance.random() < 0.5 else None) as job:
-        await until(lambda: engine(s).state.nodes.nodes, "it is awake")
+    job = None
+    async with AsyncExitStack() as declared:
+        if not outcome.plain:
+            job = await declared.enter_async_context(
+                rt.job("main", nodes=5 if chance.random() < 0.5 else None)
+            )
+            await until(lambda: engine(s).state.nodes.nodes, "it is awake")
         counting = Counting(s)
         s.add_plugin(counting)
         results = c.map(inc, range(chance.randrange(10, 60)), pure=False)
@@ -174,7 +186,13 @@ async def _case(
         gate.open()
         status = engine(s).losses
         events = len(retired) + bool(killed)
-        await until(lambda: sum(status.count.values()) == events, "all of it is noted")
+
+        def noted() -> bool:
+            # asleep, nobody looks so soon unless somebody asks
+            status.status()
+            return sum(status.count.values()) == events
+
+        await until(noted, "all of it is noted")
         outcome.expect("results", await c.gather(results), [i + 1 for i in range(len(results))])
         outcome.expect("results of what executed", await c.gather(busy), list(range(len(busy))))
         lost = counting.lost["lost_results"]
@@ -182,8 +200,11 @@ async def _case(
         _compare(outcome, (await rt.status())["losses"], counting, bool(killed), len(retired))
         await _recorded(rt, outcome, killed, retired)
         s.remove_plugin("counting")
-    await job.wait(20)
-    await asleep(s)
+        outcome.expect("awake", engine(s).awake, not outcome.plain)
+    if job is not None:
+        await job.wait(20)
+        await asleep(s)
+    outcome.expect("left in the scheduler", traces_of_ours(s), [])
     for worker in killed:
         await worker.close()
 
@@ -214,8 +235,8 @@ def table(outcomes: list[Outcome]) -> str:
     names = [*KINDS, *COUNTS]
     heads = [*KINDS, "results", "scattered", "interrupted", "recomputed"]
     lines = [f"{'':10}{'runs':>5}" + "".join(f"{head:>12}" for head in heads) + f"{'wrong':>7}"]
-    for kind in [*KINDS, BOTH, "all"]:
-        of = [one for one in outcomes if kind in (one.kind, "all")]
+    for kind in [*KINDS, BOTH, PLAIN, "all"]:
+        of = [one for one in outcomes if kind in (one.kind, "all") or (kind == PLAIN and one.plain)]
         cells = [f"{_sum(of, 'ours', name)}/{_sum(of, 'counted', name)}" for name in names]
         wrong = sum(bool(one.wrong) for one in of)
         lines.append(f"{kind:10}{len(of):5}" + "".join(f"{cell:>12}" for cell in cells) + f"{wrong:7}")
@@ -229,16 +250,19 @@ def _sum(outcomes: list[Outcome], whose: str, name: str) -> int:
 def main(args: list[str] | None = None) -> int:
     """Run all seeds, print the table; 1 when anything was wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--seeds", type=int, default=20, help="number of runs; kinds take turns")
+    parser.add_argument(
+        "--seeds", type=int, default=20, help="number of runs; kinds take turns, with and without a job"
+    )
     parser.add_argument("--first", type=int, default=0, help="first seed")
     given = parser.parse_args(args)
     outcomes, kinds = [], [*KINDS, BOTH]
     for seed in range(given.first, given.first + given.seeds):
-        kind = kinds[seed % len(kinds)]
+        turn, number = divmod(seed, len(kinds))
+        kind, plain = kinds[number], bool(turn % 2)
         try:
-            outcome = run_once(kind, seed)
+            outcome = run_once(kind, seed, plain)
         except Exception as e:
-            outcome = Outcome(kind, seed, faults=[f"{type(e).__name__}: {e}"])
+            outcome = Outcome(kind, seed, plain, faults=[f"{type(e).__name__}: {e}"])
         outcomes.append(outcome)
         for wrong in outcome.wrong:
             print(f"seed {seed}, {kind}: {wrong}", flush=True)

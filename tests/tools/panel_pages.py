@@ -7,7 +7,7 @@ import json
 from distributed.dashboard import scheduler as pages
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 
-PATHS = ("/individual-hpc-jobs", "/individual-hpc-decisions")
+PATHS = ("/individual-hpc-jobs", "/individual-hpc-decisions", "/individual-hpc-checkpoints")
 DASHBOARD = {"dashboard": True, "dashboard_address": ":0"}
 
 
@@ -44,6 +44,7 @@ async def check_there(scheduler, prefix=""):
     assert await listed(scheduler, prefix) == {
         "Individual Hpc Jobs": "/individual-hpc-jobs",
         "Individual Hpc Decisions": "/individual-hpc-decisions",
+        "Individual Hpc Checkpoints": "/individual-hpc-checkpoints",
     }
 
 

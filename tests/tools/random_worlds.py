@@ -156,6 +156,8 @@ def failing_world(seed: int) -> str:
         if draw.random() < 0.6:
             machine[what] = machine["nodes"] * draw.choice([50, 200])
     machine["downtime"] = draw.choice([1, 20])
+    if random.Random(f"hosts {seed}").random() < 0.5:
+        machine["hosts"] = {"size": 2}
     if draw.random() < 0.5:
         machine["network_bytes_s"] = 0.5e9
     for job in whole["jobs"]:

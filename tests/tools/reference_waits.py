@@ -9,7 +9,8 @@ reference's waits, by which tests know them without keeping them.
 
 pyss, which gave the digests in the tests, has no job that outlives its estimate or that takes no time:
 ``--raise-estimates`` makes run times one second at least and estimates as long as the run, as it does when it
-reads such a trace. (It also cuts such a run at the time requested; here it runs on.)
+reads such a trace, and all times whole seconds. (It also cuts such a run at the time requested; here it runs
+on.)
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ def read_waits(path: Path) -> dict[str, float]:
 
 
 def raised(work: Workload) -> Workload:
-    """Runs of a second at least, and estimates that hold."""
+    """Whole seconds, runs of one at least, and estimates that hold."""
     jobs = []
     for job in work.jobs:
-        runtime_s = max(1.0, job.runtime_s)
-        jobs.append(replace(job, runtime_s=runtime_s, walltime_s=max(runtime_s, job.walltime_s or 0.0)))
+        runtime_s = max(1.0, float(int(job.runtime_s)))
+        walltime_s = max(runtime_s, float(int(job.walltime_s or 0.0)))
+        submit_s = float(int(job.submit_s))
+        jobs.append(replace(job, submit_s=submit_s, runtime_s=runtime_s, walltime_s=walltime_s))
     return replace(work, jobs=tuple(jobs))
 
 

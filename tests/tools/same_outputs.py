@@ -55,6 +55,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "node-stealing": {},
     "poisson": {"jobs": 80, "nodes": 32, "malleable": 0.5, "load": 1.1},
     "node-failures": {"malleable": 0.5},
+    "synthetic": {"enable_ichk": True},
 }
 #: Random worlds with a library policy, and with one that also asks for what cannot be done.
 LIBRARY_RUNS, RESTLESS_RUNS, WILD_RUNS, FORKS = 300, 150, 150, 40

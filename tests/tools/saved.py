@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from dask_hpc.checkpoint.blocks import write_blocks
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.plan import Array, Plan, Written
+from dask_hpc.checkpoint.services import served
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.versions import Version
 from dask_hpc_policies.codec import decode, encode
@@ -33,15 +35,22 @@ def written(draft: Draft, values: list[list[Any]]) -> dict[int, Written]:
     return found
 
 
-def save(obj: Any, folder: Path, name: str = "field") -> Version:
+def save(obj: Any, folder: Path, name: str = "field", services: str = "plain") -> Version:
     """Write a version of a collection, its plan sent over a network on the way."""
     plan, keys = describe(obj, name)
-    draft = Store(folder).begin(decode(Plan, encode(plan)))
+    draft = Store(folder).begin(decode(Plan, encode(served(plan, services))))
     return draft.finish(written(draft, computed(plan, keys, obj)))
 
 
-def save_values(store: Store, values: list[Any]) -> str:
+def save_values(store: Store, values: list[Any], services: str = "plain") -> str:
     """Folder of a version of values, as of futures."""
     array = Array("data", "opaque", None, (len(values),), ((1,) * len(values),))
-    draft = store.begin(Plan("values", "futures", (array,), {}, {}))
+    draft = store.begin(served(Plan("values", "futures", (array,), {}, {}), services))
     return draft.finish(written(draft, [values])).path
+
+
+def write_key(path: Path, text: str | None = None) -> str:
+    """Path of a file with a new key, or with `text`."""
+    path.write_text(os.urandom(32).hex() + "\n" if text is None else text)
+    path.chmod(0o600)
+    return str(path)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc_widgets import views
+from dask_hpc_widgets import static, views
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.views import Picture, View
 
@@ -39,6 +39,29 @@ def decision(**changes):
         "t_s": 30.0, "trigger": "submit", "action": "shrink", "job": "heat-1", "nodes": 2,
         "reason_code": "head-job-waits", "reason": "late waits for 2 nodes", "result": "done",
         "latency_s": 0.25, **changes,
+    }  # fmt: skip
+
+
+def protected_job(**changes):
+    return {
+        "job": "heat-1", "name": "heat", "writes": "results", "version_age_s": 90.0, "under_way": False,
+        "due_in_s": 120.0, "written_results": 3, "left_results": 0, "unwritable_results": 0,
+        "loss_core_s": 600.0, "loss_is": "about", **changes,
+    }  # fmt: skip
+
+
+def commits(*latest, **changes):
+    return {
+        "protected_results": 3, "restored_results": 2, "recomputed_results": 1, "lost_results": 0,
+        "commits": {"complete": 1}, "latest": list(latest), **changes,
+    }  # fmt: skip
+
+
+def commit(**changes):
+    return {
+        "id": 1, "name": "field", "version": 4, "state": "complete", "reason": "", "path": "/store/field/4",
+        "blocks": 8, "blocks_left": 0, "bytes": 3 * 2**20, "age_s": 75.0, "writing_s": 1.5,
+        "finishing_s": 0.25, "levels": ["L1", "L3"], **changes,
     }  # fmt: skip
 
 
@@ -94,6 +117,8 @@ def test_what_users_name_is_text_and_never_markup(view):
         [job(id=EVIL, name=EVIL, reason=EVIL, state=EVIL, kind=EVIL, constraint=EVIL)],
         [node(EVIL, EVIL, walltime_left_s=1.0), node(EVIL, None)],
         [decision(job=EVIL, reason=EVIL, action=EVIL, result=EVIL, trigger=EVIL, reason_code=EVIL)],
+        checkpoints=commits(commit(name=EVIL, state=EVIL, reason=EVIL)),
+        protected_jobs=[protected_job(job=EVIL, name=EVIL)],
     )
     parser = Text()
     parser.feed(view.html(evil))
@@ -115,6 +140,8 @@ def test_any_name_gives_whole_markup(name, reason, t_s, nodes):
                 [node(name, name, walltime_left_s=t_s)],
                 [decision(reason=reason, job=name, t_s=t_s)],
                 now_s=t_s,
+                checkpoints=commits(commit(name=name, reason=reason, age_s=t_s)),
+                protected_jobs=[protected_job(job=name, name=name, due_in_s=t_s, loss_core_s=t_s)],
             )
         )
         assert text(html)
@@ -201,6 +228,75 @@ def test_decisions_are_newest_first_with_reason_and_result():
     ]
 
 
+def test_checkpoints_tell_what_a_loss_now_would_cost_and_when_the_next_version_is_due():
+    rows = [
+        protected_job(left_results=2, unwritable_results=1),
+        protected_job(
+            job="flow-2", name="flow", writes="state", version_age_s=None, due_in_s=None, under_way=True,
+            loss_core_s=3600.0, loss_is="at most",
+        ),
+        protected_job(job="rest-3", name="rest", due_in_s=None, loss_core_s=0.0),
+        protected_job(job="soon-4", name="soon", due_in_s=0.0, loss_core_s=0.0),
+    ]  # fmt: skip
+    told = commits(
+        commit(name="old", age_s=500.0, state="failed", reason="the store is full", version=None, levels=[]),
+        commit(),
+        commit(name="now", age_s=2.0, state="writing", blocks_left=5, levels=["L1"]),
+    )
+    view = views.named("checkpoints")
+    shown = text(view.html(picture([job()], checkpoints=told, protected_jobs=rows)))
+    assert "cluster lost now, about 1.1 h on one core would be computed again" in shown
+    assert (
+        "heat heat-1 results, as heat; 3 written; 2 of an earlier run not asked for yet; 1 cannot be written "
+        "1.5 min ago in 2 min about 10 min"
+    ) in shown
+    assert "flow-2 state, as flow none yet under way at most 1 h" in shown
+    assert "rest-3 results, as rest; 3 written 1.5 min ago when a policy asks, and at its end" in shown
+    assert "soon-4 results, as soon; 3 written 1.5 min ago now nothing" in shown
+    assert "3 results protected, 2 read back, 1 computed again, 0 lost so far." in shown
+    # latest first
+    assert shown.endswith(
+        "now 4 writing 2 s ago L1 5 of 8 field 4 complete 1.2 min ago L1, L3 3.00 MiB 0 of 8 1.75 s "
+        "old failed the store is full 8.3 min ago 0 of 8"
+    )
+    alone = text(view.html(picture(protected_jobs=[protected_job(loss_is="at least")])))
+    assert "cluster lost now, at least 10 min on one core would" in alone
+    none = text(view.html(picture(protected_jobs=[protected_job(loss_core_s=0.0)])))
+    assert "cluster lost now, nothing would be computed again" in none
+    assert "so far" not in alone
+    many = view.html(picture(checkpoints=commits(*(commit(name=f"n{i}") for i in range(70)))))
+    assert many.count("<tr>") == 51
+    assert "20 more are not shown; rt.status() has all." in many
+
+
+def test_checkpoints_tell_what_was_taken_over_and_what_hosts_have_of_their_memory():
+    managers = [
+        {"host": EVIL, "held_bytes": 2**20, "limit_bytes": 2**30},
+        {"host": "no manager", "held_bytes": 0, "limit_bytes": 0},
+    ]
+    taken = {"versions": 1, "results": 40, "age_s": 75.0}
+    page = views.named("checkpoints").html(picture(checkpoints=commits(managers=managers, taken_over=taken)))
+    shown = text(page)
+    assert "40 results in 1 version in memory were taken over from an earlier scheduler 1.2 min ago." in shown
+    assert "1.00 MiB 1.00 GiB" in shown
+    assert "no manager" not in shown
+    assert EVIL not in page
+
+
+def test_the_static_twin_of_a_runtime_shows_checkpoints_once_there_are_any():
+    status = {
+        "now_s": 1.0, "nodes": [], "pool_nodes": 0, "policy": {"policy": "fcfs"}, "policy_failure": None,
+        "jobs_running": 0, "jobs_pending": 0, "sections": [],
+    }  # fmt: skip
+    assert "Checkpoints" not in static.runtime_html("here", {"status": status})
+    told = static.runtime_html("here", {"status": status | {"protected_jobs": [protected_job()]}})
+    assert "Checkpoints" in told
+    assert "heat-1" in told
+    assert "mine failed" not in told
+    dropped = status | {"policy_dropped": "mine failed, easy decides: no <node>"}
+    assert "mine failed, easy decides: no &lt;node&gt;" in static.runtime_html("here", {"status": dropped})
+
+
 def test_a_view_is_one_registration(monkeypatch):
     monkeypatch.setattr(views, "_views", dict(views._views))
     mine = View(name="power", title="Power", html=lambda picture: "<p>1 kW</p>")
@@ -209,7 +305,7 @@ def test_a_view_is_one_registration(monkeypatch):
     views.register(mine)
     with pytest.raises(ValueError, match="'power' is registered"):
         views.register(View(name="power", title="Other", html=mine.html))
-    with pytest.raises(ValueError, match="jobs, sizes, nodes, walltime, decisions, power"):
+    with pytest.raises(ValueError, match="jobs, sizes, nodes, walltime, decisions, checkpoints, power"):
         views.named("nothing")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isfinite
 
 import pytest
@@ -164,7 +165,8 @@ def test_remaining_times_are_finite_and_not_negative_whatever_the_rows_are(jobs,
 #: A job that could give two of its four nodes to one that waits for them.
 STATE = ClusterSnapshot(
     now_s=100.0,
-    nodes=tuple(node(f"n{i}", "heat-1", nthreads=1) for i in range(4)),
+    nodes=tuple(node(f"n{i}", "heat-1", nthreads=1, host="h", domain="d") for i in range(4)),
+    sections={"file_system": {"written_bytes_s": 1e9}},
     jobs=(
         job("heat-1", name="heat", nodes=4, unfinished_tasks=400, processing_tasks=0),
         job(
@@ -185,6 +187,11 @@ def test_what_is_chosen_beside_what_runs():
     # two nodes go to the job that waits for its 10 s, then come back: 380 s of work are left for all four
     assert chosen == {"late-2": pytest.approx(10), "heat-1": pytest.approx(10 + 380 / 4)}
     assert found.notes == ()
+    unknown = what_if(replace(STATE, sections={}), KNOWN, EASY, MALLEABLE, ASSUMED_S)
+    assert unknown.notes == (
+        "Not known from there: the bandwidth of the file system (reads and writes take no time).",
+    )
+    assert unknown.notes[0] in unknown.html()
 
 
 def test_the_outcome_says_how_sure_it_is():
@@ -222,3 +229,19 @@ def test_progress_goes_up_from_run_to_run_and_can_end_it():
 def test_without_jobs_there_is_nothing_to_go_on_from():
     with pytest.raises(WorkloadError, match="this cluster: no job runs or waits there"):
         what_if(ClusterSnapshot(now_s=0.0), [], EASY, MALLEABLE, ASSUMED_S)
+
+
+def test_of_those_that_have_waited_longest_it_is_said_why_and_what_would_help():
+    hog = job("hog", name=EVIL, kind="malleable", nodes=4, remaining_s=50.0, unfinished_tasks=0)
+    late = [
+        job(f"w{i}", state="pending", kind="rigid", nodes=0, start_nodes=2, min_nodes=2, max_nodes=2,
+            start_s=None, submit_s=90.0 - i, unfinished_tasks=0)
+        for i in range(5)
+    ]  # fmt: skip
+    found = what_if(view(hog, *late), [], EASY, MALLEABLE, ASSUMED_S)
+    assert [one.job for one in found.waiting] == ["w4", "w3", "w2"]
+    text = found.html()
+    assert "Why jobs wait" in text
+    assert EVIL not in text
+    assert "starts at once: if &lt;script&gt;" in text
+    assert "Why jobs wait" not in what_if(view(hog), [], EASY, MALLEABLE, ASSUMED_S).html()

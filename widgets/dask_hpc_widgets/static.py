@@ -13,7 +13,7 @@ from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import views
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup, element, strong
-from dask_hpc_widgets.views import Picture, decisions, jobs
+from dask_hpc_widgets.views import Picture, checkpoints, decisions, jobs
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -31,6 +31,11 @@ def decisions_html(rows: Rows, now_s: float | None) -> str:
     hidden = len(rows) - decisions.MAX_ROWS
     more = f"{counted(hidden, 'earlier decision')} not shown." if hidden > 0 else ""
     return markup.page(_decisions(rows, now_s), _soft(more))
+
+
+def checkpoints_html(sections: Mapping[str, Any]) -> str:
+    """What is protected and what a loss now would cost, by sections of ``status``."""
+    return markup.page(checkpoints.html(Picture(status=sections)))
 
 
 def policies_html(rows: Rows, now_s: float | None = None) -> str:
@@ -64,6 +69,8 @@ def runtime_html(address: str, known: Mapping[str, Any], notice: str = "") -> st
     picture = Picture(status=status, jobs=rows)
     parts = [*_policy(status), _jobs(rows, status["now_s"])]
     parts += [element("h3", "Nodes"), views.nodes.html(picture)]
+    if any(name in status for name in checkpoints.SECTIONS):
+        parts += [element("h3", checkpoints.VIEW.title), checkpoints.VIEW.body(picture)]
     for view in views.registered():
         if view.section in status.get("sections", ()):
             parts += [element("h3", view.title), view.body(picture)]
@@ -101,6 +108,8 @@ def _policy(status: Mapping[str, Any]) -> list[Markup]:
     lines = [element("p", "Policy: ", strong(policy["policy"]), f" {values}")]
     if status["policy_failure"]:
         lines.append(markup.alert(f"the policy fails: {status['policy_failure']}"))
+    if status.get("policy_dropped"):
+        lines.append(markup.alert(status["policy_dropped"]))
     lines.append(element("p", f"Jobs: {status['jobs_running']} running, {status['jobs_pending']} waiting"))
     return lines
 

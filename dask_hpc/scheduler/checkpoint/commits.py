@@ -7,25 +7,32 @@ before it stays what it was. The last versions are kept, and all that protected 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.plan import Plan
+from dask_hpc.checkpoint.services import checked_services
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError, ConfigError
+from dask_hpc.scheduler.checkpoint.commit import Commit, checked_levels, levels_of
+from dask_hpc.scheduler.checkpoint.held import Held
+from dask_hpc.scheduler.checkpoint.left import Left
+from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
-from dask_hpc.scheduler.checkpoint.writing import UNKNOWN_S, Writing
+from dask_hpc.scheduler.checkpoint.writing import UNKNOWN_S, Writing, to_store
 from dask_hpc.scheduler.core.engine import Engine
-from dask_hpc.scheduler.internals import data
+from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.parts import Departure, Method
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker.saved import Copy
 from dask_hpc_policies.codec import decode
+from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
 logger = logging.getLogger(__name__)
 
@@ -34,57 +41,10 @@ _STIMULUS = "hpc-checkpoint"
 KEEP = 2
 #: Commits that are remembered after their end.
 _REMEMBERED = 50
+#: Versions of fewer bytes do not tell what the file system can do: their time is that of asking for them.
+_TELLING_BYTES = 1_000_000
 #: A call that waits is answered after so long at the latest, in seconds.
 _LONGEST_WAIT_S = 10.0
-
-
-@dataclass(slots=True, eq=False)
-class Commit:
-    """One version, under way or ended."""
-
-    id: int
-    plan: Plan
-    store: str
-    submitted_s: float
-    writing: Writing | None
-    #: The job whose state or results it is of; None: it is of what a client has.
-    job: str | None = None
-    #: Whether its results are read back when they are lost.
-    protect: bool = True
-    #: Where each result can be read, once it is whole, and what workers could not make bytes of.
-    copies: Mapping[Any, tuple[Copy, str]] = field(default_factory=dict)
-    unwritable: Set[Any] = frozenset()
-    state: str = "waiting"
-    reason: str = ""
-    version: int | None = None
-    path: str | None = None
-    nbytes: int = 0
-    #: When it ended, whatever became of it, on the runtime's clock.
-    ended_s: float | None = None
-    #: Seconds that writing blocks, and making them a version, took; results were waited for in the first.
-    writing_s: float = 0.0
-    finishing_s: float = 0.0
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def row(self, now_s: float) -> dict[str, Any]:
-        """It as plain data."""
-        blocks = sum(array.count for array in self.plan.arrays)
-        whole = self.state == "complete"
-        left = 0 if whole else blocks if self.writing is None else self.writing.left
-        return {
-            "id": self.id,
-            "name": self.plan.name,
-            "version": self.version,
-            "state": self.state,
-            "reason": self.reason,
-            "path": self.path if whole else None,
-            "blocks": blocks,
-            "blocks_left": left,
-            "bytes": self.nbytes,
-            "age_s": round(now_s - self.submitted_s, 3),
-            "writing_s": round(self.writing_s, 6),
-            "finishing_s": round(self.finishing_s, 6),
-        }
 
 
 class Commits:
@@ -94,45 +54,91 @@ class Commits:
         self._state = engine.state
         self._scheduler = engine.scheduler
         self._watched = watched
+        self._memory = memory = Memory(engine.state, watched)
         self.protected = Protected(engine.state, watched, engine.ownership.let_run_anywhere)
+        self._held = Held(engine.state, watched, self.protected, memory)
+        lost = engine.losses.scheduler_lost
+        self.left = Left(engine.state, watched, self.protected, memory, self._held, lost)
+        self.protected.unused.append(self._unused)
+        #: The newest version of each name.
+        self._newest: Counter[str] = Counter()
         self._commits: dict[int, Commit] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         #: One version of a name is written at a time.
-        self._turns: dict[tuple[str, str], asyncio.Lock] = {}
+        self._turns: dict[tuple[str | None, str], asyncio.Lock] = {}
+        #: Of what is asked for every so often, by folder and name, the newest is remembered.
+        self._repeated: set[tuple[str | None, str]] = set()
         self._last = 0
+        #: Most bytes per second that writing a version has reached; 0: it is not known.
+        self._written_bytes_s = 0.0
 
     def methods(self) -> Mapping[str, Method]:
         """What clients may call."""
-        return {"checkpoint": self.checkpoint, "checkpoint_row": self.row}
+        return {"checkpoint": self.checkpoint, "checkpoint_row": self.row, **self.left.methods()}
 
     async def checkpoint(
-        self, plan: Mapping[str, Any], keys: Sequence[Any], store: str | None = None
+        self,
+        plan: Mapping[str, Any],
+        keys: Sequence[Any],
+        store: str | None = None,
+        levels: Sequence[str] | None = None,
+        every_s: float | None = None,
+        services: str | None = None,
     ) -> dict[str, Any]:
-        """Begin a version: the results of `keys` are its blocks, in order. Gives the row of the commit.
+        """Begin a version: the results of `keys` are its blocks, in order; protected once it is whole.
 
-        They are protected from then on.
+        Parameters
+        ----------
+        levels
+            None: the store; where there is none, the memory of hosts.
+        every_s
+            Not before this has passed since the last one of that name has ended; None: now.
+        services
+            What is done to blocks on their way to the store; None: what the setting says.
+
+        Returns
+        -------
+        dict
+            Row of the commit, or of the last one; ``begun`` says which.
 
         Raises
         ------
         ConfigError
-            When no store is named.
+            When no store is named and one is needed.
+        ValueError
+            For levels or services that there are not.
         """
+        if services is not None:
+            checked_services(services)
         folder = store or self._state.settings.checkpoint_store
-        if folder is None:
+        asked = levels_of(folder) if levels is None else checked_levels(levels)
+        if folder is None and "L3" in asked:
             raise ConfigError(
                 "hpc.checkpoint.store is not set; name a folder that the scheduler and all workers can write "
-                "to: rt.update(checkpoint_store=...), the configuration, or store=..."
+                "to: rt.update(checkpoint_store=...), the configuration, or store=...; or have the memory of "
+                "hosts alone: levels=('L1', 'L2')"
             )
-        return self.begin(decode(Plan, dict(plan)), keys, folder).row(self._state.now_s())
+        if "L3" not in asked:
+            folder = None
+        made, now_s = decode(Plan, dict(plan)), self._state.now_s()
+        if every_s is not None:
+            self._repeated.add((folder, made.name))
+            last = self._latest().get((folder, made.name))
+            if last is not None and last.due(now_s, every_s) is None:
+                return {**last.row(now_s), "begun": False}
+        commit = self.begin(made, keys, folder, levels=asked, services=services)
+        return {**commit.row(now_s), "begun": True}
 
     def begin(
         self,
         plan: Plan,
         keys: Sequence[Any],
-        store: str,
+        store: str | None,
         job: str | None = None,
         known: Mapping[Any, tuple[Copy, str]] | None = None,
         protect: bool = True,
+        levels: Sequence[str] = ("L3",),
+        services: str | None = None,
     ) -> Commit:
         """Begin a version.
 
@@ -146,16 +152,25 @@ class Commits:
         protect
             Whether its results are read back when they are lost. Of the state of a program, which goes back
             to a whole version itself, they are not.
+        levels
+            See `checked_levels`.
+        services
+            None: what the setting says.
         """
         self._last += 1
-        unknown_s = UNKNOWN_S if job is None else 0.0
-        writing = Writing(self._scheduler, self._watched, plan, keys, unknown_s, known)
-        made = Commit(self._last, plan, store, self._state.now_s(), writing, job, protect)
+        services = services or self._state.settings.checkpoint_services
+        now_s, asked = self._state.now_s(), tuple(levels)
+        made = Commit(self._last, plan, services, store, now_s, asked, job=job, protect=protect)
         self._commits[made.id] = made
-        task = asyncio.ensure_future(self._run(made, writing))
+        task = asyncio.ensure_future(self._run(made, keys, known))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return made
+
+    def section(self) -> Mapping[str, Any]:
+        """What the file system of the store does, as far as versions have shown: at least so many bytes/s."""
+        known = self._written_bytes_s
+        return {"file_system": {"written_bytes_s": known}} if known else {}
 
     async def row(self, commit: int, wait_s: float = 0.0) -> dict[str, Any]:
         """Row of a commit, once it has ended or `wait_s` seconds (at most 10) have passed.
@@ -175,7 +190,8 @@ class Commits:
 
     def status(self) -> Mapping[str, Any]:
         """What is protected, what has come back, and the latest commit of each name."""
-        if not self._commits:
+        left = self.left.status()
+        if not self._commits and not left:
             return {}
         now_s = self._state.now_s()
         latest = {one.plan.name: one.row(now_s) for one in self._commits.values()}
@@ -187,38 +203,51 @@ class Commits:
                 "lost_results": self.protected.lost,
                 "commits": Counter(one.state for one in self._commits.values()),
                 "latest": list(latest.values()),
+                "managers": self._managers(),
+                **left,
             }
         }
+
+    def _managers(self) -> list[dict[str, Any]]:
+        """What checkpoints have, and may have, of the memory of each host."""
+        told = (remote.sections_of(ws).get("manager", {}) for ws in self._scheduler.workers.values())
+        rows = {each["host"]: dict(each) for each in told if "host" in each}
+        return [{key: row[key] for key in ("host", "held_bytes", "limit_bytes")} for row in rows.values()]
 
     async def leave(self, departure: Departure) -> bool:
         """What is protected need not find room elsewhere: at last it is let go, and is read back."""
         if departure.last:
             there = [address for address in departure.addresses if address in self._scheduler.workers]
-            kept = self.protected.sole(there, departure.addresses)
-            for address, keys in kept.items():
+            for address, keys in self.protected.sole(there, departure.addresses).items():
                 departure.kept.setdefault(address, []).extend(keys)
-            released = [key for keys in kept.values() for key in keys]
-            departure.at_end.append(lambda: self._let_go(released, there))
         return False
 
     def unwrap(self) -> None:
         """The runtime is being uninstalled: nothing is protected any more, what is in the store stays."""
         for commit in self._commits.values():
-            if commit.writing is not None:
-                commit.writing.end()
+            for writing in commit.writings.values():
+                writing.end()
         for task in self._tasks:
             task.cancel()
+        self._held.end()
         self.protected.unwrap()
+        self._memory.end()
 
-    def _let_go(self, keys: Sequence[Any], addresses: Sequence[str]) -> None:
-        data.stop_intake(self._scheduler, addresses, _STIMULUS)
-        data.release(self._scheduler, keys, _STIMULUS)
+    def _unused(self, folders: Collection[str]) -> None:
+        self._held.drop(self.left.unneeded(folders))
 
-    async def _run(self, commit: Commit, writing: Writing) -> None:
-        turn = self._turns.setdefault((commit.store, commit.plan.name), asyncio.Lock())
+    async def _run(
+        self, commit: Commit, keys: Sequence[Any], known: Mapping[Any, tuple[Copy, str]] | None
+    ) -> None:
+        turn = self._turns.setdefault(commit.place, asyncio.Lock())
         try:
+            # after the answer to whoever asked, and before all that they say next
+            self._hold(commit, keys, known)
             async with turn:
-                await self._write(commit, writing)
+                commit.state = "writing"
+                notes = await self._write_memory(commit, keys) if "L1" in commit.asked else ""
+                if commit.store is not None:
+                    await self._write_store(commit, commit.store)
         except (CheckpointError, OSError, ValueError) as error:
             self._end(commit, "failed", str(error) or repr(error))
         except asyncio.CancelledError:
@@ -228,13 +257,47 @@ class Commits:
             logger.exception("Checkpoint %r failed", commit.plan.name)
             self._end(commit, "failed", f"{type(error).__name__}: {error}")
         else:
-            self._end(commit, "complete", "")
-        finally:
-            writing.end()
+            self.left.newer(commit.plan.name)
+            self._end(commit, "complete", notes)
 
-    async def _write(self, commit: Commit, writing: Writing) -> None:
-        store = Store(commit.store)
-        beginning = asyncio.ensure_future(asyncio.to_thread(store.begin, commit.plan))
+    def _hold(
+        self, commit: Commit, keys: Sequence[Any], known: Mapping[Any, tuple[Copy, str]] | None
+    ) -> None:
+        """Follow the results from now on: a level may come to write what nobody wants any more by then."""
+        unknown_s = UNKNOWN_S if commit.job is None else 0.0
+        for level in commit.asked:
+            if level != "L2":
+                holder = f"{_STIMULUS}-{commit.id}-{level}"
+                plan = commit.stored if level == "L3" else commit.plan
+                commit.writings[level] = Writing(
+                    self._scheduler, self._watched, plan, keys, holder, unknown_s, known
+                )
+
+    async def _write_memory(self, commit: Commit, keys: Sequence[Any]) -> str:
+        """Levels L1 and L2; gives why there is less of them than was asked for."""
+        writing, began_s = commit.writings["L1"], stopwatch_s()
+        settings = self._state.settings
+        scheme = Scheme(settings.checkpoint_redundancy, settings.checkpoint_set_size)
+        try:
+            name = commit.plan.name
+            number = 1 + max(self._newest[name], self.left.newest(name))
+            commit.levels, note = await self._held.write(
+                commit.plan, number, keys, writing, scheme if "L2" in commit.asked else None
+            )
+        except (CheckpointError, OSError) as error:
+            if commit.store is None:
+                raise
+            return f"L1: {error}"
+        if commit.store is None:
+            commit.version = self._newest[name] = number
+            commit.nbytes = sum(each.nbytes for each in writing.written.values())
+        commit.writing_s = stopwatch_s() - began_s
+        return note
+
+    async def _write_store(self, commit: Commit, folder: str) -> None:
+        """Level L3."""
+        store, writing = Store(folder), commit.writings["L3"]
+        beginning = asyncio.ensure_future(asyncio.to_thread(store.begin, commit.stored))
         try:
             draft = await asyncio.shield(beginning)
         except asyncio.CancelledError:
@@ -242,28 +305,39 @@ class Commits:
             raise
         try:
             began_s = stopwatch_s()
-            commit.state, commit.version = "writing", draft.version
+            commit.version = self._newest[commit.plan.name] = draft.version
             if linked := writing.linked:
                 await _in_thread(draft.link, linked)
-            await writing.run(draft.path)
-            commit.writing_s = stopwatch_s() - began_s
-            version = await _in_thread(draft.finish, writing.written)
-            commit.finishing_s = stopwatch_s() - began_s - commit.writing_s
+            asked_s = stopwatch_s()
+            await writing.run(to_store(draft.path))
+            wrote_s = stopwatch_s()
+            if not writing.waits and (nbytes := writing.own_bytes) >= _TELLING_BYTES:
+                self._written_bytes_s = max(self._written_bytes_s, nbytes / max(wrote_s - asked_s, 1e-3))
+            version = await _in_thread(
+                functools.partial(draft.finish, levels=(*commit.levels, "L3")), writing.written
+            )
+            commit.writing_s += wrote_s - began_s
+            commit.finishing_s = stopwatch_s() - wrote_s
         except BaseException:
             await asyncio.shield(asyncio.to_thread(draft.abandon))
             raise
         commit.path, commit.nbytes = version.path, version.bytes
+        commit.levels = (*commit.levels, "L3")
         copies = {
-            key: (replace(copy, folder=version.path), name) for key, (copy, name) in writing.copies.items()
+            key: (Copy(version.path, block.array, block.number, block.written), block.type_name)
+            for key, block in writing.blocks.items()
         }
         if commit.protect:
             self.protected.add(copies)
         if commit.job is not None:
             commit.copies = copies
-        await self._tidy(store, commit.plan.name)
+        await self._tidy(store, version.path)
 
-    async def _tidy(self, store: Store, name: str) -> None:
-        """Keep the last versions of a name, and those that are in use."""
+    async def _tidy(self, store: Store, version: str) -> None:
+        """Keep the last versions of a name in the store, and those that are in use."""
+        folder, name = os.path.split(os.path.dirname(version))
+        used = {each for each in self.protected.folders() if os.path.dirname(each) == f"{folder}/{name}"}
+        self.protected.let_go_of(set(sorted(used, key=lambda each: (len(each), each))[:-KEEP]))
         try:
             await asyncio.to_thread(store.collect, KEEP, self.protected.folders(), name=name)
         except (CheckpointError, OSError) as error:
@@ -271,17 +345,27 @@ class Commits:
 
     def _end(self, commit: Commit, state: str, reason: str) -> None:
         commit.state, commit.reason = state, reason
-        if commit.writing is not None:
-            commit.unwritable = commit.writing.unwritable
-        commit.writing, commit.ended_s = None, self._state.now_s()
+        commit.unwritable = {key for each in commit.writings.values() for key in each.unwritable}
+        for each in commit.writings.values():
+            each.end()
+        commit.writings, commit.ended_s = {}, self._state.now_s()
         if state == "failed":
             # a job writes the next one; what a client asked for has failed
             level = logging.ERROR if commit.job is None else logging.WARNING
             logger.log(level, "Checkpoint %r: no new version: %s", commit.plan.name, reason)
         commit.ended.set()
-        for id in list(self._commits)[:-_REMEMBERED]:
-            if self._commits[id].ended.is_set():
-                del self._commits[id]
+        self._forget()
+
+    def _latest(self) -> dict[tuple[str | None, str], Commit]:
+        """The newest commit of each name, by folder and name."""
+        return {one.place: one for one in self._commits.values()}
+
+    def _forget(self) -> None:
+        """Remember the last commits, those that are under way, and what the next ones are to wait after."""
+        needed = [one for place, one in self._latest().items() if place in self._repeated]
+        for one in list(self._commits.values())[:-_REMEMBERED]:
+            if one.ended.is_set() and one not in needed:
+                del self._commits[one.id]
 
 
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:

@@ -2,8 +2,10 @@
 
 A job that says ``protect`` and keeps state on its nodes is asked for a version of that state; its program
 writes one at the next boundary between two of its steps. Of any other job the results are written that its
-clients want: now and then, and once it has ended. When that is to be is decided by
-`dask_hpc_policies.resilience.commit_times`: by the settings, or by a policy, which gets the same figures.
+clients want: now and then, before nodes go whose data nobody has room for, and once it has ended. They are
+written to the store; where there is none, to the memory of hosts. When that is to be,
+`dask_hpc_policies.resilience.commit_times` decides: by the settings, or by a policy, which gets the same
+figures.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,22 +22,27 @@ from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError, ConfigError
-from dask_hpc.scheduler.checkpoint.commits import Commit, Commits
+from dask_hpc.scheduler.checkpoint.commit import Commit, levels_of
+from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.results import Results, found_in
+from dask_hpc.scheduler.checkpoint.rows import versions_row
 from dask_hpc.scheduler.core.engine import Engine
-from dask_hpc.scheduler.internals import writes
+from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.tables.jobs import JobRecord
-from dask_hpc.scheduler.tables.parts import Enactor, Method
+from dask_hpc.scheduler.tables.parts import Departure, Enactor, Method
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.decision import Checkpoint, Outcome, Reason, ReasonCode
-from dask_hpc_policies.resilience.commit_times import History, Rule, due
+from dask_hpc_policies.resilience.commit_times import History, Rule, due, in_time
 from dask_hpc_policies.rules.commits import SECTION
 
 logger = logging.getLogger(__name__)
 
-#: The one level that there is: the file system.
-LEVEL = "L3"
-_STIMULUS = "hpc-checkpoint"
+#: Name of what is noted of a departure: jobs that were asked for a version.
+_NOTE = "versions"
+_NO_STORE = (
+    "hpc.checkpoint.store is not set; name a folder that the scheduler and all workers can write to: "
+    "rt.update(checkpoint_store=...), or the configuration"
+)
 #: A job that was closed a moment ago has ended by then, in seconds; how often one looks.
 _SOON_S, _LOOK_S = 5.0, 0.02
 
@@ -45,8 +52,10 @@ class _Job:
     """One job."""
 
     name: str
-    store: str
+    #: None: the memory of hosts.
+    store: str | None
     results: Results
+    record: JobRecord
     #: Topic of its program, which writes; None: its results are written.
     topic: str | None = None
     #: When it was asked and has not begun since; it is asked once a version.
@@ -58,6 +67,8 @@ class _Job:
     #: The newest version, and what the newest whole one took.
     newest: Commit | None = None
     cost_s: float | None = None
+    #: When the newest whole one was begun.
+    whole_s: float | None = None
     #: Whether all was written that there was at its end.
     ended: bool = False
 
@@ -86,8 +97,8 @@ class ProtectedJobs:
             "give_up_commit": self.give_up_commit,
         }
 
-    async def protect_job(self, job: str, resume: bool | None = None) -> None:
-        """A job that says ``protect`` is about to begin.
+    async def protect_job(self, job: str, resume: bool | None = None) -> list[str]:
+        """A job that says ``protect`` is about to begin; gives the levels that its results are written to.
 
         Parameters
         ----------
@@ -97,8 +108,6 @@ class ProtectedJobs:
 
         Raises
         ------
-        ConfigError
-            When no store is set.
         CheckpointError
             When the store cannot be written to, the name is none for a checkpoint or another job has it, or
             an earlier run has left results and nobody has said what is to become of them.
@@ -113,14 +122,8 @@ class ProtectedJobs:
                 "another name with protect='NAME'"
             ) from None
         folder = self._state.settings.checkpoint_store
-        if folder is None:
-            raise ConfigError(
-                f"job {record.id} says protect={protect!r} and hpc.checkpoint.store is not set; name a "
-                "folder that the scheduler and all workers can write to: rt.update(checkpoint_store=...), or "
-                "the configuration"
-            )
         crc32c(b"")  # says now that it is not installed
-        if (problem := await asyncio.to_thread(Store(folder).problem)) is not None:
+        if folder is not None and (problem := await asyncio.to_thread(Store(folder).problem)) is not None:
             raise CheckpointError(problem)
         for id, one in list(self._of.items()):
             if (one.name, one.store) == (name, folder):
@@ -128,22 +131,40 @@ class ProtectedJobs:
         for id, one in self._of.items():
             if (one.name, one.store) == (name, folder):
                 raise CheckpointError(
-                    f"job {id} writes versions of {name!r} to {folder}; give those of {record.id} another "
-                    "name with protect='NAME'"
+                    f"job {id} writes versions of {name!r} to {folder or 'memory'}; give those of "
+                    f"{record.id} another name with protect='NAME'"
                 )
         # from here on nobody else has the name
-        made = self._of[record.id] = _Job(name, folder, Results(name, uuid.uuid4().hex))
+        results = Results(name, uuid.uuid4().hex, in_store=folder is not None)
+        made = self._of[record.id] = _Job(name, folder, results, record)
+        left = self._commits.left
+        left.hold(name)
         try:
-            made.results = await asyncio.to_thread(found_in, folder, name, resume, made.results.run)
+            if folder is not None:
+                made.results = await asyncio.to_thread(found_in, folder, name, resume, results.run)
+            run, found = await left.results_of(name)
+            made.results.take_up(run, found, resume)
         except BaseException:
             del self._of[record.id]
+            left.keep(name)
             raise
+        if resume is False:
+            left.let_go(name)
+        return list(levels_of(folder))
 
     async def protect_program(self, job: str, topic: str) -> dict[str, str] | None:
-        """A program begins: name and folder of its versions; None when its job is not protected."""
+        """A program begins: name and folder of its versions; None when its job is not protected.
+
+        Raises
+        ------
+        ConfigError
+            When no store is set.
+        """
         one = self._of.get(self._state.jobs.find(job).id)
         if one is None:
             return None
+        if one.store is None:
+            raise ConfigError(f"the program of job {job} says protect, and {_NO_STORE}")
         one.topic, one.asked = topic, False
         return {"name": one.name, "store": one.store}
 
@@ -207,19 +228,34 @@ class ProtectedJobs:
                 if why is not None:
                     self._ask(id, one, why)
 
+    async def leave(self, departure: Departure) -> bool:
+        """Begin a version of jobs whose results nobody has room for, if there is time for it.
+
+        While it is written room is waited for all the same (`DataMoves`); what it has is read back.
+        """
+        if not self._of or departure.last:
+            return False
+        scheduler, left_s = self._state.scheduler, departure.deadline_s - self._state.now_s()
+        there = [address for address in departure.addresses if address in scheduler.workers]
+        keys = reads.sole_keys(scheduler, there, departure.addresses)
+        asked = departure.notes.setdefault(_NOTE, set())
+        for id in self._by_job(key for key in keys if key not in self._commits.protected):
+            one = self._of[id]
+            # the memory of a host may go with it
+            kept = one.store is not None
+            if kept and id not in asked and not one.writing and in_time(left_s, one.cost_s):
+                asked.add(id)
+                self._ask(id, one, f"{departure.why}: nobody has room for what is there")
+        return False
+
     def status(self) -> Mapping[str, Any]:
-        """Protected jobs whose results are written."""
-        rows = [
-            {
-                "job": id,
-                "name": one.name,
-                "written_results": len(one.results.written),
-                "left_results": len(one.results.found),
-                "unwritable_results": len(one.results.unwritable),
-            }
-            for id, one in self._of.items()
-            if one.topic is None
-        ]
+        """Protected jobs, and what a loss now would cost each."""
+        rows = []
+        for id, one in self._of.items():
+            results, history = one.results if one.topic is None else None, self._history(one.record, one)
+            saved = () if results is None else results.saved(self._commits.protected.in_versions)
+            told = versions_row(self._state, one.record, history, one.whole_s, results, saved)
+            rows.append({"job": id, "name": one.name, **told})
         return {"protected_jobs": rows} if rows else {}
 
     def unwrap(self) -> None:
@@ -238,7 +274,7 @@ class ProtectedJobs:
         record = self._state.jobs.active.get(id)
         return record is not None and record.start_s is not None
 
-    def _by_job(self, keys: Collection[Any]) -> dict[str, list[Any]]:
+    def _by_job(self, keys: Iterable[Any]) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = {}
         for key in keys:
             lane = self._state.owner.get(key)
@@ -256,6 +292,7 @@ class ProtectedJobs:
             if one.writing:
                 return
         del self._of[id]
+        self._commits.left.let_go(one.name)
         self._engine.rest()
 
     async def _through(self, id: str, one: _Job) -> None:
@@ -270,8 +307,8 @@ class ProtectedJobs:
         one = self._of.get(action.job)
         if one is None:
             text = f"job {action.job} writes no versions; declare it with protect=True"
-        elif action.level != LEVEL:
-            text = f"there is no level {action.level!r}; versions are written to {LEVEL}"
+        elif action.level is not None and action.level not in (levels := levels_of(one.store)):
+            text = f"versions of job {action.job} are written to {' and '.join(levels)}, not {action.level!r}"
         else:
             self._ask(action.job, one, action.reason.text)
             return Outcome(action=action, result="done", reason=action.reason)
@@ -288,34 +325,25 @@ class ProtectedJobs:
         """Begin a version of a job's results, if there is anything new."""
         if one.writing:
             return
-        scheduler = self._state.scheduler
-        found = one.results.next(scheduler, self._commits.protected)
+        found = one.results.next(self._state.scheduler, self._commits.protected.in_versions)
         if found is None:
             one.tried_s = self._state.now_s()
             return
         plan, keys, known = found
-        # what nobody wants any more while it is written is written all the same
-        client = f"{_STIMULUS}-{id}"
-        held = [key for key in keys if key not in known]
-        writes.want(scheduler, held, client)
-        commit = self._commits.begin(plan, keys, one.store, id, known)
-        self._follow(one, commit, lambda: writes.want_no_more(scheduler, held, client, _STIMULUS))
+        levels = levels_of(one.store)
+        self._follow(one, self._commits.begin(plan, keys, one.store, id, known, levels=levels))
 
-    def _follow(self, one: _Job, commit: Commit, after: Any = None) -> None:
+    def _follow(self, one: _Job, commit: Commit) -> None:
         one.asked, one.newest = False, commit
-        task = asyncio.ensure_future(self._followed(one, commit, after))
+        task = asyncio.ensure_future(self._followed(one, commit))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _followed(self, one: _Job, commit: Commit, after: Any) -> None:
-        try:
-            await commit.ended.wait()
-        finally:
-            if after is not None:
-                after()
+    async def _followed(self, one: _Job, commit: Commit) -> None:
+        await commit.ended.wait()
         copies, commit.copies = commit.copies, {}
         if commit.state == "complete":
-            one.cost_s = commit.writing_s + commit.finishing_s
+            one.cost_s, one.whole_s = commit.writing_s + commit.finishing_s, commit.submitted_s
             if one.topic is None:
                 one.results.wrote(copies)
         elif one.topic is None and one.results.failed(commit.unwritable):

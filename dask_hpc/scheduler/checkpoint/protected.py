@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dask._task_spec import Task
 
 from dask_hpc.scheduler.internals import lineage, reads, writes
 from dask_hpc.scheduler.internals.lineage import Lineage
+from dask_hpc.scheduler.tables.small import size
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import saved
-from dask_hpc.worker.saved import Copy
+from dask_hpc.worker.saved import AnyCopy, Copy, MemoryCopy
+from dask_hpc.worker.small import SmallCopy
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -34,7 +37,7 @@ logger = logging.getLogger(__name__)
 _STIMULUS = "hpc-checkpoint"
 #: What comes back goes on to be read for so long, should it be lost again, in seconds.
 _SETTLE_S = 0.5
-#: Versions of one result that are tried.
+#: Versions of one result in the store that are tried; in memory there is one.
 _COPIES = 2
 
 
@@ -42,8 +45,8 @@ _COPIES = 2
 class _Protected:
     """One result."""
 
-    #: Where it is, the newest first, and the name of its type.
-    copies: tuple[Copy, ...]
+    #: Where it is, in memory first, then the newest, and the name of its type.
+    copies: tuple[AnyCopy, ...]
     type_name: str
     #: Whether it is to be read back whatever else is there.
     always: bool
@@ -56,18 +59,31 @@ class _Protected:
 class Protected:
     """The protected results of one scheduler, by key."""
 
-    def __init__(self, state: State, watched: Watched, let_run_anywhere: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        state: State,
+        watched: Watched,
+        let_run_anywhere: Callable[[Any], None],
+    ) -> None:
         self._state = state
+        #: Told of folders that no result is read from any more.
+        self.unused: list[Callable[[Collection[str]], None]] = []
+        self._uses: Counter[str] = Counter()
+        self._unused: set[str] = set()
         self._let_run_anywhere = let_run_anywhere
         self._watched = watched
         self._scheduler: Scheduler = state.scheduler
         self._of: dict[Any, _Protected] = {}
+        #: Keys of those that a version has: they are the same results as when they were written.
+        self.in_versions: Container[Any] = _InVersions(self._of)
         #: Keys by the name of the newest copy: what workers say is about a copy.
         self._keys: dict[str, Any] = {}
         #: What came back and is to be made as before.
         self._returned: set[Any] = set()
         #: Results that were read back, that were computed after all, and that are gone.
         self.restored = self.recomputed = self.lost = 0
+        #: What copies that the scheduler holds itself take.
+        self.small_bytes = 0
 
     def __len__(self) -> int:
         return len(self._of)
@@ -77,9 +93,9 @@ class Protected:
 
     def folders(self) -> set[str]:
         """Folders of versions that results may be read from."""
-        return {copy.folder for one in self._of.values() for copy in one.copies}
+        return set(self._uses)
 
-    def add(self, copies: Mapping[Any, tuple[Copy, str]]) -> None:
+    def add(self, copies: Mapping[Any, tuple[AnyCopy, str]]) -> None:
         """Protect results by a copy and the name of the type of each; what nobody wants is left out."""
         there = {key: found for key, found in copies.items() if key in self._scheduler.tasks}
         awaited = {key for key in there if key in self._state.awaited}
@@ -90,13 +106,13 @@ class Protected:
         for key, (copy, type_name) in there.items():
             one = self._of.get(key)
             if one is None:
-                one = self._of[key] = _Protected((copy,), type_name, key in always)
+                one = self._of[key] = _Protected((), type_name, key in always)
                 self._watched.watch(key, self._moved)
-            else:
-                self._keys.pop(one.copies[0].name, None)
-                one.copies = (copy, *one.copies)[:_COPIES]
-                one.bad = None
-            self._keys[copy.name] = key
+            one.bad = None
+            if key in awaited and isinstance(copy, Copy):
+                # nobody computes it, and it is not provided twice
+                copy = replace(copy, passing=False)
+            self._have(key, one, _with(copy, one.copies))
             if one.lineage is not None:
                 lineage.renew(self._scheduler, key, _reading(key, one))
             elif states[key] == "released" or (one.always and states[key] == "memory"):
@@ -107,7 +123,7 @@ class Protected:
             self._state.awaited.discard(key)
             writes.unrestrict(self._scheduler.tasks[key])
 
-    def read(self, copies: Mapping[Any, tuple[Copy, str]]) -> None:
+    def read(self, copies: Mapping[Any, tuple[AnyCopy, str]]) -> None:
         """Results that are about to be computed are read instead.
 
         What only they need is not computed either: stock makes what a client wants, and what that waits for.
@@ -115,12 +131,49 @@ class Protected:
         self.add(copies)
         self._state.read_back.update(key for key in copies if key in self._of and self._of[key].lineage)
 
+    def carry(self, key: Any, copy: SmallCopy, lost: bool) -> None:
+        """Protect a result that is not protected by a copy that the scheduler holds.
+
+        Parameters
+        ----------
+        lost
+            Whether it has gone from memory a moment ago: it is read. Otherwise it is there, and stock could
+            not make it again.
+        """
+        one = self._of[key] = _Protected((), "object", not lost)
+        self._have(key, one, (copy,))
+        self._watched.listen(self)
+        self._watched.watch(key, self._moved)
+        if lost:
+            self._gone(key, one)
+        else:
+            self._stand_in(key, one)
+
+    def let_go_of(self, old: Set[str]) -> None:
+        """Protect no more what nobody needs now and old versions of a name alone have.
+
+        In a loop each step hangs on the one before: nobody holds that, and it is not forgotten either, so
+        that every version would be in use as long as the loop goes on. It is made as before again.
+        """
+        if not old & self._uses.keys():
+            return
+        for key in reads.unneeded(self._scheduler, list(self._of)):
+            one = self._of[key]
+            if not one.always and all(copy.folder in old for copy in one.copies):
+                if one.lineage is not None:
+                    lineage.put_back(self._scheduler, key, one.lineage)
+                self._drop(key)
+
     def sole(self, addresses: Collection[str], leaving: Collection[str]) -> dict[str, list[Any]]:
-        """Protected results that none but leaving workers hold, by one of `addresses` that does."""
+        """Results that come back whoever leaves and that none else hold, by one of `addresses` that does.
+
+        What is in the memory of a host may go with it.
+        """
         found: dict[str, list[Any]] = {}
         for address in addresses:
             for key in reads.sole_keys(self._scheduler, {address}, leaving):
-                if key in self._of:
+                one = self._of.get(key)
+                if one is not None and any(not isinstance(copy, MemoryCopy) for copy in one.copies):
                     found.setdefault(address, []).append(key)
         return found
 
@@ -129,9 +182,13 @@ class Protected:
 
         What is being read goes on to be.
         """
+        # the memories of hosts go with our workers' hold on them
+        self.unused.clear()
         for key, state in reads.states(self._scheduler, list(self._of)).items():
-            made = self._of[key].lineage
-            if made is not None and state in ("memory", "released"):
+            one = self._of[key]
+            made = one.lineage
+            # what is nowhere else goes on to be read, whenever that is
+            if made is not None and (state == "memory" or (state == "released" and not one.always)):
                 lineage.put_back(self._scheduler, key, made)
             self._drop(key)
 
@@ -144,8 +201,9 @@ class Protected:
             if one is not None:
                 one.bad = str(message.get("error"))
 
-    async def closing(self) -> None:
-        """The scheduler is closing: what is in the store stays there."""
+    def of(self, folder: str) -> list[Any]:
+        """Results that are read from a version."""
+        return [key for key, one in self._of.items() if any(copy.folder == folder for copy in one.copies)]
 
     def _moved(self, key: Any, start: str, finish: str) -> None:
         one = self._of[key]
@@ -196,7 +254,7 @@ class Protected:
         self.restored += 1
         # others hear of this transition after us
         self._later(lambda: self._state.read_back.discard(key))
-        if not one.always:
+        if not one.always or _lasting(one.copies) != one.copies:
             if not self._returned:
                 asyncio.get_running_loop().call_later(_SETTLE_S, self._settle)
             self._returned.add(key)
@@ -210,7 +268,13 @@ class Protected:
             one = self._of.get(key)
             if one is not None and one.lineage is not None and states.get(key) == "memory":
                 lineage.put_back(self._scheduler, key, one.lineage)
-                one.lineage, settled[key] = None, one
+                one.lineage = None
+                if (lasting := _lasting(one.copies)) != one.copies:
+                    self._have(key, one, lasting)
+                if lasting:
+                    settled[key] = one
+                else:
+                    self._drop(key)
         # all at once: each has to be followed back to its beginnings, which many share
         for key in reads.not_remade(self._scheduler, settled):
             settled[key].always = True
@@ -223,7 +287,7 @@ class Protected:
     def _drop(self, key: Any) -> None:
         """Protect it no more."""
         one = self._of.pop(key)
-        self._keys.pop(one.copies[0].name, None)
+        self._have(key, one, ())
         self._watched.unwatch(key, self._moved)
         self._later(lambda: self._state.read_back.discard(key))
         if one.lineage is not None:
@@ -232,8 +296,60 @@ class Protected:
         if not self._of:
             self._watched.leave(self)
 
+    def _have(self, key: Any, one: _Protected, copies: tuple[AnyCopy, ...]) -> None:
+        """Have a result be read from other copies than before."""
+        if one.copies:
+            self._keys.pop(one.copies[0].name, None)
+        if copies:
+            self._keys[copies[0].name] = key
+        self._uses.update([copy.folder for copy in copies])
+        for copy in one.copies:
+            self._uses[copy.folder] -= 1
+            if not self._uses[copy.folder]:
+                del self._uses[copy.folder]
+                if not self._unused:
+                    self._later(self._let_go)
+                self._unused.add(copy.folder)
+        self.small_bytes += _small_bytes(copies) - _small_bytes(one.copies)
+        one.copies = copies
+
+    def _let_go(self) -> None:
+        unused, self._unused = self._unused, set()
+        for tell in self.unused:
+            tell(unused - self._uses.keys())
+
     def _later(self, work: Callable[[], Any]) -> None:
         asyncio.get_running_loop().call_soon(work)
+
+
+@dataclass(frozen=True, slots=True)
+class _InVersions(Container[Any]):
+    """Keys of results that a version has, in the store or in memory."""
+
+    of: Mapping[Any, _Protected]
+
+    def __contains__(self, key: object) -> bool:
+        one = self.of.get(key)
+        return one is not None and any(not isinstance(each, SmallCopy) for each in _lasting(one.copies))
+
+
+def _with(copy: AnyCopy, before: Sequence[AnyCopy]) -> tuple[AnyCopy, ...]:
+    """Copies of a result with a newer one: what is in memory is read first."""
+    every = [copy, *before]
+    return (
+        *[each for each in every if isinstance(each, SmallCopy)][:1],
+        *[each for each in every if isinstance(each, MemoryCopy)][:1],
+        *[each for each in every if isinstance(each, Copy)][:_COPIES],
+    )
+
+
+def _lasting(copies: tuple[AnyCopy, ...]) -> tuple[AnyCopy, ...]:
+    """Those that stay when their result is back."""
+    return tuple(copy for copy in copies if not (isinstance(copy, Copy) and copy.passing))
+
+
+def _small_bytes(copies: Sequence[AnyCopy]) -> int:
+    return sum(size(copy) for copy in copies if isinstance(copy, SmallCopy))
 
 
 def _reading(key: Any, one: _Protected) -> Task:

@@ -1,33 +1,37 @@
 """Results of a protected job: what a new version has of them, and what an earlier run has left.
 
-A version has all results that clients wanted of the job, were there and could be written, since its first
-run. What an earlier version has is not written again: its files get another name (`Draft.link`).
+A version in the store has all results that clients wanted of the job, were there and could be written, since
+its first run. What an earlier version has is not written again: its files get another name (`Draft.link`).
+One in the memory of hosts has what is new; what nobody wants any more is in none.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Container, Iterable, Mapping, Set
+from collections.abc import Collection, Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.checkpoint import keys as keys_of
 from dask_hpc.checkpoint.describe import RESULTS, describe_results
+from dask_hpc.checkpoint.manifest import check_signed
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.versions import numbers
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.internals import reads
-from dask_hpc.worker.saved import Copy
+from dask_hpc.worker.saved import Copy, MemoryCopy
+from dask_hpc_policies.wording import counted
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
-#: A copy of a result, and the name of its type.
+#: A copy of a result in the store, and in either, and the name of its type.
 Kept = tuple[Copy, str]
+AnyKept = tuple[Copy | MemoryCopy, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -39,14 +43,40 @@ class Results:
     run: str
     #: What clients have wanted of the job and is not forgotten, in the order in which they asked.
     wanted: dict[Any, None] = field(default_factory=dict)
-    #: What the newest version has.
+    #: Whether versions are in the store; else they are in memory, and what they have is protected.
+    in_store: bool = True
+    #: What the newest version in the store has.
     written: dict[Any, Kept] = field(default_factory=dict)
-    #: What of that an earlier run has left and nobody has asked for yet.
-    found: dict[Any, Kept] = field(default_factory=dict)
+    #: What an earlier run has left, there or in memory, and nobody has asked for yet.
+    found: dict[Any, AnyKept] = field(default_factory=dict)
     #: What cannot be written.
     unwritable: set[Any] = field(default_factory=set)
 
-    def take(self, keys: Iterable[Any]) -> dict[Any, Kept]:
+    def saved(self, protected: Container[Any]) -> Collection[Any]:
+        """Results that need not be computed again; for `protected` see `next`."""
+        return self.written if self.in_store else [key for key in self.wanted if key in protected]
+
+    def take_up(self, run: str, left: Mapping[Any, AnyKept], resume: bool | None) -> None:
+        """What an earlier run has left in the memory of hosts.
+
+        Raises
+        ------
+        CheckpointError
+            When `resume` does not say what is to become of it.
+        """
+        if not left or resume is False:
+            return
+        if resume is None:
+            raise CheckpointError(
+                f"hosts hold in memory {counted(len(left), 'result')} of an earlier run of {self.name!r}; "
+                "go on from them with resume=True, drop them with resume=False, or give this job's versions "
+                "another name with protect='NAME'"
+            )
+        if not self.written:
+            self.run = run
+        self.found = {**left, **self.found}
+
+    def take(self, keys: Iterable[Any]) -> dict[Any, AnyKept]:
         """Clients want these now; gives those that an earlier run has left."""
         self.wanted.update(dict.fromkeys(keys))
         return {key: self.found.pop(key) for key in keys if key in self.found}
@@ -66,10 +96,11 @@ class Results:
         self.wanted = {key: None for key in self.wanted if key in states}
         self.unwritable &= states.keys()
         old = {key: kept for key, kept in self.written.items() if key not in states or key in protected}
+        saved = old if self.in_store else protected
         new = [
             key
             for key in reads.writable(scheduler, self.wanted)
-            if key not in old and key not in self.unwritable and keys_of.as_json(key) is not None
+            if key not in saved and key not in self.unwritable and keys_of.as_json(key) is not None
         ]
         if not new:
             return None
@@ -77,10 +108,16 @@ class Results:
         return describe_results(self.name, keys, self.run), keys, old
 
     def wrote(self, copies: Mapping[Any, Kept]) -> None:
-        """A version is whole."""
+        """A version is whole; these are its results in the store."""
+        if not self.in_store:
+            return
         # in its own order, so that the next one has them in the same
         self.written = dict(sorted(copies.items(), key=lambda one: one[1][0].number))
-        self.found = {key: copies[key] for key in self.found if key in copies}
+        self.found = {
+            key: copies.get(key, kept)
+            for key, kept in self.found.items()
+            if key in copies or _in_memory(kept)
+        }
 
     def failed(self, unwritable: Set[Any]) -> bool:
         """There is no new version; whether the next one may do without the reason.
@@ -94,8 +131,12 @@ class Results:
         there = {key: kept for key, kept in self.written.items() if kept[0].folder not in removed}
         self.unwritable |= unwritable
         self.written = there
-        self.found = {key: kept for key, kept in self.found.items() if key in there}
+        self.found = {key: kept for key, kept in self.found.items() if key in there or _in_memory(kept)}
         return bool(removed or unwritable)
+
+
+def _in_memory(kept: AnyKept) -> bool:
+    return isinstance(kept[0], MemoryCopy)
 
 
 def found_in(store: str, name: str, resume: bool | None, run: str) -> Results:
@@ -115,6 +156,7 @@ def found_in(store: str, name: str, resume: bool | None, run: str) -> Results:
         # when none is whole, the newest says what is wrong with it
         version = whole[-1] if whole else folder.find(name)
         manifest = version.manifest()
+        check_signed(version.path, manifest)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; or begin anew with resume=False") from None
     if version.version != newest:
@@ -142,5 +184,5 @@ def found_in(store: str, name: str, resume: bool | None, run: str) -> Results:
         key: (Copy(version.path, array, number, manifest.written(number)), "object")
         for number, key in enumerate(keys)
     }
-    fresh.found = dict(fresh.written)
+    fresh.found.update(fresh.written)
     return fresh

@@ -1,6 +1,7 @@
 """The blocks of one version on their way to the store: whoever holds a result writes it, once it is there.
 
-Results that are not computed yet are waited for. A worker that is lost while it writes takes nothing with
+Results that are not computed yet are waited for; what is there stays until the version has ended, whoever
+else lets go of it. A worker that is lost while it writes takes nothing with
 it but time: what it had not written is written by another one that holds it, or when it is there again.
 """
 
@@ -8,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.plan import Array, Plan, Written
 from dask_hpc.errors import CheckpointError, WorkerError
-from dask_hpc.scheduler.internals import reads, remote
+from dask_hpc.scheduler.internals import reads, remote, writes
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import saved
 from dask_hpc.worker.saved import Copy
@@ -23,9 +26,13 @@ from dask_hpc_policies.wording import counted
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
+_STIMULUS = "hpc-checkpoint"
 #: Calls that one worker has at a time, and what each asks for at most.
 _CALLS = 2
 _BATCH_BLOCKS, _BATCH_BYTES = 500, 256 << 20
+#: What they ask for together, over the worker's memory limit, unless one result is larger: what was spilled
+#: is in memory again meanwhile, and copied where it does not lie in memory as it is written.
+_SHARE = 0.02
 #: Results that the scheduler has not heard of by then are none of anybody's, in seconds.
 UNKNOWN_S = 30.0
 #: A worker that cannot be reached is left for the scheduler to notice; then it is tried again, in seconds.
@@ -36,6 +43,28 @@ _TRIES = 20
 _LEAST_S, _SLOWEST = 60.0, 4e6
 
 
+#: What writes results of an array, by number, on the worker at an address: the function and its arguments.
+Call = Callable[[str, Array, Mapping[int, Any]], tuple[Any, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A result that is written."""
+
+    array: Array
+    number: int
+    written: Written
+    #: Of the type of the value.
+    type_name: str
+    #: The manager that holds it; None: it is in a file.
+    home: Home | None = None
+
+
+def to_store(folder: str) -> Call:
+    """Has workers write below the folder of a draft."""
+    return lambda address, array, keys: (saved.write, {"folder": folder, "array": array, "keys": keys})
+
+
 class Writing:
     """Has workers write all blocks of a version.
 
@@ -43,6 +72,8 @@ class Writing:
     ----------
     unknown_s
         Results that the scheduler has not heard of by then are none of anybody's.
+    holder
+        A name that is no client's: as one of that name results are held that are there.
     known
         Copies of results that an earlier version has, which are linked into this one before it `run`s.
     """
@@ -53,13 +84,14 @@ class Writing:
         watched: Watched,
         plan: Plan,
         keys: Sequence[Any],
+        holder: str,
         unknown_s: float = UNKNOWN_S,
         known: Mapping[Any, tuple[Copy, str]] | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._watched = watched
         self._arrays = plan.arrays
-        self._folder = ""
+        self._holder = holder
         self._unknown_s = unknown_s
         self._first = [0, *accumulate(array.count for array in plan.arrays)]
         if len(keys) != self._first[-1]:
@@ -69,18 +101,21 @@ class Writing:
         for index in range(len(plan.arrays)):
             for number, key in enumerate(keys[self._first[index] : self._first[index + 1]]):
                 self._places.setdefault(key, []).append((index, number))
-        #: What is durable, by number over all arrays, and where each result can be read.
+        #: What is written, by number over all arrays, and where each result is.
         self.written: dict[int, Written] = {}
-        self.copies: dict[Any, tuple[Copy, str]] = {}
+        self.blocks: dict[Any, Block] = {}
+        self._call_of: Call = to_store("")
         self._known = known or {}
         self._left = dict.fromkeys(key for key in self._places if key not in self._known)
         self._unknown: set[Any] = set()
         #: Results that workers could not make bytes of.
         self.unwritable: set[Any] = set()
-        #: Results in memory that no worker was asked for yet, and those that workers will be asked for.
+        self._held: set[Any] = set()
+        #: Results in memory that no worker was asked for yet, and those that workers will be asked for; calls
+        #: that are under way, with the worker and the bytes of results.
         self._ready: list[Any] = []
         self._queues: dict[str, deque[Any]] = {}
-        self._calls: dict[asyncio.Task[None], str] = {}
+        self._calls: dict[asyncio.Task[None], tuple[str, int]] = {}
         self._tries: Counter[Any] = Counter()
         self._problem: str | None = None
         self._moves = asyncio.Event()
@@ -92,7 +127,15 @@ class Writing:
         for key, state in states.items():
             if state == "erred":
                 self._moved(key, "", state)
-        self._ready += [key for key, state in states.items() if state == "memory"]
+        self._is_there([key for key, state in states.items() if state == "memory"])
+        #: Whether some results were not there yet: then `run` takes longer than writing does.
+        self.waits = len(self._ready) < len(self._left)
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes that were written here: without what is linked."""
+        places = [place for key, places in self._places.items() if key not in self._known for place in places]
+        return sum(self.written[self._first[index] + number].nbytes for index, number in places)
 
     @property
     def left(self) -> int:
@@ -109,22 +152,26 @@ class Writing:
         }
 
     def end(self) -> None:
-        """Look at the results no more."""
+        """Look at the results no more, and let go of them."""
         for key in self._places:
-            self._watched.unwatch(key, self._moved)
+            if key not in self._known:
+                self._watched.unwatch(key, self._moved)
+        held, self._held = self._held, set()
+        if held:
+            writes.want_no_more(self._scheduler, held, self._holder, _STIMULUS)
 
-    async def run(self, folder: str) -> None:
-        """Have every block written below the folder of a draft.
+    async def run(self, call: Call) -> None:
+        """Have every block written.
 
         Raises
         ------
         CheckpointError
             When one of them cannot be: its task has failed, nobody wants it any more, or nobody can write it.
         """
-        self._folder = folder
+        self._call_of = call
         for key, (copy, type_name) in self._known.items():
             for index, number in self._places[key]:
-                self._note(index, self._arrays[index], number, key, copy.written, type_name)
+                self._note(index, number, key, copy.written, type_name)
         try:
             deadline_s = asyncio.get_running_loop().time() + self._unknown_s
             while self._left and self._problem is None:
@@ -133,8 +180,8 @@ class Writing:
         finally:
             calls = list(self._calls)
             if self._problem is not None:
-                for call in calls:
-                    call.cancel()
+                for each in calls:
+                    each.cancel()
             # nobody writes into a version that is given up
             await asyncio.gather(*calls, return_exceptions=True)
         if self._problem is not None:
@@ -160,11 +207,21 @@ class Writing:
         if key not in self._left:
             return
         if finish == "memory":
-            self._ready.append(key)
+            self._is_there([key])
         elif finish in ("erred", "forgotten"):
             why = "its task has failed" if finish == "erred" else "nobody wants it any more"
             self._problem = f"result {key!r} cannot be written: {why}"
         self._moves.set()
+
+    def _is_there(self, keys: list[Any]) -> None:
+        """Have them written, and stay until then: a client that computes step by step lets go of a step soon.
+
+        What is not computed yet is not held: it need not be computed for this alone.
+        """
+        self._ready += keys
+        if new := [key for key in keys if key not in self._held]:
+            self._held.update(new)
+            writes.want(self._scheduler, new, self._holder)
 
     def _again(self, keys: Iterable[Any]) -> None:
         """Ask somebody else for results that were not written; what is in memory nowhere will come to be."""
@@ -177,13 +234,18 @@ class Writing:
         for address, held in reads.least_asked(self._scheduler, self._ready, asked).items():
             self._queues.setdefault(address, deque()).extend(held)
         self._ready = []
-        busy = Counter(self._calls.values())
+        calls, busy_bytes = Counter(address for address, _ in self._calls.values()), Counter[str]()
+        for address, nbytes in self._calls.values():
+            busy_bytes[address] += nbytes
         for address, queue in self._queues.items():
-            for _ in range(_CALLS - busy[address]):
-                batch = self._batch(queue)
-                for index, keys in batch.items():
+            most = min(_CALLS * _BATCH_BYTES, _SHARE * reads.memory_limit(self._scheduler, address))
+            while queue and calls[address] < _CALLS and busy_bytes[address] < most:
+                calls[address] += 1
+                for index, keys in self._batch(queue, most / _CALLS).items():
+                    nbytes = reads.nbytes(self._scheduler, keys.values())
+                    busy_bytes[address] += nbytes
                     task = asyncio.ensure_future(self._call(address, index, keys))
-                    self._calls[task] = address
+                    self._calls[task] = address, nbytes
                     task.add_done_callback(self._called)
 
     def _called(self, task: asyncio.Task[None]) -> None:
@@ -192,26 +254,29 @@ class Writing:
             self._problem = f"{type(error).__name__}: {error}"
         self._moves.set()
 
-    def _batch(self, queue: deque[Any]) -> dict[int, dict[int, Any]]:
+    def _batch(self, queue: deque[Any], most_bytes: float) -> dict[int, dict[int, Any]]:
         """The next results of a queue, by array and number in it."""
         batch: dict[int, dict[int, Any]] = {}
         blocks = nbytes = 0
-        while queue and blocks < _BATCH_BLOCKS and nbytes < _BATCH_BYTES:
+        while queue and blocks < _BATCH_BLOCKS:
             key = queue.popleft()
             if key not in self._left:
                 continue
+            nbytes += reads.nbytes(self._scheduler, [key])
+            if blocks and nbytes > most_bytes:
+                queue.appendleft(key)
+                break
             for index, number in self._places[key]:
                 batch.setdefault(index, {})[number] = key
                 blocks += 1
-            nbytes += reads.nbytes(self._scheduler, [key])
         return batch
 
     async def _call(self, address: str, index: int, keys: Mapping[int, Any]) -> None:
         array = self._arrays[index]
         within_s = _LEAST_S + reads.nbytes(self._scheduler, keys.values()) / _SLOWEST
-        arguments = {"folder": self._folder, "array": array, "keys": dict(keys)}
+        write, arguments = self._call_of(address, array, dict(keys))
         try:
-            answers = await remote.run(self._scheduler, address, saved.write, arguments, within_s)
+            answers = await remote.run(self._scheduler, address, write, arguments, within_s)
         except OSError as error:
             if isinstance(error, TimeoutError):
                 self._tried(keys.values(), address, f"it has not answered within {within_s:.0f} s")
@@ -228,7 +293,7 @@ class Writing:
                 self._problem = f"{text} by worker {address}: {answer}"
                 self.unwritable.add(keys[number])
             elif answer is not None:
-                self._note(index, array, number, keys[number], *answer)
+                self._note(index, number, keys[number], *answer)
         if missing:
             self._tried(missing, address, "it has not got it")
             await asyncio.sleep(_AGAIN_S)
@@ -240,10 +305,8 @@ class Writing:
         if times > _TRIES:
             self._problem = f"worker {address} cannot write result {key!r}: {why} ({times} times)"
 
-    def _note(
-        self, index: int, array: Array, number: int, key: Any, written: Written, type_name: str
-    ) -> None:
+    def _note(self, index: int, number: int, key: Any, written: Written, *more: Any) -> None:
         self.written[self._first[index] + number] = written
-        self.copies[key] = (Copy(self._folder, array, number, written), type_name)
+        self.blocks[key] = Block(self._arrays[index], number, written, *more)
         if all(self._first[at] + which in self.written for at, which in self._places[key]):
             self._left.pop(key, None)

@@ -34,8 +34,10 @@ from dask_hpc_policies.protocol import Policy, encode_state
 
 logger = logging.getLogger(__name__)
 
-#: Policies that are remembered while none of them has been asked.
+#: Policies that are remembered, should the present one fail.
 _EARLIER_KEPT = 10
+#: What decides when none of them can.
+_LAST_RESORT = "fair"
 
 
 class Controller:
@@ -52,7 +54,7 @@ class Controller:
         self.failure: str | None = None
         #: Why the policy that was set last is not the one that decides; None when it is.
         self.dropped: str | None = None
-        #: What decided before, the latest last, until the present policy has shown that it can.
+        #: What decided before, the latest last.
         self._earlier: deque[Policy] = deque(maxlen=_EARLIER_KEPT)
         #: Seconds of the last passes on the loop, snapshot and records included.
         self.pass_s: deque[float] = deque(maxlen=1000)
@@ -63,7 +65,7 @@ class Controller:
         self._decide_by(policy)
 
     def use(self, policy: Policy) -> None:
-        """Decide by `policy` from now on; should it fail the first time, by the present one again."""
+        """Decide by `policy` from now on; should it fail, by the present one again."""
         if self.failure is None:
             self._earlier.append(self.policy)
         self.dropped = None
@@ -126,7 +128,7 @@ class Controller:
             encode_state(after)
             self._memory = after
         except Exception as error:
-            # A policy is the user's code; the allotments stay as they are until it works again
+            # A policy is the user's code; the allotments stay as they are until another one decides
             if self.failure is None:
                 logger.exception("Policy %s failed; allotments stay as they are", self.policy.name)
             self.failure = f"{type(error).__name__}: {error}"
@@ -136,7 +138,6 @@ class Controller:
             self._back()
             return
         self.failure = None
-        self._earlier.clear()
         acts = any(not isinstance(action, Hold) for action in decision.actions)
         if not acts and decision == self._last and self._memory == before:
             return  # nothing new: a quiet cluster writes no trace
@@ -178,11 +179,12 @@ class Controller:
             return Decision(actions=(*kept, *holds), suppressed=(*decision.suppressed, *lost))
 
     def _back(self) -> None:
-        """Decide by the last policy that was able to, unless that is the present one."""
-        if not self._earlier:
+        """Decide by the policy before, so that nobody waits for one that fails; at last by the default."""
+        if not self._earlier and self.policy.name == _LAST_RESORT:
             return
-        failed, good = self.policy, self._earlier.pop()
-        self.dropped = f"{failed.name} failed when it was first asked, {good.name} decides: {self.failure}"
+        failed = self.policy
+        good = self._earlier.pop() if self._earlier else registry.create(_LAST_RESORT)
+        self.dropped = f"{failed.name} failed, {good.name} decides: {self.failure}"
         logger.warning("Policy %s", self.dropped)
         self._decide_by(good)
         self.request("settings")

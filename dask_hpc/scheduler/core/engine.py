@@ -1,9 +1,9 @@
 """The engine: puts the parts together, and decides only when the whole is awake.
 
-Asleep, nothing of this package is in the scheduler but one RPC handler and three stream handlers of
-its own, and the one that adaptive clusters ask (`pool_target`). The first job wakes it: the plugin joins, a
-few handlers are wrapped, and all plain work becomes the default job. When the last named job has ended,
-everything is handed back to stock scheduling and the engine sleeps again.
+Asleep, nothing of this package is in the scheduler but one RPC handler and three stream handlers of its own,
+the one that adaptive clusters ask (`pool_target`), and what hears of workers that come and go (`losses`). The
+first job wakes it: the plugin joins, a few handlers are wrapped, and all plain work becomes the default job.
+When the last named job has ended, everything goes back to stock scheduling and the engine sleeps again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ from dask_hpc.scheduler.tables.events import (
 from dask_hpc.scheduler.tables.heard import Heard
 from dask_hpc.scheduler.tables.losses import Losses
 from dask_hpc.scheduler.tables.parts import Parts
+from dask_hpc.scheduler.tables.small import SmallResults
 from dask_hpc.scheduler.tables.state import State
+from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc_policies.decision import ReasonCode
 from dask_hpc_policies.protocol import Policy
 from dask_hpc_policies.wording import counted
@@ -98,7 +100,8 @@ class Engine:
         self._handlers = Handlers(self.ownership, self.handle)
         self._hears = self._table()
         self.parts.add(self, self.answers, self.rounds.windows, StockWork(self.state))
-        self.losses = Losses(self.state)
+        self.watched, self.small = Watched(scheduler), SmallResults(self.state)
+        self.losses = Losses(self.state, self.watched, lambda: self.tracing.tick(self.state.now_s()))
         self.parts.add(self.lifecycle, Notices(self.state), self.tracing, Heard(self.state), self.losses)
         self.awake = False
         self.leaving = False
@@ -195,9 +198,8 @@ class Engine:
 
     def _join(self) -> None:
         scheduler = self.scheduler
-        parts = (self.ownership, self.guests, self.admission, self.lifecycle, self.losses, self._resting)
-        plugin = HPCSchedulerPlugin(self.state, *parts, self.handle)
-        scheduler.add_plugin(plugin, name=PLUGIN_NAME)
+        parts = (self.ownership, self.guests, self.admission, self.lifecycle, self.small, self._resting)
+        scheduler.add_plugin(HPCSchedulerPlugin(self.state, *parts, self.handle), name=PLUGIN_NAME)
         self._overrides.cache_valid_workers(self.state.plain_allotment)
         self._overrides.limit_what_waits(self.ownership.unplaced_by_users, self.ownership.unplaced_plain)
         self._overrides.keep_shuffles_somewhere()
@@ -206,11 +208,10 @@ class Engine:
         for address in scheduler.workers:
             self.state.add_worker(address)
         self.parts.tick(self.state.now_s())
-        settings = self.state.settings
-        self._every("hpc-tick", settings.tick_s, self._tick)
-        self._every("hpc-sweep", settings.sweep_s, self._sweep)
+        self._every("hpc-tick", self.state.settings.tick_s, self._tick)
+        self._every("hpc-sweep", self.state.settings.sweep_s, self._sweep)
         try:
-            self.tracing.to(settings.trace_path)
+            self.tracing.to(self.state.settings.trace_path)
         except TraceError as error:
             # jobs matter more than their trace, which is kept in memory all the same
             logger.error("Going on without a trace file: %s", error)
@@ -225,7 +226,7 @@ class Engine:
         if self.scheduler.plugins.get(PLUGIN_NAME) is not None:
             self.scheduler.remove_plugin(PLUGIN_NAME)
         writes.forget_topics(self.scheduler)
-        self.losses.sleep()
+        self.small.clear()
         for address in list(state.nodes.at):
             state.drop_worker(address)
         state.nodes.nodes.clear()

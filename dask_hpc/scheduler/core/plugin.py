@@ -29,7 +29,7 @@ from dask_hpc.scheduler.tables.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from dask_hpc.scheduler.tables.losses import Losses
+from dask_hpc.scheduler.tables.small import SmallResults
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.wire import ANNOTATION, NODE_ANNOTATION
 
@@ -53,7 +53,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         guests: Guests,
         admission: Admission,
         lifecycle: Lifecycle,
-        losses: Losses,
+        small: SmallResults,
         resting: Resting,
         handle: Callable[[Event], None],
     ) -> None:
@@ -61,10 +61,10 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         self._guests = guests
         self._admission = admission
         self._lifecycle = lifecycle
-        self._losses = losses
+        self._small = small
+        #: Small results that are held as bytes.
+        self._held = small.held
         self._resting = resting
-        #: Lost results that may come again.
-        self._missing = losses.missing
         self._handle = handle
         self._owner = state.owner
         self._tasks = state.scheduler.tasks
@@ -91,6 +91,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         *args: Any,
         stimulus_id: str,
         worker: str | None = None,
+        nbytes: int | None = None,
         startstops: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -137,17 +138,19 @@ class HPCSchedulerPlugin(SchedulerPlugin):
                 job.guests -= 1
             if start == "processing":
                 job.processing -= 1
-                if self._missing and finish == "memory" and key in self._missing:
-                    self._losses.again(key)
                 if startstops and not (lane.guest or job.is_default):
                     seconds = job.meter.observe(startstops)
                     job.expected.ended(self._tasks[key].prefix, seconds)
+                    if nbytes is not None:
+                        self._small.came(key, nbytes)
             elif start == "no-worker" or start == "queued":
                 job.held -= 1
             if job.unfinished == job.guests:
                 self._lifecycle.maybe_done(job)
         if finish == "released":
             writes.restrict(self._tasks[key], lane)
+            if key in self._held:
+                self._small.left_memory(key)
             if start == "erred" and not lane.guest:
                 job.erred -= 1
         elif finish == "erred":
@@ -156,6 +159,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
                 job.failure = f"task {key!r} failed"
         elif finish == "forgotten":
             del self._owner[key]
+            self._small.forget(key)
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """A worker has connected."""
@@ -177,8 +181,6 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         """An event was logged."""
         if topic == TOPIC:
             self._ownership.worker_clients.heard(msg)
-        elif topic == "all" and isinstance(msg, dict) and msg.get("action") == "remove-worker":
-            self._losses.removed(msg)
 
     def restart(self, scheduler: Scheduler) -> None:
         """`Client.restart`: every task has been forgotten."""

@@ -85,6 +85,8 @@ class JobsPanel:
             title += f"; {counted(hidden, 'job')} not shown"
         if summary["policy_failure"]:
             title += "; the policy fails: jobs keep their nodes"
+        elif summary["policy_dropped"]:
+            title += "; the policy before it has failed"
         if title != self._heading.text:
             self._heading.text = title
 

@@ -64,5 +64,10 @@ def registered() -> tuple[Page, ...]:
 for _path, _title, _panel in (
     ("/individual-hpc-jobs", "HPC Jobs", "dask_hpc.scheduler.dashboard.jobs:JobsPanel"),
     ("/individual-hpc-decisions", "HPC Decisions", "dask_hpc.scheduler.dashboard.decisions:DecisionsPanel"),
+    (
+        "/individual-hpc-checkpoints",
+        "HPC Checkpoints",
+        "dask_hpc.scheduler.dashboard.checkpoints:CheckpointsPanel",
+    ),
 ):
     register(Page(path=_path, title=_title, panel=_panel))

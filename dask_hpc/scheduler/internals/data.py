@@ -98,7 +98,8 @@ def rehome(scheduler: Scheduler, key: Any, source: str, target: str) -> bool:
     return True
 
 
-def release(scheduler: Scheduler, keys: Iterable[Any], stimulus_id: str) -> None:
-    """Let go of results in memory; those that are needed are made again."""
+def let_go(scheduler: Scheduler, keys: Iterable[Any], leaving: Iterable[str], stimulus_id: str) -> None:
+    """Let go of results in memory; those that are needed are made again, and not on workers that leave."""
+    stop_intake(scheduler, leaving, stimulus_id)
     there = [key for key in keys if key in scheduler.tasks and scheduler.tasks[key].state == "memory"]
     scheduler.transitions(dict.fromkeys(there, "released"), stimulus_id)

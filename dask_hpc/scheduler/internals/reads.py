@@ -259,26 +259,36 @@ def writable(scheduler: Scheduler, keys: Iterable[Any]) -> list[Any]:
     return [key for key in keys if key in tasks and tasks[key].state == "memory" and not tasks[key].actor]
 
 
-def not_remade(scheduler: Scheduler, keys: Iterable[Any]) -> set[Any]:
+def unneeded(scheduler: Scheduler, keys: Iterable[Any]) -> list[Any]:
+    """Those of `keys` that are in memory nowhere and that nobody wants or waits for."""
+    tasks = [scheduler.tasks[key] for key in keys if key in scheduler.tasks]
+    return [ts.key for ts in tasks if ts.state == "released" and not ts.who_wants and not ts.waiters]
+
+
+def not_remade(scheduler: Scheduler, keys: Iterable[Any], known: dict[Any, bool] | None = None) -> set[Any]:
     """Those of `keys` that stock could not make again, or not once a worker more is lost.
 
     These are data that no task has made, and whatever has such data, an actor or something forgotten among
-    what it was made from.
+    what it was made from. What is found out is noted in `known`, for whoever asks often: it holds until a
+    result is made plain data (`writes.keep_copies`) or cannot be read back, for nothing else has a task that
+    could be run again run no more. Whoever keeps it forgets it then.
     """
-    doubtful: dict[TaskState, bool] = {}
+    tasks, doubtful = scheduler.tasks, {} if known is None else known
     for key in keys:
-        stack = [scheduler.tasks[key]] if key in scheduler.tasks else []
+        stack = [tasks[key]] if key in tasks and key not in doubtful else []
         while stack:
             ts = stack[-1]
-            if ts in doubtful:
-                stack.pop()
+            if ts.key in doubtful:
+                pass
             elif ts.run_spec is None or ts.actor or ts.has_lost_dependencies:
-                doubtful[ts] = True
-            elif missing := [dts for dts in ts.dependencies if dts not in doubtful]:
+                doubtful[ts.key] = True
+            elif missing := [dts for dts in ts.dependencies if dts.key not in doubtful]:
                 stack += missing
+                continue
             else:
-                doubtful[ts] = any(doubtful[dts] for dts in ts.dependencies)
-    return {key for key in keys if key in scheduler.tasks and doubtful[scheduler.tasks[key]]}
+                doubtful[ts.key] = any(doubtful[dts.key] for dts in ts.dependencies)
+            stack.pop()
+    return {key for key in keys if key in tasks and doubtful[key]}
 
 
 def least_asked(scheduler: Scheduler, keys: Iterable[Any], asked: Mapping[str, int]) -> dict[str, list[Any]]:
@@ -306,6 +316,12 @@ def states(scheduler: Scheduler, keys: Iterable[Any]) -> dict[Any, str]:
 def nbytes(scheduler: Scheduler, keys: Iterable[Any]) -> int:
     """Bytes of these results."""
     return sum(scheduler.tasks[key].get_nbytes() for key in keys if key in scheduler.tasks)
+
+
+def memory_limit(scheduler: Scheduler, address: str) -> float:
+    """Memory limit of a worker in bytes; infinite when it has none, or is not there."""
+    ws = scheduler.workers.get(address)
+    return float("inf") if ws is None else ws.memory_limit or float("inf")
 
 
 def others_running(scheduler: Scheduler, addresses: Collection[str]) -> bool:

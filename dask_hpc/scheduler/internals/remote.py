@@ -137,6 +137,19 @@ async def run(
     return opened(answer.get("result"))
 
 
+async def ask(scheduler: Scheduler, address: str, handler: str, timeout_s: float, **arguments: Any) -> Any:
+    """Call a handler of a worker; gives its answer, plain data like the arguments.
+
+    Raises
+    ------
+    OSError
+        When the worker cannot be reached or does not answer within `timeout_s` seconds.
+    Exception
+        What the handler raises.
+    """
+    return await asyncio.wait_for(getattr(scheduler.rpc(address), handler)(**arguments), timeout_s)
+
+
 def _heard(task: asyncio.Future[Any]) -> None:
     """What comes of a question that nobody waits for any more."""
     if not task.cancelled():

@@ -1,4 +1,4 @@
-"""Start-up check of the Dask internals that `dask_reads` and `dask_writes` rely on.
+"""Start-up check of the Dask internals that this room relies on.
 
 Each row of the table names something of `distributed` that its documentation does not promise. A
 release that changes one is refused with a clear message instead of failing in the middle of a run.
@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import distributed
+from distributed import broker, spans, stealing, worker_state_machine
 from distributed import scheduler as module
-from distributed import spans, stealing, worker_state_machine
 from distributed.shuffle import ShuffleSchedulerPlugin
+from distributed.shuffle._core import SchedulerShuffleState, ShuffleRunSpec
 
 from dask_hpc._version import __version__
 from dask_hpc.errors import InstallError
@@ -66,7 +67,24 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module.Scheduler, "remove_replica"): ("self", "ts", "ws"),
     (module.Scheduler, "proxy"): ("self", "msg", "worker", "serializers"),
     (module.Scheduler, "_get_prefix_duration"): ("self", "prefix"),
+    (module.Scheduler, "log_event"): ("self", "topic", "msg"),
+    (module.Scheduler, "get_events"): ("self", "topic"),
+    (module.Scheduler, "broadcast"): ("self", "msg", "workers", "on_error"),
+    (module.Scheduler, "gather_on_worker"): ("self", "worker_address", "who_has"),
+    (module.Scheduler, "retire_workers"): (
+        "self",
+        "workers",
+        "names",
+        "close_workers",
+        "remove",
+        "stimulus_id",
+    ),
+    (module.Scheduler, "remove_worker"): ("self", "address", "stimulus_id", "expected", "close"),
+    (module.Scheduler, "workers_to_close"): ("self", "attribute"),
+    (module.ClientState, "__init__"): ("self", "client"),
+    (module.TaskState, "get_nbytes"): ("self",),
     (spans.SpansSchedulerExtension, "_ensure_span"): ("self", "name", "ids"),
+    (spans.SpansSchedulerExtension, "observe_tasks"): ("self", "tss", "code", "span_metadata"),
     (module.Scheduler, "get_comm_cost"): ("self", "ts", "ws"),
     (module.Scheduler, "register_worker_plugin"): ("self", "comm", "plugin", "name", "idempotent"),
     (module.Scheduler, "unregister_worker_plugin"): ("self", "comm", "name"),
@@ -77,19 +95,26 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (ShuffleSchedulerPlugin, "get_or_create"): ("self", "shuffle_id", "key", "worker"),
     (stealing.WorkStealing, "move_task_confirm"): ("self", "key", "state", "stimulus_id", "worker"),
 }
-#: Attributes of a task and of a worker on the scheduler.
+#: Attributes of a task, of a worker, of a client and of what else the scheduler knows.
 _FIELDS: Mapping[Any, list[str]] = {
     module.TaskState: (
         "worker_restrictions host_restrictions resource_restrictions annotations priority run_id run_spec "
         "group actor who_wants who_has dependencies dependents processing_on key state waiters type "
         "has_lost_dependencies loose_restrictions prefix nbytes suspicious"
     ).split(),
-    module.TaskPrefix: ["duration_average"],
+    module.ClientState: ["client_key", "wants_what"],
+    module.TaskPrefix: ["duration_average", "name"],
     module.TaskGroup: ["span_id"],
     spans.Span: ["name", "groups"],
+    spans.SpansSchedulerExtension: ["spans"],
+    broker.Broker: ["_topics"],
+    broker.Topic: ["subscribers"],
+    ShuffleSchedulerPlugin: ["active_shuffles", "valid_workers_downscaling"],
+    SchedulerShuffleState: ["participating_workers", "run_spec"],
+    ShuffleRunSpec: ["worker_for"],
     module.WorkerState: (
-        "processing long_running nthreads address name host memory_limit actors nbytes occupancy metrics "
-        "resources"
+        "processing executing long_running nthreads address name host memory_limit actors nbytes occupancy "
+        "metrics resources has_what"
     ).split(),
     worker_state_machine.TaskFinishedMsg: ["startstops"],
     worker_state_machine.TaskErredMsg: ["startstops"],
@@ -98,7 +123,8 @@ _FIELDS: Mapping[Any, list[str]] = {
 _ATTRIBUTES = (
     "tasks workers running plugins extensions unrunnable queued idle_task_count clients handlers "
     "stream_handlers stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy "
-    "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since worker_plugins"
+    "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since worker_plugins "
+    "bandwidth rpc _broker"
 ).split()
 _STREAMS = ("update-graph", "steal-response", "long-running", "worker-status-change", "close-client")
 
@@ -116,7 +142,7 @@ def check() -> list[str]:
         if missing:
             problems.append(f"{owner.__name__}.{name} has no parameter {', '.join(missing)}")
     for owner, names in _FIELDS.items():
-        problems += [f"{owner.__name__}.{name} is missing" for name in names if not hasattr(owner, name)]
+        problems += [f"{owner.__name__}.{name} is missing" for name in names if not _has(owner, name)]
     for name in ("_WORKER_STATE_CONFIRM", "_WORKER_STATE_UNDEFINED"):
         if not hasattr(stealing, name):
             problems.append(f"stealing.{name} is missing")
@@ -125,6 +151,13 @@ def check() -> list[str]:
     if getattr(stealing, "_WORKER_STATE_UNDEFINED", NOT_THERE) != NOT_THERE:
         problems.append("workers answer a steal-request for unknown tasks otherwise than expected")
     return problems
+
+
+def _has(owner: Any, name: str) -> bool:
+    """Whether a class says that its objects have an attribute."""
+    return hasattr(owner, name) or any(
+        name in vars(each).get("__annotations__", {}) for each in owner.__mro__
+    )
 
 
 def check_scheduler(scheduler: Scheduler) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm import CommClosedError
+from distributed.scheduler import ClientState
 
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.internals.allotment import AWAITED, HOLD, AllotmentSet, Lane
@@ -256,8 +257,20 @@ def tell(scheduler: Scheduler, topic: str, message: dict[str, Any]) -> None:
 
 
 def want(scheduler: Scheduler, keys: Collection[Any], client: str) -> None:
-    """Have results stay as if a client of that name wanted them."""
-    scheduler.client_desires_keys(keys, client)
+    """Have results stay as if a client of that name wanted them; keys that are not known are passed over.
+
+    Stock's `client_desires_keys` would tell all other clients again that they are there, a message each.
+    """
+    state = scheduler.clients.get(client)
+    if state is None:
+        scheduler.clients[client] = state = ClientState(client)
+    for key in keys:
+        ts = scheduler.tasks.get(key)
+        if ts is not None:
+            if ts.who_wants is None:
+                ts.who_wants = set()
+            ts.who_wants.add(state)
+            state.wants_what.add(ts)
 
 
 def want_no_more(scheduler: Scheduler, keys: Collection[Any], client: str, stimulus_id: str) -> None:

@@ -2,8 +2,9 @@
 
 The end of a walltime, a notice, SIGTERM and the end of a lifetime cannot be refused. The worker gets no
 new tasks, finishes what it executes while there is time, and what only it holds is moved to others; what
-nobody has room for is written to disk (``hpc.spill.directory``). Actors move if their class gives their
-state. What has to be lost is named: in the answer, in the log, and in the event topic of the worker.
+nobody has room for is written to disk (``hpc.spill.directory``, or the store). Actors move if their class
+gives their state. What has to be lost is named: in the answer, in the log, and in the event topic of the
+worker.
 """
 
 from __future__ import annotations
@@ -84,8 +85,7 @@ class Departures:
         answers: dict[str, Left] = {}
         await self._empty(departure)
         # from here on nothing else happens until the first of them is out of the scheduler
-        for call in departure.at_end:
-            call()
+        self._let_go(departure)
         for address in addresses:
             there = address in scheduler.workers
             # what one of them holds and another one, too, is lost all the same
@@ -126,6 +126,15 @@ class Departures:
         if not self.closing:
             departure.last = True
             await parts.leave(departure)
+
+    def _let_go(self, departure: Departure) -> None:
+        """Have what comes back without the workers come back, but for what others have got meanwhile."""
+        scheduler = self.engine.scheduler
+        kept = {key for held in departure.kept.values() for key in held}
+        if kept:
+            there = [address for address in departure.addresses if address in scheduler.workers]
+            sole = reads.sole_keys(scheduler, there, departure.addresses)
+            data.let_go(scheduler, [key for key in sole if key in kept], there, "hpc-departure")
 
     def _announce(self, address: str, why: str, left: Mapping[str, list[Any]]) -> None:
         if left["spilled"]:

@@ -95,7 +95,10 @@ class ProducerMethods:
             if key not in state.owner or state.owner[key].job is not record or node not in state.nodes.nodes:
                 return False
             places[key] = set(state.nodes.nodes[node].workers)
-        return writes.keep_copies(self._state.scheduler, places, f"hpc-keep-{record.id}")
+        kept = writes.keep_copies(self._state.scheduler, places, f"hpc-keep-{record.id}")
+        if kept:
+            self._engine.small.look_again()
+        return kept
 
     async def request(self, job: str, nodes: int, wait: bool = True) -> dict[str, Any]:
         """A running job asks for so many nodes more (or, negative, fewer).

@@ -16,7 +16,9 @@ from dask_hpc import wire
 from dask_hpc.config import Settings, is_setting, no_setting
 from dask_hpc.errors import ConfigError, DaskHPCError, InstallError, UnknownJob
 from dask_hpc.scheduler.checkpoint.commits import Commits
+from dask_hpc.scheduler.checkpoint.departing import Departing, problem
 from dask_hpc.scheduler.checkpoint.jobs import ProtectedJobs
+from dask_hpc.scheduler.checkpoint.small import SmallCopies
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.core.handlers import contained
 from dask_hpc.scheduler.dashboard.pages import Panels
@@ -27,16 +29,14 @@ from dask_hpc.scheduler.leaving.departures import Departures
 from dask_hpc.scheduler.leaving.pool_target import PoolTarget
 from dask_hpc.scheduler.leaving.releases import Releases
 from dask_hpc.scheduler.leaving.roles import Roles
-from dask_hpc.scheduler.leaving.spilled import Spilled
 from dask_hpc.scheduler.rpc.awaited import Awaited
 from dask_hpc.scheduler.rpc.jobs import JobMethods
 from dask_hpc.scheduler.rpc.pool import PoolMethods
 from dask_hpc.scheduler.rpc.producers import ProducerMethods
+from dask_hpc.scheduler.rpc.settings_file import SettingsFile
 from dask_hpc.scheduler.rpc.status import StatusMethods
 from dask_hpc.scheduler.tables.parts import Method, made
-from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.wire import BIND, CLOSE, OPEN, RPC
-from dask_hpc.worker import spill
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.jobs.jobspec import JobSpec
@@ -60,20 +60,23 @@ class Service:
         self.departures = Departures(self.engine)
         self.releases = Releases(self.engine, self.departures.depart)
         state, parts = self.engine.state, self.engine.parts
-        watched = Watched(scheduler)
+        watched = self.engine.watched
         self.commits = Commits(self.engine, watched)
+        self._small = SmallCopies(self.engine, self.commits.protected)
         parts.add(
             self.releases,
             Actors(state, parts),
             DataMoves(state, parts),
             self.commits,
             ProtectedJobs(self.engine, self.commits),
-            Spilled(state, watched, self.engine.ownership.let_run_anywhere),
+            self._small,
+            Departing(state, watched, self.commits.protected),
             Awaited(self.engine, watched),
             self.pool_target,
             Roles(self.engine),
         )
         self.pool_target.wrap()
+        self.engine.losses.wrap()
         self.panels = Panels(scheduler, lambda: of(scheduler).status)
         self.jobs = JobMethods(self.engine)
         self.status = StatusMethods(self.engine, self.jobs, self.panels)
@@ -85,6 +88,8 @@ class Service:
             ProducerMethods(self.engine, self.jobs),
             *made(self.engine),
         )
+        if settings.settings_file is not None:
+            parts.add(SettingsFile(state, settings.settings_file, self.update))
         self._methods = parts.methods()
         self._checked: set[str] = set()
         #: Messages still to come on the streams of clients: client and token by job, by name of the message.
@@ -238,6 +243,7 @@ class Service:
         self.engine.parts.unwrap()
         self.panels.remove()
         await self.engine.stop()
+        await self._small.settled()
         await remote.strip(self.scheduler)
         writes.forget_topics(self.scheduler)
         handlers, streams = self.scheduler.handlers, self.scheduler.stream_handlers
@@ -260,7 +266,7 @@ class Service:
         """Refuse a new folder for spilled data that the scheduler cannot write to; workers are not asked."""
         if directory is None or directory == self.engine.state.settings.spill_directory:
             return
-        if (why := await asyncio.to_thread(spill.problem, directory)) is not None:
+        if (why := await asyncio.to_thread(problem, directory)) is not None:
             raise ConfigError(
                 f"hpc.spill.directory is {directory!r}, where the scheduler cannot write ({why}); allowed: a "
                 "folder that the scheduler and all workers can write to (workers are not asked)"

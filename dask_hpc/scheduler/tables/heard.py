@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dask_hpc.scheduler.internals import remote
+from dask_hpc.scheduler.internals import reads, remote
 from dask_hpc.scheduler.tables.nodes import Told
 from dask_hpc.scheduler.tables.state import State
+
+if TYPE_CHECKING:
+    from distributed.scheduler import WorkerState
 
 #: Labels are shown in tables.
 _LONGEST = 200
@@ -54,6 +57,14 @@ class Heard:
                 if isinstance(section, Mapping) and "error" in section:
                     failures.setdefault(str(ws.name), {})[str(name)] = str(section["error"])
         return {"heartbeat_failures": failures} if failures else {}
+
+
+def labels(ws: WorkerState) -> tuple[str, str]:
+    """Host and failure domain of a worker: what it says, else the machine."""
+    section = remote.sections_of(ws).get("node")
+    said = section if isinstance(section, Mapping) else {}
+    host = _label(said.get("host")) or str(reads.worker_facts(ws)["host"])
+    return host, _label(said.get("domain")) or host
 
 
 def _label(label: Any) -> str | None:

@@ -171,10 +171,9 @@ class Departure:
     last: bool = False
     #: How often there was nothing to do but to wait for a worker with room.
     waits: int = 0
-    #: Keys that come back without the workers, by the worker that has them now.
+    #: Keys that come back without the workers, by the worker that has them now: let go of right before the
+    #: first of the workers is taken out.
     kept: dict[str, list[Any]] = field(default_factory=dict)
-    #: Called, without a break, right before the first of the workers is taken out.
-    at_end: list[Callable[[], None]] = field(default_factory=list)
     #: What parts remember of it, by their name.
     notes: dict[str, Any] = field(default_factory=dict)
 

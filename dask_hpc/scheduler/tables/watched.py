@@ -18,16 +18,32 @@ if TYPE_CHECKING:
 Hears = Callable[[Any, str, str], None]
 
 
-class Listener(Protocol):
-    """Wants to know more than what becomes of keys."""
+class Hearing(Protocol):
+    """Wants to know what events are logged."""
 
     def heard(self, topic: str, message: Any) -> None:
         """An event was logged; anybody may log events, so the message may be anything."""
         ...
 
+
+class Leaving(Protocol):
+    """Wants to know which workers go."""
+
+    def left(self, address: str) -> None:
+        """A worker has gone."""
+        ...
+
+
+class Closing(Protocol):
+    """Wants to know when it ends."""
+
     async def closing(self) -> None:
         """The scheduler is closing."""
         ...
+
+
+#: Wants to know more than what becomes of keys, by what methods it has.
+Listener = Hearing | Leaving | Closing
 
 
 class Watched(SchedulerPlugin):
@@ -53,7 +69,7 @@ class Watched(SchedulerPlugin):
         self._look()
 
     def listen(self, listener: Listener) -> None:
-        """Tell it of events and of the end, from now on; once is enough."""
+        """Tell it what it has methods for, from now on; once is enough."""
         if listener not in self._listeners:
             self._listeners.append(listener)
         self._look()
@@ -80,10 +96,19 @@ class Watched(SchedulerPlugin):
 
     def log_event(self, topic: str, msg: Any) -> None:
         """An event was logged."""
-        for listener in tuple(self._listeners):
-            listener.heard(topic, msg)
+        for heard in self._methods("heard"):
+            heard(topic, msg)
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
+        """A worker has gone."""
+        for left in self._methods("left"):
+            left(worker)
 
     async def before_close(self) -> None:
         """The scheduler is closing."""
-        for listener in tuple(self._listeners):
-            await listener.closing()
+        for closing in self._methods("closing"):
+            await closing()
+
+    def _methods(self, name: str) -> list[Callable[..., Any]]:
+        """Those of this name, of the listeners that have one."""
+        return [found for each in self._listeners if (found := getattr(each, name, None)) is not None]

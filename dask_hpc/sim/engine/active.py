@@ -85,9 +85,9 @@ class ActiveJob:
         #: What it looked like to a policy, and when: see `views.present_view`.
         self.view: JobView | None = None
         self.viewed_s = 0.0
-        #: How that view changes while time alone goes on: expected end, and service that had been attained
-        #: when. None: it does otherwise, or something else about the job has changed.
-        self.clock: tuple[float | None, float, float] | None = None
+        #: How that view changes while time alone goes on: expected end, service that had been attained when,
+        #: and nodes. None: it does otherwise, something else about the job has changed, or it holds no nodes.
+        self.clock: tuple[float | None, float, float, int] | None = None
         #: Share of its work that is done (a job without a program), and that which a failure cannot undo.
         self.done = 0.0
         self.kept: float | Walker | None = None

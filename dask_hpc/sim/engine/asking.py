@@ -13,16 +13,17 @@ from typing import Any, NamedTuple, Protocol
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.sim.engine.active import ActiveJob
+from dask_hpc.sim.engine.checkpoints import history
 from dask_hpc.sim.engine.nodes import NodePool
-from dask_hpc.sim.engine.views import lent_views, pending_view, present_view
+from dask_hpc.sim.engine.views import lent_views, present_view
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.job import Job
+from dask_hpc.sim.model.machine import FREE, Machine
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.decision import Action, Expand, Hold, Reason, ReasonCode, Shrink, Start
 from dask_hpc_policies.jobs.queue_orders import place
 from dask_hpc_policies.model import COMPUTE, ClusterSnapshot, NodeView, Trigger
 from dask_hpc_policies.protocol import Policy, Session
-from dask_hpc_policies.resilience.commit_times import History
 from dask_hpc_policies.rules.commits import SECTION
 
 #: Rank, place in the queue order and key of a job, and the job: keys differ, so that jobs are not compared.
@@ -70,8 +71,8 @@ def make_asker(policy: Policy, world: World, nodes: NodePool) -> Asker:
     make = getattr(policy, "session", None)
     machine, options, jobs = world.machine, world.options, world.workload.jobs
     # An incremental form knows the jobs from their submission on, and of nodes how many there are, which must
-    # not change. What it was told then of the time of a job stays: a recorded time must not be outlasted, nor
-    # beyond the walltime.
+    # not change; of resizes that take time it knows nothing. What it was told then of the time of a job
+    # stays: a recorded time must not be outlasted, nor beyond the walltime.
     plain = not (
         options.snapshots
         or world.twins
@@ -82,6 +83,7 @@ def make_asker(policy: Policy, world: World, nodes: NodePool) -> Asker:
         or machine.pool is not None
         or machine.roles is not None
         or any(job.recorded_s is not None and _corrected(job) for job in jobs)
+        or any(job.kind in ("malleable", "evolving") and _takes_time(job, machine) for job in jobs)
     )
     if make is not None and plain:
         session = make(machine.nodes, frozenset(job.kind for job in jobs))
@@ -100,6 +102,12 @@ def _corrected(job: Job) -> bool:
     )
 
 
+def _takes_time(job: Job, machine: Machine) -> bool:
+    """Whether a resize of the job may end later than in the moment in which it is decided."""
+    moves = job.data_bytes and machine.link_bytes_s
+    return bool(moves) or (job.adaptation or machine.adaptation) != FREE or job.checkpoints is not None
+
+
 class BySession:
     """Asks the incremental form."""
 
@@ -109,7 +117,8 @@ class BySession:
 
     def submitted(self, active: ActiveJob) -> None:
         """See `Asker`."""
-        self.session.submit(active.key, pending_view(active))
+        job = active.job
+        self.session.submit(active.key, job, job.program is None or job.program.resize == "anytime")
 
     def finished(self, active: ActiveJob) -> None:
         """See `Asker`."""
@@ -225,27 +234,22 @@ class BySnapshots:
         world = self._world
         found = world.twins.sections() if world.twins else {}
         if self._commit:
-            known = [(active, active.saving, active.job.checkpoints) for *_, active in self._order]
-            found[SECTION] = {
-                active.job.id: encode(
-                    History(
-                        since_s=saving.since_s,
-                        cost_s=sum(level.blocking_s for level in spec.levels),
-                        under_way=saving.asked or saving.held is not None,
-                    )
-                )
-                for active, saving, spec in known
-                if saving is not None and spec is not None and active.state != "pending"
-            }
+            ends_s = self._pool.ends_s
+            known = {active.job.id: history(active, world, ends_s) for *_, active in self._order}
+            found[SECTION] = {id: encode(one) for id, one in known.items() if one is not None}
         return found
 
     def _node_views(self) -> tuple[NodeView, ...]:
         pool = self._pool
-        domains = pool.domains
+        domains, hosts = pool.domains, pool.hosts
         if not pool.identities:
             if not self._nodes:
                 self._nodes = tuple(
-                    NodeView(id=f"n{i}", domain=None if domains is None else domains[i])
+                    NodeView(
+                        id=f"n{i}",
+                        domain=None if domains is None else domains[i],
+                        host=None if hosts is None else hosts[i],
+                    )
                     for i in range(pool.total)
                 )
         elif self._moves != pool.moves or pool.ends_s:
@@ -258,6 +262,7 @@ class BySnapshots:
                     job=None if holder is None else holder.job.id,
                     state="lost" if i in pool.down_ids else "up",
                     domain=None if domains is None else domains[i],
+                    host=None if hosts is None else hosts[i],
                     role=roles.get(i, COMPUTE),
                     walltime_left_s=ends_s[i] - now_s if i in ends_s else None,
                 )

@@ -8,6 +8,7 @@ stale when the job has another one by then.
 from __future__ import annotations
 
 import heapq
+from math import inf
 from typing import Any
 
 from dask_hpc.sim.engine.active import ActiveJob
@@ -15,11 +16,14 @@ from dask_hpc.sim.engine.active import ActiveJob
 #: Kinds of entries, in the order in which they happen at one moment. What happens with the submissions of
 #: the workload, or later, is `SUBMIT` and after. A commit is due, or what it (or reading back what was saved)
 #: held up goes on. A node that was asked for is granted, then it is up; it goes
-#: at the end of its walltime.
+#: at the end of its walltime, and the policy has a look in time for one more commit.
 (
     NODE_BACK, NODE_GRANTED, NODE_UP, STAGE, IO, LINK, COMMIT, WINDOW, THEFT, NODE_FAILS, NODE_GOES, SUBMIT,
-    ANSWER, TICK
-) = range(14)  # fmt: skip
+    ANSWER, TICK, LOOK
+) = range(15)  # fmt: skip
+
+#: Kinds whose entries carry the version of their job.
+VERSIONED = (STAGE, COMMIT, WINDOW)
 
 #: Time, kind, sequence number, job, and what the kind needs to know.
 Entry = tuple[float, int, int, ActiveJob | None, Any]
@@ -37,6 +41,16 @@ class Calendar:
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    def next_s(self) -> float:
+        """When the next entry happens, without those that a resize has overtaken; infinite without any."""
+        entries = self.entries
+        while entries:
+            at_s, kind, _, active, data = entries[0]
+            if active is None or kind not in VERSIONED or active.version == data:
+                return at_s
+            heapq.heappop(entries)
+        return inf
 
     def enter(self, at_s: float, kind: int, active: ActiveJob | None = None, data: Any = None) -> None:
         """Something of this kind happens at `at_s`."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.calendar import COMMIT, Calendar
+from dask_hpc.sim.engine.checkpoints import under_way
 from dask_hpc.sim.engine.progress import Progress
 from dask_hpc.sim.engine.saving import Saved, useful_node_s
 from dask_hpc.sim.engine.world import World
-from dask_hpc.sim.model.checkpoints import Level
 
 
 class Commits:
@@ -52,8 +52,8 @@ class Commits:
         saving.number += 1
         place = active.done if active.walker is None else active.walker.copy()
         useful = useful_node_s(active, now_s)
-        due = [level for level in spec.levels if saving.number % level.each == 0]
-        taking = [level for level in due if not self._under_way(active, level)]
+        due = spec.levels_of(saving.number)
+        taking = [level for level in due if not under_way(active, level)]
         self.left_out += len(due) - len(taking)
         saving.taking = tuple(Saved(level, saving.number, place, useful) for level in taking)
         blocking_s = sum(level.blocking_s for level in taking)
@@ -63,11 +63,6 @@ class Commits:
             return True
         self._take(active)
         return False
-
-    @staticmethod
-    def _under_way(active: ActiveJob, level: Level) -> bool:
-        moving = () if active.lanes is None else active.lanes.moving
-        return any(isinstance(one.keeps, Saved) and one.keeps.level == level for one in moving)
 
     def over(self, active: ActiveJob) -> None:
         """What held the job up is over: it may go on."""

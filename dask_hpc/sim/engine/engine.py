@@ -2,14 +2,15 @@
 
 Rules of the file: the parts, which `world` lists, return what happened; it is acted on here, and, where it
 concerns single jobs, by the `Enactor`. No part knows the engine. Time is a number that only the calendar
-moves. Nothing happens between its entries: there are no ticks unless `Options.tick_s` asks for them.
+moves. Nothing happens between its entries: there are no ticks unless `Options.tick_s` asks for them, but for
+one at the last moment for a commit of a job, one of whose nodes goes at the end of its walltime.
 
 At one moment, in this order: nodes come back or come anew, stages and jobs end (in the order in which they
 were entered: jobs that began earlier first), transfers end, commits begin and end, windows of resizes close,
 thefts that waited for a checkpoint happen, nodes fail, walltimes of nodes end, jobs are submitted (in the
-order of the workload), the policy's late answers arrive, ticks. Then the policy is asked once, and again as
-long as it resizes anybody or starts what can be resized. What its decision brings about at the same moment (a
-job of no length) is the next round of that moment.
+order of the workload), the policy's late answers arrive, ticks and looks. Then the policy is asked once, and
+again as long as it resizes anybody or starts what can be resized. What its decision brings about at the same
+moment (a job of no length) is the next round of that moment.
 
 With ``events=single``, a parameter that a policy may declare, it is asked after every single entry instead,
 for comparison with simulators that do so. Then jobs are submitted before anything ends at that moment, as in
@@ -30,6 +31,7 @@ breach is a `SimulationError`.
 from __future__ import annotations
 
 import copy
+from bisect import insort
 from collections.abc import Callable, Iterator
 from heapq import heappop
 from math import inf
@@ -42,6 +44,7 @@ from dask_hpc.sim.engine.calendar import (
     COMMIT,
     IO,
     LINK,
+    LOOK,
     NODE_BACK,
     NODE_FAILS,
     NODE_GOES,
@@ -51,14 +54,15 @@ from dask_hpc.sim.engine.calendar import (
     SUBMIT,
     THEFT,
     TICK,
-    WINDOW,
+    VERSIONED,
     Calendar,
     Entry,
 )
+from dask_hpc.sim.engine.checkpoints import next_look_s
 from dask_hpc.sim.engine.enactor import Enactor
 from dask_hpc.sim.engine.energy import Meter
 from dask_hpc.sim.engine.failures import FailureSource
-from dask_hpc.sim.engine.news import News
+from dask_hpc.sim.engine.news import News, single
 from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.progress import Progress
 from dask_hpc.sim.engine.supply import Supply
@@ -83,7 +87,7 @@ class Engine:
 
     def __init__(self, workload: Workload, policy: Policy, machine: Machine, options: Options) -> None:
         self.policy = policy
-        self.world = world = World(fitted(workload, machine.nodes), machine, options, News(_single(policy)))
+        self.world = world = World(fitted(workload, machine.nodes), machine, options, News(single(policy)))
         self.calendar = calendar = Calendar()
         self.nodes = NodePool(world)
         self.progress = Progress(world, calendar)
@@ -97,14 +101,18 @@ class Engine:
         self._accounts = [one for one in (self.meter, self.failures.losses) if one is not None]
         #: What the run used, when it is over and the machine says what nodes draw.
         self.energy: Energy | None = None
-        #: Next job of the workload to be submitted.
+        #: Next job of the workload to be submitted, and when; infinite when all have been.
         self._next_job = 0
+        self._submit_s = world.workload.jobs[0].submit_s if world.workload.jobs else inf
         #: An answer of the policy is on its way.
         self._late = False
         #: Ticks, random failures, and nodes that come or go in a row with nothing running, and the starts
         #: before them.
         self._stalled = 0
         self._starts = 0
+        #: When the policy looks again at walltimes of nodes, if any job can commit; None: at no time.
+        self._look_s: float | None = None
+        self._commit = any(job.checkpoints is not None for job in world.workload.jobs)
         #: Node-seconds handed out.
         self._held_node_s = 0.0
         if options.tick_s is not None and world.workload.jobs:
@@ -129,10 +137,9 @@ class Engine:
 
     def run_until(self, t_s: float) -> bool:
         """Run everything that happens up to and including `t_s`; False when nothing is left after it."""
-        more = True
-        while more:
-            more = self._moment(t_s)
-        return bool(self.calendar) or self._next_job < len(self.world.workload.jobs)
+        while self._moment(t_s):
+            pass
+        return self._next_s() < inf
 
     def fork(self, policy: Policy | None = None) -> Engine:
         """A copy that goes on from here by itself, with another policy when one is given.
@@ -143,7 +150,7 @@ class Engine:
         other = copy.deepcopy(self)
         if policy is not None:
             other.policy = policy
-            other.world.news.single = _single(policy)
+            other.world.news.single = single(policy)
             other.enactor.asker = make_asker(policy, other.world, other.nodes)
             other.world.news.changed("settings")
             other._ask()
@@ -155,7 +162,7 @@ class Engine:
         world.now_s = world.from_s = now_s
         world.counts.moments = 1
         self._begin()
-        self._next_job = len(world.workload.jobs)
+        self._next_job, self._submit_s = len(world.workload.jobs), inf
         for active, nodes in jobs:
             self.enactor.adopt(active, nodes)
         world.news.changed("settings")
@@ -164,28 +171,29 @@ class Engine:
 
     def _moment(self, until_s: float) -> bool:
         """Everything that happens at the next moment; False when there is none up to `until_s`."""
-        world, nodes, jobs, entries = self.world, self.nodes, self.world.workload.jobs, self.calendar.entries
-        t = entries[0][0] if entries else inf
-        if self._next_job < len(jobs) and jobs[self._next_job].submit_s < t:
-            t = jobs[self._next_job].submit_s
+        t = self._next_s()
         if t > until_s or t == inf:
             return False
-        if world.counts.moments:
+        world, nodes, entries, counts = self.world, self.nodes, self.calendar.entries, self.world.counts
+        if counts.moments:
             self._held_node_s += nodes.held * (t - world.now_s)
-            if self._accounts and (world.active or self._next_job < len(jobs)):
+            if self._accounts and (world.active or self._submit_s < inf):
                 for account in self._accounts:
                     account.advance(t)
-            world.now_s = t
-        else:
-            world.now_s = t
+        world.now_s = t
+        if not counts.moments:
             self._begin()
-        world.counts.moments += 1
+        counts.moments += 1
         if world.news.single:
             self._one_by_one(t)
         else:
+            if self.progress.io_s == t:
+                while entries and entries[0][0] == t and entries[0][1] < IO:
+                    self._happen(heappop(entries))
+                self._happen((t, IO, 0, None, None))
             while entries and entries[0][0] == t and entries[0][1] < SUBMIT:
                 self._happen(heappop(entries))
-            while self._next_job < len(jobs) and jobs[self._next_job].submit_s == t:
+            while self._submit_s == t:
                 self._submit()
             while entries and entries[0][0] == t:
                 self._happen(heappop(entries))
@@ -194,9 +202,19 @@ class Engine:
                 self._ask()
         if self.progress.file_system.changed:
             self.progress.schedule_io()
+        if self._commit and nodes.ends_s:
+            look_s, self._look_s = self._look_s, next_look_s(world, nodes.ends_s)
+            if self._look_s is not None and self._look_s != look_s:
+                self.calendar.enter(self._look_s, LOOK, None, self._look_s)
         if nodes.free + nodes.held + nodes.down + nodes.aside + nodes.away != nodes.total:
             raise SimulationError(f"at {t:g} s {nodes} do not add up to {nodes.total} nodes")
         return True
+
+    def _next_s(self) -> float:
+        """When something happens next; infinite when nothing is left."""
+        t, io_s = self.calendar.next_s(), self.progress.io_s
+        t = t if t < self._submit_s else self._submit_s
+        return t if t < io_s else io_s
 
     def _begin(self) -> None:
         """The clock stands at the first moment, at which nothing has happened yet."""
@@ -205,10 +223,11 @@ class Engine:
         self.supply.begin()
 
     def _one_by_one(self, t: float) -> None:
-        jobs, entries = self.world.workload.jobs, self.calendar.entries
-        now = []
+        entries, now = self.calendar.entries, list[Entry]()
         while entries and entries[0][0] == t:
             now.append(heappop(entries))
+        if self.progress.io_s == t:
+            insort(now, (t, IO, 0, None, None))
         for entry in now:
             active = entry[3]
             if entry[1] == STAGE and active is not None and entry[4] == active.version:
@@ -217,7 +236,7 @@ class Engine:
         for entry in now[: len(now) - len(later)]:
             self._happen(entry)
             self._ask()
-        while self._next_job < len(jobs) and jobs[self._next_job].submit_s == t:
+        while self._submit_s == t:
             self._submit()
             self._ask()
         for entry in later:
@@ -232,15 +251,16 @@ class Engine:
             self.enactor.release(active)
 
     def _submit(self) -> None:
-        key = self._next_job
+        key, jobs = self._next_job, self.world.workload.jobs
         self._next_job = key + 1
+        self._submit_s = inf if key + 1 == len(jobs) else jobs[key + 1].submit_s
         self.world.counts.events += 1
-        self.enactor.submit(self.world.workload.jobs[key], key)
+        self.enactor.submit(jobs[key], key)
 
     def _happen(self, entry: Entry) -> None:
         _, kind, _, active, data = entry
         world, enactor = self.world, self.enactor
-        if kind in (STAGE, WINDOW, COMMIT):
+        if kind in VERSIONED:
             if active is None or active.version != data:
                 return
             world.counts.events += 1
@@ -253,7 +273,7 @@ class Engine:
             return
         world.counts.events += 1
         if kind == IO:
-            for one in self.progress.transfers_over(data):
+            for one in self.progress.transfers_over():
                 enactor.settle(one, self.progress.transfer_ended(one))
         elif kind == LINK:
             assert active is not None
@@ -269,6 +289,9 @@ class Engine:
                 self.calendar.enter(world.now_s + world.options.tick_s, TICK)
                 if world.active:
                     world.news.changed("tick")
+        elif kind == LOOK:
+            if data == self._look_s:
+                world.news.changed("tick")
         elif kind == NODE_FAILS:
             # random failures, which know no node yet, end with the run
             if isinstance(data, NodeFailure) or self._goes_on():
@@ -297,7 +320,7 @@ class Engine:
         if world.counts.starts != self._starts:
             self._starts = world.counts.starts
             self._stalled = 0
-        if self._next_job < len(world.workload.jobs):
+        if self._submit_s < inf:
             return True
         if self.nodes.held == 0:
             self._stalled += 1
@@ -308,38 +331,40 @@ class Engine:
     def _ask(self) -> None:
         """Ask the policy until it has no more to say, and let jobs go on from their scheduling points.
 
-        While an answer takes its time (`Options.decision_s`) the policy is not asked again.
+        While an answer takes its time (`Options.decision_s`) the policy is not asked again, and nobody waits
+        at a scheduling point for that.
         """
-        world, news, passes = self.world, self.world.news, 0
-        if news.resized:
-            news.resized = False
-            news.changed("finish")
-        while news.trigger is not None or news.points:
+        news, passes = self.world.news, 0
+        while True:
+            if news.resized:
+                # a resize, and the start of a job that can be resized, give a policy something new to say
+                news.resized = False
+                news.changed("finish")
             if news.trigger is not None and not self._late:
                 self._pass()
                 passes += 1
                 if passes > _MOST_PASSES:
                     raise SimulationError(
-                        f"policy {self.policy.name!r} resizes for ever at {world.now_s:g} s: "
+                        f"policy {self.policy.name!r} resizes for ever at {self.world.now_s:g} s: "
                         f"{passes} passes without an end"
                     )
-                continue
-            points, news.points = news.points, []
-            for active in points:
-                self.enactor.leave_point(active)
-            if self._late:
-                break
+            elif news.points:
+                points, news.points = news.points, []
+                for active in points:
+                    self.enactor.leave_point(active)
+            else:
+                return
 
     def _pass(self) -> None:
-        world, news, counts = self.world, self.world.news, self.world.counts
-        trigger, about, idle = news.take()
+        world = self.world
+        trigger, about, idle = world.news.take()
         if not world.active or trigger is None:
             return
-        scans = counts.queue_scans
+        scans = world.counts.queue_scans
         answer = self.enactor.asker.ask(trigger, about)
         if idle:
-            counts.idle_policy_calls += 1
-            counts.idle_queue_scans += counts.queue_scans - scans
+            world.counts.idle_policy_calls += 1
+            world.counts.idle_queue_scans += world.counts.queue_scans - scans
         if answer is NOTHING:
             return
         if answer.latency_s:
@@ -354,10 +379,6 @@ class Engine:
             self.calendar.enter(world.now_s + answer.latency_s, ANSWER, None, answer.actions)
             return
         self.enactor.carry_out(answer.actions)
-        if news.resized:
-            # a resize, and the start of a job that can be resized, give a policy something new to say
-            news.resized = False
-            news.changed("finish")
 
     # ---------------------------------------------------------------- the end
 
@@ -377,8 +398,3 @@ class Engine:
         if abs(moved - ended) > 1e-6 * max(moved, ended, 1.0):
             raise SimulationError(f"the file system moved {moved!r} bytes, jobs {ended!r}")
         self.progress.transfers.check()
-
-
-def _single(policy: Policy) -> bool:
-    """Whether the policy wants to be asked after every single event."""
-    return getattr(policy, "params", {}).get("events") == "single"

@@ -1,8 +1,8 @@
 """What fails, and what becomes of the jobs there.
 
 A failure is of a class, as on a live cluster (`dask_hpc_policies.rules.losses`): of a process (the job that
-ran there fails, the node stays usable), of a host (one node) or of a domain (all nodes that share it, at
-once).
+ran there fails, the node stays usable), of a host (one node, or all that are on it) or of a domain (all nodes
+that share it, at once).
 
 Rules of the file: a rigid or moldable job that loses a node fails as a whole. A malleable or evolving one
 goes on with the nodes that are left when they are at least its minimum and a legal size, else it fails too. A
@@ -15,6 +15,7 @@ failure of that class. It fails as a whole when a process of it does.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dask_hpc.errors import WorkloadError
@@ -47,15 +48,24 @@ class FailureSource:
         self._world = world
         self._calendar = calendar
         self._nodes = nodes
-        seed, labels = world.options.seed, nodes.domains
+        seed = world.options.seed
         # a stream for each class: those of one are the same with and without the others
         self._rng: dict[Severity, random.Random] = {
             what: random.Random(seed if what == "host" else f"{what} {seed}") for what in FAILING
         }
-        #: Nodes by domain.
-        self._members: dict[str, list[int]] = {}
-        for node, label in enumerate(labels or ()):
-            self._members.setdefault(label, []).append(node)
+        #: By class and node, all nodes that fail with it; one that is not named fails alone.
+        self._together: dict[Severity, dict[int, list[int]]] = {
+            "process": {},
+            "host": _together(nodes.hosts or ()),
+            "domain": _together(nodes.domains or ()),
+        }
+        every = range(nodes.total)
+        #: What a random failure of a class may strike: a node of each.
+        self._struck: dict[Severity, Sequence[int]] = {
+            "process": every,
+            "host": every if nodes.hosts is None else [n for n in every if n == self._failing("host", n)[0]],
+            "domain": [node for node, nodes in self._together["domain"].items() if node == nodes[0]],
+        }
         #: Counts and tells of losses; None: it is not said what fails.
         self.losses = Losses(world, nodes) if world.machine.tells_losses else None
 
@@ -80,11 +90,9 @@ class FailureSource:
                 self._next_random(what, jobs[0].submit_s)
 
     def _next_random(self, what: Severity, after_s: float) -> None:
-        machine = self._world.machine
-        mtbf_s = machine.failures.mtbf_s[what]
+        mtbf_s = self._world.machine.failures.mtbf_s[what]
         if mtbf_s is not None:
-            number = len(self._members) if what == "domain" else machine.nodes
-            at_s = after_s + self._rng[what].expovariate(number / mtbf_s)
+            at_s = after_s + self._rng[what].expovariate(len(self._struck[what]) / mtbf_s)
             self._calendar.enter(at_s, NODE_FAILS, None, what)
 
     def happen(self, failure: NodeFailure | Severity) -> list[Lost]:
@@ -99,9 +107,8 @@ class FailureSource:
                 return []
             failure = self._drawn(failure)
         what = failure.severity or "host"
-        nodes = [failure.node]
-        if what == "domain" and self._nodes.domains is not None:
-            nodes = self._members[self._nodes.domains[failure.node]]
+        # nobody asks what failed: the node alone
+        nodes = [failure.node] if failure.severity is None else self._failing(what, failure.node)
         down, absent = self._nodes.down_ids, self._nodes.absent
         nodes = [node for node in nodes if node not in down and node not in absent]
         if not nodes:
@@ -113,13 +120,13 @@ class FailureSource:
 
     def _drawn(self, what: Severity) -> NodeFailure:
         """A failure of a class, wherever it strikes."""
-        rng, machine = self._rng[what], self._world.machine
-        if what == "domain":
-            node = self._members[rng.choice(list(self._members))][0]
-        else:
-            node = rng.randrange(machine.nodes)
-        downtime_s = machine.failures.downtime_s
+        node = self._rng[what].choice(self._struck[what])
+        downtime_s = self._world.machine.failures.downtime_s
         return NodeFailure(t_s=self._world.now_s, node=node, downtime_s=downtime_s, severity=what)
+
+    def _failing(self, what: Severity, node: int) -> list[int]:
+        """The nodes that a failure of this class takes when it strikes a node."""
+        return self._together[what].get(node, [node])
 
     def _process(self, node: int) -> list[Lost]:
         active = self._nodes.holder[node]
@@ -137,6 +144,15 @@ class FailureSource:
                 gone[active.key] = gone.get(active.key, 0) + 1
         lost = [Lost(active, survives(active, gone[key]), gone[key], what) for key, active in holders.items()]
         return lost or [Lost(None)]
+
+
+def _together(labels: Sequence[str | None]) -> dict[int, list[int]]:
+    """For each node that has a label, all nodes that have it."""
+    found: dict[str, list[int]] = {}
+    for node, label in enumerate(labels):
+        if label is not None:
+            found.setdefault(label, []).append(node)
+    return {node: nodes for nodes in found.values() for node in nodes}
 
 
 def survives(active: ActiveJob, gone: int = 1) -> bool:

@@ -152,16 +152,18 @@ class Life:
         self._world.table.rows.append(row)
 
     def _sized(self, active: ActiveJob, nodes: int) -> None:
-        now_s = self._world.now_s
+        now_s, steps, before = self._world.now_s, active.steps, active.nodes
         active.clock = None
         assert active.start_s is not None
-        if not active.steps:
-            active.steps.append((active.start_s, active.nodes))
-        active.held_node_s += active.nodes * (now_s - active.steps[-1][0])
-        if active.steps[-1][0] == now_s:
-            active.steps.pop()
-        active.steps.append((now_s, nodes))
-        active.mtct_previous = present_mtct(active) if active.nodes else None
+        if not steps:
+            steps.append((active.start_s, before))
+        since_s = steps[-1][0]
+        active.held_node_s += before * (now_s - since_s)
+        if since_s == now_s:
+            steps[-1] = (now_s, nodes)
+        else:
+            steps.append((now_s, nodes))
+        active.mtct_previous = present_mtct(active) if before else None
         active.nodes = nodes
         if active.lanes is not None:
             self._progress.transfers.resized(active)

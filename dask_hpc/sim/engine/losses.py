@@ -1,9 +1,9 @@
 """Losses of a run: how often what has failed, over how many node-seconds.
 
 Rules of the file: the class of a loss is found as on a live cluster, by the same function, from where the
-processes were that were lost and where there are some still. On every node there are two: what computes, and
-what starts it again when it is lost, as the manager of a host does. A domain of which one node alone was up
-is a host then.
+processes were that were lost and where there are some still. On every node there is one that computes, and on
+every host one that starts them again when they are lost, as its manager does. A domain of which one node
+alone was up is a host then.
 """
 
 from __future__ import annotations
@@ -33,24 +33,29 @@ class Losses:
 
     def note(self, what: Severity, nodes: Sequence[int]) -> None:
         """A process of the first of these nodes has failed, or they all have, which are down already."""
-        lost = [self._place(node) for node in nodes for _ in range(1 if what == "process" else 2)]
-        own = {self._domain(node) for node in nodes}
-        # a domain is lost with all that has its name; what else there is does not matter
+        lost = [self._place(node) for node in nodes]
+        hosts, domains = {place.host for place in lost}, {place.domain for place in lost}
+        # what was lost whole is so with all that has its name; what else there is does not matter
         left = [
-            self._place(node)
+            place
             for node in range(self._nodes.total)
-            if self._domain(node) in own and self._nodes.state(node) in ("idle", "busy")
+            if self._nodes.state(node) in ("idle", "busy")
+            for place in [self._place(node)]
+            if place.host in hosts or place.domain in domains
         ]
+        if what != "process":
+            # with the last node of a host its manager goes
+            there = {place.host for place in left}
+            managers = {place.host: place for place in lost if place.host not in there}
+            lost += managers.values()
         found = severity(lost, left)
         self.counts[found] += 1
         self._world.listener.lost(found, nodes, self.exposure_node_s)
 
-    def _domain(self, node: int) -> str | None:
-        return None if self._nodes.domains is None else self._nodes.domains[node]
-
     def _place(self, node: int) -> Place:
-        name = f"n{node}"
-        return Place(node=name, host=name, domain=self._domain(node))
+        name, hosts, domains = f"n{node}", self._nodes.hosts, self._nodes.domains
+        host = (hosts[node] if hosts is not None else None) or f"host of {name}"
+        return Place(node=name, host=host, domain=None if domains is None else domains[node])
 
     def by_class(self) -> dict[str, int]:
         """How often what was lost, every class named."""

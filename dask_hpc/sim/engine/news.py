@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc_policies.model import Trigger
+from dask_hpc_policies.protocol import Policy
 
 
 class News:
@@ -47,3 +48,8 @@ class News:
         self.trigger = self.about = None
         self._told = self._changes
         return found
+
+
+def single(policy: Policy) -> bool:
+    """Whether the policy wants to be asked after every single event."""
+    return getattr(policy, "params", {}).get("events") == "single"

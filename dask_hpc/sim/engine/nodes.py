@@ -41,8 +41,9 @@ class NodePool:
         #: Roles of the nodes that are not for computing.
         self.roles = _roles(machine)
         self.aside = len(self.roles)
-        #: Failure domain of each node; None: they have none.
+        #: Failure domain and host of each node; None: they have none, and each is a host of its own.
         self.domains = None if machine.domains is None else machine.domains.labels(nodes)
+        self.hosts = None if machine.hosts is None else machine.hosts.labels(nodes, "host")
         #: Nodes that are not there, by what they are (off, waiting, booting), and how many are which.
         self.absent: dict[int, State] = dict.fromkeys(range(machine.initial_nodes, nodes), "off")
         self.absent_counts: Counter[State] = Counter(self.absent.values())

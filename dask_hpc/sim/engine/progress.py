@@ -13,7 +13,7 @@ from typing import Literal
 
 from dask_hpc.errors import SimulationError
 from dask_hpc.sim.engine.active import ActiveJob
-from dask_hpc.sim.engine.calendar import COMMIT, IO, STAGE, Calendar
+from dask_hpc.sim.engine.calendar import COMMIT, STAGE, Calendar
 from dask_hpc.sim.engine.checkpoints import commit_due, next_commit_s, saved_share
 from dask_hpc.sim.engine.file_system import FileSystem
 from dask_hpc.sim.engine.saving import Saved
@@ -60,9 +60,8 @@ class Progress:
         self.lost_node_s = 0.0
         #: Bytes of the transfers that have ended, and of the parts of those that were broken off.
         self.ended_bytes = 0.0
-        #: Number of the calendar entry for the next end of a transfer; others are stale.
-        self._io_version = 0
-        self._io_at_s = inf
+        #: When the next transfer over the file system ends, at its present load; infinite without any.
+        self.io_s = inf
 
     def begin(self, active: ActiveJob) -> Step:
         """A job has just been given its nodes: it does its first stage, or goes on after a failure."""
@@ -155,23 +154,25 @@ class Progress:
 
     def _resume(self, active: ActiveJob) -> bool:
         """Do the rest of the present stage at the present size; False when it takes no time at all."""
-        world, stage = self._world, active.stage
+        now_s, job, stage = self._world.now_s, active.job, active.stage
         active.paused = False
-        active.began_s = world.now_s
-        if isinstance(stage, Transfer):
+        active.began_s = now_s
+        if job.program is None:
+            length_s = computing_s(job, active.nodes)
+        elif isinstance(stage, Transfer):
             return self._transfer(active, stage)
-        if active.job.program is None:
-            active.length_s = computing_s(active.job, active.nodes)
         elif isinstance(stage, Compute):
-            active.length_s = amount(stage.work, active.nodes) / stage.speed(active.nodes)
-        elif isinstance(stage, Delay):
-            active.length_s = amount(stage.seconds, active.nodes)
-        if active.length_s <= 0 and active.job.program is not None:
+            length_s = amount(stage.work, active.nodes) / stage.speed(active.nodes)
+        else:
+            assert isinstance(stage, Delay)
+            length_s = amount(stage.seconds, active.nodes)
+        active.length_s = length_s
+        if length_s <= 0 and job.program is not None:
             active.left = 0.0
             return False
-        self._calendar.enter(world.now_s + active.left * active.length_s, STAGE, active, active.version)
-        if active.saving is not None and active.job.program is None:
-            commit_s = next_commit_s(active, world.now_s)
+        self._calendar.enter(now_s + active.left * length_s, STAGE, active, active.version)
+        if active.saving is not None and job.program is None:
+            commit_s = next_commit_s(active, now_s)
             if commit_s is not None:
                 self._calendar.enter(commit_s, COMMIT, active, active.version)
         return True
@@ -201,8 +202,10 @@ class Progress:
             self.file_system.changed = True
             self.transfers.go(active)
         elif stage is not None and active.length_s > 0:
-            share = min(active.left, (now_s - active.began_s) / active.length_s)
-            active.left -= share
+            share, left = (now_s - active.began_s) / active.length_s, active.left
+            if share > left:
+                share = left
+            active.left = left - share
             active.done += share
 
     def stage_ended(self, active: ActiveJob) -> Step:
@@ -215,9 +218,9 @@ class Progress:
         return self.advance(active)
 
     def _check_share(self, active: ActiveJob, share: float) -> None:
+        off = abs(share - active.left)
         # What is asked of the clock is a difference of large times: allow for its rounding.
-        rounding = 4 * abs(self._world.now_s) * 2.3e-16 / active.length_s
-        if abs(share - active.left) > _TOLERANCE + rounding:
+        if off > _TOLERANCE and off > _TOLERANCE + 4 * abs(self._world.now_s) * 2.3e-16 / active.length_s:
             raise SimulationError(
                 f"job {active.job.id!r} at {self._world.now_s:g} s: {share:.9g} of a stage was done, "
                 f"{active.left:.9g} was left to do"
@@ -259,14 +262,11 @@ class Progress:
         if stage.purpose == "checkpoint":
             active.checkpoint_s += spent_s
 
-    def transfers_over(self, version: int) -> list[ActiveJob]:
-        """The jobs whose transfers end now, as the calendar said; none when the load has grown since it did.
+    def transfers_over(self) -> list[ActiveJob]:
+        """The jobs whose transfers end now, at `io_s`; none when the load has grown in this very moment.
 
         Each is to be told with `transfer_ended`.
         """
-        if version != self._io_version:
-            return []
-        self._io_at_s = inf
         self.file_system.changed = True
         now_s = self._world.now_s
         at_s = self.file_system.next_end_s()
@@ -289,17 +289,11 @@ class Progress:
         return "done" if self.transfers.link_over(active, number) else "busy"
 
     def schedule_io(self) -> None:
-        """The load of the file system has changed in this moment: find the next end anew.
-
-        An entry that comes too early is left where it is, and finds out: most often the load only grows.
-        """
+        """The load of the file system has changed in this moment: find the next end anew."""
         world = self._world
         self.file_system.changed = False
         at_s = self.file_system.next_end_s()
-        if at_s is not None and at_s < self._io_at_s:
-            self._io_version += 1
-            self._io_at_s = max(at_s, world.now_s)
-            self._calendar.enter(self._io_at_s, IO, None, self._io_version)
+        self.io_s = inf if at_s is None else max(at_s, world.now_s)
         if world.options.file_system_series:
             world.file_system_series.append((world.now_s, *self.file_system.rates_bytes_s))
 

@@ -76,12 +76,11 @@ class Rounds:
         self._set_aside(round, nodes.idle)
         round.grows = [(active, action.nodes) for active, action in grows]
         round.pending = len(shrinks)
-        for active, _ in (*grows, *shrinks):
+        for active, accepted in (*shrinks, *grows):
             active.round = round
             if active.state == "running":
                 active.state = "adapting"
                 active.clock = None
-        for active, accepted in (*shrinks, *grows):
             world.listener.begun(active, accepted)
         for active, _ in shrinks:
             if self._ready(active):
@@ -95,20 +94,21 @@ class Rounds:
         self._nodes.reserved += taken
 
     def _accepted(self, action: Start | Expand | Shrink) -> ActiveJob | None:
-        active = self._world.by_id.get(action.job)
-        locked = self._active > 0 and self._world.options.lock == "system"
+        world = self._world
+        active = world.by_id.get(action.job)
+        locked = self._active > 0 and world.options.lock == "system"
         why = refusal(action, None if active is None else facts(active), locked=locked)
         if why is None:
             return active
-        self._world.refuse(action, why)
+        world.refuse(action, why)
         return None
 
     # ---------------------------------------------------------------- resizes
 
     def _ready(self, active: ActiveJob) -> bool:
         """Whether the job is where it can be resized."""
-        program = active.job.program
-        if active.saving is not None and active.saving.held is not None:
+        saving, program = active.saving, active.job.program
+        if saving is not None and saving.held is not None:
             return False
         return program is None or program.resize == "anytime" or active.at_point
 
@@ -125,67 +125,67 @@ class Rounds:
         round = active.round
         return round is not None and any(waiting is active for waiting, _ in round.grows)
 
-    def open_window(self, active: ActiveJob) -> Iterator[Happened]:
+    def open_window(self, active: ActiveJob) -> Iterable[Happened]:
         """Hold the job up for the latency of its resize; nodes that join do so now."""
-        world, round = self._world, active.round
-        assert active.target is not None
+        world, round, job, target, before = self._world, active.round, active.job, active.target, active.nodes
+        assert target is not None
         assert round is not None
-        need, free = active.target - active.nodes, self._nodes.free
+        need, free = target - before, self._nodes.free
         if need > free:
             # while it was on its way to this point, a node that was set aside for it has failed
-            self._drop(active, active.target, f"needs {need} more nodes, {free} are left")
+            self._drop(active, target, f"needs {need} more nodes, {free} are left")
             round.growing -= 1
             self._end_if_done(round)
             # a job without points waited for its commit
-            yield active, "point" if active.stage is None else self._progress.go_on(active)
-            return
-        cost_s = (active.job.adaptation or world.machine.adaptation).seconds(
-            active.nodes, active.target, active.job.data_bytes, world.machine.link_bytes_s
+            return ((active, "point" if active.stage is None else self._progress.go_on(active)),)
+        machine = world.machine
+        cost_s = (job.adaptation or machine.adaptation).seconds(
+            before, target, job.data_bytes, machine.link_bytes_s
         )
         if active.stage is not None:
             self._progress.pause(active)
         if cost_s <= 0:
-            yield from self.close_window(active)
-            return
+            return self.close_window(active)
         active.resize_s += cost_s
-        active.wasted_node_s += cost_s * max(active.nodes, active.target)
-        if active.target > active.nodes:
+        active.wasted_node_s += cost_s * max(before, target)
+        if need > 0:
             # The nodes are its own from now on, and of no use before the commit.
-            self._hand_over(active, active.target - active.nodes)
+            self._hand_over(active, need)
         self._calendar.enter(world.now_s + cost_s, WINDOW, active, active.version)
+        return ()
 
     def close_window(self, active: ActiveJob) -> Iterator[Happened]:
         """The resize is committed: the job goes on at its new size."""
         world, target, round = self._world, active.target, active.round
         assert target is not None
         assert round is not None
-        freed = 0
-        if target < active.nodes:
-            freed = active.nodes - target
+        counts, listener = world.counts, world.listener
+        freed = active.nodes - target
+        if freed > 0:
             active.shrinks += 1
-            world.counts.shrinks += 1
+            counts.shrinks += 1
             self._life.resize(active, target)
         else:
-            if active.nodes < target:
-                self._hand_over(active, target - active.nodes)
+            if freed:
+                self._hand_over(active, -freed)
             active.expansions += 1
-            world.counts.expansions += 1
+            counts.expansions += 1
         active.target = None
         active.round = None
         active.state = "running"
         active.clock = None
         self._progress.adapt(active)
-        if active.requested_nodes == active.nodes:
+        if active.requested_nodes == target:
             active.requested_nodes = None
         world.news.resized = True
-        world.listener.job(active)
-        world.listener.done(active)
+        listener.job(active)
+        listener.done(active)
         yield active, "resized"
         if active.stage is not None or not active.at_point:
             step = self._progress.go_on(active)
             if step != "busy":
                 yield active, step
-        if freed:
+        if freed > 0:
             yield from self._reduced(round, freed)
         else:
             round.growing -= 1
@@ -218,11 +218,10 @@ class Rounds:
             round.growing -= 1
         self._end_if_done(round)
 
-    def _reduced(self, round: Round, freed: int) -> Iterator[Happened]:
+    def _reduced(self, round: Round, freed: int) -> Iterable[Happened]:
         self._set_aside(round, min(freed, self._nodes.idle))
         round.pending -= 1
-        if round.pending == 0:
-            yield from self._grow(round)
+        return self._grow(round) if round.pending == 0 else ()
 
     def _grow(self, round: Round) -> Iterator[Happened]:
         grows, round.grows = round.grows, []

@@ -39,26 +39,28 @@ def lent_views(order: Iterable[tuple[Any, Any, Any, ActiveJob]], now_s: float) -
     They must not be shown otherwise: they change with the next snapshot. Jobs that a round is about to start
     are left out.
     """
-    views = []
+    views: list[JobView] = []
+    show = views.append
     for _, _, _, active in order:
         view, clock = active.view, active.clock
-        if active.state == "pending":
+        if view is not None and clock is not None:
+            if active.viewed_s != now_s:
+                # it holds nodes, and nothing about it has changed but the time
+                end_s, held_node_s, since_s, nodes = clock
+                left_s = None if end_s is None else 0.0 if end_s <= now_s else end_s - now_s
+                move_on(view, left_s, held_node_s + nodes * (now_s - since_s))
+                active.viewed_s = now_s
+            show(view)
+        elif active.state == "pending":
             if active.round is None:
                 # what waits looks the same until it starts
-                views.append(view or present_view(active, now_s))
+                show(view or present_view(active, now_s))
         elif view is None or view.state == "pending":
-            views.append(present_view(active, now_s))
-        elif clock is None:
+            show(present_view(active, now_s))
+        else:
             active.view = view = running_view(active, now_s, view)
             active.viewed_s = now_s
-            views.append(view)
-        else:
-            if active.viewed_s != now_s:
-                end_s, before_node_s, since_s = clock
-                left_s = None if end_s is None else max(0.0, end_s - now_s)
-                move_on(view, left_s, before_node_s + view.nodes * (now_s - since_s))
-                active.viewed_s = now_s
-            views.append(view)
+            show(view)
     return views
 
 
@@ -93,50 +95,52 @@ def pending_view(active: ActiveJob) -> JobView:
 
 def running_view(active: ActiveJob, now_s: float, lent: JobView | None = None) -> JobView:
     """What a policy sees of a job that holds nodes, in the view `lent` of before where it can be."""
-    job, start_s, program = active.job, active.start_s, active.job.program
+    job, start_s, program, nodes = active.job, active.start_s, active.job.program, active.nodes
     assert start_s is not None
     walltime_s, limit_s = job.walltime_s, expected_s(active)
     end_s = _expected_end_s(active, start_s, limit_s, now_s)
-    # without checkpoints it would begin again where it began
-    restart_s = limit_s
-    saves = job.checkpoint_interval_s is not None or active.saving is not None
-    if walltime_s is not None and saves and program is None:
-        restart_s = max(0.0, walltime_s - saved_share(active, now_s) * job.runtime_s)
+    left_s = None if end_s is None else max(0.0, end_s - now_s)
+    held_node_s, since_s = active.attained()
     # what else changes with time alone, and not by a clock
+    saves = job.checkpoint_interval_s is not None or active.saving is not None
     if saves or (job.recorded_s is not None and not active.expansions and not active.shrinks):
         lent = active.clock = None
     else:
-        active.clock = end_s, *active.attained()
-    share = present_mtct(active)
+        active.clock = end_s, held_node_s, since_s, nodes
+    share, previous = present_mtct(active), active.mtct_previous
     if lent is not None:
         stand(
             lent,
             state=active.state,
-            nodes=active.nodes,
-            remaining_s=None if end_s is None else max(0.0, end_s - now_s),
+            nodes=nodes,
+            remaining_s=left_s,
             requested_nodes=active.requested_nodes,
-            at_scheduling_point=_at_point(active),
+            at_scheduling_point=program is None or _at_point(active),
             expansions=active.expansions,
             mtct=share,
-            mtct_previous=share if active.mtct_previous is None else active.mtct_previous,
-            attained_node_s=active.attained_node_s(now_s),
+            mtct_previous=share if previous is None else previous,
+            attained_node_s=held_node_s + nodes * (now_s - since_s),
         )
         return lent
+    # without checkpoints it would begin again where it began
+    restart_s = limit_s
+    if walltime_s is not None and saves and program is None:
+        restart_s = max(0.0, walltime_s - saved_share(active, now_s) * job.runtime_s)
     return job_view(
         job,
         id=job.id,
         state=active.state,
-        nodes=active.nodes,
+        nodes=nodes,
         start_s=start_s,
-        remaining_s=None if end_s is None else max(0.0, end_s - now_s),
+        remaining_s=left_s,
         restart_s=restart_s,
         requested_nodes=active.requested_nodes,
         at_scheduling_point=_at_point(active),
         interrupted_s=active.interrupted_s,
         expansions=active.expansions,
         mtct=share,
-        mtct_previous=share if active.mtct_previous is None else active.mtct_previous,
-        attained_node_s=active.attained_node_s(now_s),
+        mtct_previous=share if previous is None else previous,
+        attained_node_s=held_node_s + nodes * (now_s - since_s),
     )
 
 
@@ -198,6 +202,8 @@ def mtct(job: Job, nodes: int) -> float | None:
         if stage is None:
             return None
         speed = stage.speed
+    if speed.kind == "linear":
+        return 0.0
     return max(0.0, nodes * speed(1) / speed(nodes) - 1.0)
 
 

@@ -24,7 +24,7 @@ from dask_hpc_policies.model import ROLES
 
 MACHINE_KEYS = (
     "nodes", "link_bytes_s", "file_system_bytes_s", "failures", "node_mtbf", "downtime", "adaptation",
-    "pool", "roles", "power", "process_mtbf", "domain_mtbf", "domains", "network_bytes_s",
+    "pool", "roles", "power", "process_mtbf", "domain_mtbf", "domains", "network_bytes_s", "hosts",
 )  # fmt: skip
 COST_KEYS = tuple(field.name for field in dataclasses.fields(AdaptationCost))
 POOL_KEYS = tuple(field.name for field in dataclasses.fields(Pool))
@@ -64,6 +64,7 @@ def read_machine(whole: Field) -> Machine | None:
         roles=read_roles(place.get("roles"), nodes),
         power=read_power(place.get("power")),
         domains=_domains(place.get("domains"), nodes),
+        hosts=_domains(place.get("hosts"), nodes, "host"),
         network_bytes_s=None if network is None else network.number(above=True),
     )
     try:
@@ -161,15 +162,15 @@ def _failures(place: Field, nodes: int) -> Failures:
     )
 
 
-def _domains(place: Field | None, nodes: int) -> Domains | None:
+def _domains(place: Field | None, nodes: int, what: str = "domain") -> Domains | None:
     if place is None:
         return None
     if isinstance(place.value, list):
         if not place.value:
             place.fail("is empty; give one name for each node, or {size: nodes in each}")
-        return Domains(names=tuple(name.text() for name in place.sequence()))
+        return Domains(names=tuple(None if one.value is None else one.text() for one in place.sequence()))
     if not isinstance(place.value, dict):
-        place.wrong("{size: nodes in each}, or a list with the domain of each node")
+        place.wrong("{size: nodes in each}, or a list with the " + what + " of each node")
     place.mapping(("size",))
     return Domains(size=place.need("size").integer(1, nodes))
 

@@ -14,6 +14,7 @@ Rules of the file: every value is checked when the file is read; an error names 
         - {at: 2 h, node: 2, class: process}            # what runs there fails, the node stays usable
         - {at: 3 h, node: 2, class: domain, down: 1 h}  # all nodes of the domain of node 2
       domains: {size: 4}            # nodes that fail together: so many each, or a list of names, one a node
+      hosts: {size: 2}              # nodes that are on one host, likewise; without it, each has its own
       process_mtbf: 30 days         # random failures: node_mtbf and process_mtbf of each node, domain_mtbf
       pool:                         # nodes come when a policy asks for them; without it, all are there
         initial_nodes: 4            # `nodes` is the most there can be

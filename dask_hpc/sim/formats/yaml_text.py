@@ -72,6 +72,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
             "power": (None if machine.power is None else dataclasses.asdict(machine.power), None),
             "domains": (None if machine.domains is None else _domains(machine.domains), None),
             "network_bytes_s": (machine.network_bytes_s, None),
+            "hosts": (None if machine.hosts is None else _domains(machine.hosts), None),
         }
     )
 

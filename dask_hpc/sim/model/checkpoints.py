@@ -77,3 +77,12 @@ class Checkpoints:
             raise WorkloadError("checkpoints: there is no level; give one at least")
         if self.every_s is not None and not self.every_s > 0:
             raise WorkloadError(f"checkpoints: every is {self.every_s!r} s; expected more than 0 s")
+
+    def levels_of(self, number: int) -> tuple[Level, ...]:
+        """The levels that are due in the commit of this number, from 1."""
+        return tuple(level for level in self.levels if number % level.each == 0)
+
+    @property
+    def mean_blocking_s(self) -> float:
+        """Seconds that a commit holds the job up, in the mean over all levels' turns."""
+        return sum(level.blocking_s / level.each for level in self.levels)

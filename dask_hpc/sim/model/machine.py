@@ -31,8 +31,8 @@ class NodeFailure:
     #: Number of the node, from 0.
     node: int
     downtime_s: float
-    #: ``host``: the node. ``domain``: all nodes of its failure domain. ``process``: what runs there, and
-    #: the node stays usable. None: the node, and nobody asks what failed.
+    #: ``host``: all nodes of its host. ``domain``: all nodes of its failure domain. ``process``: what runs
+    #: there, and the node stays usable. None: the node, and nobody asks what failed.
     severity: Severity | None = None
 
 
@@ -47,7 +47,8 @@ class Failures:
     WRITTEN: ClassVar[tuple[str, ...]] = ("listed", "node_mtbf_s", "downtime_s")
 
     listed: tuple[NodeFailure, ...] = ()
-    #: Mean time between failures of one node; None: no random ones.
+    #: Mean time between failures of one node, which is one host unless `Machine.hosts` says otherwise; None:
+    #: no random ones.
     node_mtbf_s: float | None = None
     #: How long a node that failed at random is down.
     downtime_s: float = 3600.0
@@ -127,6 +128,8 @@ class Machine:
     power: NodePower | None = None
     #: Which nodes fail together; None: it is not known, and no domain can fail.
     domains: Domains | None = None
+    #: Which nodes are on one host; None: each has one for itself.
+    hosts: Domains | None = None
     #: Bytes per second of each node's link to another node, beside the one to the file system; None: without
     #: limit. Copies of checkpoints take it (`Transfer.beside`).
     network_bytes_s: float | None = None
@@ -151,12 +154,14 @@ class Machine:
         ------
         WorkloadError
             When more nodes are to be there at the start than there can be, a role is not known, so many
-            nodes play others that none computes, or failure domains are not known or too few.
+            nodes play others that none computes, or failure domains or hosts are not known or too few.
         """
         failures, there = self.failures, self.initial_nodes
-        if self.domains is not None:
-            self.domains.labels(self.nodes)
-        elif failures.domain_mtbf_s is not None or any(one.severity == "domain" for one in failures.listed):
+        if self.hosts is not None:
+            self.hosts.labels(self.nodes, "host")
+        known = self.domains is not None and any(self.domains.labels(self.nodes))
+        fail = failures.domain_mtbf_s is not None or any(one.severity == "domain" for one in failures.listed)
+        if fail and not known:
             raise WorkloadError(
                 "failures: a domain fails, but no domains are given; say which nodes share one"
             )

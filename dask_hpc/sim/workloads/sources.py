@@ -16,7 +16,7 @@ from typing import Any
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.formats import elastisim, sacct, swf, trace_file, yaml_file
 from dask_hpc.sim.formats.fields import escaped
-from dask_hpc.sim.generators import esp, io_aware, mebf, node_failures, poisson, toys
+from dask_hpc.sim.generators import esp, io_aware, mebf, node_failures, poisson, synthetic, toys
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.params import suggestion
 
@@ -46,6 +46,7 @@ BUILTIN: Mapping[str, Callable[..., Workload]] = {
         toys.three_users,
         poisson.poisson,
         node_failures.node_failures,
+        synthetic.synthetic,
     )
 }
 

@@ -8,6 +8,7 @@ algorithm 1); a job that has no legal size at all blocks nobody. Nothing here lo
 from __future__ import annotations
 
 from dask_hpc_policies.decision import (
+    UNEXPLAINED,
     Action,
     Decision,
     Expand,
@@ -137,7 +138,7 @@ class Pass:
                 self.head = job
                 held += self.waiting[i:]
                 break
-            self._start(job, size, _fits(job, size, self.idle_nodes))
+            self._start(job, size, self._fits(job, size))
         self.waiting = held
 
     def suppress(self, action: Action, reason: Reason) -> None:
@@ -147,7 +148,18 @@ class Pass:
     def start(self, job: JobView, size: int, reason: Reason | None = None) -> None:
         """Start a waiting job out of order; without a reason, because it fits."""
         self.waiting = [other for other in self.waiting if other is not job]
-        self._start(job, size, reason or _fits(job, size, self.idle_nodes))
+        self._start(job, size, reason or self._fits(job, size))
+
+    def _fits(self, job: JobView, size: int) -> Reason:
+        if self.view.brief:
+            return UNEXPLAINED
+        exact, idle_nodes = job.is_default or job.start_nodes is not None, self.idle_nodes
+        return Reason(
+            ReasonCode.FITS if exact else ReasonCode.MOLDED_TO_FIT,
+            f"{counted(size)} of {idle_nodes} idle"
+            + ("" if exact else f", largest size from {job.min_nodes} to {job.max_nodes} that fits"),
+            {"nodes": size, "idle_nodes": idle_nodes},
+        )
 
     def _start(self, job: JobView, size: int, reason: Reason) -> None:
         self._actions.append(Start(job=job.id, nodes=size, reason=reason))
@@ -202,16 +214,6 @@ class Pass:
             text += "; no resize while a job is adapting (lock: system)"
             return Reason(ReasonCode.LOCKED, text, data)
         return Reason(ReasonCode.NOT_ENOUGH_NODES, text, data)
-
-
-def _fits(job: JobView, size: int, idle_nodes: int) -> Reason:
-    exact = job.is_default or job.start_nodes is not None
-    return Reason(
-        ReasonCode.FITS if exact else ReasonCode.MOLDED_TO_FIT,
-        f"{counted(size)} of {idle_nodes} idle"
-        + ("" if exact else f", largest size from {job.min_nodes} to {job.max_nodes} that fits"),
-        {"nodes": size, "idle_nodes": idle_nodes},
-    )
 
 
 _LOCKED = Reason(ReasonCode.LOCKED, "a job is adapting and the lock is system: no resize until it has ended")

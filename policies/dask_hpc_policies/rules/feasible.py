@@ -73,7 +73,8 @@ def refusal(
     if job.state != "running" or job.is_default:
         text = f"{job.id} is {job.state}, only a running named job can be resized"
         return Reason(ReasonCode.WRONG_STATE, text)
-    if not isinstance(action, Expand) and job.no_shrink_s > 0:
+    grows = isinstance(action, Expand)
+    if not grows and job.no_shrink_s > 0:
         text = f"a shrink of {job.id} was taken back; not again for {job.no_shrink_s:.0f} s"
         return Reason(ReasonCode.COOLDOWN, text)
     if isinstance(action, Steal):
@@ -81,9 +82,12 @@ def refusal(
     if locked:
         text = "another job is reconfiguring and the lock (hpc.lock) is 'system'"
         return Reason(ReasonCode.LOCKED, text)
-    grows = isinstance(action, Expand)
-    enough = job.nodes >= job.request.min_nodes
-    if grows and enough and job.no_grow_s > 0 and action.reason.code not in _ASKED_FOR:
+    if (
+        grows
+        and job.no_grow_s > 0
+        and job.nodes >= job.request.min_nodes
+        and action.reason.code not in _ASKED_FOR
+    ):
         text = f"nodes could not join {job.id}; not again for {job.no_grow_s:.0f} s"
         return Reason(ReasonCode.COOLDOWN, text)
     return _wrong_resize(job, action.nodes, grows)

@@ -17,18 +17,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf, nextafter
 
-from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
 
 
 def expected_s(job: JobView) -> float:
     """How long the job is expected to run from now on (running) or from its start (pending).
 
-    Its remaining time where that is known, else its recorded time, else its walltime, else infinity.
+    Its remaining time where that is known, else what `requested_s` says.
     """
-    for known_s in (job.remaining_s, job.recorded_s, job.walltime_s):
-        if known_s is not None:
-            return known_s
-    return inf
+    return job.remaining_s if job.remaining_s is not None else requested_s(job)
+
+
+def requested_s(job: JobRequest) -> float:
+    """How long a job that has not run is expected to: its recorded time, else its walltime, else infinity."""
+    if job.recorded_s is not None:
+        return job.recorded_s
+    return inf if job.walltime_s is None else job.walltime_s
 
 
 def releases(view: ClusterSnapshot) -> list[tuple[float, int]]:

@@ -134,7 +134,8 @@ def performance_aware(plan: Pass, params: Params) -> int:
 def equipartition(plan: Pass, _: Params) -> int:
     """Equal shares for all running malleable jobs, after room for the head (McCann et al. 1993)."""
     jobs = sizing.oldest_first(_malleable(plan))
-    held, lows = sum([job.nodes for job in jobs]), [lowest_size(job) for job in jobs]
+    before, lows = [job.nodes for job in jobs], [lowest_size(job) for job in jobs]
+    held = sum(before)
     reclaimable = held - sum(lows)
     head, reserved = plan.head, 0
     if head is not None and plan.shortage_nodes() <= reclaimable:
@@ -142,28 +143,36 @@ def equipartition(plan: Pass, _: Params) -> int:
     sizes = equal_sizes(jobs, plan.idle_nodes + held - reserved, lows)
     if sizes is None:
         return reclaimable
-    shrinks: list[Shrink] = []
-    expands: list[Expand] = []
-    freed = taken = 0
-    for job, size in zip(jobs, sizes, strict=True):
-        if size == job.nodes:
-            continue
-        reason = UNEXPLAINED if plan.view.brief else _share_reason(job, size, head if reserved else None)
-        if size < job.nodes:
-            shrinks.append(Shrink(job=job.id, nodes=size, reason=reason))
-            freed += job.nodes - size
-        else:
-            expands.append(Expand(job=job.id, nodes=size, reason=reason))
-            taken += size - job.nodes
-    plan.resize(Resizes(shrinks=tuple(shrinks), expands=tuple(expands), freed_nodes=freed, taken_nodes=taken))
+    if sizes != before:
+        _divide(plan, jobs, sizes, head if reserved else None)
     if reserved and not plan.locked:
         plan.admit()
         return 0
     return reclaimable
 
 
+def _divide(plan: Pass, jobs: Sequence[JobView], sizes: Sequence[int], head: JobView | None) -> None:
+    """Bring `jobs` to their equal `sizes`, which make room for `head`, if for anybody."""
+    shrinks: list[Shrink] = []
+    expands: list[Expand] = []
+    freed = taken = 0
+    for job, size in zip(jobs, sizes, strict=True):
+        more = size - job.nodes
+        if more == 0:
+            continue
+        reason = UNEXPLAINED if plan.view.brief else _share_reason(job, size, head)
+        if more < 0:
+            shrinks.append(Shrink(job=job.id, nodes=size, reason=reason))
+            freed -= more
+        else:
+            expands.append(Expand(job=job.id, nodes=size, reason=reason))
+            taken += more
+    plan.resize(Resizes(shrinks=tuple(shrinks), expands=tuple(expands), freed_nodes=freed, taken_nodes=taken))
+
+
 def _malleable(plan: Pass) -> list[JobView]:
-    return [job for job in plan.running if sizing.resizable(job)]
+    """The running jobs that a rule may touch (`sizing.resizable`)."""
+    return [job for job in plan.running if job.kind == "malleable"]
 
 
 def _limits(params: Params) -> Limits:

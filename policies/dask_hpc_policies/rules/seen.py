@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from dask_hpc_policies.model import ClusterSnapshot
 
+#: States of jobs that hold nodes.
+_HOLDING = ("running", "adapting")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenSize:
@@ -21,10 +24,12 @@ def seen_sizes(view: ClusterSnapshot, before: Mapping[str, SeenSize]) -> Mapping
     """The sizes of the named jobs that run or are adapting, after what was seen `before`."""
     now = {}
     for job in view.jobs:
-        if job.state in ("running", "adapting") and not job.is_default:
-            last = before.get(job.id)
-            if last is None or last.nodes == job.nodes:
-                now[job.id] = last or SeenSize(nodes=job.nodes)
-            else:
-                now[job.id] = SeenSize(nodes=job.nodes, changed_s=view.now_s)
+        if job.state in _HOLDING and not job.is_default:
+            id, nodes = job.id, job.nodes
+            last = before.get(id)
+            if last is None:
+                last = SeenSize(nodes=nodes)
+            elif last.nodes != nodes:
+                last = SeenSize(nodes=nodes, changed_s=view.now_s)
+            now[id] = last
     return now

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dask_hpc_policies.decision import Expand, Reason, ReasonCode, Shrink, Suppressed
 from dask_hpc_policies.jobs.constraints import largest_at_most, next_higher, next_lower, smallest_at_least
@@ -261,9 +262,17 @@ def equal_sizes(jobs: Sequence[JobView], nodes: int, lows: Sequence[int] | None 
     lows = [lowest_size(job) for job in jobs] if lows is None else lows
     if sum(lows) > nodes:
         return None
-
     tops = [low if low > (top := job.max_nodes) else top for job, low in zip(jobs, lows, strict=True)]
     constrained = [(i, job.constraint) for i, job in enumerate(jobs) if job.constraint != "any"]
+    return list(_equal_sizes(tuple(lows), tuple(tops), tuple(constrained), nodes))
+
+
+# a policy is asked again when its resizes have been carried out, and finds the same jobs and nodes
+@lru_cache(maxsize=16)
+def _equal_sizes(
+    lows: tuple[int, ...], tops: tuple[int, ...], constrained: tuple[tuple[int, str], ...], nodes: int
+) -> list[int]:
+    """`equal_sizes` of jobs with these bounds, and those of them that have constraints, by place."""
 
     def at(level: int) -> list[int]:
         sizes = [
@@ -274,7 +283,7 @@ def equal_sizes(jobs: Sequence[JobView], nodes: int, lows: Sequence[int] | None 
             sizes[i] = largest_at_most(constraint, sizes[i], lows[i]) or lows[i]
         return sizes
 
-    # The level `below` always fits; from the largest size on nobody gets more.
+    # the level `below` always fits; from the largest size on nobody gets more
     below, above = 0, 1 + min(nodes, max(tops, default=0))
     if not constrained:
         below = min(_level(lows, tops, nodes), above - 1)

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from dask_hpc_policies.jobs.constraints import largest_at_most
-from dask_hpc_policies.model import JobView, Trigger
+from dask_hpc_policies.model import JobRequest, JobView, Trigger
 from dask_hpc_policies.rules.admission import needed_nodes, start_size
+from dask_hpc_policies.views import job_view
 
 
 def growing_session(idle_nodes: int, kinds: Set[str], _: Mapping[str, Any]) -> GrowingSession | None:
@@ -38,9 +39,9 @@ class GrowingSession:
         self._points: set[int] = set()
         self.scans = 0
 
-    def submit(self, key: int, job: JobView) -> None:
+    def submit(self, key: int, job: JobRequest, anytime: bool = True) -> None:
         """`job` waits from now on."""
-        self._jobs[key] = job
+        self._jobs[key] = job = job_view(job, id="", at_scheduling_point=anytime)
         if needed_nodes(job) is None:
             return  # it never starts, and is in nobody's way
         rank = (-job.priority, key)

@@ -10,10 +10,11 @@ from bisect import bisect_left
 from collections.abc import Mapping, Set
 from typing import Any
 
-from dask_hpc_policies.model import JobView, Trigger
+from dask_hpc_policies.model import JobRequest, JobView, Trigger
 from dask_hpc_policies.rules.io.balance import Balance
 from dask_hpc_policies.rules.io.intensity import job_intensity
 from dask_hpc_policies.rules.io.policy import IoAwareState, better_size, reordering_now
+from dask_hpc_policies.views import job_view
 
 
 def io_session(idle_nodes: int, kinds: Set[str], params: Mapping[str, Any]) -> IoSession | None:
@@ -43,9 +44,9 @@ class IoSession:
         self._points: set[int] = set()
         self.scans = 0
 
-    def submit(self, key: int, job: JobView) -> None:
+    def submit(self, key: int, job: JobRequest, anytime: bool = True) -> None:
         """`job` waits from now on."""
-        self._jobs[key] = job
+        self._jobs[key] = job = job_view(job, id="", at_scheduling_point=anytime)
         rank = self._rank(key)
         place = bisect_left(self._ranks, rank)
         self._ranks.insert(place, rank)
@@ -100,7 +101,7 @@ class IoSession:
             balance.run(key, choice.nodes, job_intensity(job, choice.nodes))
             self._idle -= choice.nodes
             answer.append((key, choice.nodes))
-            if job.at_scheduling_point:
+            if job.at_scheduling_point and job.kind == "malleable":
                 self._anytime.add(key)
             most = None if most is None else most - 1
 

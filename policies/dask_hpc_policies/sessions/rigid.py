@@ -21,10 +21,11 @@ from itertools import islice
 from math import inf, nextafter
 from typing import Any
 
-from dask_hpc_policies.model import JobView, Trigger
+from dask_hpc_policies.model import JobRequest, JobView, Trigger
 from dask_hpc_policies.rules.admission import needed_nodes, start_size
 from dask_hpc_policies.rules.backfilling import ORDERS
-from dask_hpc_policies.rules.reservation import Profile, expected_s
+from dask_hpc_policies.rules.reservation import Profile, requested_s
+from dask_hpc_policies.views import job_view
 
 #: Place in the queue: its order, priority, submission.
 _Rank = tuple[float, int, int]
@@ -73,16 +74,17 @@ class BackfillSession:
         self._looked: _Rank = (0.0, 0, 0)
         self.scans = 0
 
-    def submit(self, key: int, job: JobView) -> None:
+    def submit(self, key: int, job: JobRequest, anytime: bool = True) -> None:
         """Put a job into the queue."""
         nodes, priority = job.max_nodes, job.priority
         if job.kind != "rigid":
-            need = needed_nodes(job)
+            view = job_view(job, id="")
+            need = needed_nodes(view)
             if need is None:  # it never starts, and blocks nobody
                 return
             nodes = need
-            self._views[key] = job
-        seconds = expected_s(job)
+            self._views[key] = view
+        seconds = requested_s(job)
         rank = (0.0 if self._in_order else self._key(nodes, seconds, priority), -priority, key)
         if not self._ranks or rank > self._ranks[-1]:
             place = len(self._ranks)
@@ -151,6 +153,8 @@ class BackfillSession:
 
     def _behind_one(self, now_s: float, started: list[tuple[int, int]]) -> None:
         """Backfill behind one reservation."""
+        if min(self._by_nodes or self._nodes) > self._idle:
+            return  # nobody fits, whatever is reserved
         if not self._valid or self._shadow_s <= now_s:
             self._reserve(now_s)
             self._looked = self._ranks[0]
@@ -191,8 +195,11 @@ class BackfillSession:
         idle, extra, shadow_s, looked = self._idle, self._extra, self._shadow_s, self._looked
         if not self._by_nodes:
             begin, ranks, expected = bisect_right(self._ranks, looked), self._ranks, self._expected
-            fitting = [i for i, n in enumerate(self._nodes[begin:], begin) if n <= idle]
-            return [(ranks[i], self._nodes[i], expected[i]) for i in fitting] if fitting else []
+            return [
+                (ranks[i], n, expected[i])
+                for i, n in enumerate(self._nodes[begin:], begin)
+                if n <= idle and (n <= extra or now_s + expected[i] <= shadow_s)
+            ]
         every = self._best and bool(self._views)  # a later one may be started on more nodes
         found: list[tuple[_Rank, int, float]] = []
         for nodes, alike in self._by_nodes.items():

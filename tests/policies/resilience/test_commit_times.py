@@ -12,7 +12,7 @@ from dask_hpc_policies import registry
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.decision import Checkpoint
 from dask_hpc_policies.model import ClusterSnapshot, JobView
-from dask_hpc_policies.resilience.commit_times import MARGIN, History, Rule, due
+from dask_hpc_policies.resilience.commit_times import MARGIN, History, Rule, due, due_in_s, in_time
 from dask_hpc_policies.resilience.intervals import METHODS, Costs, expected_s
 
 SECONDS = st.floats(0.01, 1e6)
@@ -44,6 +44,24 @@ def test_one_version_has_time_to_end_before_the_node_is_given_up(since, cost, le
     else:
         assert at(end - cost / 2, since) is None, "there is no time for another one"
     assert at(end, since) is None
+
+
+@given(SECONDS, SECONDS)
+def test_before_nodes_go_that_have_to_a_version_is_begun_if_it_will_be_whole(left, cost):
+    assert in_time(left, cost) == (cost * 1.3 <= left)
+    assert in_time(left, None), "what it does not save is lost without it, too"
+
+
+@given(SECONDS, SECONDS, SECONDS, SECONDS, st.one_of(st.none(), SECONDS), st.floats(0, 100))
+def test_what_is_due_in_no_time_is_due(now, ago, every, cost, length, ahead):
+    history = History(now - ago, cost, end_s=None if length is None else now + length, ahead_s=ahead)
+    left = due_in_s(now, history, Rule(every), 1)
+    assert (left == 0) == (due(now, history, Rule(every), 1) is not None)
+    assert due_in_s(now, History(), Rule(every), 1) == 0
+    # and not before
+    if left > 1e-3 and (length is None or left < length):
+        assert due(now + left - 1e-3, history, Rule(every), 1) is None
+        assert due(now + left + 1e-3, history, Rule(every), 1) is not None or length is not None
 
 
 @given(

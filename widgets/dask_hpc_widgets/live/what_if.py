@@ -12,13 +12,17 @@ from typing import Any
 
 from dask_hpc.sim.learned import Knowledge, learn
 from dask_hpc.sim.run import Result
-from dask_hpc.sim.what_if import simulate_from
+from dask_hpc.sim.waiting import Waiting, starts, why_waiting
+from dask_hpc.sim.what_if import simulate_from, unknowns
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import comparison
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.model import is_custom, title
+
+#: Waiting jobs of which it is said why they wait, those first that have waited longest.
+_MAX_WAITING = 3
 
 #: Told the share that is done, 0 to 1; what it raises ends the run.
 Progress = Callable[[float], None]
@@ -32,6 +36,7 @@ class WhatIf:
     knowledge: tuple[Knowledge, ...]
     #: Sentences.
     notes: tuple[str, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
 
     def html(self) -> Markup:
         """What came out."""
@@ -45,6 +50,7 @@ class WhatIf:
                 markup.soft(f"From now to the end of all jobs of now; {sure}."),
                 comparison.metrics(self.runs),
                 comparison.jobs(self.runs, about),
+                *([_waiting(self.waiting)] if self.waiting else ()),
                 *map(markup.soft, self.notes),
             ]
         )
@@ -94,12 +100,49 @@ def what_if(
     specs[f"{title(chosen)}, as chosen"] = chosen
     count = max(1, len(knowledge))
     runs: dict[str, Result] = {}
+    share = 0.0
     for name, spec in specs.items():
         done = len(runs)
 
         def told(ended: int, done: int = done) -> None:
-            progress((done + min(1.0, ended / count)) / len(specs))
+            nonlocal share
+            share = (done + min(1.0, ended / count)) / len(specs)
+            progress(share)
 
         told(0)
         runs[name] = simulate_from(learned, spec, progress=told, name="this cluster")
-    return WhatIf(runs=runs, knowledge=knowledge, notes=tuple(notes))
+    unknown = unknowns(next(iter(runs.values())).machine)
+    if unknown:
+        notes.append(f"{unknown.capitalize()}.")
+    longest = sorted((job for job in view.jobs if not job.nodes), key=lambda job: job.submit_s)
+    waiting = []
+    for job in longest[:_MAX_WAITING]:
+        # each is a run for every policy: it ends here when it is to stop
+        progress(share)
+        if (one := why_waiting(view, rows, present, job.id, assumed_s)) is not None:
+            waiting.append(one)
+    return WhatIf(runs=runs, knowledge=knowledge, notes=tuple(notes), waiting=tuple(waiting))
+
+
+def _waiting(found: Sequence[Waiting]) -> Markup:
+    columns = (
+        ("Job", False),
+        ("Needs", True),
+        ("Idle", True),
+        ("Held by", False),
+        ("As it runs", False),
+        ("What would start it earlier", False),
+    )
+    rows = [
+        [
+            markup.named(one.name, one.job),
+            counted(one.needs_nodes),
+            str(one.idle_nodes),
+            ", ".join(f"{holder.name} {holder.nodes}" for holder in one.holders) or "nobody",
+            starts(one.start_in_s),
+            "; ".join(f"{when}: {' or '.join(texts)}" for when, texts in one.helps().items())
+            or "nothing found",
+        ]
+        for one in found
+    ]
+    return markup.table(columns, rows, "Why jobs wait")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from dask_hpc_policies.jobs.constraints import largest_at_most
@@ -20,6 +21,8 @@ from dask_hpc_policies.rules.sizing import lowest_size, resizable
 
 #: Remainders that differ by less are equal.
 _DIGITS = 9
+#: Those that differ by more are not, whatever the rounding.
+_EQUAL = 2e-9
 #: A fraction below this is not rounded up to a whole number.
 _NEARLY = 0.999
 
@@ -49,15 +52,16 @@ def divide(claims: Sequence[Claimant], nodes: int) -> list[int]:
     """Whole numbers of nodes for `claims`, together `nodes` or as near to it as their bounds allow."""
     if len(claims) == 1:
         return [min(max(nodes, claims[0].low), claims[0].high)]
-    if nodes <= sum([claim.low for claim in claims]):
-        return [claim.low for claim in claims]
-    if nodes >= sum([claim.high for claim in claims]):
-        return [claim.high for claim in claims]
-    level = common_level(claims, nodes)
-    shares = [claim.weight * level for claim in claims]
+    lows, highs = [claim.low for claim in claims], [claim.high for claim in claims]
+    if nodes <= sum(lows):
+        return lows
+    if nodes >= sum(highs):
+        return highs
+    weights = [claim.weight for claim in claims]
+    level = common_level(lows, highs, weights, nodes)
     exact = [
-        claim.low if share < claim.low else claim.high if share > claim.high else share
-        for claim, share in zip(claims, shares, strict=True)
+        low if (share := weight * level) < low else high if share > high else share
+        for low, high, weight in zip(lows, highs, weights, strict=True)
     ]
     # only what is next to a whole number needs to be rounded, which takes longer than all else here
     sizes = [
@@ -66,20 +70,28 @@ def divide(claims: Sequence[Claimant], nodes: int) -> list[int]:
     left = nodes - sum(sizes)
     if left > 0:
         fractions = [i for i, share in enumerate(exact) if share > sizes[i]]
-        fractions.sort(key=lambda i: round(sizes[i] - exact[i], _DIGITS))
-        for i in fractions[:left]:
-            sizes[i] += sizes[i] < claims[i].high
+        for i in _largest_first(fractions, exact, sizes)[:left]:
+            sizes[i] += sizes[i] < highs[i]
     return sizes
 
 
-def common_level(claims: Sequence[Claimant], nodes: int) -> float:
-    """The common level at which the claims take `nodes` together, which is within their bounds."""
+def _largest_first(places: list[int], exact: Sequence[float], sizes: Sequence[int]) -> list[int]:
+    """`places` by what `exact` has there beyond `sizes`, the most first; equal ones stay in order."""
+    missing = {i: sizes[i] - exact[i] for i in places}
+    in_order = sorted(places, key=missing.__getitem__)
+    if any(0 < missing[b] - missing[a] < _EQUAL for a, b in pairwise(in_order)):
+        return sorted(places, key=lambda i: round(missing[i], _DIGITS))
+    return in_order
+
+
+def common_level(lows: Sequence[int], highs: Sequence[int], weights: Sequence[float], nodes: int) -> float:
+    """The common level at which claims take `nodes` together, which is within their bounds, given apart."""
     # below the first turn everybody is at its lower bound; the slope changes where one leaves it or is full
-    moving = [claim for claim in claims if claim.low < claim.high]
-    turns = [(claim.low / claim.weight, claim.weight) for claim in moving]
-    turns += [(claim.high / claim.weight, -claim.weight) for claim in moving]
+    moving = [claim for claim in zip(lows, highs, weights, strict=True) if claim[0] < claim[1]]
+    turns = [(low / weight, weight) for low, _, weight in moving]
+    turns += [(high / weight, -weight) for _, high, weight in moving]
     turns.sort()
-    taken, slope, at = float(sum([claim.low for claim in claims])), 0.0, 0.0
+    taken, slope, at = float(sum(lows)), 0.0, 0.0
     for turn, change in turns:
         reached = taken + slope * (turn - at)
         if reached >= nodes and slope > 0:
@@ -118,16 +130,19 @@ def holders(plan: Pass, params: Params) -> list[Part]:
 
     Resizable is none under a lock, and none that is almost over.
     """
-    parts, rank = [], ranking(params)
+    parts, rank, open = [], ranking(params), not plan.locked
     for job in plan.view.jobs:
         nodes = job.nodes
         if nodes == 0 or job.is_default:
             continue
-        low = high = nodes
-        fixed = plan.locked or job.state != "running" or not resizable(job) or almost_over(job, params)
-        if not fixed:
-            low, high = lowest_size(job), largest_at_most(job.constraint, job.max_nodes, nodes) or nodes
-        parts.append(Part(job, low, high, high, False, not fixed, *rank(job.attained_node_s)))
+        level, weight = rank(job.attained_node_s)
+        if open and job.state == "running" and resizable(job) and not almost_over(job, params):
+            low, high, constraint = lowest_size(job), job.max_nodes, job.constraint
+            if constraint != "any" or high < nodes:
+                high = largest_at_most(constraint, high, nodes) or nodes
+            parts.append(Part(job, low, high, high, False, True, level, weight))
+        else:
+            parts.append(Part(job, nodes, nodes, nodes, False, False, level, weight))
     return parts
 
 
@@ -139,9 +154,9 @@ def divide_parts(parts: Sequence[Part], nodes: int, params: Params) -> None:
     for user, own in users.items():
         for part, size in zip(own, divide(own, shares[user]), strict=True):
             constraint = part.job.constraint
-            part.size = (
-                size if constraint == "any" else largest_at_most(constraint, size, part.low) or part.low
-            )
+            if constraint != "any":
+                size = largest_at_most(constraint, size, part.low) or part.low
+            part.size = size
 
 
 def divide_users(users: Mapping[str, Sequence[Part]], nodes: int, params: Params) -> dict[str, int]:
@@ -167,5 +182,8 @@ def by_user(parts: Sequence[Part]) -> dict[str, list[Part]]:
     """The parts of each user, in the order given."""
     users: dict[str, list[Part]] = {}
     for part in parts:
-        users.setdefault(part.job.user, []).append(part)
+        own = users.get(part.job.user)
+        if own is None:
+            own = users[part.job.user] = []
+        own.append(part)
     return users

@@ -5,8 +5,9 @@ Rules of the file: nothing here compares jobs with each other.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from math import floor, log
+from functools import lru_cache
 from typing import Any
 
 from dask_hpc_policies.model import JobView
@@ -14,8 +15,10 @@ from dask_hpc_policies.params import Duration, Float, Parameter
 
 Params = Mapping[str, Any]
 
-#: Relative error of a logarithm at a boundary between levels.
+#: Of a level: so much sooner than it would by its exact bound a job is taken to be there.
 _ROUNDING = 1e-9
+#: Nobody attains more.
+_MOST_NODE_S = 1e200
 
 PARAMETERS: tuple[Parameter, ...] = (
     Float("quantum_node_s", 10.0, lo=1e-3, hi=1e12, unit="node-s", label="Quantum",
@@ -38,15 +41,21 @@ def level(attained_node_s: float, params: Params) -> int:
 
 def ranking(params: Params) -> Callable[[float], tuple[int, float]]:
     """What tells `level` and `weight_at` of so much attained service, for many jobs."""
-    quantum_node_s, factor = params["quantum_node_s"], params["level_factor"]
-    step = log(factor)
+    bounds, found = _levels(params["quantum_node_s"], params["level_factor"])
 
     def rank(attained_node_s: float) -> tuple[int, float]:
-        quanta = attained_node_s / quantum_node_s
-        level = 0 if quanta < 1 else 1 + floor(log(quanta) / step + _ROUNDING)
-        return level, factor**-level
+        return found[bisect_right(bounds, attained_node_s)]
 
     return rank
+
+
+@lru_cache(maxsize=16)
+def _levels(quantum_node_s: float, factor: float) -> tuple[list[float], list[tuple[int, float]]]:
+    """Attained service at which levels 1, 2 and so on begin, ascending; and each level with its weight."""
+    bounds = [quantum_node_s]
+    while bounds[-1] < _MOST_NODE_S:
+        bounds.append(quantum_node_s * factor ** (len(bounds) - _ROUNDING))
+    return bounds, [(level, factor**-level) for level in range(len(bounds) + 1)]
 
 
 def weight_at(level: int, params: Params) -> float:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from dask_hpc_policies.rules.fair.shares import Claim, common_level
+from dask_hpc_policies.rules.fair.shares import common_level
 
 #: Work that is below this, in thread-seconds, is done.
 _NOTHING_S = 1e-9
@@ -57,12 +57,12 @@ def advance(virtual: Virtual, works: Collection[Work], threads: int, seconds: fl
     present = [work for work in works if _left_s(work, served_s) > _NOTHING_S and work.width > 0]
     after = {work.id: min(served_s.get(work.id, 0.0), work.done_s + work.left_s) for work in works}
     known = [work for work in present if work.id in served_s]
-    weights = _weights(known)
-    claims = [Claim(0, work.width, weights[work.id]) for work in known]
     if known and seconds > 0:
-        level = common_level(claims, min(threads, sum([claim.high for claim in claims])))
-        for work, claim in zip(known, claims, strict=True):
-            share = min(claim.weight * level, claim.high)
+        widths, by_job = [work.width for work in known], _weights(known)
+        weights = [by_job[work.id] for work in known]
+        level = common_level([0] * len(known), widths, weights, min(threads, sum(widths)))
+        for work, weight in zip(known, weights, strict=True):
+            share = min(weight * level, work.width)
             after[work.id] = min(after[work.id] + share * seconds, work.done_s + work.left_s)
     return Virtual(after, virtual.clock_s + level * seconds)
 

@@ -8,9 +8,8 @@ operations on arrays, whatever the number of jobs, and the sums are those that w
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
-
-import numpy as np
 
 from dask_hpc_policies.jobs.constraints import (
     largest_at_most,
@@ -20,7 +19,7 @@ from dask_hpc_policies.jobs.constraints import (
     smallest_at_least,
 )
 from dask_hpc_policies.model import JobView
-from dask_hpc_policies.rules.io.candidates import SAME, Array, Candidates, Choice
+from dask_hpc_policies.rules.io.candidates import SAME, Candidates, Choice
 from dask_hpc_policies.rules.io.intensity import Mix, job_intensity, preferred_size
 
 K = TypeVar("K", bound=Hashable)
@@ -54,7 +53,7 @@ class Balance(Generic[K]):
         self._asked: tuple[Any, ...] | None = None
         self._leader: Choice | None = None
         #: Sizes of running jobs whose intensity differs with them, once they were asked for.
-        self._tables: dict[K, tuple[Array, Array]] = {}
+        self._tables: dict[K, list[tuple[int, float]]] = {}
 
     @property
     def workload(self) -> float:
@@ -136,10 +135,13 @@ class Balance(Generic[K]):
             self._leader = self._candidates.best(*asked)
         return self._leader
 
-    def sizes_by_distance(self, key: K, job: JobView, idle_nodes: int) -> Iterator[tuple[int, float, float]]:
+    def sizes_by_distance(
+        self, key: K, job: JobView, idle_nodes: int, nearer: float = inf
+    ) -> Iterator[tuple[int, float, float]]:
         """Other sizes of a running job, best first: (nodes, intensity, distance) by equation 4.13.
 
-        Sizes that need more than the idle nodes are left out; of equals the larger one comes first.
+        Sizes that need more than the idle nodes are left out; of equals the larger one comes first. Of a job
+        whose intensity differs from size to size only those are given whose distance is below `nearer`.
         """
         now = self.running[key]
         rest = self.system.plus(now.intensity, -now.nodes)
@@ -156,21 +158,22 @@ class Balance(Generic[K]):
                 if nodes != now.nodes:
                     yield nodes, one, distance(nodes, one)
             return
-        sizes, shares = self._sizes(key, job)
-        fit = int(sizes.searchsorted(most_nodes, side="right"))
-        sizes, shares = sizes[:fit], shares[:fit]
-        distances = np.abs(workload - (io_nodes + shares * sizes) / (held + sizes))
-        for row in np.lexsort((-sizes, distances)).tolist():
-            if sizes[row] != now.nodes:
-                yield int(sizes[row]), float(shares[row]), float(distances[row])
+        found = [
+            (apart, -nodes, share)
+            for nodes, share in self._sizes(key, job)
+            if nodes <= most_nodes and (apart := distance(nodes, share)) < nearer
+        ]
+        found.sort()
+        for apart, less, share in found:
+            if -less != now.nodes:
+                yield -less, share, apart
 
-    def _sizes(self, key: K, job: JobView) -> tuple[Array, Array]:
+    def _sizes(self, key: K, job: JobView) -> list[tuple[int, float]]:
         """Legal sizes of a running job, ascending, and its intensity on each."""
         found = self._tables.get(key)
         if found is None:
             sizes = legal_sizes(job.constraint, job.min_nodes, job.max_nodes)
-            shares = [job_intensity(job, nodes) for nodes in sizes]
-            found = self._tables[key] = (np.array(sizes, dtype=float), np.array(shares))
+            found = self._tables[key] = [(nodes, job_intensity(job, nodes)) for nodes in sizes]
         return found
 
 

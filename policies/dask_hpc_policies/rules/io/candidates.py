@@ -111,7 +111,8 @@ class Candidates:
         if not len(nodes):
             return None
         delta = io + system.io_nodes
-        delta /= np.maximum(nodes + system.nodes, 1)  # on no nodes there is no intensity
+        held = nodes + system.nodes
+        delta /= held if system.nodes else np.maximum(held, 1)  # on no nodes there is no intensity
         np.subtract(workload, delta, out=delta)
         np.abs(delta, out=delta)
         least, most = float(delta.min()), float(delta.max())

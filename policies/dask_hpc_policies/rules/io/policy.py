@@ -118,7 +118,7 @@ def better_size(
         largest = largest_at_most(job.constraint, reach, now.nodes + 1)
         return None if largest is None else (largest, job_intensity(job, largest), "")
     distance = abs(balance.workload - balance.system.intensity)
-    for nodes, intensity, delta in balance.sizes_by_distance(key, job, idle_nodes):
+    for nodes, intensity, delta in balance.sizes_by_distance(key, job, idle_nodes, distance - SAME):
         if delta >= distance - SAME:
             return None
         after = balance.system.plus(now.intensity, -now.nodes).plus(intensity, nodes)

@@ -1,0 +1,51 @@
+"""Whether a session can write its next version, and whether another store is configured by now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import dask
+
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.versions import numbers
+from dask_hpc_policies.params import AbsolutePath
+
+#: What names the store.
+SETTING = "hpc.checkpoint.store"
+_FOLDER = AbsolutePath(SETTING, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What `CheckpointSession.probe_agents` has found."""
+
+    #: Whether the next version goes to another store than those before.
+    changed: bool
+    #: Folder that it goes to.
+    store: str
+    #: Why that cannot be, or why the store that is configured now is not taken; None: nothing is wrong.
+    problem: str | None
+
+
+def configured() -> Any:
+    """The store that files and the environment name now; text that says so when they cannot be read."""
+    try:
+        return dask.config.get(SETTING, "", config=dask.config.collect())
+    except Exception as error:  # whatever there may be in a file of a user
+        return f"in files that cannot be read: {error}"
+
+
+def probe(store: Store, name: str, changed_to: Any) -> Probe:
+    """Look at a store, and at the one that is configured now; None: there is no other."""
+    here = str(store.folder)
+    if changed_to is None:
+        return Probe(False, here, store.problem())
+    try:
+        other = Store(_FOLDER.validate(changed_to))
+    except ValueError as error:
+        return Probe(False, here, str(error))
+    problem = other.problem()
+    if problem is None and numbers(other.folder / name):
+        problem = f"{other.folder} has versions of {name!r} already; remove them, or set another {SETTING}"
+    return Probe(problem is None, here if problem else str(other.folder), problem)

@@ -1,0 +1,89 @@
+"""Processes that do something together: each its part, and all of them fail when one does."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dask_hpc.checkpoint.exchange import FolderExchange
+from dask_hpc.errors import CheckpointError, CheckpointValueError
+
+
+class Ranks:
+    """One of several processes.
+
+    Parameters
+    ----------
+    rank, size
+        Which of how many.
+    exchange
+        Gives the values of all processes by rank for that of this one; values are what JSON has. None: there
+        is one process, or `join` says where they speak.
+
+    Raises
+    ------
+    CheckpointValueError
+        When there is no such rank.
+    """
+
+    def __init__(self, rank: int, size: int, exchange: Callable[[Any], Sequence[Any]] | None) -> None:
+        try:
+            self.rank, self.size = operator.index(rank), operator.index(size)
+        except TypeError:
+            self.rank = self.size = -1
+        if not 0 <= self.rank < self.size:
+            raise CheckpointValueError(
+                f"rank is {rank!r} and size {size!r}; allowed: rank from 0 to size - 1"
+            )
+        self._exchange = exchange
+        self._folder: FolderExchange | None = None
+
+    def join(self, make_folder: Callable[[], Path], timeout_s: float) -> None:
+        """Find the others in a folder, if that is needed; raises CheckpointError when they do not come."""
+        if self.size > 1 and self._exchange is None:
+            self._folder = FolderExchange(make_folder(), self.rank, self.size, timeout_s)
+            self._exchange = self._folder
+
+    def together(self, act: Callable[[], Any]) -> list[Any]:
+        """What `act` gives in each process, once it has ended in all.
+
+        Raises
+        ------
+        CheckpointError
+            When it has failed in another process.
+        Exception
+            What it raises in this one.
+        """
+        if self._exchange is None:
+            return [act()]
+        failure: Exception | None = None
+        try:
+            mine = {"value": act()}
+        except Exception as error:
+            # the others wait for what this process has to say
+            failure, mine = error, {"error": f"{type(error).__name__}: {error}"}
+        try:
+            told = self._exchange(mine)
+        finally:
+            if failure is not None:
+                raise failure
+        for rank, each in enumerate(told):
+            if "error" in each:
+                raise CheckpointError(f"rank {rank} has failed: {each['error']}")
+        return [each["value"] for each in told]
+
+    def first(self, act: Callable[[], Any]) -> Any:
+        """What `act` gives in the process of rank 0; raises as `together`."""
+        return self.together(lambda: act() if self.rank == 0 else None)[0]
+
+    def close(self) -> None:
+        """Leave the others when there is nothing left to do together."""
+        if self._folder is not None:
+            self._folder.close()
+
+    def give_up(self, reason: str) -> None:
+        """Have the others not wait for this process."""
+        if self._folder is not None:
+            self._folder.give_up(reason)

@@ -1,0 +1,391 @@
+"""Checkpoints of programs without collections: arrays of one process, or of several that go in step.
+
+No scheduler, no cluster: a process writes what it has to the store itself, in the format of all checkpoints.
+The calls are those of iCheck's library (its sections 6.1.3 and 7.4); which are legal when is a table
+(`dask_hpc_policies.states`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import dask
+import numpy as np
+
+from dask_hpc.checkpoint.checksums import crc32c
+from dask_hpc.checkpoint.going_back import Found, go_back
+from dask_hpc.checkpoint.held import Done, Held, checked_values, copied, held, write_version
+from dask_hpc.checkpoint.labelled import TAKEN
+from dask_hpc.checkpoint.names import checked_name, checked_variable
+from dask_hpc.checkpoint.probing import SETTING, Probe, configured, probe
+from dask_hpc.checkpoint.ranks import Ranks
+from dask_hpc.checkpoint.services import checked_services
+from dask_hpc.checkpoint.session_commit import SessionCommit
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.clock import stopwatch_s
+from dask_hpc.errors import CheckpointError, CheckpointTypeError
+from dask_hpc_policies.params import Duration
+from dask_hpc_policies.states import IllegalTransition, session_step
+
+_TIMEOUT = Duration("timeout", 600.0, lo=0.01, hi=30 * 86400.0)
+#: Where processes speak to each other, below the folder of the name.
+_EXCHANGE = ".session"
+
+
+class CheckpointSession:
+    """Checkpoints of arrays that a program has itself, in one process or in several that go in step.
+
+    Each version is an xarray Dataset in the store: ``dask hpc checkpoint ls`` lists it, `dask_hpc.restore`,
+    `dask_hpc.open_checkpoint` and, where blocks are regular, plain `xarray.open_zarr` read it. The last two
+    stay. Nothing is ever unpickled. Calls that are out of order raise `CheckpointError`. For one thread.
+
+    Parameters
+    ----------
+    name
+        Of the checkpoint.
+    store
+        Its folder, on a file system that all processes see; None: ``hpc.checkpoint.store``.
+    rank, size
+        Which of how many processes this is. All of them call `init`, `commit`, `restart`, `restart_all`,
+        `probe_agents` and `finalize`, in the same order; a version is whole when all have written theirs. A
+        run may have another size than the one that it goes on from.
+    exchange
+        Gives a list of what each process gives it, by rank, such as ``comm.allgather`` of mpi4py, after
+        `enable_async` from another thread; None: they speak through files in the store.
+    timeout
+        How long processes wait for each other there, such as ``"10 min"``.
+    services
+        What is done to blocks on their way to the store, such as ``"compress"``; what the first process says
+        holds. None: ``hpc.checkpoint.services``.
+
+    Raises
+    ------
+    CheckpointValueError
+        For a name, rank, size or services that cannot be.
+    ValueError
+        When no store is named, or `timeout` is none.
+
+    Examples
+    --------
+    A run goes on where the one before it has ended:
+
+    >>> import numpy as np, dask_hpc
+    >>> def run(steps):
+    ...     with dask_hpc.CheckpointSession("heat", store="store") as session:
+    ...         field = session.add("field", np.zeros(1000))
+    ...         session.restart_all()
+    ...         first = session.values.get("step", 0)
+    ...         for step in range(first, steps):
+    ...             field += 1.0
+    ...             if step % 10 == 9:
+    ...                 session.commit(step=step + 1)
+    ...         return first, float(field.mean())
+    >>> run(25)
+    (0, 25.0)
+    >>> run(40)
+    (20, 40.0)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        store: Any = None,
+        rank: int = 0,
+        size: int = 1,
+        exchange: Callable[[Any], Sequence[Any]] | None = None,
+        timeout: float | str = 600.0,
+        services: str | None = None,
+    ) -> None:
+        self.name = checked_name(name)
+        self._services = checked_services(
+            services if services is not None else dask.config.get("hpc.checkpoint.services", "plain")
+        )
+        self._ranks = Ranks(rank, size, exchange)
+        #: What the configuration said when it was looked at last; None: it is not asked.
+        self._configured = None if store is not None else configured()
+        store = store if store is not None else dask.config.get(SETTING, None)
+        if store is None:
+            raise ValueError(f"no store is named: give store=..., or set {SETTING}")
+        self._store = Store(store)
+        self._timeout_s: float = _TIMEOUT.validate(timeout)
+        self._state = "new"
+        self._arrays: dict[str, Held] = {}
+        self._found: Found | None = None
+        #: The newest version that this session knows of: it replaces no other.
+        self._newest = 0
+        self._asynchronous = False
+        #: The newest commit that the program did not wait for, and what such ones are written from.
+        self._last: SessionCommit | None = None
+        self._copies: Mapping[str, Held] = {}
+
+    def __repr__(self) -> str:
+        return f"<CheckpointSession {self.name!r} in {self._store.folder}: {self._state}>"
+
+    def __reduce__(self) -> Any:
+        raise CheckpointTypeError("a CheckpointSession stays in its process: make one where the arrays are")
+
+    def __enter__(self) -> CheckpointSession:
+        return self.init() if self._state == "new" else self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+        if self._state == "ended":
+            return
+        if kind is None:
+            self.finalize()
+            return
+        self._settle()
+        self._ranks.give_up(f"{kind.__name__}: {error}")
+        self._state = "ended"
+
+    @property
+    def state(self) -> str:
+        """One of new, configuring, restoring, redistributing, idle, committing, closing, ended."""
+        return self._state
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What was given to `commit` for the version that was gone back to; empty when there was none."""
+        return {} if self._found is None else self._found.values
+
+    def init(self) -> CheckpointSession:
+        """Look at the store, and wait for the other processes; ``with`` does it. Gives the session.
+
+        Raises
+        ------
+        CheckpointError
+            When nothing can be written there, or the others do not come.
+        """
+        with self._during("init"):
+            crc32c(b"")  # says now that it is not installed
+            if (problem := self._store.problem()) is not None:
+                raise CheckpointError(problem)
+            self._ranks.join(lambda: self._store.home(self.name) / _EXCHANGE, self._timeout_s)
+        return self
+
+    def add(
+        self, name: str, value: Any, *, dims: Sequence[str] | None = None, start: int | None = None
+    ) -> np.ndarray:
+        """Have an array in all versions from now on; added again, another one takes its place.
+
+        Parameters
+        ----------
+        name
+            Of the variable.
+        value
+            A NumPy array, or what shares its memory with one, such as a buffer: change it in place, and it
+            is written as it is at each `commit`. Other values are copied once.
+        dims
+            Names of its dimensions; None: names of its own.
+        start
+            The array is a block: where it begins along the first dimension of the whole. Blocks of all
+            processes make that up. None: it is whole, and all processes have the same.
+
+        Returns
+        -------
+        numpy.ndarray
+            The array that is written.
+
+        Raises
+        ------
+        CheckpointTypeError
+            For a value or dtype that cannot be stored.
+        CheckpointValueError
+            For a name, `dims` or `start` that cannot be.
+        """
+        with self._during("add"):
+            made = held(checked_variable(name, TAKEN), value, dims, start)
+            self._arrays[name] = made
+        return made.value
+
+    def commit(self, **values: Any) -> SessionCommit:
+        """Write the arrays as one version, durable when this returns (see `enable_async`).
+
+        Parameters
+        ----------
+        values
+            Numbers and text that go with it, and lists and dicts of them: the step, the time. They become
+            attributes of the Dataset, and come back as `values`.
+
+        Raises
+        ------
+        CheckpointError
+            When it cannot be written, or others have written versions of this name that this session has not
+            gone on from; those before it are as they were, and the session may go on.
+        CheckpointValueError
+            When the arrays of all processes do not go together, or for a value that JSON does not have.
+        """
+        began_s = stopwatch_s()
+        with self._during("commit"):
+            if not self._arrays:
+                raise CheckpointError("commit has nothing to write: add(name, array) first")
+            told = checked_values(values)
+            commit = SessionCommit(self.name)
+            self._settle()
+            waited_s = stopwatch_s()
+            if self._asynchronous:
+                self._copies = copied(self._arrays, self._copies)
+                commit._row |= {"waiting_s": waited_s - began_s, "copying_s": stopwatch_s() - waited_s}
+                self._last = commit
+                write = partial(self._write, self._copies, told)
+                threading.Thread(target=commit._run, args=[write, True]).start()
+            else:
+                self._last = None
+                commit._run(partial(self._write, self._arrays, told), False)
+                commit.wait()
+            commit._row["held_s"] = stopwatch_s() - began_s
+        self._advance("done")
+        return commit
+
+    def restart(self, version: int | None = None) -> int | None:
+        """Go back to the newest whole version, or the one asked for, before the first `commit`.
+
+        Arrays stay as they are until `restore` is called.
+
+        Returns
+        -------
+        int
+            Its number; None: there is no version.
+
+        Raises
+        ------
+        UnknownCheckpoint
+            When there is no such version.
+        CheckpointError
+            When all versions are damaged.
+        """
+        with self._during("restart"):
+            return self._go_back(version, {})
+
+    def restart_all(self, version: int | None = None) -> int | None:
+        """`restart`, then read all arrays that were added, in place; the version before if one is damaged.
+
+        Raises
+        ------
+        UnknownCheckpoint, CheckpointError
+            As `restart`; then arrays may have been read in part.
+        CheckpointValueError
+            When an array is not in the version, or has another shape or dtype there.
+        """
+        with self._during("restart_all"):
+            if not self._arrays:
+                raise CheckpointError("restart_all has nothing to read into: add(name, array) first")
+            found = self._go_back(version, self._arrays)
+        if found is not None:
+            self._advance("done")
+        return found
+
+    def restore(self, name: str, box: tuple[int, int] | None = None) -> np.ndarray:
+        """Read one array of the version that `restart` has gone back to.
+
+        One that was added is read in place: of a block the same indices, whatever blocks the processes had
+        that wrote it.
+
+        Parameters
+        ----------
+        box
+            First index along the first dimension, and the one behind the last: these are read into a new
+            array.
+
+        Raises
+        ------
+        CheckpointError
+            When it is not what was written; restart the program, and go back to another version.
+        CheckpointValueError
+            When there is no such array, or it has another shape or dtype than the one that was added.
+        """
+        with self._during("restore"):
+            assert self._found is not None
+            return self._found.read(name, self._arrays.get(name), box)
+
+    def probe_agents(self) -> Probe:
+        """Look whether versions can be written, and whether they are to go to another store from now on.
+
+        Files of the configuration are read again for that, unless the session was given its store. One that
+        cannot be taken is not: then the old one stays, and ``problem`` says why.
+        """
+        with self._during("probe_agents"):
+            self._settle()
+            now = None if self._configured is None else configured()
+            changed_to = None if now == self._configured else now
+            found = Probe(**self._ranks.first(lambda: asdict(probe(self._store, self.name, changed_to))))
+            if found.changed:
+                self._store, self._newest, self._configured = Store(found.store), 0, now
+        self._advance("done")
+        return found
+
+    def enable_async(self, on: bool = True) -> None:
+        """Have `commit` return as soon as the arrays are copied, and the version before is whole.
+
+        The copy takes as much memory as the arrays. What goes wrong is logged, and raised by `wait` of the
+        commit, and for the last one by `finalize`.
+        """
+        with self._during("enable_async"):
+            self._asynchronous, self._copies = bool(on), {}
+
+    def finalize(self, persist: bool = True) -> None:
+        """End the session, when what is being written is; ``with`` does it. Of several processes, all do it.
+
+        Parameters
+        ----------
+        persist
+            Whether versions stay; those that this session has written or gone on from are removed otherwise.
+
+        Raises
+        ------
+        CheckpointError
+            When the last version could not be written, and it was not waited for.
+        """
+        self._advance("finalize")
+        try:
+            problem = self._settle()
+            stay = any(self._ranks.together(lambda: bool(persist)))
+            if not stay and self._ranks.rank == 0:
+                self._store.remove(self.name, self._newest)
+        finally:
+            self._ranks.close()
+            self._advance("done")
+        if stay and problem is not None:
+            raise problem
+
+    def _advance(self, event: str) -> None:
+        try:
+            self._state = session_step(self._state, event)
+        except IllegalTransition as error:
+            raise CheckpointError(f"session {self.name!r}: {error}") from None
+
+    @contextmanager
+    def _during(self, event: str) -> Iterator[None]:
+        """The state after an event; that before it again when something is raised."""
+        before = self._state
+        self._advance(event)
+        try:
+            yield
+        except BaseException:
+            self._state = before
+            raise
+
+    def _settle(self) -> BaseException | None:
+        """Wait for the version that is being written; what went wrong with it."""
+        return None if self._last is None else self._last._problem()
+
+    def _write(self, arrays: Mapping[str, Held], values: Mapping[str, Any]) -> Done:
+        done = write_version(
+            self._store, self.name, self._ranks, arrays, values, self._newest, self._services
+        )
+        self._newest = done.version.version
+        return done
+
+    def _go_back(self, version: int | None, targets: Mapping[str, Held]) -> int | None:
+        self._newest, self._found = go_back(self._store, self.name, self._ranks, version, targets)
+        if self._found is None:
+            self._advance("done")
+            return None
+        if self._found.ranks != self._ranks.size:
+            self._advance("resize")
+        return self._found.version.version

@@ -1,0 +1,84 @@
+"""One version of a session, from the call for it on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from dask_hpc.checkpoint.held import Done
+
+logger = logging.getLogger(__name__)
+
+
+class SessionCommit:
+    """A version under way or ended. Made by `CheckpointSession.commit`."""
+
+    def __init__(self, name: str) -> None:
+        self._future: Future[Done] = Future()
+        self._row: dict[str, Any] = {"name": name, "version": None, "state": "writing", "reason": ""}
+        self._row |= {"path": None, "blocks": 0, "bytes": 0}
+        self._row |= dict.fromkeys(("held_s", "waiting_s", "copying_s", "writing_s", "finishing_s"), 0.0)
+
+    def __repr__(self) -> str:
+        row = self._row
+        return f"<SessionCommit name={row['name']!r} version={row['version']} state={row['state']!r}>"
+
+    @property
+    def name(self) -> str:
+        """Name of the checkpoint."""
+        return str(self._row["name"])
+
+    @property
+    def version(self) -> int | None:
+        """Number of the version; None: it is not whole."""
+        version: int | None = self._row["version"]
+        return version
+
+    @property
+    def path(self) -> str | None:
+        """Folder of the version, a Zarr group; None: it is not whole."""
+        path: str | None = self._row["path"]
+        return path
+
+    def wait(self, timeout: float | None = None) -> SessionCommit:
+        """Wait until the version is whole; gives this commit.
+
+        Raises
+        ------
+        CheckpointError
+            When there is no new version; earlier ones are as they were.
+        TimeoutError
+            When it takes more than `timeout` seconds. It goes on all the same.
+        """
+        self._future.result(timeout)
+        return self
+
+    def status(self) -> dict[str, Any]:
+        """Name, version, state, the reason if it has failed, path, blocks, bytes, and seconds.
+
+        ``held_s`` is how long the program was held up; of that, after `CheckpointSession.enable_async`,
+        ``waiting_s`` for the version before and ``copying_s`` to copy the arrays. ``writing_s`` is until all
+        blocks are durable, ``finishing_s`` from then until the version has its name.
+        """
+        return dict(self._row)
+
+    def _problem(self) -> BaseException | None:
+        """Waits; what has gone wrong."""
+        return self._future.exception()
+
+    def _run(self, write: Callable[[], Done], logged: bool) -> None:
+        try:
+            done = write()
+        except BaseException as error:
+            self._row |= {"state": "failed", "reason": f"{type(error).__name__}: {error}"}
+            if logged:
+                logger.warning("%s has no new version: %s", self.name, error)
+            self._future.set_exception(error)
+            return
+        version = done.version
+        self._row |= {"state": "complete", "version": version.version, "path": version.path}
+        self._row |= {"blocks": done.blocks, "bytes": version.bytes}
+        self._row |= {"writing_s": done.writing_s, "finishing_s": done.finishing_s}
+        self._future.set_result(done)

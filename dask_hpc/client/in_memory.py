@@ -1,0 +1,50 @@
+"""Versions in the memories of hosts from a client's side: the objects that they were made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dask._task_spec import Task
+
+from dask_hpc.checkpoint.opening import Opened, refuse_pickled
+from dask_hpc.checkpoint.plan import Array
+from dask_hpc.checkpoint.record import Record, parse
+from dask_hpc.worker.saved import copies_of, read_held
+
+
+def open_records(texts: Sequence[str], allow_pickle: bool) -> Any:
+    """The object that a version was made of; blocks are read on workers when they are computed.
+
+    Parameters
+    ----------
+    texts
+        Records as the scheduler has them: one, or several of the results of a job, oldest first.
+    allow_pickle
+        Whether Python values may be unpickled.
+
+    Raises
+    ------
+    CheckpointError
+        When they are not what was written, or hold Python values and `allow_pickle` was not given.
+    """
+    found = [_InMemory(parse(text), allow_pickle).object() for text in texts]
+    if len(found) == 1:
+        return found[0]
+    return {key: value for each in found for key, value in each.items()}
+
+
+class _InMemory(Opened):
+    """A version in the memories of hosts."""
+
+    def __init__(self, record: Record, trusted: bool) -> None:
+        where = f"version {record.manifest.version} of {record.name!r} in the memory of hosts"
+        super().__init__(where, record.manifest, record.token(trusted), trusted)
+        refuse_pickled(where, record.manifest, trusted)
+        self._files, self._copies = record.files, copies_of(record)
+
+    def task(self, key: Any, array: Array, number: int, at: int) -> Task:
+        return Task(key, read_held, self._copies[at], self.trusted)
+
+    def file(self, path: str) -> bytes:
+        return self._files[path]

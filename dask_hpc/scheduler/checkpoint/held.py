@@ -1,0 +1,152 @@
+"""Versions in the memories of hosts by name: the newest takes the place of the one before, and is made again
+when a host that had some of it is lost.
+
+Until then one more loss may be one too many. What is made again is what workers have, or soon will have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from dask_hpc.checkpoint.describe import describe_results
+from dask_hpc.checkpoint.plan import Plan
+from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.checkpoint.memory import Memory
+from dask_hpc.scheduler.checkpoint.protected import Protected
+from dask_hpc.scheduler.checkpoint.writing import Writing
+from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc.scheduler.tables.watched import Watched
+from dask_hpc_policies.resilience.redundancy_sets import Scheme
+
+logger = logging.getLogger(__name__)
+
+_HOLDER = "hpc-checkpoint-again"
+#: After a worker has gone others of its host go, in seconds; how often it is tried.
+_SETTLE_S, _TRIES = 1.0, 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """What is known of one."""
+
+    plan: Plan
+    #: Which one of its name, and its results in the order of the plan.
+    number: int
+    keys: tuple[Any, ...]
+    #: Who holds parities of whom; None: nobody.
+    scheme: Scheme | None
+
+
+class Held:
+    """The versions in memory of one scheduler."""
+
+    def __init__(self, state: State, watched: Watched, protected: Protected, memory: Memory) -> None:
+        self._state, self._scheduler = state, state.scheduler
+        self._watched = watched
+        self._protected = protected
+        self._memory = memory
+        #: By folder, those in use.
+        self._versions: dict[str, _Version] = {}
+        self._left = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def write(
+        self, plan: Plan, number: int, keys: Sequence[Any], writing: Writing, scheme: Scheme | None
+    ) -> tuple[tuple[str, ...], str]:
+        """Write a version; its results are read from memory from then on. See `Memory.write`.
+
+        Returns
+        -------
+        tuple
+            The levels that have it, and why there is less of them than was asked for.
+        """
+        copies, note = await self._memory.write(plan, number, writing, scheme)
+        self._protected.add(copies)
+        made = {copy.folder for copy, _ in copies.values()}
+        self._replace(plan.name, made, _Version(plan, number, tuple(keys), scheme))
+        grouped = any(copy.group is not None for copy, _ in copies.values())
+        return ("L1", "L2") if grouped else ("L1",), note
+
+    def know(self, folder: str, plan: Plan, number: int, keys: Sequence[Any]) -> None:
+        """A version that others have written is read: with the next host that is lost it is made again."""
+        settings = self._state.settings
+        scheme = Scheme(settings.checkpoint_redundancy, settings.checkpoint_set_size)
+        self._versions.setdefault(folder, _Version(plan, number, tuple(keys), scheme))
+        self._watched.listen(self)
+
+    def left(self, address: str) -> None:
+        """A worker has gone."""
+        self._left = True
+        if self._versions and (self._task is None or self._task.done()):
+            self._task = asyncio.ensure_future(self._look())
+
+    def drop(self, folders: Collection[str]) -> None:
+        """No result is read from these any more; those that are no versions in memory are left alone."""
+        self._versions = {folder: one for folder, one in self._versions.items() if folder not in folders}
+        self._memory.drop(folders)
+        if not self._versions:
+            self._watched.leave(self)
+
+    def end(self) -> None:
+        """Make nothing again any more."""
+        self._versions.clear()
+        self._watched.leave(self)
+        if self._task is not None:
+            self._task.cancel()
+
+    def _replace(self, name: str, made: Set[str], version: _Version) -> None:
+        """Keep only the newest version of a name in memory, and those that are in use."""
+        before = {folder for folder, one in self._versions.items() if one.plan.name == name}
+        self._protected.let_go_of(before)
+        used = self._protected.folders()
+        self._versions = {folder: one for folder, one in self._versions.items() if folder in used}
+        self._versions |= dict.fromkeys(made & used, version)
+        if self._versions:
+            self._watched.listen(self)
+        # its results may all be forgotten by now
+        self._memory.drop(made - used)
+
+    async def _look(self) -> None:
+        """Make again what was held by hosts that are lost, once workers leave no more."""
+        tries = 0
+        while self._left and tries < _TRIES:
+            self._left = False
+            await asyncio.sleep(_SETTLE_S)
+            if self._left:
+                continue
+            try:
+                for folder in await self._memory.lacking(self._versions):
+                    await self._again(folder)
+            except (CheckpointError, OSError) as error:
+                logger.warning("What a lost host held in memory is not held elsewhere yet: %s", error)
+                self._left, tries = True, tries + 1
+
+    async def _again(self, folder: str) -> None:
+        version = self._versions.get(folder)
+        if version is None:
+            return  # a newer one has come
+        of_version = self._protected.of(folder)
+        states = reads.states(self._scheduler, of_version)
+        keys = [key for key in of_version if states.get(key, "released") not in ("released", "erred")]
+        if not keys:
+            return
+        plan, every = _again(version, keys)
+        writing = Writing(self._scheduler, self._watched, plan, every, _HOLDER, 0.0)
+        try:
+            await self.write(plan, version.number, every, writing, version.scheme)
+        finally:
+            writing.end()
+        logger.info("%d results of %r are held again by as many hosts as before", len(every), plan.name)
+
+
+def _again(version: _Version, keys: Sequence[Any]) -> tuple[Plan, Sequence[Any]]:
+    """Plan and keys of the same version once more, or of those of its results that somebody still wants."""
+    if set(version.keys) <= set(keys):
+        return version.plan, version.keys
+    # what is left of a collection is none
+    return describe_results(version.plan.name, list(keys), version.plan.extra.get("run", "")), keys

@@ -1,0 +1,383 @@
+"""Versions in the memories of hosts: L1 on the host itself, L2 as parities on others.
+
+Every host has a manager, which holds what its workers have written whatever becomes of them
+(`dask_hpc.worker.manager`). Who holds parities of whom is decided by
+`dask_hpc_policies.resilience.redundancy_sets`; managers make them from what they ask each other for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from dask_hpc.checkpoint import whereabouts
+from dask_hpc.checkpoint.blobs import Blob, Group, Home, Part, Stripe
+from dask_hpc.checkpoint.checksums import crc32c
+from dask_hpc.checkpoint.layout import slot_bytes
+from dask_hpc.checkpoint.manifest import Manifest
+from dask_hpc.checkpoint.plan import Array, Plan
+from dask_hpc.checkpoint.record import Record, dump
+from dask_hpc.checkpoint.whereabouts import Whereabouts
+from dask_hpc.clock import epoch_s
+from dask_hpc.errors import CheckpointError, WorkerError
+from dask_hpc.scheduler.checkpoint.writing import Block, Writing
+from dask_hpc.scheduler.internals import remote
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc.scheduler.tables.watched import Watched
+from dask_hpc.worker import host_memory
+from dask_hpc.worker.fetching import ask
+from dask_hpc.worker.saved import MEMORY, MemoryCopy
+from dask_hpc_policies.resilience import redundancy_sets
+from dask_hpc_policies.resilience.redundancy_sets import RedundancySet, Scheme, part_bounds
+
+logger = logging.getLogger(__name__)
+
+#: A manager has come up by then; a parity is made by then, at least and by bytes per second, in seconds.
+_COMES_UP_S, _LEAST_S, _SLOWEST = 40.0, 60.0, 50e6
+#: One that is there says so by then; versions that go with the scheduler are dropped by then, in seconds.
+_LOOKED_S, _CLOSES_S = 5.0, 3.0
+
+#: A copy of a result, and the name of its type.
+Kept = tuple[MemoryCopy, str]
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """A version that is being written to the memories of hosts."""
+
+    #: Failure domain of each host, by its manager.
+    domains: Mapping[Home, str]
+    #: What `host_memory.home` wants to know.
+    manager: Mapping[str, Any]
+    version: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def call(self, address: str, array: Array, keys: Mapping[int, Any]) -> tuple[Any, dict[str, Any]]:
+        """What writes results on a worker, and its arguments."""
+        return host_memory.write, {"array": array, "keys": keys, "manager": self.manager}
+
+
+class Memory:
+    """All versions in the memories of the hosts of one cluster."""
+
+    def __init__(self, state: State, watched: Watched) -> None:
+        self._state = state
+        self._scheduler = state.scheduler
+        self._watched = watched
+        #: Segments of each version by whose they are.
+        self._segments: dict[str, dict[Home, set[str]]] = {}
+        #: What is known of each whole version.
+        self.records: dict[str, Record] = {}
+        #: Of those, which an earlier scheduler has left and nobody has asked for yet.
+        self.untouched: set[str] = set()
+        #: The store that says where the managers are, and which.
+        self._saved: tuple[str, set[Home]] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def manager(self) -> dict[str, Any]:
+        """What a manager is told when it is started."""
+        scheduler, settings = self._scheduler, self._state.settings
+        return {
+            "cluster": scheduler.id,
+            "scheduler": scheduler.address,
+            "share": settings.checkpoint_host_memory,
+            "linger_s": settings.checkpoint_linger_s,
+        }
+
+    async def write(
+        self, plan: Plan, number: int, writing: Writing, scheme: Scheme | None
+    ) -> tuple[dict[Any, Kept], str]:
+        """Have all blocks of a version in the memories of their hosts, and parities of them in others'.
+
+        Parameters
+        ----------
+        plan, number
+            What it is made of, and which version of its name it is.
+        scheme
+            None: there are to be no parities.
+
+        Returns
+        -------
+        tuple
+            Where each result can be read; and why there are no parities of some or all, or larger ones than
+            asked for.
+
+        Raises
+        ------
+        CheckpointError
+            When not all can be written.
+        """
+        version = await self._begin()
+        try:
+            await writing.run(version.call)
+            copies, note = await self._protect(version, writing.blocks, scheme)
+            await self._keep(await asyncio.to_thread(_record, version.version, plan, number, writing, copies))
+            return copies, note
+        except BaseException:
+            self._note(version, writing.blocks)
+            self.drop([version.version])
+            raise
+
+    async def lacking(self, names: Iterable[str]) -> list[str]:
+        """Those of these versions of which a host had something that is not there any more.
+
+        Raises
+        ------
+        CheckpointError
+            When there is no manager at all.
+        """
+        there = (await self._begin()).domains.keys()
+        held = {name: self._segments.get(name.removeprefix(MEMORY), {}) for name in names}
+        return [name for name, homes in held.items() if homes.keys() - there]
+
+    async def _begin(self) -> InMemory:
+        """Have a manager on every host, for a version.
+
+        Raises
+        ------
+        CheckpointError
+            When there is not one.
+        """
+        manager = self.manager
+        answers = await asyncio.gather(*(self._home(address, manager) for address in self._scheduler.workers))
+        domains = dict(answer for answer in answers if not isinstance(answer, str))
+        if not domains:
+            why = next(iter(answers), "there is no worker")
+            raise CheckpointError(f"no host holds checkpoints in memory: {why}")
+        return InMemory(domains, manager)
+
+    async def _home(self, address: str, manager: Mapping[str, Any]) -> tuple[Home, str] | str:
+        try:
+            found: tuple[Home, str] = await remote.run(
+                self._scheduler, address, host_memory.home, {"manager": manager}, _COMES_UP_S
+            )
+        except (OSError, WorkerError) as error:
+            # one that is about to leave, or another worker of its host has a manager
+            logger.info("Worker %s has no manager: %s", address, error)
+            return f"{type(error).__name__}: {error}"
+        return found
+
+    async def _protect(
+        self, version: InMemory, blocks: Mapping[Any, Block], scheme: Scheme | None
+    ) -> tuple[dict[Any, Kept], str]:
+        copies: dict[Any, Kept] = {}
+        for key, block in blocks.items():
+            assert block.home is not None
+            copy = MemoryCopy(version.version, block.array, block.number, block.written, block.home)
+            copies[key] = copy, block.type_name
+        self._note(version, blocks)
+        if scheme is None:
+            return copies, ""
+        blobs = _blobs(copies.values())
+        homes = {home.address: home for home in version.domains}
+        domains = {home.address: domain for home, domain in version.domains.items()}
+        grouping = redundancy_sets.form_sets(domains, scheme)
+        found: dict[Home, tuple[Group, int]] = {}  # and which of its blobs a host has
+        try:
+            for each in grouping.sets:
+                group = await self._group(version, each, homes, blobs)
+                found.update({homes[host]: (group, number) for number, host in enumerate(each.hosts)})
+        except (OSError, CheckpointError) as error:
+            return copies, f"L2: {error}"
+        made: dict[Any, Kept] = {}
+        for key, (copy, type_name) in copies.items():
+            # a host that has joined since then is in no group
+            if copy.home in found:
+                group, number = found[copy.home]
+                start = blobs[copy.home].start(str(copy.written.pack))
+                copy = replace(copy, group=group, blob=number, start=start)
+            made[key] = copy, type_name
+        return made, "" if grouping.reason is None else f"L2: {grouping.reason.text}"
+
+    async def _group(
+        self, version: InMemory, hosts: RedundancySet, homes: Mapping[str, Home], blobs: Mapping[Home, Blob]
+    ) -> Group:
+        places = {host: number for number, host in enumerate(hosts.hosts)}
+        there = tuple(blobs.get(homes[host]) or Blob(homes[host], ()) for host in hosts.hosts)
+        bounds = {
+            host: part_bounds(blob.nbytes, hosts.parts) for host, blob in zip(hosts.hosts, there, strict=True)
+        }
+        stripes = []
+        for stripe in hosts.stripes():
+            parts = tuple(Part(places[part.host], *bounds[part.host][part.number]) for part in stripe.parts)
+            stripes.append(Stripe(parts, tuple((homes[host], "") for host in stripe.holders)))
+        group = Group(there, tuple(stripes))
+        made = await asyncio.gather(*(self._parities(version, group, stripe) for stripe in stripes))
+        return Group(there, tuple(made))
+
+    async def _parities(self, version: InMemory, group: Group, stripe: Stripe) -> Stripe:
+        """Have the parities of a stripe made."""
+        if not stripe.nbytes:
+            return replace(stripe, parities=())
+        parts = []
+        for part in stripe.parts:
+            blob = group.blobs[part.blob]
+            ranges = [[one.segment, one.offset, one.nbytes] for one in blob.ranges(part.start, part.stop)]
+            parts.append({"home": asdict(blob.home), "ranges": ranges})
+        within_s = _LEAST_S + stripe.nbytes * len(parts) / _SLOWEST
+        answers = await asyncio.gather(
+            *(
+                ask(
+                    self._scheduler.rpc,
+                    home.address,
+                    "protect",
+                    within_s,
+                    parts=parts,
+                    parities=len(stripe.parities),
+                    number=number,
+                )
+                for number, (home, _) in enumerate(stripe.parities)
+            )
+        )
+        made = tuple((home, str(a["segment"])) for (home, _), a in zip(stripe.parities, answers, strict=True))
+        for home, segment in made:
+            self._segments.setdefault(version.version, {}).setdefault(home, set()).add(segment)
+        return replace(stripe, parities=made)
+
+    def _note(self, version: InMemory, blocks: Mapping[Any, Block]) -> None:
+        """What a version has so far, whether or not it becomes whole."""
+        known = self._segments.setdefault(version.version, {})
+        for block in blocks.values():
+            if block.home is not None:
+                known.setdefault(block.home, set()).add(str(block.written.pack))
+
+    async def _keep(self, record: Record) -> None:
+        """Have the record of a whole version with all hosts that have something of it.
+
+        Raises
+        ------
+        CheckpointError
+            When none of them has it: it would be lost with this scheduler.
+        """
+        text, homes = await asyncio.to_thread(dump, record), sorted(record.all_homes, key=_address)
+        kept = await asyncio.gather(
+            *(
+                ask(self._scheduler.rpc, home.address, "keep", version=record.id, record=text)
+                for home in homes
+            ),
+            return_exceptions=True,
+        )
+        problems = [each for each in kept if isinstance(each, BaseException)]
+        if homes and len(problems) == len(homes):
+            raise CheckpointError(f"no host keeps what {record.name!r} is made of: {problems[0]}")
+        self.records[record.id] = record
+        self._watched.listen(self)
+        await self._save()
+
+    async def _save(self) -> None:
+        """Have the store say where the managers are, if there is one."""
+        homes = {home for record in self.records.values() for home in record.all_homes}
+        store = self._state.settings.checkpoint_store
+        if store is None or (store, homes) == self._saved:
+            return
+        listed = tuple(sorted(homes, key=_address))
+        told = Whereabouts(self._scheduler.id, self._scheduler.address, listed)
+        try:
+            await asyncio.to_thread(whereabouts.save, store, told)
+        except OSError as error:
+            logger.warning("The store does not say where managers are: %s", error)
+        self._saved = store, homes
+
+    def take_over(self, record: Record) -> None:
+        """A version that an earlier scheduler has had written is this one's from now on."""
+        self.records[record.id] = record
+        self.untouched.add(record.id)
+        self._segments[record.id] = record.segments()
+        self._watched.listen(self)
+
+    async def there(self, homes: Iterable[Home]) -> set[Home]:
+        """Those of these managers that answer."""
+        asked = list(homes)
+        answers = await asyncio.gather(
+            *(ask(self._scheduler.rpc, home.address, "identity", _LOOKED_S) for home in asked),
+            return_exceptions=True,
+        )
+        return {home for home, answer in zip(asked, answers, strict=True) if isinstance(answer, dict)}
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Nobody needs these versions any more, which are called as `MemoryCopy.folder` says."""
+        for name in names:
+            version = name.removeprefix(MEMORY)
+            self.records.pop(version, None)
+            self.untouched.discard(version)
+            for home, segments in self._segments.pop(version, {}).items():
+                self._later(self._drop(home, segments, version))
+        if not self.records:
+            self._watched.leave(self)
+
+    async def _drop(self, home: Home, segments: set[str], version: str) -> None:
+        try:
+            await ask(self._scheduler.rpc, home.address, "drop", segments=sorted(segments), version=version)
+        except (OSError, RuntimeError) as error:
+            # also when the scheduler closes; its memory goes with the last worker of the host, or later
+            logger.info("Segments of a checkpoint stay: %s", error)
+
+    # ------------------------------------------------------------------ events
+
+    async def closing(self) -> None:
+        """The scheduler is closing: versions in memory go with it, as those of one that is lost do not."""
+        self.end()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CLOSES_S)
+
+    def end(self) -> None:
+        """Have managers keep for nobody what they hold; they end soon after the last worker has gone.
+
+        What an earlier scheduler has left and nobody has asked for is still there for the next one.
+        """
+        for version, homes in self._segments.items():
+            if version not in self.untouched:
+                for home in homes:
+                    self._later(self._drop(home, set(), version))
+        if self._saved is not None:
+            # a store may take its time
+            self._later(asyncio.to_thread(whereabouts.forget, self._saved[0], self._scheduler.id))
+            self._saved = None
+        self._segments.clear()
+        self.records.clear()
+        self._watched.leave(self)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _address(home: Home) -> str:
+    return home.address
+
+
+def _record(version: str, plan: Plan, number: int, writing: Writing, copies: Mapping[Any, Kept]) -> Record:
+    """The record of a version that was written."""
+    written = [writing.written[at] for at in range(plan.count)]
+    of_segment = {str(copy.written.pack): copy.home for copy, _ in copies.values()}
+    homes = {home: place for place, home in enumerate(dict.fromkeys(of_segment.values()))}
+    packs = {str(at): str(each.pack) for at, each in enumerate(written)}
+    manifest = Manifest(
+        plan=plan,
+        version=number,
+        created_s=epoch_s(),
+        levels=("L1",),
+        files={path: (len(content), crc32c(content)) for path, content in plan.files.items()},
+        blocks=tuple((each.offset, each.nbytes, each.crc32c) for each in written),
+        digests={str(at): each.digest for at, each in enumerate(written) if each.digest is not None},
+        packs=packs,
+        bytes=sum(each.nbytes for each in written),
+    )
+    places = tuple(homes[of_segment[pack]] for pack in packs.values())
+    groups = {id(copy.group): copy.group for copy, _ in copies.values() if copy.group is not None}
+    return Record(version, manifest, plan.files, tuple(homes), places, tuple(groups.values()))
+
+
+def _blobs(copies: Iterable[Kept]) -> dict[Home, Blob]:
+    """What each host holds."""
+    ends: dict[Home, dict[str, int]] = {}
+    for copy, _ in copies:
+        of = ends.setdefault(copy.home, {})
+        segment = str(copy.written.pack)
+        of[segment] = max(of.get(segment, 0), copy.written.offset + slot_bytes(copy.written.nbytes))
+    return {home: Blob(home, tuple(segments.items())) for home, segments in ends.items()}

@@ -1,0 +1,44 @@
+"""Results in memory and the runs of tasks that have made them.
+
+Rules of the file: nothing is changed here; with its sibling `reads` what the package wants to know about the
+scheduler is asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.scheduler.internals.reads import is_barrier
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+
+def sendable(scheduler: Scheduler, keys: Iterable[Any]) -> dict[str, dict[Any, int]]:
+    """Those of `keys` that are in memory, each with the number of its run, by a worker that holds them.
+
+    Not among them are actors, data that no task has made, and what the tasks around the barrier of a shuffle
+    leave: the shards are elsewhere, and a shuffle that begins anew needs all of these tasks to run.
+    """
+    found: dict[str, dict[Any, int]] = {}
+    for key in keys:
+        ts = scheduler.tasks.get(key)
+        if ts is None or not ts.who_has or ts.actor or ts.run_id is None or is_barrier(key):
+            continue
+        near = [*ts.dependents, *ts.dependencies]
+        if not near or not any(is_barrier(other.key) for other in near):
+            found.setdefault(next(iter(ts.who_has)).address, {})[key] = ts.run_id
+    return found
+
+
+def in_memory(scheduler: Scheduler, keys: Iterable[Any]) -> dict[Any, int | None]:
+    """The run, by its number, that has made each of those of `keys` that are in memory."""
+    tasks = scheduler.tasks
+    return {key: tasks[key].run_id for key in keys if key in tasks and tasks[key].state == "memory"}
+
+
+def is_asked_for(scheduler: Scheduler, key: Any, run: int) -> bool:
+    """Whether somebody wants a result, or waits for it, and that run of its task was the last one."""
+    ts = scheduler.tasks[key]
+    return ts.run_id == run and bool(ts.who_wants or ts.waiters)

@@ -1,0 +1,75 @@
+"""The file of settings (``hpc.settings-file``): looked at now and then, applied when it has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from tornado.ioloop import PeriodicCallback
+
+from dask_hpc.config.file import Mark, mark, read_changes
+from dask_hpc.errors import DaskHPCError
+from dask_hpc.scheduler.tables.state import State
+
+logger = logging.getLogger(__name__)
+
+_NAME = "hpc-settings-file"
+
+
+class SettingsFile:
+    """Has what the file says applied by the update that clients have; a bad file changes nothing.
+
+    Settings that it does not name any more stay as they are, and an update by a client holds until the file
+    changes again.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+    update
+        Changes settings, all or nothing.
+    """
+
+    def __init__(self, state: State, path: str, update: Callable[..., Awaitable[Any]]) -> None:
+        self._state = state
+        self._path = path
+        self._update = update
+        #: Of the file as it was looked at last, and what was wrong with it then.
+        self._mark: Mark | None = None
+        self._problem = ""
+        self._applied_s: float | None = None
+        # also without a job, when nothing else ticks; the scheduler stops it when it closes
+        self._callback = PeriodicCallback(self._look, state.settings.tick_s * 1000)
+        state.scheduler.periodic_callbacks[_NAME] = self._callback
+        self._callback.start()
+
+    def status(self) -> Mapping[str, Any]:
+        """The file, when it was applied last on the runtime's clock, and what is wrong with it."""
+        row = {"path": self._path, "applied_s": self._applied_s, "problem": self._problem}
+        return {"settings_file": row}
+
+    def unwrap(self) -> None:
+        """Look at it no more."""
+        self._state.scheduler.periodic_callbacks.pop(_NAME, None)
+        self._callback.stop()
+
+    async def _look(self) -> None:
+        """In a thread: a file system may take its time. It is not called again before it has ended."""
+        self._callback.callback_time = self._state.settings.tick_s * 1000
+        found = await asyncio.to_thread(mark, self._path)
+        if found == self._mark and (found is not None or self._problem):
+            return
+        self._mark = found
+        try:
+            changes = await asyncio.to_thread(read_changes, self._path)
+            if not self._callback.is_running():
+                return
+            await self._update(parameters=changes)
+        except (DaskHPCError, ValueError) as error:
+            self._problem = str(error)
+            logger.error("Settings stay as they are, %s is not applied: %s", self._path, error)
+        else:
+            self._problem, self._applied_s = "", self._state.now_s()
+            logger.info("Settings of %s are applied: %s", self._path, ", ".join(changes) or "none")

@@ -1,0 +1,145 @@
+"""Reading what hosts hold of checkpoints: from the file where it is on this host, else from its manager.
+
+What a host that is lost held is made of what others hold: the same range of other parts and of parities.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dask_hpc.checkpoint.blobs import Group, Home, Part, Range, Stripe
+from dask_hpc.checkpoint.redundancy import BLOCK_BYTES, recover
+from dask_hpc.checkpoint.segments import read_segment, segment_path
+from dask_hpc.errors import CheckpointError
+from dask_hpc_policies.resilience.redundancy_sets import parity_bytes
+
+#: Bytes that are asked for at once.
+CHUNK = 8 << 20
+#: A manager that has not answered by then is not asked again for a while, in seconds.
+_CONNECT_S, _ANSWER_S, _AGAIN_S = 3.0, 30.0, 10.0
+#: Calls that are under way to one manager for one reader, and connections that may be none any more.
+_AT_ONCE = _STALE = 4
+
+#: When managers did not answer, by address.
+_silent_s: dict[str, float] = {}
+
+
+async def ask(pool: Any, address: str, op: str, within_s: float = _ANSWER_S, **arguments: Any) -> Any:
+    """Ask a manager.
+
+    Raises
+    ------
+    OSError
+        When it cannot be reached, or does not answer in time.
+    CheckpointError
+        When it refuses, with its reason.
+    """
+    if time.monotonic() - _silent_s.get(address, -_AGAIN_S) < _AGAIN_S:
+        raise OSError(f"the manager at {address} did not answer a moment ago")
+    for last in (*[False] * _STALE, True):
+        try:
+            comm = await asyncio.wait_for(pool.connect(address), _CONNECT_S)
+            pool.reuse(address, comm)
+            answer = await asyncio.wait_for(getattr(pool(address), op)(**arguments), within_s)
+            break
+        except OSError as error:
+            # connections to one that was started anew since then are found closed one by one
+            if last or isinstance(error, TimeoutError):
+                _silent_s[address] = time.monotonic()
+                why = error or type(error).__name__
+                raise OSError(f"the manager at {address} does not answer: {why}") from None
+    _silent_s.pop(address, None)
+    if not isinstance(answer, dict) or "error" in answer:
+        raise CheckpointError(f"the manager at {address}: {answer.get('error')}")
+    return answer
+
+
+def listens(address: str) -> None:
+    """A manager is known to listen: it may be asked again, whatever it has not answered before."""
+    _silent_s.pop(address, None)
+
+
+async def fetch(pool: Any, home: Home, ranges: Sequence[Range]) -> np.ndarray:
+    """Bytes of ranges that a host holds, one behind the other.
+
+    Raises
+    ------
+    OSError, ValueError, CheckpointError
+        When it does not hold them (any more).
+    """
+    found = np.empty(sum(one.nbytes for one in ranges), np.uint8)
+    turns, calls, at = asyncio.Semaphore(_AT_ONCE), [], 0
+    for one in ranges:
+        # names of segments are drawn: a file of that name is it
+        local = os.path.exists(segment_path(home.folder, one.segment))
+        for offset in range(0, one.nbytes, CHUNK):
+            piece = Range(one.segment, one.offset + offset, min(CHUNK, one.nbytes - offset))
+            into = found[at : at + piece.nbytes]
+            calls.append(_here(home, piece, into) if local else _there(pool, home, piece, into, turns))
+            at += piece.nbytes
+    await asyncio.gather(*calls)
+    return found
+
+
+async def _here(home: Home, piece: Range, into: np.ndarray) -> None:
+    await asyncio.to_thread(read_segment, home.folder, piece.segment, piece.offset, into)
+
+
+async def _there(pool: Any, home: Home, piece: Range, into: np.ndarray, turns: asyncio.Semaphore) -> None:
+    async with turns:
+        answer = await ask(
+            pool, home.address, "read", segment=piece.segment, offset=piece.offset, nbytes=piece.nbytes
+        )
+    into[:] = np.frombuffer(answer["data"], np.uint8)
+
+
+async def remake(pool: Any, group: Group, blob: int, start: int, stop: int) -> np.ndarray:
+    """Bytes `start` to `stop` of a blob, from what others of its group hold.
+
+    Raises
+    ------
+    CheckpointError
+        When too many of them are lost, too.
+    """
+    covered = list(group.cover(blob, start, stop))
+    found = await asyncio.gather(
+        *(_remade(pool, group, stripe, number, first, last) for stripe, number, first, last in covered)
+    )
+    return np.concatenate([*found, np.empty(0, np.uint8)])
+
+
+async def _remade(pool: Any, group: Group, stripe: Stripe, number: int, first: int, last: int) -> np.ndarray:
+    whole = [part.stop - part.start for part in stripe.parts]
+    # a code with several parities is one of whole blocks
+    unit = 1 if 1 in (len(whole), len(stripe.parities)) else BLOCK_BYTES
+    begin, end = first // unit * unit, min(-(-last // unit) * unit, stripe.nbytes)
+    lengths = [max(0, min(length, end) - begin) for length in whole]
+    nbytes = parity_bytes(lengths, len(stripe.parities))
+    others = [place for place in range(len(whole)) if place != number]
+    asked = [_part(pool, group, stripe.parts[place], begin, end) for place in others]
+    asked += [fetch(pool, home, [Range(segment, begin, nbytes)]) for home, segment in stripe.parities]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, Exception):
+            raise answer
+    there = [answer if isinstance(answer, np.ndarray) else None for answer in answers]
+    parts = {place: data for place, data in zip(others, there, strict=False) if data is not None}
+    parities = {place: data for place, data in enumerate(there[len(others) :]) if data is not None}
+    try:
+        found = recover(parts, parities, lengths, len(stripe.parities))[number]
+    except ValueError as error:
+        why = next((str(each) for each in answers if isinstance(each, Exception)), "")
+        raise CheckpointError(f"{error}; {why}") from None
+    return found[first - begin : last - begin]
+
+
+async def _part(pool: Any, group: Group, part: Part, first: int, last: int) -> np.ndarray:
+    blob = group.blobs[part.blob]
+    stop = min(part.start + last, part.stop)
+    return await fetch(pool, blob.home, blob.ranges(min(part.start + first, part.stop), stop))

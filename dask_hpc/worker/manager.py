@@ -1,0 +1,253 @@
+"""The manager: one process a host that holds checkpoints in the host's memory, whatever becomes of workers.
+
+It reserves segments, which workers write to, gives others what they ask for and makes parities of what others
+hold. Of each version that it has something of it keeps the record, too, so that a version is known when the
+scheduler is not there any more. It listens as a worker of its cluster does, with the same TLS. All it holds
+lies in files, so one that is started anew goes on where the last one was.
+
+Rules of the file: names of segments are checked. Who may talk to it may talk to a worker of the cluster, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Security
+from distributed.core import Server
+from distributed.protocol import to_serialize
+
+from dask_hpc.checkpoint.blobs import Home, Range
+from dask_hpc.checkpoint.record import read_records, record_path, records, write_record
+from dask_hpc.checkpoint.redundancy import encode
+from dask_hpc.checkpoint.segments import Segments, open_segment, read_segment
+from dask_hpc.errors import CheckpointError
+from dask_hpc.worker.fetching import CHUNK, fetch
+from dask_hpc.worker.host_process import LINGER_S, occupied, seen
+from dask_hpc_policies.resilience.redundancy_sets import parity_bytes
+
+logger = logging.getLogger("distributed.dask_hpc.manager")
+
+#: What it is told when it is started, and what it says when it listens: files in its folder.
+WANTED, LISTENS = "manager.json", "manager.listens"
+#: A segment is written so soon after it was reserved, in seconds.
+_WRITTEN_S = 600.0
+#: How often it looks whether somebody needs it, in seconds.
+_LOOK_S = 1.0
+#: Fields of a `Security` that a worker's side needs.
+SECURITY = ("require_encryption", "tls_ca_file", "tls_ciphers", "tls_worker_cert", "tls_worker_key")
+
+
+class Manager(Server):
+    """Serves the segments of one folder."""
+
+    def __init__(self, folder: str, limit_bytes: int, security: Security) -> None:
+        self.folder = folder
+        self.segments = Segments(folder, limit_bytes)
+        self._security = security
+        #: When segments were reserved that are not sealed yet.
+        self._open_s: dict[str, float] = {}
+        handlers: dict[str, Callable[..., Awaitable[Any]]] = {
+            "reserve": self.reserve,
+            "seal": self.seal,
+            "read": self.read,
+            "protect": self.protect,
+            "keep": self.keep,
+            "drop": self.drop,
+            "records": self.records,
+        }
+        super().__init__(
+            handlers={name: _refusing(handler) for name, handler in handlers.items()},
+            connection_args=security.get_connection_args("worker"),
+            local_directory=folder,
+            needs_workdir=False,
+        )
+
+    async def start_at(self, protocol: str, host: str, port: int) -> None:
+        """Listen, at that port if it is free."""
+        arguments = self._security.get_listen_args("worker")
+        try:
+            await self.listen(f"{protocol}://{host}:{port}", **arguments)
+        except OSError:
+            await self.listen(f"{protocol}://{host}:0", **arguments)
+        self.start_periodic_callbacks()
+
+    # ------------------------------------------------------------------ what others ask for
+
+    async def reserve(self, nbytes: int) -> dict[str, Any]:
+        """Room for so many bytes: the name of a segment."""
+        now_s = time.monotonic()
+        # those who have reserved these were lost before they had written them
+        late = [name for name, since_s in self._open_s.items() if now_s - since_s > _WRITTEN_S]
+        self._give_up(late)
+        segment = await asyncio.to_thread(self.segments.reserve, nbytes)
+        self._open_s[segment] = now_s
+        return {"segment": segment}
+
+    async def seal(self, segment: str) -> dict[str, Any]:
+        """All was written to a segment that is to be: it stays until it is dropped."""
+        self._open_s.pop(segment, None)
+        return {}
+
+    async def read(self, segment: str, offset: int, nbytes: int) -> dict[str, Any]:
+        """Bytes of a segment, at most `CHUNK`."""
+        if not 0 <= nbytes <= CHUNK or offset < 0:
+            raise ValueError(f"{nbytes} bytes at {offset} were asked for; allowed: at most {CHUNK}")
+        found = np.empty(nbytes, np.uint8)
+        await asyncio.to_thread(read_segment, self.folder, segment, offset, found)
+        return {"data": to_serialize(found)}
+
+    async def protect(self, parts: Sequence[Mapping[str, Any]], parities: int, number: int) -> dict[str, Any]:
+        """Make one of the parities of parts that hosts hold; gives the segment that it is.
+
+        Parameters
+        ----------
+        parts
+            For each its home (address, folder) and its ranges (segment, offset, bytes).
+        parities
+            How many there are, and which of them this is.
+        """
+        sources = [(Home(**part["home"]), tuple(Range(*each) for each in part["ranges"])) for part in parts]
+        lengths = [sum(one.nbytes for one in ranges) for _, ranges in sources]
+        segment = await asyncio.to_thread(self.segments.reserve, parity_bytes(lengths, parities))
+        try:
+            descriptor = open_segment(self.folder, segment, os.O_WRONLY)
+            try:
+                await self._encode(descriptor, sources, max(lengths), parities, number)
+            finally:
+                os.close(descriptor)
+        except BaseException:
+            self.segments.drop([segment])
+            raise
+        return {"segment": segment}
+
+    async def keep(self, version: str, record: str) -> dict[str, Any]:
+        """Have the record of a whole version, as long as it is not dropped."""
+        await asyncio.to_thread(write_record, self.folder, version, record)
+        return {}
+
+    async def records(self) -> dict[str, Any]:
+        """The records of all versions that it has something of."""
+        return {"records": await asyncio.to_thread(read_records, self.folder)}
+
+    async def drop(self, segments: Sequence[str], version: str) -> dict[str, Any]:
+        """Nobody needs this version any more, which has these segments here."""
+        # first: a version whose record is there is whole
+        Path(record_path(self.folder, version)).unlink(missing_ok=True)
+        await asyncio.to_thread(self.segments.drop, segments)
+        return {}
+
+    # ------------------------------------------------------------------ how
+
+    def _give_up(self, segments: Sequence[str]) -> None:
+        for name in segments:
+            del self._open_s[name]
+        self.segments.drop(segments)
+
+    async def _encode(
+        self,
+        descriptor: int,
+        sources: Sequence[tuple[Home, tuple[Range, ...]]],
+        nbytes: int,
+        parities: int,
+        number: int,
+    ) -> None:
+        for start in range(0, nbytes, CHUNK):
+            stop = min(nbytes, start + CHUNK)
+            pieces = await asyncio.gather(
+                *(fetch(self.rpc, home, within(ranges, start, stop)) for home, ranges in sources)
+            )
+            await asyncio.to_thread(_write_parity, descriptor, start, pieces, parities, number)
+
+
+def _write_parity(
+    descriptor: int, offset: int, pieces: Sequence[np.ndarray], parities: int, number: int
+) -> None:
+    rest = encode(pieces, parities)[number].data
+    while rest:
+        count = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[count:], offset + count
+
+
+def within(ranges: Sequence[Range], start: int, stop: int) -> tuple[Range, ...]:
+    """What there is of bytes `start` to `stop` of ranges one behind the other."""
+    found, at = [], 0
+    for one in ranges:
+        first, last = max(start, at), min(stop, at + one.nbytes)
+        if first < last:
+            found.append(Range(one.segment, one.offset + first - at, last - first))
+        at += one.nbytes
+    return tuple(found)
+
+
+def _refusing(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Have refusals be answers: whoever asks cannot be made to unpickle an error."""
+
+    async def answer(**arguments: Any) -> Any:
+        try:
+            return await handler(**arguments)
+        except (CheckpointError, OSError, ValueError, TypeError) as error:
+            return {"error": str(error) or repr(error)}
+
+    return answer
+
+
+def run(folder: Path, stop: threading.Event) -> None:
+    """What the process runs (see `HostProcess`)."""
+    logging.basicConfig(format="%(asctime)s - %(name)s - %(levelname)s - %(message)s", level=logging.INFO)
+    asyncio.run(_serve(folder, stop))
+
+
+async def _serve(folder: Path, stop: threading.Event) -> None:
+    path = folder / WANTED
+    wanted = json.loads(path.read_text())
+    manager = Manager(str(folder), wanted["limit_bytes"], _security(wanted["security"]))
+    last = 0
+    with suppress(OSError, ValueError, KeyError):
+        # who knows where the last one listened finds this one there
+        last = json.loads((folder / LISTENS).read_text())["port"]
+    await manager.start_at(wanted["protocol"], wanted["host"], last)
+    written = folder / f"{LISTENS}.new"
+    told = {"address": manager.address, "port": manager.port, "pid": os.getpid()}
+    written.write_text(json.dumps({**told, "limit_bytes": wanted["limit_bytes"]}))
+    written.replace(folder / LISTENS)
+    # it may hold a key, which nobody needs any more
+    path.unlink(missing_ok=True)
+    logger.info("Manager at %s holds up to %d bytes", manager.address, wanted["limit_bytes"])
+    waiting = asyncio.ensure_future(asyncio.to_thread(stop.wait))
+    since_s = time.monotonic()
+    while not (await asyncio.wait([waiting], timeout=_LOOK_S))[0]:
+        try:
+            since_s = _unneeded_since_s(folder, since_s)
+        except FileNotFoundError:
+            break
+        if time.monotonic() - since_s >= LINGER_S:
+            break
+    stop.set()
+    await manager.close()
+
+
+def _unneeded_since_s(folder: Path, since_s: float) -> float:
+    """Since when no worker has been there and no version held; now, when that is not so."""
+    if occupied(folder):
+        seen(folder)
+        return time.monotonic()
+    return time.monotonic() if records(str(folder)) else since_s
+
+
+def _security(fields: Mapping[str, Any]) -> Security:
+    known = {name: fields[name] for name in SECURITY if fields.get(name) is not None}
+    least = fields.get("tls_min_version")
+    if least is not None:
+        known["tls_min_version"] = ssl.TLSVersion(least)
+    return Security(**known)

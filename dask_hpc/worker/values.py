@@ -1,0 +1,23 @@
+"""Values that a worker holds, to be written somewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def read_values(worker: Any, keys: Mapping[int, Any], answers: dict[int, Any]) -> dict[int, Any]:
+    """Values of those keys that the worker holds, by number; called on its event loop.
+
+    Why one cannot be read is noted among the answers.
+    """
+    values: dict[int, Any] = {}
+    for number, key in keys.items():
+        if key in worker.data:
+            try:
+                values[number] = worker.data[key]
+            except (
+                Exception
+            ) as error:  # what was spilled may not be readable, and types of users raise anything
+                answers[number] = f"{type(error).__name__}: {error}"
+    return values

@@ -1,0 +1,143 @@
+"""What a session refuses: calls out of order, and what cannot be stored. Nothing has changed then."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_hpc import CheckpointSession
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.errors import CheckpointError, CheckpointTypeError, CheckpointValueError, DaskHPCError
+
+
+@pytest.mark.parametrize(
+    ("calls", "allowed"),
+    [
+        ("commit", "init"),
+        ("init init", "add, enable_async, restart, restart_all, commit, probe_agents, finalize"),
+        ("init restore", "add, enable_async, restart, restart_all, commit, probe_agents, finalize"),
+        ("init add commit restart", "add, enable_async, commit, probe_agents, finalize"),
+        ("init add restart_all restart", "add, enable_async, commit, probe_agents, finalize"),
+        ("init finalize commit", "nothing"),
+        ("init finalize finalize", "nothing"),
+    ],
+)
+def test_calls_out_of_order_are_refused_and_change_nothing(tmp_path: Path, calls: str, allowed: str) -> None:
+    session = CheckpointSession("run", store=tmp_path)
+    arguments = {"add": ("a", np.zeros(3)), "restore": ("a",)}
+    *before, last = calls.split()
+    for call in before:
+        getattr(session, call)(*arguments.get(call, ()))
+    state, there = session.state, Store(tmp_path).versions()
+    with pytest.raises(CheckpointError) as refused:
+        getattr(session, last)(*arguments.get(last, ()))
+    assert str(refused.value).endswith(f"cannot {last!r}; legal now: {allowed}")
+    assert session.state == state
+    assert Store(tmp_path).versions() == there
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("a", da.zeros(3)), "not in this process; use"),
+        (("a", [1, "x", None]), "of dtype object; allowed: numbers"),
+        (("a", np.array([(1, None)], [("i", "i2"), ("o", "O")])), "allowed: numbers"),
+        (("a", np.empty(3, "V0")), "allowed: numbers"),
+        (("a", [[1], [1, 2]]), "of which NumPy says"),
+        (("a", np.ma.zeros(3)), "add its data and its mask"),
+        (("../a", np.zeros(3)), "cannot be a folder of a checkpoint; allowed"),
+        (("manifest.json", np.zeros(3)), "none of manifest.json, zarr.json"),
+        (("a", np.zeros(3), {"dims": ("x", "y")}), "allowed: 1 different names"),
+        (("a", np.zeros((3, 3)), {"dims": ("x", "x")}), "allowed: 2 different names"),
+        (("a", np.zeros(3), {"dims": "x"}), "allowed: 1 different names"),
+        (("a", np.zeros(3), {"start": -1}), "start is -1; allowed"),
+        (("a", np.zeros(()), {"start": 0}), "start is 0; allowed"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_added_is_refused_with_the_remedy(
+    tmp_path: Path, arguments: tuple[Any, ...], says: str
+) -> None:
+    with CheckpointSession("run", store=tmp_path) as session:
+        options = arguments[2] if len(arguments) > 2 else {}
+        with pytest.raises((CheckpointTypeError, CheckpointValueError), match=says):
+            session.add(*arguments[:2], **options)
+    assert Store(tmp_path).versions() == []
+
+
+@pytest.mark.parametrize(
+    ("arrays", "values", "says"),
+    [
+        ({}, {}, r"nothing to write: add\(name, array\) first"),
+        ({"a": ("x",)}, {"step": np.zeros(3, "M8[s]")}, "a value of commit is a datetime; allowed"),
+        ({"a": ("b",), "b": ("x",)}, {}, "'b' is the name of an array and of a dimension"),
+        ({"a": ("x",), "longer": ("x",)}, {}, "do not go together: .*with dims="),
+    ],
+)
+def test_what_cannot_be_committed_is_refused_and_the_session_goes_on(
+    tmp_path: Path, arrays: dict[str, Any], values: dict[str, Any], says: str
+) -> None:
+    with CheckpointSession("run", store=tmp_path) as session:
+        for number, (name, dims) in enumerate(arrays.items()):
+            session.add(name, np.zeros(3 + number), dims=dims)
+        with pytest.raises(DaskHPCError, match=says):
+            session.commit(**values)
+        assert Store(tmp_path).versions() == []
+        for name in arrays:
+            session.add(name, np.zeros(3))
+        session.add("fine", np.zeros(3))
+        assert session.commit().version == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (np.zeros(4), r"is float64 of the shape \(4,\) here, and float64 of the shape \(3,\) in .*add one"),
+        (np.zeros(3, "f4"), "is float32 of the shape"),
+        (np.broadcast_to(0.0, 3), "cannot be written to; add a copy"),
+    ],
+)
+def test_an_array_that_cannot_take_what_is_stored_is_refused(
+    tmp_path: Path, other: np.ndarray, says: str
+) -> None:
+    with CheckpointSession("run", store=tmp_path) as session:
+        session.add("a", np.ones(3))
+        session.commit()
+    with CheckpointSession("run", store=tmp_path) as session:
+        session.add("a", other)
+        with pytest.raises(CheckpointValueError, match=says):
+            session.restart_all()
+        assert session.state == "configuring"
+        mine = session.add("a", np.zeros(3))
+        assert session.restart_all() == 1
+        assert mine.all()
+
+
+def test_bad_arguments_are_refused_at_once(tmp_path: Path) -> None:
+    for name in ("../x", "", None):
+        with pytest.raises(ValueError, match="is no name for a checkpoint"):
+            CheckpointSession(name, store=tmp_path)  # type: ignore[arg-type]
+    for rank, size in ((1, 1), (-1, 2), (0, 0), ("0", 1), (0.0, 2)):
+        with pytest.raises(CheckpointValueError, match="allowed: rank from 0 to size - 1"):
+            CheckpointSession("run", store=tmp_path, rank=rank, size=size)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timeout"):
+        CheckpointSession("run", store=tmp_path, timeout="soon")
+    with (
+        dask.config.set({"hpc.checkpoint.store": None}),
+        pytest.raises(ValueError, match="no store is named"),
+    ):
+        CheckpointSession("run")
+    with dask.config.set({"hpc.checkpoint.store": str(tmp_path)}):
+        assert str(tmp_path) in repr(CheckpointSession("run"))
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(CheckpointError, match=r"cannot be written to: .*set hpc.checkpoint.store"):
+        CheckpointSession("run", store=blocked / "store").init()
+    assert list(tmp_path.iterdir()) == [blocked]
+    with pytest.raises(CheckpointTypeError, match="stays in its process"):
+        copy.copy(CheckpointSession("run", store=tmp_path))

@@ -1,0 +1,125 @@
+"""Checkpoints in the memory of a host: what is refused, what is moved, and what a manager gives to whom."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import numpy as np
+import pytest
+from distributed import wait
+from distributed.system import MEMORY_LIMIT
+from helpers import live, until
+from losses import kill
+
+import dask_hpc
+from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.wire import HEARTBEAT
+from dask_hpc.worker.fetching import ask
+
+
+def checkpoints(s):
+    return of(s).engine.parts.status(lambda name, error: pytest.fail(f"{name}: {error}"))["checkpoints"]
+
+
+@pytest.mark.errors("no new version: .* do not fit")
+@live(workers=2, config={"hpc.checkpoint.host-memory": 0.001})
+async def test_a_host_without_room_says_so_and_the_store_has_it(c, s, a, b, tmp_path):
+    rt = await dask_hpc.install(c)
+    (large,) = await c.scatter([np.zeros(MEMORY_LIMIT // 4000)])
+    commit = await rt.checkpoint(large, "large", levels=["L1", "L3"], store=tmp_path)
+    row = await commit.status()
+    assert row["levels"] == ["L3"]
+    assert re.search(r"L1: .* do not fit; raise hpc.checkpoint.host-memory", row["reason"])
+    with pytest.raises(CheckpointError, match=r"raise hpc\.checkpoint\.host-memory"):
+        await rt.checkpoint(large, "large", levels=["L1"])
+    small = await c.scatter([np.zeros(10)])
+    row = await (await rt.checkpoint(small, "small", levels=["L1", "L2"])).status()
+    assert row["levels"] == ["L1"]
+    assert re.search(r"L2: .* needs 2 failure domains", row["reason"])
+    assert (await (await rt.checkpoint(small, "small", levels="L1")).status())["asked"] == ["L1"]
+    for levels in ([], ["L2"], ["L2", "L3"], ["L4"], "", "L4"):
+        with pytest.raises(ValueError, match="allowed: some of L1, L2, L3"):
+            await rt.checkpoint(small, "small", levels=levels)
+
+
+#: What was computed; workers of these tests are in this process.
+RUNS = []
+
+
+def made(number):
+    RUNS.append(number)
+    return np.full(50, float(number))
+
+
+@live(workers=3, config={"hpc.checkpoint.every": "100 ms", "hpc.tick": "50 ms"})
+async def test_without_a_store_the_results_of_a_job_are_in_memory_and_a_warning_says_so(c, s, *workers):
+    async def written(count):
+        await until(lambda: len(of(s).commits.protected) == count, f"{count} results are written")
+
+    RUNS.clear()
+    rt = await dask_hpc.install(c, "fcfs")
+    with pytest.warns(UserWarning, match=r"job night-1 is in the memory of hosts alone: hpc\.checkpoint"):
+        job = await rt.job("night", nodes=3, protect=True).activate()
+    first = c.map(made, range(4))
+    await wait(first)
+    await written(4)
+    earlier = set(of(s).commits.protected.folders())
+    second = c.map(made, range(4, 8))
+    await wait(second)
+    await written(8)
+    latest = checkpoints(s)["latest"][0]
+    # only what is new is written; the workers are of one host
+    assert (latest["levels"], latest["path"]) == (["L1"], None)
+    assert latest["blocks"] <= 4
+    await kill(s, [workers[0], workers[1]])
+    values = await c.gather([*first, *second])
+    assert [value[0] for value in values] == list(range(8))
+    assert len(RUNS) == 8
+    assert checkpoints(s)["restored_results"] > 0
+    (row,) = (await rt.status())["protected_jobs"]
+    assert (row["written_results"], row["loss_core_s"]) == (8, 0)
+    # what nobody wants any more is not held
+    del first
+    await written(4)
+    await until(lambda: not earlier & of(s).commits.protected.folders(), "its versions go, too")
+    await job.close()
+
+
+@live(workers=2)
+async def test_what_only_memory_has_is_moved_when_its_worker_has_to_go(c, s, a, b, tmp_path):
+    rt = await dask_hpc.install(c)
+    data = await c.scatter([np.arange(10)], workers=[a.address])
+    await rt.checkpoint(data, "data", levels=["L1"])
+    # the memory may go with the worker: nobody may say that it is kept
+    protected = of(s).commits.protected
+    assert protected.sole([a.address], [a.address]) == {}
+    stored = await c.scatter([np.arange(20)], workers=[a.address])
+    await rt.checkpoint(stored, "stored", levels=["L1", "L3"], store=tmp_path)
+    assert protected.sole([a.address], [a.address]) == {a.address: [stored[0].key]}
+    await c.retire_workers([a.address])
+    assert data[0].key in b.data
+    assert checkpoints(s)["restored_results"] == 0
+
+
+@live(workers=1)
+async def test_a_manager_gives_nothing_but_segments(c, s, a):
+    rt = await dask_hpc.install(c)
+    data = await c.scatter([np.arange(10)])
+    await rt.checkpoint(data, "data", levels=["L1"])
+    section = a.metrics[HEARTBEAT].section("manager")
+    address, folder = section()["address"], section.folder
+    (folder / "private").write_text("secret")
+    os.symlink(folder / "private", folder / ("0" * 32 + ".segment"))
+    for name in ("../private", "private", "0" * 32, "1" * 32):
+        with pytest.raises(CheckpointError):
+            await ask(a.rpc, address, "read", segment=name, offset=0, nbytes=6)
+        for op, more in (("keep", {"record": ""}), ("drop", {"segments": [name]})):
+            if len(name) != 32:
+                with pytest.raises(CheckpointError, match="no version in memory"):
+                    await ask(a.rpc, address, op, version=name, **more)
+    (segment,) = {path.stem for path in folder.glob("*.segment")} - {"0" * 32}
+    for offset, nbytes in ((-1, 4), (0, 1 << 40), (0, -1), (1 << 40, 4), ("0", 4)):
+        with pytest.raises(CheckpointError):
+            await ask(a.rpc, address, "read", segment=segment, offset=offset, nbytes=nbytes)

@@ -1,0 +1,207 @@
+"""Checkpoints in the memories of hosts: what survives the loss of workers, of hosts, and of managers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, wait
+
+import dask_hpc
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker.host_memory import listening, manager_folder
+from dask_hpc.worker.node import node_settings
+
+HOSTS = ("alpha", "beta", "gamma", "delta", "epsilon")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Five hosts with a worker each; where they are is said by their environment."""
+    first, *others = HOSTS
+    with (
+        # one that takes longer than this to come back is given up, which is not what is tried here
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
+        dask_hpc.LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            dashboard_address=":0",
+            env={"DASK_HPC__NODE__HOST": first},
+            pools={name: {"n_workers": 1, "env": {"DASK_HPC__NODE__HOST": name}} for name in others},
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def client(cluster):
+    """All five are there, and nothing is left of the test before."""
+    before(lambda: set(places(cluster)) == set(HOSTS), "all hosts are there")
+    yield cluster
+    cluster.cancel(list(cluster.futures))
+
+
+def before(condition, what, within_s=60.0):
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not after {within_s:g} s: {what}"
+        time.sleep(0.02)
+
+
+def _place(dask_worker):
+    folder = manager_folder(dask_worker)
+    return node_settings().node_host, os.getpid(), None if folder is None else str(folder)
+
+
+def places(client):
+    """Process of its worker, folder of its manager and address, by host."""
+    found = client.run(_place, on_error="ignore")
+    return {host: (pid, folder, address) for address, (host, pid, folder) in found.items()}
+
+
+def lose(client, *hosts, memory=True):
+    """Kill the workers of hosts; with their memories, their managers too."""
+    for host in hosts:
+        pid, folder, _ = places(client)[host]
+        if memory:
+            os.kill(listening(Path(folder))["pid"], signal.SIGKILL)
+            shutil.rmtree(folder)
+        os.kill(pid, signal.SIGKILL)
+
+
+def counts(rt):
+    told = rt.status()["checkpoints"]
+    return told["restored_results"], told["recomputed_results"], told["lost_results"]
+
+
+def only_restored(rt, since):
+    """Whether results were read back since then, and none computed again or lost."""
+    restored, recomputed, lost = np.subtract(counts(rt), since)
+    return restored > 0 and (recomputed, lost) == (0, 0)
+
+
+def protected(client, levels, redundancy="partner", **more):
+    """Blocks on all hosts and scattered data, in a version."""
+    rt = dask_hpc.install(client)
+    rt.update(checkpoint_redundancy=redundancy)
+    field = da.random.default_rng(7).random((400, 300), chunks=(40, 50)).persist()
+    wait(field)
+    data = client.scatter([np.arange(2000) + number for number in range(5)])
+    expected = np.asarray(field)
+    rt.checkpoint(field, "field", levels=levels, **more)
+    commit = rt.checkpoint(data, "data", levels=levels, **more)
+    return rt, field, data, expected, commit
+
+
+def are_there(client, field, data, expected):
+    np.testing.assert_array_equal(np.asarray(field), expected)
+    for number, values in enumerate(client.gather(data)):
+        np.testing.assert_array_equal(values, np.arange(2000) + number)
+
+
+@pytest.mark.slow
+def test_a_host_keeps_what_its_workers_lose(client):
+    rt, field, data, expected, commit = protected(client, ["L1"])
+    assert commit.status()["levels"] == ["L1"]
+    since = counts(rt)
+    lose(client, "alpha", "beta", memory=False)
+    are_there(client, field, data, expected)
+    assert only_restored(rt, since)
+
+
+@pytest.mark.parametrize(
+    ("redundancy", "hosts"),
+    [
+        ("partner", ["beta"]),
+        pytest.param("xor", ["gamma"], marks=pytest.mark.slow),
+        pytest.param("reed-solomon", ["alpha", "delta"], marks=pytest.mark.slow),
+    ],
+)
+def test_other_hosts_have_what_a_host_loses(client, redundancy, hosts):
+    rt, field, data, expected, commit = protected(client, ["L1", "L2"], redundancy)
+    assert commit.status()["levels"] == ["L1", "L2"]
+    since = counts(rt)
+    lose(client, *hosts)
+    are_there(client, field, data, expected)
+    assert only_restored(rt, since)
+
+
+def folders(dask_scheduler):
+    return of(dask_scheduler).commits.protected.folders()
+
+
+@pytest.mark.slow
+def test_what_a_lost_host_held_is_held_again_before_the_next_one_is_lost(client):
+    rt, field, data, expected, _ = protected(client, ["L1", "L2"])
+    since = counts(rt)
+    for host in ("alpha", "gamma", "epsilon", "alpha"):
+        earlier = client.run_on_scheduler(folders)
+        lose(client, host)
+        before(lambda old=earlier: not old & client.run_on_scheduler(folders), "it is held again")
+        before(lambda: set(places(client)) == set(HOSTS), "the host is back")
+    lose(client, "beta", "delta", memory=False)
+    are_there(client, field, data, expected)
+    assert only_restored(rt, since)
+
+
+@pytest.mark.slow
+def test_beyond_what_a_scheme_promises_the_store_has_it(client, tmp_path):
+    rt, field, data, expected, commit = protected(client, ["L1", "L2", "L3"], "xor", store=tmp_path)
+    assert commit.status()["levels"] == ["L1", "L2", "L3"]
+    since = counts(rt)
+    lose(client, "alpha", "beta", "gamma")
+    are_there(client, field, data, expected)
+    assert only_restored(rt, since)
+
+
+@pytest.mark.slow
+def test_a_byte_that_has_changed_in_memory_is_noticed_and_another_copy_is_read(client):
+    rt, field, data, expected, _ = protected(client, ["L1", "L2"])
+    since = counts(rt)
+    _, folder, _ = places(client)["beta"]
+    for path in Path(folder).glob("*.segment"):
+        content = bytearray(path.read_bytes())
+        content[:] = bytes(byte ^ 1 for byte in content)
+        path.write_bytes(content)
+    lose(client, "beta", memory=False)
+    are_there(client, field, data, expected)
+    assert only_restored(rt, since)
+
+
+def test_a_manager_that_is_killed_comes_back_with_all_it_held(client):
+    rt, field, data, expected, _ = protected(client, ["L1", "L2"])
+    _, folder, _ = places(client)["gamma"]
+    was = listening(Path(folder))
+    os.kill(was["pid"], signal.SIGKILL)
+    # the next version has it started again, where others find it
+    commit = rt.checkpoint(data, "data", levels=["L1", "L2"])
+    assert commit.status()["levels"] == ["L1", "L2"]
+    now = listening(Path(folder))
+    assert (now["address"], now["pid"] != was["pid"]) == (was["address"], True)
+    lose(client, "gamma", memory=False)
+    are_there(client, field, data, expected)
+
+
+@pytest.mark.slow
+def test_memory_is_given_back_with_the_last_future(client):
+    rt, field, data, _, _ = protected(client, ["L1", "L2"])
+    folders = [folder for _, folder, _ in places(client).values()]
+
+    def held():
+        return [path for folder in folders for path in Path(folder).glob("*.segment")]
+
+    assert held()
+    # a newer version takes the place of the last one
+    count = len(held())
+    rt.checkpoint(data, "data", levels=["L1", "L2"])
+    before(lambda: len(held()) <= count, "the version before is given up")
+    del field, data
+    before(lambda: not held(), "nothing is held")

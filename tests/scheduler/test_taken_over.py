@@ -1,0 +1,217 @@
+"""A scheduler is lost, and the next one knows what is in the memory of hosts: names, labels, checksums."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pytest
+import xarray as xr
+from distributed import Security
+from encrypted import fields
+from helpers import live, until
+from killed_controller import COUNT, field, simulate
+
+import dask_hpc
+from dask_hpc.checkpoint.record import records
+from dask_hpc.doctor.store import _taken_over
+from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker import left_behind
+from dask_hpc.worker.host_memory import listening
+from dask_hpc.worker.host_process import folders, occupied
+from dask_hpc.worker.left_behind import Owner, answers, read_owner
+
+
+@contextmanager
+def earlier(*arguments):
+    """Another cluster with versions in the memory of two hosts; and what it leaves behind."""
+    before = set(folders())
+    # as a module: keys of tasks are made of the names of their functions
+    command = [sys.executable, "-c", f"import killed_controller; killed_controller.main(*{arguments!r})"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, start_new_session=True) as process:
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            left = [folder for folder in folders() if folder not in before and records(str(folder))]
+            assert len(left) == 2
+            yield process, left
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            for folder in set(folders()) - before:
+                with suppress(OSError, ValueError):
+                    os.kill(listening(folder)["pid"], signal.SIGKILL)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def names(s):
+    return {record.name for record in of(s).commits._memory.records.values()}
+
+
+def taken(s):
+    return of(s).commits.status().get("checkpoints", {}).get("taken_over")
+
+
+def damage(folder):
+    """Change every byte of what one host holds."""
+    for path in folder.glob("*.segment"):
+        content = np.fromfile(path, np.uint8)
+        (content ^ 1).tofile(path)
+
+
+def test_the_next_scheduler_has_what_one_that_was_killed_had_in_memory(tmp_path):
+    notes = tmp_path / "notes"
+    with earlier(str(notes)) as (process, left):
+        taken_over(process, left, notes)
+
+
+def taken_over(process, left, notes):
+    managers = [listening(folder)["pid"] for folder in left]
+
+    @live(workers=1)
+    async def beside_one_that_lives(c, s, a):
+        await dask_hpc.install(c)
+        with pytest.raises(ValueError, match="no host holds 'field' in memory"):
+            await dask_hpc.restore("field", c)
+        assert (names(s), taken(s)) == (set(), None)
+
+    beside_one_that_lives()
+    owners = {read_owner(folder) for folder in left}
+    assert len(owners) == 1
+    # the process of the scheduler alone; what else there is ends as it does
+    process.kill()
+    damage(left[0])
+
+    @live(workers=2, config={"hpc.checkpoint.every": "100 ms", "hpc.tick": "50 ms"})
+    async def after_it(c, s, a, b):
+        rt = await dask_hpc.install(c)
+        back = await dask_hpc.restore("field", c)
+        assert isinstance(back, xr.DataArray)
+        xr.testing.assert_identical(await c.compute(back), field(2))
+        assert names(s) == {"field", "night"}
+        told = taken(s)
+        assert told["results"] == 4 + COUNT
+        assert told["age_s"] < 60
+        assert [listening(folder)["pid"] for folder in left] == managers
+        assert all(occupied(folder) for folder in left)
+        status = await rt.status()
+        assert status["checkpoints"]["taken_over"]["versions"] == told["versions"]
+        # once, whatever number of its hosts had something
+        assert status["losses"]["several"] == 1
+        (row,) = _taken_over(told)
+        assert (row.verdict, f"{4 + COUNT} results" in row.text) == ("ok", True)
+        # results of a job: they are asked for by name, and not computed again
+        with pytest.raises(CheckpointError, match=f"hold in memory {COUNT} results of an earlier run"):
+            await rt.job("night", protect=True).activate()
+        ran = notes.read_text()
+        with pytest.warns(UserWarning, match="in the memory of hosts alone"):
+            job = await rt.job("night", protect=True, resume=True).activate()
+        found = await c.gather(c.map(simulate, range(COUNT), notes=str(notes)))
+        assert [values[0] for values in found] == list(range(COUNT))
+        assert notes.read_text() == ran
+        await job.close()
+        # a newer version takes the place of the one that was left, and what nobody reads any more goes
+        del back, found
+        newer = c.persist(field(3).chunk({"y": 20}))
+        await rt.checkpoint(newer, "field", levels=["L1"])
+        await until(lambda: not any(records(str(folder)) for folder in left), "what was left is dropped")
+        xr.testing.assert_identical(await c.compute(await dask_hpc.restore("field", c)), field(3))
+
+    after_it()
+    assert json.loads((left[0] / "owner.json").read_text())["taken"]
+
+
+@live(workers=1)
+async def test_a_scheduler_that_answers_is_there_and_nobody_else_is_taken_for_it(c, s, a):
+    assert await answers(a.rpc, Owner(s.id, s.address))
+    # another one listens where that did
+    assert not await answers(a.rpc, Owner("Scheduler-of-before", s.address))
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        assert not await answers(a.rpc, Owner(s.id, f"tcp://127.0.0.1:{nobody.getsockname()[1]}"))
+    assert not await answers(a.rpc, Owner(s.id, "inproc://10.0.0.1/1/1"))
+
+
+@pytest.mark.slow
+def test_a_scheduler_without_workers_there_finds_by_the_store_what_is_then_dropped(tmp_path, monkeypatch):
+    store = str(tmp_path / "store")
+    config = {"hpc.checkpoint.store": store, "hpc.checkpoint.linger": "1 s"}
+    # no worker of the next cluster is on these hosts
+    monkeypatch.setattr(left_behind, "folders", list)
+    with earlier(str(tmp_path / "notes"), store) as (process, left):
+
+        @live(workers=1, config=config)
+        async def beside_one_that_lives(c, s, a):
+            await dask_hpc.install(c)
+            with pytest.raises(CheckpointError, match="no checkpoint is called 'field'"):
+                await dask_hpc.restore("field", c)
+
+        beside_one_that_lives()
+        process.kill()
+
+        @live(workers=1, config=config)
+        async def after_it(c, s, a):
+            await dask_hpc.install(c)
+            back = await dask_hpc.restore("field", c)
+            xr.testing.assert_identical(await c.compute(back), field(2))
+            del back
+            await until(lambda: not any(records(str(folder)) for folder in left), "nobody wants it")
+
+        after_it()
+
+
+@pytest.mark.slow
+def test_what_nobody_asks_for_is_dropped_and_its_managers_end(tmp_path):
+    with earlier(str(tmp_path / "notes")) as (process, left):
+        process.kill()
+
+        @live(workers=1, config={"hpc.checkpoint.linger": "1 s"})
+        async def after_it(c, s, a):
+            await dask_hpc.install(c)
+            await until(lambda: taken(s), "it is taken over")
+            await until(lambda: not names(s), "nobody has asked for it")
+            await until(lambda: not any(records(str(folder)) for folder in left), "it is dropped")
+            with pytest.raises(ValueError, match="no host holds 'field' in memory"):
+                await dask_hpc.restore("field", c)
+
+        after_it()
+
+
+@pytest.mark.slow
+def test_encrypted_clusters_take_over_from_each_other_and_others_do_not(tmp_path):
+    keys = fields(tmp_path)
+    with earlier(str(tmp_path / "notes"), None, keys) as (process, _):
+        security = Security(**keys)
+
+        @live(workers=1, security=security)
+        async def beside_one_that_lives(c, s, a):
+            await dask_hpc.install(c)
+            with pytest.raises(ValueError, match="no host holds 'field' in memory"):
+                await dask_hpc.restore("field", c)
+
+        beside_one_that_lives()
+        process.kill()
+
+        @live(workers=1)
+        async def open_to_all(c, s, a):
+            await dask_hpc.install(c)
+            with pytest.raises(ValueError, match="no host holds 'field' in memory"):
+                await dask_hpc.restore("field", c)
+
+        open_to_all()
+
+        @live(workers=1, security=security)
+        async def after_it(c, s, a):
+            await dask_hpc.install(c)
+            back = await dask_hpc.restore("field", c)
+            xr.testing.assert_identical(await c.compute(back), field(2))
+
+        after_it()

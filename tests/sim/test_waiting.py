@@ -1,0 +1,194 @@
+"""Why a job waits: what is said comes from runs of the simulator, and what is proposed does what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_hpc.sim.learned import learn
+from dask_hpc.sim.waiting import Waiting, why_waiting
+from dask_hpc.sim.what_if import simulate_from
+from dask_hpc_policies import registry
+from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
+
+HOG = JobView(
+    id="hog", name="ensemble", state="running", kind="malleable", nodes=6, start_nodes=4, min_nodes=2,
+    max_nodes=8, submit_s=1.0, start_s=40.0, walltime_s=110.0, remaining_s=50.0,
+)  # fmt: skip
+LATE = JobView(
+    id="late", kind="rigid", start_nodes=4, min_nodes=4, max_nodes=4, submit_s=90.0, walltime_s=10.0
+)
+VIEW = ClusterSnapshot(now_s=100.0, jobs=(HOG, LATE), idle_nodes=2)
+FCFS = {"policy": "fcfs"}
+
+
+def asked(view: ClusterSnapshot = VIEW, job: str = "late", policy: dict[str, Any] = FCFS) -> Waiting | None:
+    rows = [{"id": one.id, "reason": "2 of 4 nodes are idle"} for one in view.jobs]
+    return why_waiting(view, rows, policy, job)
+
+
+def start_in_s(view: ClusterSnapshot, policy: Any, job: str) -> float:
+    learned, _ = learn(view, [], 60.0)
+    runs = simulate_from(learned, policy).runs
+    return next(run.start_s - view.now_s for run in runs if run.id == job and run.start_s is not None)
+
+
+def applied(view: ClusterSnapshot, job: str, change: Any) -> tuple[ClusterSnapshot, Any]:
+    """State and policy once a user has done what was proposed, by its data alone."""
+    declare, resize = change.get("declare"), change.get("resize", {})
+    jobs, idle = [], view.idle_nodes
+    for one in view.jobs:
+        if one.id == job and declare:
+            one = replace(one, kind="malleable", start_nodes=None, **declare)
+        if one.id == resize.get("job"):
+            idle += one.nodes - resize["nodes"]
+            longer = one.nodes / resize["nodes"]
+            one = replace(one, nodes=resize["nodes"], remaining_s=one.remaining_s * longer)
+        jobs.append(one)
+    return replace(view, jobs=tuple(jobs), idle_nodes=idle), change.get("policy", FCFS)
+
+
+def test_who_holds_nodes_when_it_starts_and_what_would_start_it_at_once() -> None:
+    found = asked()
+    assert found is not None
+    assert (found.needs_nodes, found.idle_nodes, found.start_in_s) == (4, 2, pytest.approx(50.0))
+    assert [(one.name, one.nodes, one.remaining_s) for one in found.holders] == [("ensemble", 6, 50.0)]
+    said = str(found).splitlines()
+    assert said[:3] == [
+        "late needs 4 nodes; 2 idle; ensemble 6.",
+        "Last decision: 2 of 4 nodes are idle.",
+        "As things are it starts in 50 s.",
+    ]
+    assert said[3].startswith(
+        "It starts at once declared with min_nodes=2 or if ensemble gives 2 nodes or under "
+    )
+    assert " fair" in said[3]
+    # 300 node-seconds are left: under these 2 more nodes go to the ensemble first
+    assert said[4].startswith("It starts in 37.5 s under prma-fpsma or ")
+    assert said[-1] == "Of 2 jobs little is known: take times for a guess."
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy"])
+def test_what_would_not_start_it_earlier_is_not_proposed(policy: str) -> None:
+    found = asked(policy={"policy": policy})
+    assert found is not None
+    assert {"fcfs", "easy", "conservative", "dask-default"}.isdisjoint(
+        one.change["policy"]["policy"] for one in found.remedies if "policy" in one.change
+    )
+
+
+def test_nobody_is_asked_to_give_what_it_needs_itself() -> None:
+    found = asked(replace(VIEW, jobs=(replace(HOG, min_nodes=5), LATE)))
+    assert found is not None
+    assert not any("resize" in one.change for one in found.remedies)
+    rigid = asked(replace(VIEW, jobs=(replace(HOG, kind="rigid"), LATE)))
+    assert rigid is not None
+    assert not any("resize" in one.change for one in rigid.remedies)
+
+
+def test_a_job_that_runs_or_has_gone_does_not_wait() -> None:
+    assert asked(job="hog") is None
+    assert asked(job="nobody") is None
+
+
+def test_a_policy_that_only_the_cluster_knows_is_not_guessed_at() -> None:
+    found = asked(policy={"policy": "mine:Policy"})
+    assert found is not None
+    assert found.start_in_s is None
+    assert "As things are it does not start, as far as can be seen." in str(found)
+    assert all("policy" in one.change for one in found.remedies)
+    assert found.remedies
+
+
+def test_a_job_of_one_node_is_not_proposed_to_be_smaller_and_a_full_cluster_says_so() -> None:
+    one = replace(LATE, start_nodes=1, min_nodes=1, max_nodes=1)
+    full = replace(VIEW, jobs=(replace(HOG, nodes=8, min_nodes=8), one), idle_nodes=0)
+    found = asked(full)
+    assert found is not None
+    assert str(found).startswith("late needs 1 node; 0 idle; ensemble 8.")
+    assert not any("declare" in remedy.change for remedy in found.remedies)
+
+
+def test_nodes_that_a_job_gives_are_known_by_name() -> None:
+    nodes = tuple(
+        NodeView(id=f"n{number}", job="hog" if number < 6 else None, walltime_left_s=1000.0)
+        for number in range(8)
+    )
+    found = asked(replace(VIEW, nodes=nodes))
+    assert found is not None
+    assert any(one.change == {"resize": {"job": "hog", "nodes": 4}} for one in found.remedies)
+
+
+@given(st.data())
+def test_every_proposal_carried_out_starts_the_job_when_it_said(data: st.DataObject) -> None:
+    """From its data alone, in random states."""
+    jobs = []
+    for number in range(data.draw(st.integers(1, 4), "running")):
+        low = data.draw(st.integers(1, 3))
+        nodes = data.draw(st.integers(low, 6))
+        kind = data.draw(st.sampled_from(["malleable", "rigid"]))
+        bounds = {"min_nodes": low, "max_nodes": 8} if kind == "malleable" else {
+            "min_nodes": nodes, "max_nodes": nodes, "start_nodes": nodes
+        }  # fmt: skip
+        left_s = float(data.draw(st.integers(5, 100)))
+        jobs.append(
+            JobView(
+                id=f"r{number}",
+                state="running",
+                kind=kind,
+                nodes=nodes,
+                submit_s=float(number),
+                start_s=50.0,
+                remaining_s=left_s,
+                **bounds,
+            )
+        )
+    idle = data.draw(st.integers(0, 3), "idle")
+    for number in range(data.draw(st.integers(1, 3), "waiting")):
+        needs = data.draw(st.integers(1, idle + sum(job.nodes for job in jobs if job.nodes)))
+        jobs.append(
+            JobView(
+                id=f"w{number}",
+                kind="rigid",
+                start_nodes=needs,
+                min_nodes=needs,
+                max_nodes=needs,
+                submit_s=90.0 + number,
+                walltime_s=20.0,
+            )
+        )
+    view = ClusterSnapshot(now_s=100.0, jobs=tuple(jobs), idle_nodes=idle)
+    name = jobs[-1].id
+    found = asked(view, name)
+    assert found is not None
+    assert found.start_in_s == pytest.approx(start_in_s(view, FCFS, name))
+    for one in found.remedies:
+        assert one.start_in_s < found.start_in_s
+        assert start_in_s(*applied(view, name, one.change), name) == pytest.approx(one.start_in_s), one
+    assert [one.start_in_s for one in found.remedies] == sorted(one.start_in_s for one in found.remedies)
+
+
+def test_a_policy_of_somebody_else_that_fails_there_is_no_help_and_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Fails:
+        name = "fails"
+
+        def initial_state(self) -> None:
+            return None
+
+        def decide(self, view: Any, state: Any) -> Any:
+            raise ZeroDivisionError("no node to divide by")
+
+    create = registry.create
+    monkeypatch.setattr(registry, "names", lambda: ("fails", "fair"))
+    monkeypatch.setattr(
+        registry, "create", lambda spec: Fails() if spec == {"policy": "fails"} else create(spec)
+    )
+    found = asked()
+    assert found is not None
+    assert [one.change["policy"]["policy"] for one in found.remedies if "policy" in one.change] == ["fair"]
