@@ -67,6 +67,9 @@ atexit.register(shutil.rmtree, _memory, True)
 
 _in_ci = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 _wrong_skips: list[str] = []
+#: With ``--reruns``: tests that failed at first, and why. More than so many are not the machine's fault.
+_second_tries: list[tuple[str, str]] = []
+_MOST_SECOND_TRIES = 3
 
 
 def _data_folder() -> Path:
@@ -107,6 +110,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.skipped and not expected_failure and not needs_data:
         _wrong_skips.append(f"{report.nodeid}: {_reason(report)}")
 
+    if report.outcome == "rerun":
+        _second_tries.append((report.nodeid, report.longreprtext))
+
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.skipped:
@@ -118,10 +124,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("skipped, and should have run")
         for line in _wrong_skips:
             terminalreporter.line(line)
+    if _second_tries:
+        terminalreporter.section(f"failed at first, at most {_MOST_SECOND_TRIES} may")
+        for name, text in _second_tries:
+            terminalreporter.line(f"{name}\n{text}\n")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if _in_ci and _wrong_skips and session.exitstatus == pytest.ExitCode.OK:
+    wrong = (_in_ci and _wrong_skips) or len(_second_tries) > _MOST_SECOND_TRIES
+    if wrong and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

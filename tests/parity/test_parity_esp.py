@@ -25,7 +25,7 @@ from dask_hpc.cli import hpc
 MOST = 2.0
 #: Speed and length of tasks of one run after the other, up to one that holds. Five task lengths are the time
 #: between two submissions.
-SCALES = (("100", "120 ms"), ("100", "120 ms"), ("33", "363 ms"))
+SCALES = (("100", "120 ms"), ("100", "120 ms"), ("33", "363 ms"), ("20", "600 ms"))
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -12,7 +13,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, wait
+from distributed import Client, Nanny, wait
 
 import dask_hpc
 from dask_hpc.scheduler.rpc.service import of
@@ -108,13 +109,24 @@ def are_there(client, field, data, expected):
 
 
 @pytest.mark.slow
-def test_a_host_keeps_what_its_workers_lose(client):
+def test_a_host_keeps_what_its_workers_lose(client, monkeypatch):
+    start = Nanny.instantiate
+
+    async def late(self):
+        if self.env.get("DASK_HPC__NODE__HOST") == "beta":
+            await asyncio.sleep(4)
+        return await start(self)
+
+    monkeypatch.setattr(Nanny, "instantiate", late)
     rt, field, data, expected, commit = protected(client, ["L1"])
     assert commit.status()["levels"] == ["L1"]
-    since = counts(rt)
+    since, earlier = counts(rt), client.run_on_scheduler(folders)
     lose(client, "alpha", "beta", memory=False)
     are_there(client, field, data, expected)
     assert only_restored(rt, since)
+    # it was never gone, so it is not written anew either, while beta has no worker
+    before(lambda: client.run_on_scheduler(looked), "nobody looks for what is lost")
+    assert client.run_on_scheduler(folders) == earlier
 
 
 @pytest.mark.parametrize(
@@ -136,6 +148,11 @@ def test_other_hosts_have_what_a_host_loses(client, redundancy, hosts):
 
 def folders(dask_scheduler):
     return of(dask_scheduler).commits.protected.folders()
+
+
+def looked(dask_scheduler):
+    task = of(dask_scheduler).commits._held._task
+    return task is not None and task.done()
 
 
 @pytest.mark.slow

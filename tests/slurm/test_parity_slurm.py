@@ -31,7 +31,7 @@ SCRIPT = """
 
 
 #: Speed and length of tasks of one run after the other; see the test outside of Slurm.
-SCALES = (("100", "120 ms"), ("100", "120 ms"), ("33", "363 ms"))
+SCALES = (("100", "120 ms"), ("100", "120 ms"), ("33", "363 ms"), ("20", "600 ms"))
 
 
 def _run(cluster: Any, folder: Path, **choice: object) -> tuple[str, str, dict[str, Any]]:

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 _HOLDER = "hpc-checkpoint-again"
 #: After a worker has gone others of its host go, in seconds; how often it is tried.
-_SETTLE_S, _TRIES = 1.0, 5
+_SETTLE_S, _TRIES = 1.0, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,12 @@ class Held:
             if self._left:
                 continue
             try:
-                for folder in await self._memory.lacking(self._versions):
+                lacking = await self._memory.lacking(self._versions)
+                if lacking and tries + 1 < _TRIES and await self._memory.answers(lacking):
+                    # a worker that was killed comes back to what its host still holds
+                    self._left, tries = True, tries + 1
+                    continue
+                for folder in lacking:
                     await self._again(folder)
             except (CheckpointError, OSError) as error:
                 logger.warning("What a lost host held in memory is not held elsewhere yet: %s", error)

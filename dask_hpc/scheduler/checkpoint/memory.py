@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 #: A manager has come up by then; a parity is made by then, at least and by bytes per second, in seconds.
 _COMES_UP_S, _LEAST_S, _SLOWEST = 40.0, 60.0, 50e6
 #: One that is there says so by then; versions that go with the scheduler are dropped by then, in seconds.
-_LOOKED_S, _CLOSES_S = 5.0, 3.0
+_LOOKED_S, _CLOSES_S = 2.0, 3.0
 
 #: A copy of a result, and the name of its type.
 Kept = tuple[MemoryCopy, str]
@@ -123,7 +123,7 @@ class Memory:
             raise
 
     async def lacking(self, names: Iterable[str]) -> list[str]:
-        """Those of these versions of which a host had something that is not there any more.
+        """Those of these versions of which a host has something on which there is no worker any more.
 
         Raises
         ------
@@ -133,6 +133,11 @@ class Memory:
         there = (await self._begin()).domains.keys()
         held = {name: self._segments.get(name.removeprefix(MEMORY), {}) for name in names}
         return [name for name, homes in held.items() if homes.keys() - there]
+
+    async def answers(self, names: Iterable[str]) -> bool:
+        """Whether all that these versions are made of is still there, also where there is no worker."""
+        homes = {home for name in names for home in self._segments.get(name.removeprefix(MEMORY), {})}
+        return await self.there(homes) == homes
 
     async def _begin(self) -> InMemory:
         """Have a manager on every host, for a version.
