@@ -168,7 +168,7 @@ def find(name: str) -> Setting:
     ConfigError
         When there is none, with the closest, or all there are.
     """
-    found = _spellings().get(_spelled(name))
+    found = _found(name)
     if found is None:
         raise ConfigError(no_setting(name))
     return found
@@ -186,12 +186,26 @@ def no_setting(name: str, *, listed: bool = True) -> str:
 
 def is_setting(name: str) -> bool:
     """Whether `name` is a setting, as a field (``tick_s``) or a key (``tick``, ``pool.max-nodes``)."""
-    return _spelled(name) in _spellings()
+    return _found(name) is not None
 
 
-def _spellings() -> dict[str, Setting]:
+def _found(name: str) -> Setting | None:
+    _discover()
+    spelled = _spelled(name)
+    # every worker looks all of them up when it starts, and those of others are few
+    if builtin := _builtin_spellings().get(spelled):
+        return builtin
+    return _spellings(one for rows in _registered.values() for one in rows).get(spelled)
+
+
+@cache
+def _builtin_spellings() -> dict[str, Setting]:
+    return _spellings(BUILTIN.values())
+
+
+def _spellings(settings: Iterable[Setting]) -> dict[str, Setting]:
     found = {}
-    for one in table():
+    for one in settings:
         field = f"{_spelled(one.extra)}_{one.field}" if one.extra else one.field
         found.update({_spelled(one.key): one, field: one})
     return found

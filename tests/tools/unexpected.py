@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
+from distributed import core
 
 #: Loggers of callbacks, tasks and futures, and ours: on schedulers and clients, in notebooks, on workers.
 WATCHED = ("asyncio", "tornado.application", "dask_hpc", "dask_hpc_widgets", "distributed.dask_hpc")
@@ -110,6 +111,9 @@ class Unexpected(logging.Handler):
         return report
 
     def _collect(self) -> None:
+        # it remembers methods of servers, and with them whole clusters, each of whose servers hears all that
+        # any other logs: after a thousand tests that took longer than the tests
+        core._expects_comm.cache_clear()
         gc.collect()
         # those of clusters that several tests share run on
         self._loops = [loop for loop in self._loops if loop.is_running()]
