@@ -32,6 +32,9 @@ NOTEBOOK_ARGS ?= $(filter --fast,$(BENCHMARK_ARGS))
 BIN := $(VENV)/bin
 PREVIOUS := 2026.7.1
 
+# Hundreds of processes are started here: what the first has compiled, the others read.
+unexport PYTHONDONTWRITEBYTECODE
+
 .NOTPARALLEL:
 .PHONY: demo test coverage mutants test-slow test-browser screenshots test-previous lint benchmarks notebooks binder clean
 
@@ -96,10 +99,15 @@ $(VENV)/.test: $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@
 
-$(VENV)-previous/.test: pyproject.toml
+# It has only its own dask and distributed, which come first; all others are those of the environment beside it.
+PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+$(VENV)-previous/.test: $(VENV)/.test
 	$(PYTHON) -m venv --clear $(VENV)-previous
-	$(VENV)-previous/bin/python -m pip install --quiet --editable '.[test]' \
-	  "distributed==$(PREVIOUS)" "dask==$(PREVIOUS)"
+	echo "import site; site.addsitedir('$$($(BIN)/python $(PACKAGES))')" \
+	  > "$$($(VENV)-previous/bin/python $(PACKAGES))/others.pth"
+	$(VENV)-previous/bin/python -m pip install --quiet "distributed==$(PREVIOUS)" "dask==$(PREVIOUS)"
+	$(VENV)-previous/bin/python -c 'import dask, distributed, pytest; \
+	  raise SystemExit({dask.__version__, distributed.__version__} != {"$(PREVIOUS)"})'
 	touch $@
 
 clean:

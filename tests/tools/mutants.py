@@ -110,7 +110,9 @@ def run_tests(
     tree: Path, tests: Iterable[str], limit_s: float = LIMIT_S
 ) -> subprocess.CompletedProcess[str] | None:
     """Run tests of a copy; None when they have not ended after `limit_s` seconds."""
-    how = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", "--show-capture=no"]
+    # no row needs what runs notebooks, which takes longer to load than most tests
+    without = ["-p", "no:cacheprovider", "-p", "no:nbmake"]
+    how = ["-x", "-q", *without, "--no-header", "--tb=short", "--show-capture=no"]
     command = [sys.executable, "-m", "pytest", *how]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("CI", None)
