@@ -20,7 +20,6 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
-from distributed import core
 
 #: Loggers of callbacks, tasks and futures, and ours: on schedulers and clients, in notebooks, on workers.
 WATCHED = ("asyncio", "tornado.application", "dask_hpc", "dask_hpc_widgets", "distributed.dask_hpc")
@@ -111,8 +110,11 @@ class Unexpected(logging.Handler):
         return report
 
     def _collect(self) -> None:
+        # not before conftest.py has looked after the environment, which this reads
+        from distributed import core
+
         # it remembers methods of servers, and with them whole clusters, each of whose servers hears all that
-        # any other logs: after a thousand tests that took longer than the tests
+        # any other logs: after some hundred tests that took longer than a test
         core._expects_comm.cache_clear()
         gc.collect()
         # those of clusters that several tests share run on
