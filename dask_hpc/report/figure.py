@@ -7,10 +7,10 @@ figure.savefig("nodes.png", dpi=150)
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dask_hpc.report.looks import Look, looks, printable
+from dask_hpc.report.looks import printable
+from dask_hpc.report.spans import DRAINING, LOST, Spans
 from dask_hpc.report.svg import TEXT_WIDTH
 from dask_hpc.report.timeline import build_timeline
 from dask_hpc.trace.records import Record
@@ -20,54 +20,39 @@ if TYPE_CHECKING:
 
 #: Hatches in the order of `dask_hpc.report.looks.PATTERNS`.
 _HATCHES = ("", "///", "---", "|||", "\\\\\\", "...")
-_EDGE, _IDLE = "#00000066", "#e6e9ec"
+_EDGE = "#00000066"
+#: Jobs that the legend names.
+_LEGEND = 20
 #: With more rows than these none carries text.
 TEXT_ROWS = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A stretch of time of one node."""
+def draw_spans(axes: Any, spans: Spans) -> None:
+    """Draw one row a node over time, the first on top, filled by the job that holds it.
 
-    row: int
-    start_s: float
-    end_s: float
-    #: Of the job that holds it; None when none does.
-    look: Look | None
-    #: ``up``, ``draining`` or ``lost``.
-    state: str = "up"
-
-
-def draw_node_map(axes: Any, bars: Iterable[Bar], rows: int, start_s: float, end_s: float) -> None:
-    """Draw one row a node over time, row 0 on top, filled by the job that holds it.
-
-    Parameters
-    ----------
-    axes
-        Of matplotlib.
-    start_s, end_s
-        Of the axis of time.
+    What is predicted is pale, right of a line. `axes` are of matplotlib.
     """
-    few = rows <= TEXT_ROWS
-    for bar in bars:
-        lost = bar.state == "lost"
-        width = bar.end_s - bar.start_s
+    few = len(spans.nodes) <= TEXT_ROWS
+    styles, rows = spans.looks(), {node: index for index, node in enumerate(spans.nodes)}
+    for span in spans.node_spans:
+        look = None if span.job is None else styles.get(span.job)
+        row, width, lost = rows[span.node], span.end_s - span.start_s, span.state == LOST
         axes.barh(
-            bar.row,
+            row,
             width,
-            left=bar.start_s,
+            left=span.start_s,
             height=0.92 if few else 1.0,
-            color="white" if lost else bar.look.color if bar.look else _IDLE,
-            hatch="xx" if lost else _HATCHES[bar.look.pattern_index] if bar.look else "",
+            color="white" if lost or not look else look.color,
+            hatch="xx" if lost else _HATCHES[look.pattern_index] if look else "",
             edgecolor=_EDGE,
-            linestyle="--" if bar.state == "draining" else "-",
+            linestyle="--" if span.state == DRAINING else "-",
             linewidth=0.8 if few else 0.0,
         )
-        text = "lost" if lost else bar.look.letter if bar.look else ""
-        if text and width > TEXT_WIDTH * (end_s - start_s) and few:
+        text = "lost" if lost else look.letter if look else ""
+        if text and width > TEXT_WIDTH * (spans.end_s - spans.start_s) and few:
             axes.text(
-                bar.start_s + width / 2,
-                bar.row,
+                span.start_s + width / 2,
+                row,
                 text,
                 ha="center",
                 va="center",
@@ -75,10 +60,17 @@ def draw_node_map(axes: Any, bars: Iterable[Bar], rows: int, start_s: float, end
                 fontweight="bold",
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.85},
             )
+    if spans.now_s is not None:
+        axes.axvspan(spans.now_s, spans.end_s, color="white", alpha=0.5, zorder=3, linewidth=0)
+        axes.axvline(spans.now_s, color="black", linestyle=":", zorder=4)
+        axes.annotate(" predicted", (spans.now_s, 1), xycoords=("data", "axes fraction"), va="bottom")
     axes.set_xlabel("time (s)")
-    axes.set_xlim(start_s, max(end_s, start_s + 1e-3))
-    axes.set_ylim(max(rows, 1) - 0.5, -0.5)
+    axes.set_xlim(spans.start_s, max(spans.end_s, spans.start_s + 1e-3))
+    axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)
     axes.spines[["top", "right"]].set_visible(False)
+    # parse_math: a dollar sign in a name must not start a formula.
+    if few:
+        axes.set_yticks(list(rows.values()), [printable(node) for node in rows], parse_math=False)
 
 
 def node_map_figure(records: Iterable[Record], title: str = "") -> Figure:
@@ -94,30 +86,26 @@ def node_map_figure(records: Iterable[Record], title: str = "") -> Figure:
     ImportError
         When matplotlib is missing; the extra ``plot`` brings it.
     """
+    return spans_figure(build_timeline(records).spans, title)
+
+
+def spans_figure(spans: Spans, title: str = "") -> Figure:
+    """One row a node over time, filled by the job that holds it, with a legend.
+
+    Raises
+    ------
+    ImportError
+        When matplotlib is missing; the extra ``plot`` brings it.
+    """
     try:
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
     except ImportError as error:
         raise ImportError('node_map_figure needs matplotlib: pip install "dask-hpc[plot]"') from error
-    timeline = build_timeline(records)
-    styles = looks(job.run.id for job in timeline.jobs)
-    rows = {node: index for index, node in enumerate(timeline.nodes)}
-    figure = Figure(figsize=(10, 1.6 + 0.32 * max(1, min(len(rows), TEXT_ROWS))), layout="constrained")
+    rows = max(1, min(len(spans.nodes), TEXT_ROWS))
+    figure = Figure(figsize=(10, 1.6 + 0.32 * rows), layout="constrained")
     axes = figure.add_subplot()
-    bars = (
-        Bar(
-            rows[span.node],
-            span.start_s,
-            span.end_s,
-            None if span.job is None else styles.get(span.job),
-            span.state,
-        )
-        for span in timeline.spans
-    )
-    draw_node_map(axes, bars, len(rows), 0.0, timeline.end_s or 1.0)
-    # parse_math: a dollar sign in a name must not start a formula.
-    if len(rows) <= TEXT_ROWS:
-        axes.set_yticks(list(rows.values()), [printable(node) for node in rows], parse_math=False)
+    draw_spans(axes, spans)
     if title:
         axes.set_title(printable(title), loc="left", parse_math=False)
     handles = [
@@ -125,11 +113,11 @@ def node_map_figure(records: Iterable[Record], title: str = "") -> Figure:
             facecolor=style.color,
             hatch=_HATCHES[style.pattern_index],
             edgecolor=_EDGE,
-            label=printable(f"{style.letter}  {job.label}"),
+            label=printable(f"{style.letter}  {spans.labels[job]}"),
         )
-        for job, style in zip(timeline.jobs[:20], styles.values(), strict=False)
+        for job, style in list(spans.looks().items())[:_LEGEND]
     ]
-    handles.append(Patch(facecolor=_IDLE, label="no named job"))
+    handles.append(Patch(facecolor="white", edgecolor=_EDGE, label="no named job"))
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     for label in legend.get_texts():
         label.set_parse_math(False)

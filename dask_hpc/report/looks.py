@@ -22,6 +22,8 @@ PATTERNS = (
     "M3 4h2M4 3v2M0 0h1M7 8h1",
 )
 
+#: How ids of jobs on a live cluster end (`dask_hpc.scheduler.tables.job_table`).
+_NUMBERED = re.compile("-([1-9][0-9]{0,8})$", re.ASCII)
 #: What XML 1.0 forbids, and the marks that turn the direction of the text around them.
 _UNSAFE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]")
 
@@ -45,8 +47,22 @@ class Look:
     fill_id: str
 
 
-def look(index: int) -> Look:
-    """The look of the job with this number, counted from 0."""
+def looks(ids: Iterable[str]) -> dict[str, Look]:
+    """Letter, colour and pattern of every job, by id: the one place where they are given out.
+
+    A job of a live cluster keeps its own through its life, whoever looks and whatever else is shown: its id
+    ends in its number on that cluster, which decides. Jobs whose ids do not (of a workload in a file) have
+    them by their places, so they are to be given all at once, in order of submission.
+    """
+    found = list(dict.fromkeys(ids))
+    numbers = [_number(id) for id in found]
+    if None in numbers or len(set(numbers)) < len(numbers):
+        return {id: _look(index) for index, id in enumerate(found)}
+    return {id: _look(number) for id, number in zip(found, numbers, strict=True) if number is not None}
+
+
+def _look(index: int) -> Look:
+    """What the job with this number has, counted from 0."""
     return Look(
         letter=letters(index),
         color=COLORS[index % len(COLORS)],
@@ -56,9 +72,10 @@ def look(index: int) -> Look:
     )
 
 
-def looks(ids: Iterable[str]) -> dict[str, Look]:
-    """The look of every job by id, in order of submission."""
-    return {id: look(index) for index, id in enumerate(ids)}
+def _number(id: str) -> int | None:
+    """The number of a job on its cluster, counted from 0; None when its id does not end in one."""
+    found = _NUMBERED.search(id)
+    return int(found.group(1)) - 1 if found else None
 
 
 def letters(index: int) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_hpc.report import svg
-from dask_hpc.report.looks import Look, format_seconds, looks
+from dask_hpc.report.looks import Look, format_seconds
 from dask_hpc.report.markup import render, seconds
 from dask_hpc.report.timeline import FeedEntry, JobHistory, Timeline, build_timeline
 from dask_hpc.trace.records import Record
@@ -60,7 +60,7 @@ def build_report(
         Short statements about the run, by label, shown under the figures of merit.
     """
     timeline = build_timeline(records)
-    styles = looks(job.run.id for job in timeline.jobs)
+    styles = timeline.spans.looks()
     page = render(
         "dask_hpc.report",
         "report.html",
@@ -69,7 +69,7 @@ def build_report(
         facts=_facts(timeline),
         notes=notes or {},
         looks=list(styles.values()),
-        axis=svg.axis(timeline.end_s),
+        axis=svg.axis(0.0, timeline.end_s),
         nodes=_nodes(timeline, styles),
         legend=[(styles[job.run.id], job.label) for job in timeline.jobs[:MAX_CHART_JOBS]],
         sizes=_sizes(timeline, styles),
@@ -118,21 +118,21 @@ def _facts(timeline: Timeline) -> list[tuple[str, str]]:
         ("Mean wait", seconds(summary["mean_wait_s"])),
         ("Mean turnaround", seconds(summary["mean_turnaround_s"])),
         ("Jobs", str(len(timeline.jobs))),
-        ("Nodes", str(len(timeline.nodes))),
+        ("Nodes", str(len(timeline.spans.nodes))),
         ("Resizes", f"{summary['expansions']} up, {summary['shrinks']} down"),
         ("Longest decision", f"{1000 * timeline.longest_decide_s:.2g} ms"),
     ]
 
 
 def _nodes(timeline: Timeline, styles: Mapping[str, Look]) -> dict[str, Any]:
-    if not timeline.nodes:
+    if not timeline.spans.nodes:
         return {}
-    height = svg.row_px(len(timeline.nodes))
+    height = svg.row_px(len(timeline.spans.nodes))
     return {
-        "names": timeline.nodes if height >= svg.TEXT_ROW_PX else (),
-        "count": len(timeline.nodes),
+        "names": timeline.spans.nodes if height >= svg.TEXT_ROW_PX else (),
+        "count": len(timeline.spans.nodes),
         "height": height,
-        "chart": svg.node_map(timeline, styles),
+        "chart": svg.node_map(timeline.spans, styles),
     }
 
 
@@ -144,14 +144,15 @@ def _sizes(timeline: Timeline, styles: Mapping[str, Look]) -> dict[str, Any]:
         "names": [f"{styles[job.run.id].letter} {job.label}" for job in jobs],
         "count": len(timeline.jobs),
         "height": svg.JOB_ROW_PX,
-        "chart": svg.job_sizes(timeline, jobs, styles),
+        "chart": svg.job_sizes(timeline.spans, [job.run.id for job in jobs], styles),
     }
 
 
 def _used(timeline: Timeline) -> dict[str, Any]:
-    if not timeline.nodes:
+    if not timeline.spans.nodes:
         return {}
-    return {"most": max(up for _, up, _ in timeline.levels()), "chart": svg.utilization(timeline)}
+    levels = timeline.levels()
+    return {"most": max(up for _, up, _ in levels), "chart": svg.utilization(levels, timeline.end_s)}
 
 
 def _jobs(timeline: Timeline, styles: Mapping[str, Look]) -> list[dict[str, Any]]:

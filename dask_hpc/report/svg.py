@@ -1,6 +1,6 @@
 """Charts of a run: where each rectangle, line and text goes. The templates draw them as inline SVG.
 
-Rules of the file: a timeline in, shapes out; geometry alone, no markup. Horizontal positions are percentages
+Rules of the file: spans in, shapes out; geometry alone, no markup. Horizontal positions are percentages
 and vertical ones are pixels, so that a chart fits any width while its letters keep their size.
 """
 
@@ -11,16 +11,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dask_hpc.report.looks import Look, format_seconds, ticks
-from dask_hpc.report.timeline import JobHistory, NodeSpan, Timeline
+from dask_hpc.report.spans import DRAINING, LOST, JobSpan, NodeSpan, Spans
 
 #: Rows lower than this carry no text.
 TEXT_ROW_PX = 12
 #: Spans narrower than this share of the width carry no text.
 TEXT_WIDTH = 0.025
-#: Height of a row of the chart of job sizes, and of its largest job; height of the chart of utilization.
-JOB_ROW_PX, _JOB_BAR_PX, UTILIZATION_PX = 40, 34, 96
+#: Height of a row of the chart of job sizes, and of its largest job; of the chart of utilization; of marks.
+JOB_ROW_PX, _JOB_BAR_PX, UTILIZATION_PX, MARKS_PX = 40, 34, 96, 12
+#: Nearer to it than so many percent no other time is written.
+_NOW_WIDTH = 7.0
+#: The latest decisions are marked.
+_MAX_MARKS = 300
 #: Narrower rectangles cannot be seen.
-_NARROWEST = 0.08
+_NARROWEST, _MARK_WIDTH = 0.08, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +95,22 @@ class Drawing:
     shapes: Sequence[Shape]
 
 
-def axis(end_s: float) -> Drawing:
-    """The time axis under a chart."""
+def axis(start_s: float, end_s: float, now_s: float | None = None) -> Drawing:
+    """The time axis under a chart: time since `start_s`, and what is now."""
     shapes: list[Shape] = []
-    for t_s in ticks(end_s):
-        x = _x(t_s, end_s)
-        anchor = "start" if x < 4 else "end" if x > 94 else "middle"
-        shapes += [Line(x, x, 0, 5, "rule"), Text(x, 17, format_seconds(t_s), anchor)]
+    taken = None if now_s is None else _x(now_s, start_s, end_s)
+    for t_s in ticks(end_s - start_s):
+        x = _x(t_s, 0.0, end_s - start_s)
+        shapes.append(Line(x, x, 0, 5, "rule"))
+        if taken is None or abs(x - taken) > _NOW_WIDTH:
+            shapes.append(Text(x, 17, format_seconds(t_s), _anchor(x)))
+    if taken is not None:
+        shapes += [Line(taken, taken, 0, 5, "now"), Text(taken, 17, "now", _anchor(taken))]
     return Drawing(22, "", shapes)
+
+
+def _anchor(x: float) -> str:
+    return "start" if x < 4 else "end" if x > 94 else "middle"
 
 
 def row_px(rows: int) -> int:
@@ -106,74 +118,108 @@ def row_px(rows: int) -> int:
     return max(3, min(24, 4_000 // max(1, rows)))
 
 
-def node_map(timeline: Timeline, styles: Mapping[str, Look]) -> Drawing:
-    """One row a node over time, filled by the job that holds it."""
-    height = row_px(len(timeline.nodes))
-    row = {node: index for index, node in enumerate(timeline.nodes)}
+def node_map(spans: Spans, styles: Mapping[str, Look]) -> Drawing:
+    """One row a node over time, filled by the job that holds it; what is predicted is pale."""
+    height = row_px(len(spans.nodes))
+    row = {node: index for index, node in enumerate(spans.nodes)}
     shapes: list[Shape] = []
-    for span in timeline.spans:
-        shapes += _node_span(span, row[span.node] * height, height, timeline, styles)
-    total = height * len(timeline.nodes)
-    label = f"Node map: which job held each of {len(timeline.nodes)} nodes over time"
-    return Drawing(total, label, [*shapes, *_grid(timeline.end_s, total)])
+    for span in spans.node_spans:
+        shapes += _node_span(span, row[span.node] * height, height, spans, styles)
+    total = height * len(spans.nodes)
+    label = f"Node map: which job held each of {len(spans.nodes)} nodes over time"
+    return Drawing(total, label, [*shapes, *_over(spans, total)])
 
 
 def _node_span(
-    span: NodeSpan, y: int, height: int, timeline: Timeline, styles: Mapping[str, Look]
+    span: NodeSpan, y: int, height: int, spans: Spans, styles: Mapping[str, Look]
 ) -> Iterator[Shape]:
-    x, width = _x(span.start_s, timeline.end_s), _x(span.end_s - span.start_s, timeline.end_s)
+    x, width = _x(span.start_s, spans.start_s, spans.end_s), _width(span, spans)
     style = styles.get(span.job) if span.job is not None else None
-    holder = "no named job" if span.job is None else timeline.labels.get(span.job, span.job)
-    title = f"{span.node}: {holder}, {span.state}, {span.start_s:.1f} s to {span.end_s:.1f} s"
+    holder = "no named job" if span.job is None else spans.labels.get(span.job, span.job)
+    title = f"{span.node}: {holder}, {'predicted' if span.predicted else span.state}, {_when(span, spans)}"
     gap = 1 if height > 6 else 0
-    lost = span.state == "lost"
+    lost = span.state == LOST
     filled = {"fill_id": style.fill_id} if style and not lost else {"css": "lost" if lost else "idle"}
     yield _rect(x, width, y, height - gap, title=title, **filled)
-    if span.state == "draining":
+    if span.state == DRAINING:
         yield _rect(x, width, y + 1, max(1, height - gap - 2), css="draining")
     text = "lost" if lost else f"{style.letter} {holder}" if style else ""
     if text and height >= TEXT_ROW_PX and width >= 100 * TEXT_WIDTH:
         yield Label(x, width, y, height - gap, text[:60], height / 2 + 4)
 
 
-def job_sizes(timeline: Timeline, jobs: Sequence[JobHistory], styles: Mapping[str, Look]) -> Drawing:
+def job_sizes(spans: Spans, jobs: Sequence[str], styles: Mapping[str, Look]) -> Drawing:
     """One row a job: its waiting time as a dashed line, then its size over time."""
-    most = max((n for job in jobs for _, n in job.run.nodes), default=1) or 1
+    of_job: dict[str, list[JobSpan]] = {job: [] for job in jobs}
+    for span in spans.job_spans:
+        if span.job in of_job:
+            of_job[span.job].append(span)
+    most = max((span.nodes for own in of_job.values() for span in own), default=1) or 1
     total = JOB_ROW_PX * len(jobs)
-    shapes: list[Shape] = list(_grid(timeline.end_s, total))
-    for index, job in enumerate(jobs):
-        shapes += _job_row(job, (index + 1) * JOB_ROW_PX - 2, most, timeline.end_s, styles[job.run.id])
-    return Drawing(total, "Size of each job over time, in nodes", shapes)
+    shapes: list[Shape] = list(_grid(spans.end_s - spans.start_s, total))
+    for index, (job, own) in enumerate(of_job.items()):
+        shapes += _job_row(own, (index + 1) * JOB_ROW_PX - 2, most, spans, styles[job])
+    return Drawing(total, "Size of each job over time, in nodes", [*shapes, *_ghost(spans, total)])
 
 
-def _job_row(job: JobHistory, base: int, most: int, end_s: float, style: Look) -> Iterator[Shape]:
-    run = job.run
-    gone_s = end_s if run.end_s is None else run.end_s
-    waits_until_s = gone_s if run.start_s is None else run.start_s
-    submit, start = _x(run.submit_s, end_s), _x(waits_until_s, end_s)
-    yield Line(submit, start, base - 4, base - 4, "waiting", f"{job.label} waits")
-    for (t_s, n), until_s in zip(run.nodes, [*(t for t, _ in run.nodes[1:]), gone_s], strict=False):
-        if n == 0 or until_s <= t_s:
+def _job_row(own: Sequence[JobSpan], base: int, most: int, spans: Spans, style: Look) -> Iterator[Shape]:
+    for span in own:
+        label = spans.labels.get(span.job, span.job)
+        x, width = _x(span.start_s, spans.start_s, spans.end_s), _width(span, spans)
+        if not span.nodes:
+            yield Line(x, x + width, base - 4, base - 4, "waiting", f"{label} waits, {_when(span, spans)}")
             continue
-        x, width = _x(t_s, end_s), _x(until_s - t_s, end_s)
-        tall = max(3.0, _JOB_BAR_PX * n / most)
-        title = f"{job.label}: {n} nodes, {t_s:.1f} s to {until_s:.1f} s"
+        tall = max(3.0, _JOB_BAR_PX * span.nodes / most)
+        title = f"{label}: {span.nodes} nodes, {_when(span, spans)}"
         yield _rect(x, width, base - tall, tall, fill_id=style.fill_id, title=title)
         if width >= 100 * TEXT_WIDTH:
-            yield Text(x, base - 3, str(n), css="on", shift=3)
+            yield Text(x, base - 3, str(span.nodes), css="on", shift=3)
     yield Line(0, 100, base, base, "grid")
 
 
-def utilization(timeline: Timeline) -> Drawing:
-    """Nodes held by named jobs (filled) and nodes there are (line) over time."""
+def marks(spans: Spans, styles: Mapping[str, Look]) -> Drawing:
+    """A tick for each of the latest decisions, with its reason."""
+    shapes: list[Shape] = []
+    for mark in spans.marks[-_MAX_MARKS:]:
+        size = "" if mark.nodes is None else f" to {mark.nodes}"
+        label = spans.labels.get(mark.job, mark.job)
+        title = f"{mark.t_s - spans.start_s:.1f} s: {mark.action} {label}{size}: {mark.text}"
+        style = styles.get(mark.job)
+        filled = {"fill_id": style.fill_id} if style else {"css": "held"}
+        shapes.append(
+            Rect(
+                _x(mark.t_s, spans.start_s, spans.end_s), _MARK_WIDTH, 0, MARKS_PX - 2, title=title, **filled
+            )
+        )
+    return Drawing(MARKS_PX, f"Decisions: {len(shapes)} marks", shapes)
+
+
+def _over(spans: Spans, height: float) -> Iterator[Shape]:
+    """What lies over a chart: the lines of the axis, and the veil over what is predicted."""
+    yield from _grid(spans.end_s - spans.start_s, height)
+    yield from _ghost(spans, height)
+
+
+def _ghost(spans: Spans, height: float) -> Iterator[Shape]:
+    if spans.now_s is not None:
+        x = _x(spans.now_s, spans.start_s, spans.end_s)
+        yield Rect(x, max(0.0, 100 - x), 0, height, css="ghost")
+        yield Line(x, x, 0, height, "now")
+
+
+def _when(span: NodeSpan | JobSpan, spans: Spans) -> str:
+    return f"{span.start_s - spans.start_s:.1f} s to {span.end_s - spans.start_s:.1f} s"
+
+
+def utilization(levels: Sequence[tuple[float, int, int]], end_s: float) -> Drawing:
+    """Nodes held by named jobs (filled) and nodes there are (line) over time, from 0 s on."""
     full = UTILIZATION_PX - 4
-    levels = timeline.levels()
     most = max((up for _, up, _ in levels), default=1) or 1
-    ends = [*(t for t, _, _ in levels[1:]), timeline.end_s]
-    shapes: list[Shape] = list(_grid(timeline.end_s, UTILIZATION_PX))
+    ends = [*(t for t, _, _ in levels[1:]), end_s]
+    shapes: list[Shape] = list(_grid(end_s, UTILIZATION_PX))
     before: float | None = None
     for (t_s, up, held), until_s in zip(levels, ends, strict=True):
-        x, width = _x(t_s, timeline.end_s), _x(until_s - t_s, timeline.end_s)
+        x, width = _x(t_s, 0.0, end_s), _x(until_s - t_s, 0.0, end_s)
         if held:
             title = f"{held} of {up} nodes held, {t_s:.1f} s to {until_s:.1f} s"
             tall = full * held / most
@@ -186,8 +232,12 @@ def utilization(timeline: Timeline) -> Drawing:
     return Drawing(UTILIZATION_PX, "Nodes held by jobs over time", shapes)
 
 
-def _x(t_s: float, end_s: float) -> float:
-    return 100 * t_s / end_s if end_s > 0 else 0.0
+def _x(t_s: float, start_s: float, end_s: float) -> float:
+    return 100 * (t_s - start_s) / (end_s - start_s) if end_s > start_s else 0.0
+
+
+def _width(span: NodeSpan | JobSpan, spans: Spans) -> float:
+    return _x(span.end_s - span.start_s, 0.0, spans.end_s - spans.start_s)
 
 
 def _rect(
@@ -198,5 +248,5 @@ def _rect(
 
 def _grid(end_s: float, height: float) -> Iterator[Line]:
     for t_s in ticks(end_s):
-        x = _x(t_s, end_s)
+        x = _x(t_s, 0.0, end_s)
         yield Line(x, x, 0, height, "grid")

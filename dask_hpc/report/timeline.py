@@ -6,11 +6,11 @@ seconds since the first record of the trace.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dask_hpc.report.spans import JobSpan, Mark, NodeSpan, Spans, job_spans, natural_order
 from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Other, Pass, Record, Result
 from dask_hpc.trace.runs import job_runs, pool_steps
 from dask_hpc_policies.decision import Action, ReasonCode
@@ -19,18 +19,6 @@ from dask_hpc_policies.model import JobView
 
 #: What undeclared Dask code is called.
 PLAIN_WORK = "plain work"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSpan:
-    """A stretch of time in which one node had one holder and one state."""
-
-    node: str
-    start_s: float
-    end_s: float
-    #: Id of the job that holds it; None when no named job does.
-    job: str | None
-    state: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +72,12 @@ class Timeline:
     """A whole trace."""
 
     header: Header
+    #: Time of the first record on the clock of the trace; all other times count from there.
+    origin_s: float = 0.0
     #: Length of the trace.
     end_s: float = 0.0
-    #: Node names in natural order.
-    nodes: tuple[str, ...] = ()
-    spans: tuple[NodeSpan, ...] = ()
+    #: Who had which nodes when; nodes in natural order.
+    spans: Spans = field(default_factory=Spans)
     #: Jobs in order of submission.
     jobs: tuple[JobHistory, ...] = ()
     feed: tuple[FeedEntry, ...] = ()
@@ -106,7 +95,7 @@ class Timeline:
     def levels(self) -> list[tuple[float, int, int]]:
         """Nodes up and nodes held by named jobs from each moment on: ``[(t_s, up, held), ...]``."""
         changes: dict[float, list[int]] = {0.0: [0, 0]}
-        for span in self.spans:
+        for span in self.spans.node_spans:
             up, held = int(span.state != "lost"), int(span.state != "lost" and span.job is not None)
             for t_s, sign in ((span.start_s, 1), (span.end_s, -1)):
                 change = changes.setdefault(t_s, [0, 0])
@@ -121,28 +110,39 @@ class Timeline:
         return levels
 
 
-def build_timeline(records: Iterable[Record]) -> Timeline:
+def build_timeline(records: Iterable[Record], until_s: float | None = None) -> Timeline:
     """Put `records` (of one trace, in any order of kinds, each kind in order of time) in order.
 
-    An empty trace gives an empty timeline.
+    An empty trace gives an empty timeline. What goes on at its end is cut there, or at `until_s` on its
+    clock.
     """
     items = list(records)
     times = [t_s for record in items if (t_s := _time(record)) is not None]
+    if times and until_s is not None:
+        times.append(max(until_s, *times))
     if not times:
         header = next((r for r in items if isinstance(r, Header)), Header())
         return Timeline(header=header, summary=summarize((), 0))
     origin_s, end_s = min(times), max(times) - min(times)
     passes = [record for record in items if isinstance(record, Pass)]
     names, spans = _node_spans(items, origin_s, end_s)
+    jobs, feed, labels = _jobs(items, origin_s), _feed(items, origin_s), _labels(items)
     return Timeline(
         header=next((r for r in items if isinstance(r, Header)), Header()),
+        origin_s=origin_s,
         end_s=end_s,
-        nodes=names,
-        spans=spans,
-        jobs=_jobs(items, origin_s),
-        labels=_labels(items),
+        spans=Spans(
+            end_s=end_s,
+            nodes=names,
+            node_spans=spans,
+            labels={job.run.id: job.label for job in jobs},
+            job_spans=tuple(span for job in jobs for span in run_spans(job.run, end_s)),
+            marks=_marks(feed),
+        ),
+        jobs=jobs,
+        labels=labels,
         summary=summarize(job_runs(items), pool_steps(items)),
-        feed=_feed(items, origin_s),
+        feed=feed,
         policies=_policies(passes, origin_s),
         passes=len(passes),
         longest_decide_s=max((record.decide_s for record in passes), default=0.0),
@@ -193,14 +193,22 @@ def _node_spans(
     for node, last in current.items():
         if last is not None:
             change(node, end_s, None, "removed")
-    names = sorted(current, key=_natural_order)
+    names = sorted(current, key=natural_order)
     return tuple(names), tuple(span for node in names for span in spans.get(node, ()))
 
 
-def _natural_order(name: str) -> list[tuple[int, str]]:
-    """Sorts node2 before node10; every run of ASCII digits counts as a number."""
-    parts = re.split("([0-9]+)", name)
-    return [(int(part[:18]), part) if i % 2 else (0, part) for i, part in enumerate(parts)]
+def run_spans(run: JobRun, until_s: float, predicted: bool = False) -> list[JobSpan]:
+    """Stretches of time of one run; what has not ended is cut at `until_s`."""
+    return job_spans(run.id, run.submit_s, run.start_s, run.end_s, run.nodes, until_s, predicted)
+
+
+def _marks(feed: Iterable[FeedEntry]) -> tuple[Mark, ...]:
+    """Decisions that changed something."""
+    return tuple(
+        Mark(t_s=entry.t_s, job=entry.job, action=entry.action, nodes=entry.nodes, text=entry.text)
+        for entry in feed
+        if entry.result == "done"
+    )
 
 
 def _jobs(items: Sequence[Record], origin_s: float) -> tuple[JobHistory, ...]:

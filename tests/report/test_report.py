@@ -256,7 +256,7 @@ def test_timeline_agrees_with_the_events():
 def test_trace_that_lost_its_beginning_takes_nodes_from_the_snapshot():
     nodes = (NodeView(id="w0", job="a"), NodeView(id="w1", state="lost"))
     records = [a_pass(10.0, "tick", nodes=nodes), NodeEvent(t_s=14.0, nodes=("w0",))]
-    spans = build_timeline(records).spans
+    spans = build_timeline(records).spans.node_spans
     assert [(s.node, s.job, s.state, s.start_s, s.end_s) for s in spans] == [
         ("w0", "a", "up", 0.0, 4.0),
         ("w1", None, "lost", 0.0, 4.0),
@@ -266,9 +266,9 @@ def test_trace_that_lost_its_beginning_takes_nodes_from_the_snapshot():
 def test_nodes_are_in_natural_order():
     names = ["n10", "n9", "rack2-n1", "n1", "10.0.0.12:8786", "10.0.0.3:8786", "", "\u0661", "9" * 5000]
     timeline = build_timeline([NodeEvent(t_s=float(i), nodes=(name,)) for i, name in enumerate(names)])
-    assert [n for n in timeline.nodes if n[:1] == "n"] == ["n1", "n9", "n10"]
-    assert [n for n in timeline.nodes if n[:2] == "10"] == ["10.0.0.3:8786", "10.0.0.12:8786"]
-    assert sorted(timeline.nodes) == sorted(names)
+    assert [n for n in timeline.spans.nodes if n[:1] == "n"] == ["n1", "n9", "n10"]
+    assert [n for n in timeline.spans.nodes if n[:2] == "10"] == ["10.0.0.3:8786", "10.0.0.12:8786"]
+    assert sorted(timeline.spans.nodes) == sorted(names)
 
 
 def test_plain_work_is_called_so_in_decisions():
@@ -342,7 +342,7 @@ def test_figure_shows_the_same_spans(tmp_path):
     pytest.importorskip("matplotlib")
     figure = node_map_figure(a_run("$" + HOSTILE))
     bars = figure.axes[0].patches
-    assert len(bars) == len(build_timeline(a_run()).spans)
+    assert len(bars) == len(build_timeline(a_run()).spans.node_spans)
     figure.savefig(tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     node_map_figure([]).savefig(tmp_path / "empty.png")

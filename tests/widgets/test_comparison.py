@@ -96,19 +96,19 @@ def test_when_each_job_ends():
     head, *body = rows(comparison.jobs({"after": AFTER, "beside": BESIDE, "stuck": stuck}, {}))
     assert head == ["Job", "Ends, after", "Ends, beside", "Ends, stuck"]
     assert body == [
-        ["a", "in 100 s", "in 100 s (same)", "never"],
-        ["b", "in 3.33 min", "in 100 s (100 s sooner)", "in 2.5 min (50 s sooner)"],
+        ["A a", "in 100 s", "in 100 s (same)", "never"],
+        ["B b", "in 3.33 min", "in 100 s (100 s sooner)", "in 2.5 min (50 s sooner)"],
     ]
     _, first, _ = rows(comparison.jobs({"stuck": stuck, "after": AFTER}, {}))
-    assert first == ["b", "in 2.5 min", "in 3.33 min (50 s later)"]
+    assert first == ["A b", "in 2.5 min", "in 3.33 min (50 s later)"]
     *_, last = rows(comparison.jobs({"stuck": stuck, "after": AFTER}, {}))
-    assert last == ["a", "never", "in 100 s"]
+    assert last == ["B a", "never", "in 100 s"]
 
 
 @pytest.mark.parametrize(("from_s", "text"), [(None, "in 30 s"), (1e6 + 20, "in 10 s")])
 def test_ends_count_from_the_picture_or_else_from_the_first_submission(from_s, text):
     one = result(ran("a", 1e6, 1e6, 1e6 + 30), from_s=from_s)
-    assert rows(comparison.jobs({"x": one}, {}))[1] == ["a", text]
+    assert rows(comparison.jobs({"x": one}, {}))[1] == ["A a", text]
 
 
 def test_what_is_known_of_a_job_has_a_column_when_there_is_any():
@@ -134,7 +134,7 @@ def test_what_users_name_is_text_and_never_markup():
 
 def test_a_name_stands_before_the_id_unless_it_is_the_id():
     one = result(ran("heat-1", 0, 0, 10, name="heat"), ran("solo", 0, 0, 10, name="solo"))
-    assert [row[0] for row in rows(comparison.jobs({"x": one}, {}))[1:]] == ["heat heat-1", "solo"]
+    assert [row[0] for row in rows(comparison.jobs({"x": one}, {}))[1:]] == ["A heat heat-1", "B solo"]
 
 
 def test_notes_are_said_once():

@@ -206,7 +206,7 @@ def test_the_chart_of_sizes_changes_every_other_second_at_most():
 def test_walltimes_come_in_the_order_in_which_they_end():
     nodes = [node("a", "heat-1", walltime_left_s=600.0), node("b", walltime_left_s=30.0), node("c")]
     shown = text(views.named("walltime").html(picture([job()], nodes)))
-    assert shown.endswith("b 30 s no job up a 10 min heat up")
+    assert shown.endswith("b 30 s no job up a 10 min A heat up")
     assert "None of 1 nodes has a walltime" in views.named("walltime").html(picture(nodes=[node("c")]))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dask_hpc.report.looks import looks
 from dask_hpc.sim.run import Result
 from dask_hpc_policies.metrics import JobRun
 from dask_hpc_widgets.base import markup
@@ -107,11 +108,14 @@ def jobs(runs: Mapping[str, Result], about: Mapping[str, str]) -> Markup:
     ]
     ends = [_ends(result) for result in runs.values()]
     ids = list(ends[0])
+    styles = looks(ids)
     rows = []
     for id in ids[:_MAX_JOBS]:
         first = ends[0][id]
         cells = [_end(first, one.get(id), one is ends[0]) for one in ends]
-        rows.append([markup.named(first[0].name, id), *cells, *([about.get(id, "")] if about else [])])
+        rows.append(
+            [markup.named(first[0].name, id, styles[id]), *cells, *([about.get(id, "")] if about else [])]
+        )
     hidden = len(ids) - len(rows)
     more = markup.soft(f"{hidden} more jobs are not shown.") if hidden else ""
     return markup.table(columns, rows, f"When jobs end with {', '.join(titles)}") + more

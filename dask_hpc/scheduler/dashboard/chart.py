@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from dask_hpc.report.looks import COLORS as PALETTE
-from dask_hpc.report.looks import letters, printable
+from dask_hpc.report.looks import looks, printable
+from dask_hpc.report.spans import JobSpan, job_spans
 
 if TYPE_CHECKING:
     from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -59,32 +58,29 @@ def chart(active: Iterable[JobRecord], ended: Iterable[JobRecord], now_s: float,
         if job.end_s is not None:
             jobs.append(job)
     drawn = jobs[:MAX_ROWS]
-    rows = [_stretches(job, begin_s, now_s) for job in drawn]
-    most = max((n for row in rows for _, _, n in row), default=1) or 1
+    styles = looks(job.id for job in drawn)
+    rows = [_spans(job, begin_s, now_s) for job in drawn]
+    most = max((span.nodes for row in rows for span in row), default=1) or 1
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     labels = []
-    for index, (job, stretches) in enumerate(zip(drawn, rows, strict=True)):
-        letter, color = _look(job.id)
-        labels.append(_short(f"{letter} {job.name}"))
-        for start_s, end_s, nodes in stretches:
-            bar = _bar(index, start_s - now_s, end_s - now_s, nodes, most, window_s)
-            bar |= {"job": f"{letter} {printable(job.id)}", "color": color if nodes else _GREY}
+    for index, (job, spans) in enumerate(zip(drawn, rows, strict=True)):
+        look = styles[job.id]
+        labels.append(_short(f"{look.letter} {job.name}"))
+        for span in spans:
+            left, right = max(span.start_s, begin_s) - now_s, min(span.end_s, now_s) - now_s
+            bar = _bar(index, left, right, span.nodes, most, window_s)
+            bar |= {"job": f"{look.letter} {printable(job.id)}", "color": look.color if span.nodes else _GREY}
             bar["ink"] = _INK.get(bar["color"], "#000000")
             for name in COLUMNS:
                 columns[name].append(bar[name])
     return Chart(columns, tuple(labels), len(jobs) - len(drawn))
 
 
-def _stretches(job: JobRecord, from_s: float, now_s: float) -> list[tuple[float, float, int]]:
-    """``(start_s, end_s, nodes)`` from its submission to its end, cut to the window."""
-    until_s = now_s if job.end_s is None else job.end_s
-    steps = [*list(job.sizes)[-_MAX_CHANGES:], (until_s, 0)]
-    # between its start and the first of these changes nothing is drawn
-    waited_s = steps[0][0] if job.start_s is None else min(job.start_s, steps[0][0])
-    found = [(t_s, end_s, n) for (t_s, n), (end_s, _) in pairwise(steps)]
-    found.insert(0, (job.submit_s, waited_s, 0))
-    cut = ((max(t_s, from_s), min(end_s, now_s), n) for t_s, end_s, n in found)
-    return [(t_s, end_s, n) for t_s, end_s, n in cut if end_s > t_s]
+def _spans(job: JobRecord, from_s: float, now_s: float) -> list[JobSpan]:
+    """From its submission to its end, cut to the window."""
+    sizes = list(job.sizes)[-_MAX_CHANGES:]
+    found = job_spans(job.id, job.submit_s, job.start_s, job.end_s, sizes, now_s)
+    return [span for span in found if span.end_s > from_s and span.start_s < now_s]
 
 
 def _bar(row: int, left: float, right: float, nodes: int, most: int, window_s: float) -> dict[str, Any]:
@@ -101,13 +97,6 @@ def _bar(row: int, left: float, right: float, nodes: int, most: int, window_s: f
         "text_x": round((left + right) / 2, 2),
         "text_y": base - tall / 2,
     }
-
-
-def _look(id: str) -> tuple[str, str]:
-    """Letter and colour of a job: its number is the end of its id, so that they stay its own."""
-    digits = id.rpartition("-")[2]
-    number = int(digits) - 1 if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
-    return letters(max(0, number)), PALETTE[max(0, number) % len(PALETTE)]
 
 
 def _short(text: str) -> str:

@@ -17,9 +17,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.report.figure import Bar, draw_node_map
-from dask_hpc.report.looks import look
+from dask_hpc.report.figure import spans_figure
 from dask_hpc.sim.results.series import utilization
+from dask_hpc.sim.results.spans import result_spans
 from dask_hpc.sim.results.tracking import intensity
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 #: Told apart by readers who do not see all colours (Tol, 2021).
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
+_WAITS = "#dddddd"
 #: Bars of a rate over time.
 _STRETCHES = 200
 #: Of a title that fits above a panel of `usage_figure`.
@@ -54,25 +55,18 @@ def run_figures(result: Result, folder: Path) -> list[str]:
 
 def node_map_figure(result: Result) -> Figure:
     """One row a node over time, filled by the job that holds it, as in the report of a live run."""
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.add_subplot()
-    bars = (Bar(node, from_s, to_s, look(key)) for node, key, from_s, to_s in result.node_log)
-    start_s = min((from_s for _, _, from_s, _ in result.node_log), default=0.0)
-    end_s = max((to_s for _, _, _, to_s in result.node_log), default=1.0)
-    draw_node_map(axes, bars, result.machine.nodes, start_s, end_s)
-    axes.set(ylabel="node", title=f"{result.workload.name}, {result.policy['policy']}")
-    return figure
+    return spans_figure(result_spans(result), f"{result.workload.name}, {result.policy['policy']}")
 
 
 def jobs_figure(result: Result) -> Figure:
     """Waiting and running time of every job above, nodes held below."""
     figure = Figure(figsize=(9, 7), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    for i, run in enumerate(result.runs):
-        if run.start_s is None or run.end_s is None:
-            continue
-        above.barh(i, run.start_s - run.submit_s, left=run.submit_s, height=0.8, color="#dddddd")
-        above.barh(i, run.end_s - run.start_s, left=run.start_s, height=0.8, color=COLOURS[0])
+    spans = result_spans(result)
+    styles, rows = spans.looks(), {job: index for index, job in enumerate(spans.labels)}
+    for span in spans.job_spans:
+        colour = styles[span.job].color if span.nodes else _WAITS
+        above.barh(rows[span.job], span.end_s - span.start_s, left=span.start_s, height=0.8, color=colour)
     above.set(ylabel="job", title=f"{result.workload.name}, {result.policy['policy']}: waiting, running")
     above.invert_yaxis()
     steps = list(utilization(result))

@@ -13,7 +13,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from dask_hpc.report.looks import printable
+from dask_hpc.report.looks import Look, looks, printable
 from dask_hpc.report.markup import render, render_macro, seconds
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "folded",
     "image",
     "items",
+    "letter",
     "named",
     "page",
     "part",
@@ -116,10 +117,16 @@ def strong(text: str) -> Markup:
     return element("strong", text)
 
 
-def named(name: str, id: str) -> Markup:
-    """What a job is called: the user's name for it if there is one, and its id."""
+def letter(id: str, look: Look | None = None) -> Markup:
+    """The letter of a job over its colour, as in every picture; `look`: what it has among others here."""
+    look = look or looks([id])[id]
+    return _piece("letter", look.letter, look.color)
+
+
+def named(name: str, id: str, look: Look | None = None) -> Markup:
+    """What a job is called: its letter, the user's name for it if there is one, and its id."""
     own = name if name and name != id else ""
-    return strong(own or id) + (f" {id}" if own else "")
+    return letter(id, look) + " " + strong(own or id) + (f" {id}" if own else "")
 
 
 def items(texts: Iterable[str]) -> Markup:

@@ -39,7 +39,7 @@ def _row(row: Mapping[str, Any], now_s: float) -> list[str]:
     size = "" if row["nodes"] is None else f" to {row['nodes']} node{'' if row['nodes'] == 1 else 's'}"
     return [
         f"{markup.roughly(max(0.0, now_s - row['t_s']))} ago",
-        row["job"] or "all",
+        markup.letter(row["job"]) + f" {row['job']}" if row["job"] else "all",
         f"{row['action']}{size}",
         markup.badge(f"{row['result']}{took}"),
         _why(row),

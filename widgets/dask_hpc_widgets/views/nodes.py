@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from dask_hpc.report.looks import COLORS, letters
+from dask_hpc.report.looks import Look, looks
 from dask_hpc_policies.model import COMPUTE
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup
@@ -28,7 +28,7 @@ def html(picture: Picture) -> Markup:
             f"{pool} node{'' if pool == 1 else 's'} with stock Dask scheduling; "
             "the map begins with the first job."
         )
-    holders = {job: i for i, job in enumerate(dict.fromkeys(node["job"] for node in nodes if node["job"]))}
+    holders = looks(node["job"] for node in nodes if node["job"])
     names = {job["id"]: job["name"] or job["id"] for job in picture.jobs}
     tiles = [_tile(node, holders, names) for node in nodes[:_MAX_NODES]]
     hidden = len(nodes) - _MAX_NODES
@@ -57,7 +57,7 @@ def _role(node: Mapping[str, Any]) -> str:
     return str(node.get("role", COMPUTE))
 
 
-def _tile(node: Mapping[str, Any], holders: Mapping[str, int], names: Mapping[str, str]) -> tuple[Any, ...]:
+def _tile(node: Mapping[str, Any], holders: Mapping[str, Look], names: Mapping[str, str]) -> tuple[Any, ...]:
     """Id, state, colour, letter, holder and further lines, as the template has them."""
     job, state, left_s = node["job"], node["state"], node["walltime_left_s"]
     lines = [
@@ -68,8 +68,7 @@ def _tile(node: Mapping[str, Any], holders: Mapping[str, int], names: Mapping[st
     if not job:
         holder = "no job" if _role(node) == COMPUTE else f"for {_role(node)}"
         return node["id"], state, "", "", holder, lines
-    color = COLORS[holders[job] % len(COLORS)]
-    return node["id"], state, color, letters(holders[job]), names.get(job, job), lines
+    return node["id"], state, holders[job].color, holders[job].letter, names.get(job, job), lines
 
 
 def _equipment(node: Mapping[str, Any]) -> str:

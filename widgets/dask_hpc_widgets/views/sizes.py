@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from dask_hpc.report.looks import COLORS, letters
+from dask_hpc.report.looks import Look, looks
+from dask_hpc.report.spans import JobSpan, job_spans
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
 from dask_hpc_widgets.views.view import Picture, View
@@ -32,34 +33,36 @@ def html(picture: Picture) -> Markup:
     span_s = max(_LEAST_S, age_s)
     first_s = oldest_s + age_s - span_s
     most = max(nodes for job in shown for _, nodes in job["sizes"])
-    rows = [_row(i, job, first_s, span_s, now_s, max(1, most)) for i, job in enumerate(shown)]
+    styles = looks(job["id"] for job in picture.jobs)
+    rows = [_row(styles[job["id"]], job, first_s, span_s, now_s, max(1, most)) for job in shown]
     axis = f"From {markup.seconds(span_s)} ago (left) to now (right); full height is {most} nodes."
     return markup.soft(axis) + markup.table(_COLUMNS, rows, "Nodes of jobs over time")
 
 
 def _row(
-    index: int, job: Mapping[str, Any], first_s: float, span_s: float, now_s: float, most: int
+    look: Look, job: Mapping[str, Any], first_s: float, span_s: float, now_s: float, most: int
 ) -> list[str]:
     sizes: Sequence[tuple[float, int]] = job["sizes"]
     name = job["name"] or job["id"]
     told = "; ".join(
         f"{nodes} nodes from {markup.roughly(max(0.0, now_s - t_s))} ago" for t_s, nodes in sizes
     )
-    path = _path(sizes, first_s, span_s, min(now_s, first_s + span_s), most)
-    chart = markup.steps(f"{name}: {told}", _HEIGHT, path, COLORS[index % len(COLORS)])
-    return [markup.strong(letters(index)) + f" {name}", chart, str(job["nodes"])]
+    end_s = min(now_s, first_s + span_s)
+    spans = job_spans(job["id"], sizes[0][0], sizes[0][0], job.get("end_s"), sizes, end_s)
+    chart = markup.steps(f"{name}: {told}", _HEIGHT, _path(spans, first_s, span_s, most), look.color)
+    return [markup.letter(job["id"], look) + f" {name}", chart, str(job["nodes"])]
 
 
-def _path(sizes: Sequence[tuple[float, int]], first_s: float, span_s: float, end_s: float, most: int) -> str:
+def _path(spans: Sequence[JobSpan], first_s: float, span_s: float, most: int) -> str:
     """A closed outline below the steps."""
 
     def x(t_s: float) -> str:
         return f"{100 * min(1.0, max(0.0, (t_s - first_s) / span_s)):.1f}"
 
-    parts = [f"M{x(sizes[0][0])} {_HEIGHT:g}"]
-    for t_s, nodes in sizes:
-        parts.append(f"H{x(t_s)}V{_HEIGHT * (1 - nodes / most):.1f}")
-    return "".join([*parts, f"H{x(end_s)}V{_HEIGHT:g}Z"])
+    if not spans:
+        return ""
+    steps = (f"H{x(span.start_s)}V{_HEIGHT * (1 - span.nodes / most):.1f}" for span in spans)
+    return "".join([f"M{x(spans[0].start_s)} {_HEIGHT:g}", *steps, f"H{x(spans[-1].end_s)}V{_HEIGHT:g}Z"])
 
 
 VIEW = View(name="sizes", title="Sizes over time", section="jobs", html=html)

@@ -42,7 +42,7 @@ def _row(node: Mapping[str, Any], names: Mapping[str, str], longest_s: float) ->
     return [
         node["id"],
         markup.bar(left_s / longest_s) + markup.roughly(left_s),
-        names.get(job, job) if job else "no job",
+        markup.letter(job) + f" {names.get(job, job)}" if job else "no job",
         markup.badge(node["state"]),
     ]
 
