@@ -21,6 +21,7 @@ import dask
 from distributed import Client
 
 from dask_hpc.channel import Channel
+from dask_hpc.client import timelines
 from dask_hpc.client.checkpoints import warn_of_memory
 from dask_hpc.errors import DaskHPCError, JobCancelled, JobFailed
 from dask_hpc.program.driver import IN_PROGRAM
@@ -36,8 +37,6 @@ logger = logging.getLogger("dask_hpc")
 
 #: One long poll of `Job.wait`: short enough for any connection time-out.
 _POLL_S = 20.0
-#: A job that was just opened is looked for so often, so many seconds apart.
-_OVERTAKEN, _POLL_AGAIN_S = 20, 0.05
 
 
 class Job:
@@ -445,6 +444,10 @@ class Job:
         """The decisions about this job, oldest first."""
         return self.channel.sync("decisions", job=self.require_id())
 
+    def timeline(self, predict: bool = True) -> Any:
+        """A picture of the job over time and of who else had its nodes: see `Runtime.timeline`."""
+        return self.channel.run(timelines.picture, self.channel, predict, self.require_id())
+
     def why_waiting(self) -> Any:
         """Who holds what the job needs, when it is expected to start, and what would start it earlier.
 
@@ -463,7 +466,7 @@ class Job:
 
         id = self.require_id()
         # what opens a job goes on the stream: the answer to a request may overtake it
-        for _ in range(_OVERTAKEN):
+        for _ in range(timelines.OVERTAKEN):
             snapshot, found = await asyncio.gather(
                 self.channel.ask("snapshot"), self.channel.ask("picture", ended=0, decisions=0)
             )
@@ -473,7 +476,7 @@ class Job:
                 or (await self.channel.ask("job", job=id))["state"] != "pending"
             ):
                 break
-            await asyncio.sleep(_POLL_AGAIN_S)
+            await asyncio.sleep(timelines.POLL_AGAIN_S)
         return await asyncio.to_thread(why_waiting, view, found["jobs"], found["status"]["policy"], id)
 
 

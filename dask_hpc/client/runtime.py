@@ -17,19 +17,18 @@ from typing import Any
 
 import dask
 from distributed import Client, Future
-from distributed.protocol.pickle import dumps
 
 from dask_hpc import capabilities
 from dask_hpc._version import __version__
 from dask_hpc.channel import Channel, raise_error
-from dask_hpc.client import checkpoints, methods, notices
+from dask_hpc.client import checkpoints, methods, notices, timelines
+from dask_hpc.client.arguments import policy_arguments
 from dask_hpc.client.job import Job as Job
 from dask_hpc.config import find
 from dask_hpc.errors import InstallError
 from dask_hpc.scheduler import install as scheduler_install
 from dask_hpc.show import above, line, never_raises, runtime_html
 from dask_hpc.worker.awaited import source
-from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.jobs.jobspec import DURATIONS, job_spec_from_mapping
 from dask_hpc_policies.jobs.sbatch import job_fields
@@ -85,7 +84,7 @@ def _checked(client: Any) -> Client:
 
 
 async def _install(client: Client, policy: Any, params: dict[str, Any]) -> Runtime:
-    arguments = _policy_arguments(policy, params)
+    arguments = policy_arguments(policy, params)
     try:
         answer = await client.run_on_scheduler(scheduler_install.bootstrap, __version__, **arguments)
     except (ImportError, AttributeError) as error:
@@ -110,19 +109,6 @@ def _made(client: Client) -> Runtime:
         if found is None:
             found = _runtimes[client] = Runtime(client)
         return found
-
-
-def _policy_arguments(policy: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """What goes over the network: names and numbers, or the user's own object pickled."""
-    if policy is None:
-        return {"parameters": params}
-    if isinstance(policy, (str, dict)) and not str(policy).endswith((".yaml", ".yml")):
-        return {"policy": policy, "parameters": params}
-    made = registry.create(policy)
-    spec = registry.spec_of(made)
-    if spec.get("custom"):
-        return {"pickled": dumps(made), "parameters": params}
-    return {"policy": spec, "parameters": params}
 
 
 class Runtime:
@@ -331,6 +317,14 @@ class Runtime:
         """The recorded trace, as JSON lines (`dask_hpc.trace.records`)."""
         return self.channel.sync("trace")
 
+    def timeline(self, predict: bool = True) -> Any:
+        """A picture of nodes and jobs over time: what was, what is and, with `predict`, what is to come.
+
+        A `dask_hpc.report.picture.TimelinePicture`: shows itself in a notebook, ``.save("run.png")`` writes
+        it. What is to come is the simulator's, from the present state on, under the policy that runs.
+        """
+        return self.channel.run(timelines.picture, self.channel, predict)
+
     def cancel(self, job: str, reason: str = "") -> Any:
         """Cancel a job by id or name: what it has not finished is cancelled, its results stay."""
         return self.channel.sync("cancel", job=job, reason=reason)
@@ -359,7 +353,7 @@ class Runtime:
 
     async def ask_update(self, policy: Any, params: dict[str, Any]) -> Any:
         """`update`, to be awaited in the client's loop."""
-        return await self.channel.ask("update", **_policy_arguments(policy, params))
+        return await self.channel.ask("update", **policy_arguments(policy, params))
 
     def panel(self) -> Any:
         """A Jupyter panel of the cluster: what runs and why, and a form to tune the policy.

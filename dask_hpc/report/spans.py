@@ -1,7 +1,7 @@
 """Who had which nodes from when to when: the one model that every picture of a run is drawn from.
 
 Rules of the file: pure; plain values in, frozen dataclasses out; no clock, no files, no markup. A trace
-(`dask_hpc.report.timeline`), a result of the simulator (`dask_hpc.sim.results.spans`) and rows of jobs on a
+(`dask_hpc.report.timeline`), a result of the simulator (`dask_hpc.report.simulated`) and rows of jobs on a
 live cluster all become these, so that a job looks the same in the report, in figures, on the dashboard and in
 notebooks.
 """
@@ -96,12 +96,9 @@ class Spans:
             raise ValueError(f"job is {id!r}; known here: {', '.join(self.labels) or 'none'}")
         start_s, end_s = own[0].start_s, max(span.end_s for span in own)
         held = {span.node for span in self.node_spans if span.job == id}
-        spans = tuple(
-            replace(span, start_s=max(span.start_s, start_s), end_s=min(span.end_s, end_s))
-            for span in self.node_spans
-            if span.node in held and span.start_s < end_s and span.end_s > start_s
-        )
+        spans = _within([span for span in self.node_spans if span.node in held], start_s, end_s)
         there = {id, *(span.job for span in spans)}
+        jobs = _within([span for span in self.job_spans if span.job in there], start_s, end_s)
         return replace(
             self,
             start_s=start_s,
@@ -110,8 +107,24 @@ class Spans:
             nodes=tuple(node for node in self.nodes if node in held),
             node_spans=spans,
             labels={job: label for job, label in self.labels.items() if job in there},
-            job_spans=tuple(own),
+            job_spans=jobs,
             marks=tuple(mark for mark in self.marks if mark.job == id),
+        )
+
+    def shifted(self, by_s: float) -> Spans:
+        """The same on a clock that is ahead by so many seconds."""
+
+        def moved(spans: Iterable[_Span]) -> tuple[_Span, ...]:
+            return tuple(replace(s, start_s=s.start_s + by_s, end_s=s.end_s + by_s) for s in spans)
+
+        return replace(
+            self,
+            start_s=self.start_s + by_s,
+            end_s=self.end_s + by_s,
+            now_s=None if self.now_s is None else self.now_s + by_s,
+            node_spans=moved(self.node_spans),
+            job_spans=moved(self.job_spans),
+            marks=tuple(replace(mark, t_s=mark.t_s + by_s) for mark in self.marks),
         )
 
     def followed_by(self, later: Spans, now_s: float) -> Spans:
@@ -274,6 +287,12 @@ def _unnamed(rows: Sequence[str]) -> str:
 def _by_node(nodes: Iterable[str], spans: Iterable[NodeSpan]) -> tuple[NodeSpan, ...]:
     place = {node: index for index, node in enumerate(nodes)}
     return tuple(sorted(spans, key=lambda span: (place[span.node], span.start_s)))
+
+
+def _within(spans: Iterable[_Span], start_s: float, end_s: float) -> tuple[_Span, ...]:
+    return tuple(
+        _cut(span, start_s, end_s) for span in spans if span.start_s < end_s and span.end_s > start_s
+    )
 
 
 def _cut(span: _Span, start_s: float | None = None, end_s: float | None = None) -> _Span:

@@ -19,6 +19,8 @@ TEXT_ROW_PX = 12
 TEXT_WIDTH = 0.025
 #: Height of a row of the chart of job sizes, and of its largest job; of the chart of utilization; of marks.
 JOB_ROW_PX, _JOB_BAR_PX, UTILIZATION_PX, MARKS_PX = 40, 34, 96, 12
+#: Height of a heading, and of what is left free below a chart, where several stand in one picture.
+TITLE_PX, GAP_PX = 26, 6
 #: Nearer to it than so many percent no other time is written.
 _NOW_WIDTH = 7.0
 #: The latest decisions are marked.

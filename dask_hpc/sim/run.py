@@ -10,10 +10,12 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import WorkloadError
+from dask_hpc.report.simulated import simulated_spans
+from dask_hpc.report.spans import Spans
 from dask_hpc.sim.engine.asking import Answer, Asker
 from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.engine.recording import recorded
@@ -29,6 +31,9 @@ from dask_hpc_policies import codec, registry
 from dask_hpc_policies.metrics import JobRun, summarize
 from dask_hpc_policies.model import Trigger
 from dask_hpc_policies.protocol import Policy
+
+if TYPE_CHECKING:
+    from dask_hpc.report.picture import TimelinePicture
 
 #: Version of the layout of `Result.to_json`. Keys are only ever added.
 SCHEMA = 1
@@ -85,6 +90,18 @@ class Result:
         if self.moves is not None:
             found |= {f"nodes_{name}": number for name, number in dataclasses.asdict(self.moves).items()}
         return {**found, **self.resilience}
+
+    def spans(self) -> Spans:
+        """Who had which nodes from when to when; of a run that goes on from a live cluster, predicted."""
+        ids = [job.id for job in self.workload.jobs]
+        log = [(node, ids[key], from_s, to_s) for node, key, from_s, to_s in self.node_log]
+        return simulated_spans(self.runs, self.machine.nodes, log, self.from_s)
+
+    def timeline(self) -> TimelinePicture:
+        """A picture of nodes and jobs over time, for a notebook or a file (``.save("run.png")``)."""
+        from dask_hpc.report.picture import TimelinePicture
+
+        return TimelinePicture(self.spans(), f"{self.workload.name}, {self.policy['policy']}")
 
     def to_json(self, jobs: bool = True) -> dict[str, Any]:
         """Everything that tells what was run and what came out, as plain JSON data."""

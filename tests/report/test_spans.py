@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from dask_hpc.report.looks import COLORS, looks
 from dask_hpc.report.spans import JobSpan, NodeSpan, Spans, job_spans, packed
 from dask_hpc.sim.model.machine import Options
-from dask_hpc.sim.results.spans import result_spans
 from dask_hpc.sim.run import simulate
 from dask_hpc.sim.workloads.sources import load
 
@@ -136,7 +135,7 @@ def test_of_one_job_its_nodes_and_its_time_are_left():
 @pytest.mark.parametrize("options", [None, Options(node_ids=True)], ids=["sizes", "nodes"])
 def test_a_simulation_holds_in_the_picture_what_its_jobs_held(options):
     result = simulate(load("builtin:five-jobs"), "pwma-fpsma", options=options)
-    spans = result_spans(result)
+    spans = result.spans()
     held_node_s = sum((s.end_s - s.start_s) for s in spans.node_spans)
     asked_node_s = sum((s.end_s - s.start_s) * s.nodes for s in spans.job_spans)
     assert held_node_s == pytest.approx(asked_node_s)

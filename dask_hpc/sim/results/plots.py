@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from dask_hpc.errors import WorkloadError
 from dask_hpc.report.figure import spans_figure
 from dask_hpc.sim.results.series import utilization
-from dask_hpc.sim.results.spans import result_spans
 from dask_hpc.sim.results.tracking import intensity
 
 if TYPE_CHECKING:
@@ -55,14 +54,14 @@ def run_figures(result: Result, folder: Path) -> list[str]:
 
 def node_map_figure(result: Result) -> Figure:
     """One row a node over time, filled by the job that holds it, as in the report of a live run."""
-    return spans_figure(result_spans(result), f"{result.workload.name}, {result.policy['policy']}")
+    return spans_figure(result.spans(), f"{result.workload.name}, {result.policy['policy']}")
 
 
 def jobs_figure(result: Result) -> Figure:
     """Waiting and running time of every job above, nodes held below."""
     figure = Figure(figsize=(9, 7), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    spans = result_spans(result)
+    spans = result.spans()
     styles, rows = spans.looks(), {job: index for index, job in enumerate(spans.labels)}
     for span in spans.job_spans:
         colour = styles[span.job].color if span.nodes else _WAITS

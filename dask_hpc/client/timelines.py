@@ -1,0 +1,78 @@
+"""Pictures of a running cluster over time: what has happened, as the trace has it, and what is predicted.
+
+Rules of the file: what is computed of the scheduler's answers is computed in another thread. What cannot be
+predicted is left out, and the picture says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from dask_hpc.channel import Channel
+from dask_hpc.errors import SimulationError, WorkloadError
+from dask_hpc.report.picture import TimelinePicture
+from dask_hpc.report.spans import Spans
+from dask_hpc.report.timeline import Timeline, build_timeline
+from dask_hpc.trace.records import decode_line
+from dask_hpc_policies.codec import decode
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.wording import counted
+
+#: A job that was just opened is looked for so often, so many seconds apart.
+OVERTAKEN, POLL_AGAIN_S = 20, 0.05
+
+
+async def picture(channel: Channel, predict: bool = True, job: str | None = None) -> TimelinePicture:
+    """Nodes and jobs over time, of the whole cluster or of one job.
+
+    Raises
+    ------
+    ValueError
+        When the trace that is kept in memory has nothing of the job.
+    """
+    for _ in range(OVERTAKEN):
+        # the trace last: what is predicted begins before it ends, so that nothing is missing between
+        snapshot = decode(ClusterSnapshot, await channel.ask("snapshot"))
+        found = await channel.ask("picture", ended=0, decisions=0)
+        lines, now_s = await channel.ask_at("trace")
+        past = await asyncio.to_thread(_past, lines, now_s)
+        if job is None or job in past.spans.labels:
+            break
+        # what opens a job goes on the stream: the answer to a request may overtake it
+        await asyncio.sleep(POLL_AGAIN_S)
+    spans, note = past.spans, ""
+    if predict:
+        policy = found["status"]["policy"]
+        later, note = await asyncio.to_thread(_predicted, snapshot, found["jobs"], policy)
+        if later is not None:
+            spans = spans.followed_by(later.shifted(-past.origin_s), now_s - past.origin_s)
+    name = found["status"]["policy"].get("policy", "a policy of yours")
+    if job is None:
+        return TimelinePicture(spans, f"This cluster, {name}", note)
+    return TimelinePicture(spans.of_job(job), f"{job}, {name}", note)
+
+
+def _past(lines: list[str], now_s: float) -> Timeline:
+    return build_timeline(map(decode_line, lines), now_s)
+
+
+def _predicted(view: ClusterSnapshot, rows: Any, policy: Any) -> tuple[Spans | None, str]:
+    """What the simulator says that happens from `view` on, and a sentence about it."""
+    # here: most programs never ask
+    from dask_hpc.sim.learned import learn
+    from dask_hpc.sim.waiting import ASSUMED_S
+    from dask_hpc.sim.what_if import simulate_from
+
+    if not any(not one.is_default for one in view.jobs):
+        return None, ""
+    if policy.get("custom"):
+        return None, "Nothing is predicted: the policy is known to the cluster alone."
+    try:
+        learned, knowledge = learn(view, rows, ASSUMED_S)
+        result = simulate_from(learned, policy)
+    except (WorkloadError, SimulationError) as error:
+        return None, f"Nothing is predicted: {error}."
+    poor = sum(one.confidence == "poor" for one in knowledge)
+    guess = f" Of {counted(poor, 'job')} little is known: take their ends for a guess." if poor else ""
+    return result.spans(), f"What is pale is predicted by the simulator.{guess}"
