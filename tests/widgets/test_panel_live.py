@@ -340,8 +340,8 @@ def test_a_policy_that_only_the_cluster_knows_is_shown_and_can_be_replaced(rt, c
     alien = {**status, "policy": "registered-elsewhere"}
     picture = questions.picture
 
-    async def seen(runtime: Any) -> Any:
-        found = await picture(runtime)
+    async def seen(runtime: Any, since: int = 0) -> Any:
+        found = await picture(runtime, since)
         return replace(found, status={**found.status, "policy": alien})
 
     monkeypatch.setattr(questions, "picture", seen)

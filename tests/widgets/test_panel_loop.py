@@ -64,8 +64,8 @@ def asked(monkeypatch):
     times = Times()
     picture = questions.picture
 
-    async def noted(runtime: Any) -> Any:
-        answer = await picture(runtime)
+    async def noted(runtime: Any, since: int = 0) -> Any:
+        answer = await picture(runtime, since)
         while times.hold:
             await asyncio.sleep(0.01)
         times.append(time.monotonic())
@@ -124,6 +124,18 @@ def test_it_asks_at_most_twice_a_second_and_shows_no_more_than_it_asked(rt, aske
         gaps = [later - first for first, later in itertools.pairwise(asked)]
         assert min(gaps) > 0.45
         assert 0 < len(times) <= len(asked) + 1
+
+    with nothing_left(rt.client):
+        in_loop(test)
+
+
+def test_the_timeline_hears_of_news_while_the_loop_is_busy(rt):
+    async def test():
+        panel = rt.panel()
+        before = panel.timeline._now_s
+        # longer than three updates, in which the kernel does nothing else
+        block_until(lambda: panel.timeline._now_s > before + 0.2, rt.client)
+        panel.close()
 
     with nothing_left(rt.client):
         in_loop(test)

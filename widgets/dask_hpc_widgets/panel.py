@@ -21,6 +21,7 @@ from dask_hpc_widgets.forms.model import PolicyModel, title
 from dask_hpc_widgets.forms.settings_model import SettingsModel
 from dask_hpc_widgets.live import questions
 from dask_hpc_widgets.live.settings import SettingsPart
+from dask_hpc_widgets.live.timeline import TimelinePart
 from dask_hpc_widgets.live.tuning import Tuning
 from dask_hpc_widgets.views import Picture, View
 
@@ -59,6 +60,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         #: Choose and apply policies.
         self.tuning = Tuning(runtime, self._link, PolicyModel(picture.status["policy"]))
         #: Look at and change settings.
+        #: Nodes over time, drawn in the browser.
+        self.timeline = TimelinePart(picture)
         self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
         self._views = views.registered()
         self.head = widgets.HTML(layout=_FULL)
@@ -75,6 +78,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             [
                 widgets.HTML(markup.style()),
                 self.head,
+                self.timeline.box,
                 ticks,
                 *self.bodies.values(),
                 widgets.HTML(markup.part(element("h3", "Policy"))),
@@ -90,7 +94,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             tick.observe(lambda _: self._draw(), names="value")
         self.end.on_click(lambda _: self.close())
         self._draw()
-        self._link.watch(lambda: questions.picture(runtime), self._show, PERIOD_S, self._gone)
+        self._link.watch(
+            lambda: questions.picture(runtime, self.timeline.number),
+            self._show,
+            PERIOD_S,
+            self._gone,
+            self.timeline.heard,
+        )
 
     def html(self) -> str:
         """The static twin: everything that the panel shows, and every view, without widgets."""
@@ -98,7 +108,14 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             markup.folded(one.title, one.body(self.picture)) for one in self._views if one.is_in(self.picture)
         ]
         settings = markup.folded("Settings", self.settings.summary())
-        return markup.page(self._head(), *parts, element("h3", "Policy"), self.tuning.summary(), settings)
+        return markup.page(
+            self._head(),
+            self.timeline.html(),
+            *parts,
+            element("h3", "Policy"),
+            self.tuning.summary(),
+            settings,
+        )
 
     def close(self) -> None:
         """End the updates and take every widget of the panel out of the kernel and the page."""
@@ -144,6 +161,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         if self._link.closed:
             return
         _set(self.head, markup.part(self._head()))
+        self.timeline.draw()
         for one in self._views:
             tick, there = self.ticks[one.name], one.is_in(self.picture)
             tick.layout.display = None if there else "none"

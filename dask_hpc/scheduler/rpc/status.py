@@ -8,6 +8,7 @@ it shows, ``dask hpc status`` lists them all.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +18,7 @@ from dask_hpc.scheduler.dashboard.pages import Panels
 from dask_hpc.scheduler.internals import selfcheck
 from dask_hpc.scheduler.rpc.jobs import JobMethods
 from dask_hpc.scheduler.tables.parts import Method
-from dask_hpc.trace.records import encode_line
+from dask_hpc.trace.records import JobEvent, NodeEvent, encode_line
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import encode
 
@@ -42,6 +43,7 @@ class StatusMethods:
             "trace": self.trace,
             "snapshot": self.snapshot,
             "picture": self.picture,
+            "happened": self.happened,
             "status": self.whole,
         }
 
@@ -61,6 +63,26 @@ class StatusMethods:
         return await asyncio.to_thread(
             lambda: [encode_line(r) for r in (self.engine.tracing.header(), *records)]
         )
+
+    async def happened(self, since: int = 0) -> dict[str, Any]:
+        """What nodes and jobs have done since the record of that number, as lines of the trace.
+
+        Returns
+        -------
+        dict
+            ``lines``; ``number`` to ask with the next time; ``whole``: these are all that are known, as what
+            came after `since` is not kept any more, or `since` is of an earlier installation.
+        """
+        records, number = self._state.records, self._state.recorded
+        kept_from = number - len(records)
+        whole = not kept_from <= since <= number
+        begin = 0 if whole else since - kept_from
+        lines = [
+            encode_line(one)
+            for one in itertools.islice(records, begin, None)
+            if isinstance(one, NodeEvent | JobEvent)
+        ]
+        return {"lines": lines, "number": number, "whole": whole or since == 0}
 
     async def snapshot(self) -> dict[str, Any]:
         """The picture that a policy would get now, encoded."""

@@ -59,6 +59,8 @@ class State:
         #: Nodes the client says its cluster can have; see `pool_nodes`.
         self.pool_hint = 0
         self.records: deque[Record] = deque(maxlen=settings.trace_keep)
+        #: How many there have been.
+        self.recorded = 0
         #: Roles that nodes were given, by their ids, whatever their workers say.
         self.roles: dict[str, str] = {}
         #: Keys of tasks that wait for data somebody brings, or have got it.
@@ -84,6 +86,7 @@ class State:
     def record(self, record: Record) -> None:
         """Append to the trace."""
         self.records.append(record)
+        self.recorded += 1
         for listener in self.listeners:
             listener(record)
 

@@ -85,7 +85,14 @@ class Link:
         if not self._begin(once):
             answered(_gone())
 
-    def watch(self, question: Question, shown: Answered, period_s: float, ended: Callable[[], bool]) -> None:
+    def watch(
+        self,
+        question: Question,
+        shown: Answered,
+        period_s: float,
+        ended: Callable[[], bool],
+        heard: Answered = lambda answer: None,
+    ) -> None:
         """Ask again and again; `shown` gets the latest answer or error, in the kernel's loop.
 
         What takes long is done more seldom: watching takes no more than about `SHARE` of the kernel's time.
@@ -96,6 +103,8 @@ class Link:
             Least time between an answer and the next question.
         ended
             Asked after each answer, in the client's loop; true ends it.
+        heard
+            Gets every answer or error in the client's loop, also while the kernel is busy with a cell.
         """
         page = self._page
         if page is None:
@@ -104,6 +113,8 @@ class Link:
         async def over_and_over() -> None:
             while not self.closed:
                 self._latest = await self._answer(question)
+                if not self.closed:
+                    heard(self._latest)
                 if not self._offered:
                     self._offered = True
                     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dask_hpc_widgets.base import markup
@@ -21,6 +21,8 @@ class Picture:
     decisions: Sequence[Mapping[str, Any]] = ()
     #: Jobs that have ended and are remembered; `jobs` may hold the last of them alone.
     ended_jobs: int = 0
+    #: What nodes and jobs have done since the picture before this one, as the runtime tells it.
+    happened: Mapping[str, Any] = field(default_factory=dict)
 
     def section(self, name: str) -> Any:
         """``jobs``, ``decisions``, or what `status` has under this name; None when nobody fills it."""

@@ -1,0 +1,79 @@
+"""What the timeline of the panel tells the browser: all of it, once, in small pieces, and from any thread."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dask_hpc.trace.records import JobEvent, NodeEvent, encode_line
+from dask_hpc_widgets.live import timeline
+from dask_hpc_widgets.live.timeline import TimelinePart
+from dask_hpc_widgets.views import Picture
+
+
+def picture(records, number, whole=False, now_s=10.0):
+    happened = {"lines": [encode_line(one) for one in records], "number": number, "whole": whole}
+    return Picture(status={"now_s": now_s}, happened=happened)
+
+
+def a_beginning():
+    return [
+        NodeEvent(t_s=0.0, nodes=("n0", "n1")),
+        JobEvent(t_s=1.0, job="heat-1", name="heat", state="pending"),
+        NodeEvent(t_s=2.0, nodes=("n0", "n1"), job="heat-1"),
+        JobEvent(t_s=2.0, job="heat-1", name="heat", state="running", nodes=2),
+    ]
+
+
+@pytest.fixture
+def part():
+    made = TimelinePart(picture(a_beginning(), 4, whole=True))
+    yield made
+    made.box.close()
+
+
+def resize(job: int, change: int) -> NodeEvent:
+    nodes = tuple(f"n{(7 * change + i) % 500}" for i in range(4))
+    return NodeEvent(t_s=float(change), nodes=nodes, job=f"job-{job + 1}")
+
+
+def test_the_static_twin_has_everything_that_was_heard(part):
+    part.heard(picture([NodeEvent(t_s=5.0, nodes=("n1",))], 5))
+    html = part.html()
+    assert part.number == 5
+    assert "n1: no named job, up, 5.0 s to 10.0 s" in html
+    assert "A heat" in html
+    part.heard(ConnectionError("gone"))
+    assert part.html() == html, "an error tells nothing new"
+
+
+def test_what_is_no_longer_kept_there_begins_anew(part):
+    part.heard(picture([NodeEvent(t_s=9.0, nodes=("m0",))], 900, whole=True))
+    assert "n1" not in part.html()
+    assert part.number == 900
+
+
+def test_names_are_told_once_and_pieces_are_small(part, monkeypatch):
+    sent = []
+    monkeypatch.setattr(timeline, "AnyWidget", object)
+    monkeypatch.setattr(part.box, "send", sent.append, raising=False)
+    first = [event for event in part._events if event[0] in ("job", "node")]
+    assert first == [["node", "n0"], ["node", "n1"], ["job", "heat-1", "heat", "A", "#E69F00"]]
+    changes = [resize(job, change) for change in range(80) for job in range(100)]
+    part.heard(picture(changes, 8004, now_s=80.0))
+    assert max(len(json.dumps(one)) for one in sent) <= 8_000
+    told = [event for one in sent for event in one["events"]]
+    assert [one["since"] for one in sent[1:]] == [one["since"] + len(one["events"]) for one in sent[:-1]]
+    assert [*first, *told] == [*first, *part._events[-len(told) :]]
+    # what a page is filled with at 100 jobs, 500 nodes and 80 changes a job
+    assert len(json.dumps(part._events, separators=(",", ":"))) <= 300_000
+
+
+def test_memory_is_bounded(part, monkeypatch):
+    monkeypatch.setattr(timeline, "_KEPT", 50)
+    for change in range(1000):
+        part.heard(picture([resize(change % 3, change)], 5 + change, now_s=float(change)))
+        assert len(part._events) <= 300
+        assert len(part._records) <= 50
+    assert "j" in part.html()
