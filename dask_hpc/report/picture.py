@@ -59,9 +59,9 @@ class TimelinePicture:
     def _repr_html_(self) -> str:
         return str(render("dask_hpc.report", "timeline.html", width="100%", **self._values()))
 
-    def svg(self) -> str:
-        """The picture alone, as a file of its own."""
-        return str(render("dask_hpc.report", "timeline.svg", width="960", **self._values()))
+    def svg(self, width: str = "960") -> str:
+        """The picture alone, as a file of its own; `width` is that of SVG, such as ``100%`` in a page."""
+        return str(render("dask_hpc.report", "timeline.svg", width=width, **self._values()))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the picture to `path`: SVG, PNG or PDF, by the end of its name.

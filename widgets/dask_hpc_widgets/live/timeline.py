@@ -74,9 +74,9 @@ class TimelinePart:
             self.box.value = self.html()
 
     def html(self) -> Markup:
-        """The static twin."""
+        """The static twin; the tables of the panel have the same in words."""
         spans = build_timeline(list(self._records), self._now_s).spans
-        return Markup(TimelinePicture(spans, "Nodes over time")._repr_html_())
+        return Markup(TimelinePicture(spans, "Nodes over time").svg("100%"))
 
     def _take(self, picture: Picture) -> bool:
         """Note what is new; whether it takes the place of all that was known."""
