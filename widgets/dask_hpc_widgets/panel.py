@@ -59,9 +59,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.trouble = ""
         #: Choose and apply policies.
         self.tuning = Tuning(runtime, self._link, PolicyModel(picture.status["policy"]))
-        #: Look at and change settings.
         #: Nodes over time, drawn in the browser.
         self.timeline = TimelinePart(picture)
+        #: Look at and change settings.
         self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
         self._views = views.registered()
         self.head = widgets.HTML(layout=_FULL)
