@@ -21,10 +21,17 @@ from dask_hpc.trace.records import JobEvent, NodeEvent, Record, decode_line
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.views import Picture
 
-try:
-    from anywidget import AnyWidget
-except ImportError:
-    AnyWidget = None
+
+def _any_widget() -> Any:
+    try:
+        from anywidget import AnyWidget
+    except ImportError:
+        return None
+    return AnyWidget
+
+
+#: The base of widgets that bring their own module; None: it is not installed.
+AnyWidget: Any = _any_widget()
 
 #: Records that are kept, the latest: with them a page that is loaded again is filled.
 _KEPT = 8_000
