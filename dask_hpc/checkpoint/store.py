@@ -18,6 +18,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.inside import sync_folder
@@ -184,7 +185,8 @@ class Store:
         name: str | None = None,
         dry_run: bool = False,
     ) -> list[str]:
-        """Remove all but the newest whole versions of each name, and abandoned drafts.
+        """Remove all but the newest whole versions of each name, abandoned drafts, and what schedulers that
+        were killed have left.
 
         Parameters
         ----------
@@ -193,7 +195,8 @@ class Store:
         spare
             Paths that stay whatever their age: of versions that are being read.
         older_than_s
-            Drafts that nobody writes and that did not change for so long are abandoned.
+            Drafts that nobody writes, and folders of schedulers that nobody uses, are abandoned when they did
+            not change for so long.
         name
             Only of this name; None: of all.
         dry_run
@@ -224,6 +227,11 @@ class Store:
                 each.path for each in drafts(self.folder, each_name) if _abandoned(each.path, older_than_s)
             ]
             for path in [path for path in [*old, *left] if path not in spared]:
+                if not dry_run:
+                    _remove(path)
+                removed.append(path)
+        for path in passing.in_store(self.folder) if name is None else ():
+            if path not in spared and _abandoned(path, older_than_s):
                 if not dry_run:
                     _remove(path)
                 removed.append(path)
@@ -261,7 +269,7 @@ def _own(folder: Path) -> None:
 
 
 def _abandoned(path: str, older_than_s: float) -> bool:
-    """Whether nobody writes a draft any more."""
+    """Whether nobody uses a draft, or a folder of a scheduler, any more."""
     try:
         lock = Lock.attempt(path)
         if lock is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import numpy as np
 import pytest
 from saved import computed, save, written
 
+from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.blocks import read_block, write_block, write_blocks
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.plan import Written
-from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.store import ABANDONED_S, Store
+from dask_hpc.clock import epoch_s
 from dask_hpc.errors import CheckpointError, DaskHPCError, UnknownCheckpoint
 
 FIELD = da.arange(20, chunks=6)
@@ -140,6 +143,31 @@ def test_collecting_keeps_the_newest_and_what_is_being_written_or_spared(tmp_pat
     assert [each.version for each in store.versions() if each.complete] == [1, 3, 4, 5]
     with pytest.raises(ValueError, match="allowed: 1 and more"):
         store.collect(keep=0)
+
+
+def test_what_a_killed_scheduler_has_left_is_collected_when_it_is_old_and_unused(tmp_path: Path) -> None:
+    store, owned = Store(tmp_path), passing.Owned()
+    left, used, late, foreign = (Path(passing.drawn(str(tmp_path))) for _ in range(4))
+    for folder in (left, used, late):
+        (folder / "000001").mkdir(parents=True)
+        (folder / "000001" / "data").write_bytes(b"x")
+    foreign.symlink_to(tmp_path)
+    owned.have(str(used))
+    assert store.collect() == [], "they are too young"
+    old_s = epoch_s() - 2 * ABANDONED_S
+    for path in [each for folder in (left, used) for each in (folder, *folder.rglob("*"))]:
+        os.utime(path, (old_s, old_s))
+    os.utime(late, (old_s, old_s))
+    assert store.collect(name="field") == []
+    assert store.collect(dry_run=True) == store.collect() == [str(left)]
+    # where there are no locks it is the time that says so
+    owned.touch()
+    assert epoch_s() - used.stat().st_mtime < ABANDONED_S
+    assert (used / "000001" / "data").exists()
+    assert late.exists()
+    assert foreign.is_symlink()
+    shutil.rmtree(used)
+    owned.let_go()
 
 
 def test_what_is_not_a_checkpoint_is_neither_listed_nor_removed(tmp_path: Path) -> None:

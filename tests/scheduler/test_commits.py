@@ -236,6 +236,8 @@ async def test_a_departing_worker_leaves_to_the_store_what_is_in_it(c, s, a, tmp
     [pack] = [path for path in (tmp_path / "spill").rglob("*") if path.is_file() and path.name != "zarr.json"]
     # one of the two
     assert pack.stat().st_size < 2 * ALIGNMENT
+    # nobody takes away what is in use, however old it is
+    assert Store(tmp_path / "spill").collect(older_than_s=0) == []
     async with Worker(s.address, nthreads=1):
         for number, future in enumerate(data):
             np.testing.assert_array_equal(await asyncio.wait_for(future, 30), array(number + 1))

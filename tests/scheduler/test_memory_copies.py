@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 
@@ -13,6 +14,7 @@ from helpers import live, until
 from losses import kill
 
 import dask_hpc
+from dask_hpc.checkpoint import whereabouts
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
@@ -123,3 +125,20 @@ async def test_a_manager_gives_nothing_but_segments(c, s, a):
     for offset, nbytes in ((-1, 4), (0, 1 << 40), (0, -1), (1 << 40, 4), ("0", 4)):
         with pytest.raises(CheckpointError):
             await ask(a.rpc, address, "read", segment=segment, offset=offset, nbytes=nbytes)
+
+
+@live(workers=1)
+async def test_a_store_that_fails_once_is_told_where_managers_are_with_the_next_version(c, s, a, tmp_path):
+    store = tmp_path / "store"
+    store.touch()
+    rt = await dask_hpc.install(c)
+    of(s).engine.state.settings = dataclasses.replace(
+        of(s).engine.state.settings, checkpoint_store=str(store)
+    )
+    data = await c.scatter([np.arange(10)])
+    await rt.checkpoint(data, "data", levels=["L1"])
+    store.unlink()
+    assert whereabouts.load(str(store)) == []
+    await rt.checkpoint(data, "data", levels=["L1"])
+    (told,) = whereabouts.load(str(store))
+    assert told.cluster == s.id

@@ -67,6 +67,13 @@ async def test_what_changes_holds_and_what_is_bad_changes_nothing_and_is_said_on
     await until(lambda: settings().lend_s == 3.0, "it is applied without a job")
     assert settings().checkpoint_every_s == 120.0
     assert watched(s)["problem"] == ""
+    # what it does not name any more is as configured, which is said once
+    put(path, "hpc: {lend: 3 s}")
+    await until(lambda: settings().checkpoint_every_s == 600.0, "it is 10 min again")
+    put(path, "hpc: {lend: 5 s}")
+    await until(lambda: settings().lend_s == 5.0, "it is applied")
+    said = "does not name hpc.checkpoint.every any more: it is 600"
+    assert len([each for each in caplog.records if said in each.getMessage()]) == 1
     before = settings()
     for name, (content, said) in BAD.items():
         put(path, content)

@@ -15,12 +15,12 @@ import os
 import shutil
 import stat
 import tempfile
-import uuid
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.plan import Array
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.checkpoint.protected import Protected
@@ -57,6 +57,8 @@ class Departing:
         self._scheduler: Scheduler = state.scheduler
         #: Folders of this scheduler, by the directory they are in: nobody else's files are there.
         self._own: dict[str, str] = {}
+        self._used = passing.Owned()
+        self._touching: asyncio.TimerHandle | None = None
         #: Such folders from before, which could not be deleted.
         self._stale: set[str] = set()
         #: Folders in them that results may be read from.
@@ -166,6 +168,8 @@ class Departing:
             When none of them could be written, whatever the reason.
         """
         await asyncio.to_thread(_make, folder)
+        await asyncio.to_thread(self._used.have, os.path.dirname(folder))
+        self._touch_later()
         array = Array("data", "opaque", None, (len(keys),), ((1,) * len(keys),))
         arguments = {"folder": folder, "array": array, "keys": dict(enumerate(keys))}
         answers = await remote.run(self._scheduler, address, saved.write, arguments, within_s)
@@ -205,8 +209,7 @@ class Departing:
         return "hpc.checkpoint.store" if given is None else "hpc.spill.directory"
 
     def _top(self, directory: str) -> str:
-        # no name of a checkpoint begins with a dot
-        return self._own.setdefault(directory, os.path.join(directory, f".dask-hpc-{uuid.uuid4().hex}"))
+        return self._own.setdefault(directory, passing.drawn(directory))
 
     # ------------------------------------------------------------------ events
 
@@ -214,6 +217,27 @@ class Departing:
         """The scheduler is closing: what is on disk cannot come back."""
         for folder in {*self._own.values(), *self._stale}:
             await asyncio.to_thread(shutil.rmtree, folder, True)
+        self._rest()
+
+    def _touch_later(self) -> None:
+        if self._touching is None:
+            self._touching = asyncio.get_running_loop().call_later(passing.TOUCHED_S, self._touch)
+
+    def _touch(self) -> None:
+        """Say that what is on disk is in use, as long as it is."""
+        self._touching = None
+        if self._own or self._stale:
+            task = asyncio.ensure_future(asyncio.to_thread(self._used.touch))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+            self._touch_later()
+
+    def _rest(self) -> None:
+        """Let go of folders that are deleted."""
+        self._used.let_go()
+        if self._touching is not None and not (self._own or self._stale):
+            self._touching.cancel()
+            self._touching = None
 
     def _drop(self, unused: Collection[str]) -> None:
         """Delete what no result is read from, and what is left when nothing is on disk any more."""
@@ -234,6 +258,7 @@ class Departing:
         own, self._own = self._own, {}
         # a worker that was late may still write there: that goes when the scheduler closes
         self._stale = await asyncio.to_thread(_remove_empty, {*own.values(), *self._stale})
+        self._rest()
         if not (self._folders or self._writing or self._own or self._stale):
             self._watched.leave(self)
 

@@ -285,6 +285,7 @@ class Memory:
             await asyncio.to_thread(whereabouts.save, store, told)
         except OSError as error:
             logger.warning("The store does not say where managers are: %s", error)
+            return  # with the next version once more
         self._saved = store, homes
 
     def take_over(self, record: Record) -> None:

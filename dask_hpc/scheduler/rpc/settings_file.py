@@ -10,8 +10,10 @@ from typing import Any
 from tornado.ioloop import PeriodicCallback
 
 from dask_hpc.config.file import Mark, mark, read_changes
+from dask_hpc.config.rows import find
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.scheduler.tables.state import State
+from dask_hpc_policies.params import shown
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +23,8 @@ _NAME = "hpc-settings-file"
 class SettingsFile:
     """Has what the file says applied by the update that clients have; a bad file changes nothing.
 
-    Settings that it does not name any more stay as they are, and an update by a client holds until the file
-    changes again.
+    Settings that it does not name any more are again what they are configured as, and an update by a client
+    holds until the file changes again.
 
     Parameters
     ----------
@@ -38,6 +40,9 @@ class SettingsFile:
         self._update = update
         #: Of the file as it was looked at last, and what was wrong with it then.
         self._mark: Mark | None = None
+        #: What is configured, and the settings that the file has named when it was applied last.
+        self._configured = state.settings
+        self._named: set[str] = set()
         self._problem = ""
         self._applied_s: float | None = None
         # also without a job, when nothing else ticks; the scheduler stops it when it closes
@@ -66,10 +71,16 @@ class SettingsFile:
             changes = await asyncio.to_thread(read_changes, self._path)
             if not self._callback.is_running():
                 return
-            await self._update(parameters=changes)
+            named = {find(name).key for name in changes}
+            back = {name: find(name).of(self._configured) for name in sorted(self._named - named)}
+            await self._update(parameters={**back, **changes})
         except (DaskHPCError, ValueError) as error:
             self._problem = str(error)
             logger.error("Settings stay as they are, %s is not applied: %s", self._path, error)
         else:
             self._problem, self._applied_s = "", self._state.now_s()
+            self._named = named
             logger.info("Settings of %s are applied: %s", self._path, ", ".join(changes) or "none")
+            for name, value in back.items():
+                text = "%s does not name hpc.%s any more: it is %s again, as configured"
+                logger.info(text, self._path, name, shown(value))
