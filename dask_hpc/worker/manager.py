@@ -162,18 +162,30 @@ class Manager(Server):
         parities: int,
         number: int,
     ) -> None:
-        for start in range(0, nbytes, CHUNK):
-            stop = min(nbytes, start + CHUNK)
-            pieces = await asyncio.gather(
-                *(fetch(self.rpc, home, within(ranges, start, stop)) for home, ranges in sources)
-            )
-            await asyncio.to_thread(_write_parity, descriptor, start, pieces, parities, number)
+        # one piece is written while the next one is fetched
+        writing: asyncio.Future[None] | None = None
+        try:
+            for start in range(0, nbytes, CHUNK):
+                stop = min(nbytes, start + CHUNK)
+                pieces = await asyncio.gather(
+                    *(fetch(self.rpc, home, within(ranges, start, stop)) for home, ranges in sources)
+                )
+                if writing is not None:
+                    await writing
+                writing = asyncio.ensure_future(
+                    asyncio.to_thread(_write_parity, descriptor, start, pieces, parities, number)
+                )
+        finally:
+            # nobody writes to what is closed
+            if writing is not None:
+                await writing
 
 
 def _write_parity(
     descriptor: int, offset: int, pieces: Sequence[np.ndarray], parities: int, number: int
 ) -> None:
-    rest = encode(pieces, parities)[number].data
+    # the parity of one part is the part
+    rest = pieces[0].data if len(pieces) == 1 else encode(pieces, parities)[number].data
     while rest:
         count = os.pwrite(descriptor, rest, offset)
         rest, offset = rest[count:], offset + count
