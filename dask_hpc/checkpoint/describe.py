@@ -24,6 +24,8 @@ Key = Any
 DATA = "data"
 #: Kind of the plan of results by key.
 RESULTS = "results"
+#: Where the plan of a state says what program has written it, and at which step.
+PROGRAM = "program"
 
 _ALLOWED = (
     "allowed: a dask array, an xarray Dataset or DataArray with chunks, a dask dataframe, a Delayed, a "

@@ -152,7 +152,7 @@ def verify(name: str, version: int | None, key_file: str | None, store: Store, a
 @store_option
 @json_option
 def gc(keep: int, dry_run: bool, yes: bool, store: Store, as_json: bool) -> None:
-    """Remove old versions, and what was left unfinished an hour ago or before."""
+    """Remove old versions, and what was left an hour ago or before: unfinished, or by killed schedulers."""
     paths = store.collect(keep, dry_run=True)
     if not dry_run and paths:
         if not yes:

@@ -215,7 +215,7 @@ async def _restore(
 ) -> Any:
     from dask_hpc.checkpoint.opening import open_checkpoint
     from dask_hpc.checkpoint.store import Store
-    from dask_hpc.client.in_memory import open_records
+    from dask_hpc.worker.in_memory import open_records
 
     folder = await _folder(client, store)
     asked = {"name": checked_name(name), "version": version, "allow_pickle": allow_pickle}

@@ -15,6 +15,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future, wait
 
 from dask_hpc.program import blocks, outlines
+from dask_hpc.program.found import Found
 from dask_hpc.wire import ANNOTATION, NODE_ANNOTATION
 from dask_hpc_policies.layout import Layout, Plan
 
@@ -136,10 +137,16 @@ def copied(graph: Graph, layout: Layout, now: list[Future], number: int) -> tupl
     return copies, kept
 
 
-def read(graph: Graph, layout: Layout, path: str, version: int, dim: str) -> list[Block]:
+def read(graph: Graph, layout: Layout, found: Found, dim: str) -> list[Block]:
     """The blocks of a layout, read from a version of the whole state."""
+    where: str | TaskRef = found.path
+    function: Callable[..., Any] = outlines.read
+    if found.record is not None:
+        # one for all of them: it may be large
+        where = graph.add(layout.parts[0].node, "record", found.version, 0, str, found.record)
+        function = outlines.read_held
     return [
-        graph.add(part.node, "read", version, i, outlines.read, path, dim, part)
+        graph.add(part.node, "read", found.version, i, function, where, dim, part)
         for i, part in enumerate(layout.parts)
     ]
 

@@ -20,10 +20,11 @@ from dask_hpc.errors import CheckpointError, JobCancelled, JobError, JobFailed, 
 from dask_hpc.program import block_tasks, blocks
 from dask_hpc.program.block_tasks import Graph, all_right
 from dask_hpc.program.copies import Copies
+from dask_hpc.program.found import Place
 from dask_hpc.program.outlines import VersionLost
 from dask_hpc.program.phase import Phase
 from dask_hpc.program.producer import Change, Producer, Status
-from dask_hpc.program.saving import Place, Saving
+from dask_hpc.program.saving import Saving
 from dask_hpc.wire import ANNOTATION
 from dask_hpc_policies.layout import (
     Layout,
@@ -139,7 +140,7 @@ class Driver:
             raise JobError(
                 f"blocks of {self.job.id} were lost with the nodes they and their copies were on; copies are "
                 "made every `keep` steps and on the next node only (keep=None: all can be computed again). "
-                "With protect=True a job goes back to versions in hpc.checkpoint.store"
+                "With protect=True a job goes back to versions in memory, or in hpc.checkpoint.store"
             ) from error
         except WindowError:
             await self._check_job()
@@ -158,7 +159,7 @@ class Driver:
             at = found.number(self.size, self.dim, [phase.name for phase in self.phases])
             graph = self._graph()
             try:
-                made = graph.submit(block_tasks.read(graph, layout, found.path, found.version, self.dim))
+                made = graph.submit(block_tasks.read(graph, layout, found, self.dim))
                 await self._made(made)
             except CheckpointError as error:
                 problem = error
@@ -229,7 +230,8 @@ class Driver:
             while await self._another(phase):
                 self.producer.busy = 0
                 due = self._copies.due(phase.keep, self._layout(), self.step)
-                if due or self._saving.wanted or self.producer.probe() is not None:
+                kept = self._saving.due(phase.keep, self.step)
+                if due or kept or self._saving.wanted or self.producer.probe() is not None:
                     await self._settled()
                     boundaries.clear()
                 if self.producer.probe() is not None:
@@ -239,9 +241,12 @@ class Driver:
                     await self._settled()
                     now = self._layout(), self.blocks, self.step
                     self.blocks = await self._copies.make(self._graph(), *now, self._made, self.producer._ask)
+                state = self._graph, self._layout(), self.blocks, self.dim
+                place = Place(phase.name, self.phase_step, self.step)
+                if kept:
+                    await self._saving.write(*state, place, kept=True)
                 if self._saving.wanted:
-                    place = Place(phase.name, self.phase_step, self.step)
-                    await self._saving.write(self._graph, self._layout(), self.blocks, self.dim, place)
+                    await self._saving.write(*state, place)
                 # one step is computed while the next one is being submitted
                 last = self.blocks
                 boundaries = [*boundaries[-1:], (self.step, self.phase_step, last)]

@@ -7,7 +7,7 @@ the client.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from dask_hpc.checkpoint.labelled import as_dataset
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.errors import CheckpointError
 from dask_hpc.program import blocks
+from dask_hpc.worker.in_memory import open_records
 from dask_hpc_policies.layout import Part
 
 
@@ -109,12 +110,20 @@ def read(path: str, dim: str, part: Part) -> Any:
     LayoutError
         When it is of another size.
     """
+    return _read(lambda: open_checkpoint(path), path, dim, part)
+
+
+def read_held(record: str, dim: str, part: Part) -> Any:
+    """As `read`, of a version in the memory of hosts, which is known by its record."""
+    return _read(lambda: open_records([record], allow_pickle=False), "the memory of hosts", dim, part)
+
+
+def _read(opened: Callable[[], Any], where: str, dim: str, part: Part) -> Any:
     try:
-        found = open_checkpoint(path).isel({dim: slice(part.start, part.stop)})
-        block = found.compute(scheduler="synchronous")
+        block = opened().isel({dim: slice(part.start, part.stop)}).compute(scheduler="synchronous")
     except CheckpointError as error:
         raise VersionLost(str(error)) from None
-    return blocks.fits(block, dim, part, path)
+    return blocks.fits(block, dim, part, where)
 
 
 def _dataset(block: xr.DataArray | xr.Dataset) -> tuple[xr.Dataset, tuple[str, Any] | None]:

@@ -84,8 +84,10 @@ class Program(Driver):
         keep
             Every so many steps, and after every resize, each block is kept as it is on its node and on the
             next one, and the scheduler forgets how it was made: a node that dies costs at most that many
-            steps. Takes twice the memory of the state. With one node, or None: never; then all that was
-            computed since the start is remembered, and computed again if need be.
+            steps. Takes twice the memory of the state. Of a job that says ``protect`` a version goes to the
+            memory of hosts as often, too, which is gone back to when neighbours die at once. With one node,
+            or None: never; then all that was computed since the start is remembered, and computed again if
+            need be.
         """
         name = name or f"elastic-{len(self.phases)}"
         phase = Phase("elastic", name, function, steps, halo, adapt, after, keep)

@@ -1,4 +1,5 @@
-"""Versions of a program's state in the store: written while it goes on, read when all else is lost."""
+"""Versions of a program's state, in the store and in the memory of hosts: written while it goes on, read when
+all else is lost."""
 
 from __future__ import annotations
 
@@ -8,16 +9,15 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.checkpoint.describe import describe
-from dask_hpc.checkpoint.store import Store
-from dask_hpc.checkpoint.versions import Version
 from dask_hpc.clock import stopwatch_s
-from dask_hpc.errors import CheckpointError, DaskHPCError, UnknownCheckpoint
+from dask_hpc.errors import DaskHPCError
 from dask_hpc.program import outlines
 from dask_hpc.program.block_tasks import Graph, all_right
+from dask_hpc.program.found import Found, Place, all_found, require_none, told
 from dask_hpc.program.producer import Producer
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.layout import Layout
@@ -29,46 +29,10 @@ logger = logging.getLogger(__name__)
 
 #: A question after a version is answered after so long at the latest, in seconds.
 _ASK_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a program is, at a boundary between two steps."""
-
-    #: Name of the phase, steps done of it, and of all.
-    phase: str
-    phase_step: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A version of a program's state."""
-
-    path: str
-    version: int
-    place: Place
-    size: int
-    dim: str
-    #: Of a run and those that have gone on from it.
-    run: str
-
-    def number(self, size: int, dim: str, phases: Sequence[str]) -> int:
-        """Number of the phase it was written in, among those of a program over a domain.
-
-        Raises
-        ------
-        ValueError
-            When the program is another one.
-        """
-        phase = self.place.phase
-        if (self.size, self.dim) == (size, dim) and phase in phases[1:]:
-            return phases.index(phase)
-        raise ValueError(
-            f"{self.path} has a state of {self.size} indices of {self.dim!r} in phase {phase!r}; this "
-            f"program has {size} of {dim!r} and the phases {', '.join(map(repr, phases))}. Give its versions "
-            "another name (protect='NAME'), or run it without resume"
-        )
+#: Why a version is written that a program keeps in memory.
+KEPT = "kept"
+#: Rows of versions that later ones of the same kind have replaced are kept for so many.
+_ROWS = 100
 
 
 class Saving:
@@ -82,11 +46,15 @@ class Saving:
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        #: Name and folder; None: the job is not protected, or has not started.
-        self._where: dict[str, str] | None = None
-        self._following: asyncio.Task[None] | None = None
-        #: When the last version was begun, and at which step.
+        #: Name, and folder if there is a store; None: the job is not protected, or has not started.
+        self._where: dict[str, str | None] | None = None
+        #: Versions that are being written: those in memory alone (True), and others.
+        self._following: dict[bool, asyncio.Task[None]] = {}
+        #: When the last version was begun, and at which step; at which step the last one in memory was.
         self._last = (stopwatch_s(), 0)
+        self._kept = 0
+        #: Why there was no version the last time.
+        self._said = ""
         self._written = 0
         #: Versions of other runs are not gone back to: their state is another one.
         self._run = uuid.uuid4().hex
@@ -104,45 +72,92 @@ class Saving:
             When it is to resume and nothing protects it.
         """
         self._where = await self._producer._ask("protect_program", topic=self._producer._topic)
-        self._last = (stopwatch_s(), step)
+        self._last, self._kept = (stopwatch_s(), step), step
         if resume and self._where is None:
             raise ValueError(
                 f"resume is True and job {self._job} has no versions: it does not say protect; declare it "
                 "with protect=True (or protect='NAME'), or leave resume out"
             )
         if self._where is not None and resume is None:
-            await asyncio.to_thread(_require_none, self._where["store"], self._where["name"], self._run)
+            await asyncio.to_thread(require_none, *await self._there(self._where), self._run)
 
     @property
     def wanted(self) -> bool:
         """Whether a version is to be written at this boundary. Costs nothing."""
         return self._producer.commit_asked is not None
 
+    def due(self, keep: int | None, step: int) -> bool:
+        """Whether a version in memory is to be written: every `keep` steps, unless one is being written."""
+        if self._where is None or keep is None or step - self._kept < keep:
+            return False
+        return True not in self._following
+
     async def write(
-        self, graph: Callable[[], Graph], layout: Layout, blocks: list[Future], dim: str, place: Place
+        self,
+        graph: Callable[[], Graph],
+        layout: Layout,
+        blocks: list[Future],
+        dim: str,
+        place: Place,
+        kept: bool = False,
     ) -> None:
         """Begin a version of the blocks, which are there; the program goes on while it is written.
 
         What goes wrong is noted in its row, and the versions before it stay: a simulation does not end
         because a disk is full.
+
+        Parameters
+        ----------
+        kept
+            It is to be in the memory of hosts alone; else it is what the producer was asked for.
         """
-        why, self._producer.commit_asked = self._producer.commit_asked, None
+        if kept:
+            why, self._kept = KEPT, place.step
+        else:
+            why, self._producer.commit_asked = self._producer.commit_asked or "", None
         row: dict[str, Any] = {"step": place.step, "why": why, "state": "waiting", "version": None}
-        self.rows.append(row)
+        self._note(row)
         try:
-            begun, futures = await self._begin(graph, layout, blocks, dim, place)
+            begun, futures = await self._begin(graph, layout, blocks, dim, place, kept)
         except Exception as error:  # the user's blocks may be anything
-            row |= {"state": "failed", "reason": f"{type(error).__name__}: {error}"}
-            logger.warning("Step %d of job %s has no version: %s", place.step, self._job, row["reason"])
+            self._failed(row, error)
+            if kept:
+                return  # the next one is due all the same
             # when it is the state itself that is lost, the next step says so
             with suppress(DaskHPCError, OSError):
                 await self._producer._ask("give_up_commit", lost=isinstance(error, CancelledError))
             return
         row |= begun
-        self._following = asyncio.ensure_future(self._follow(row, futures))
+        following = self._following[kept] = asyncio.ensure_future(self._follow(row, futures))
+        following.add_done_callback(lambda task: self._followed(kept, task))
+
+    def _followed(self, kept: bool, task: asyncio.Task[None]) -> None:
+        if self._following.get(kept) is task:
+            del self._following[kept]
+
+    def _note(self, row: dict[str, Any]) -> None:
+        """A version more; of those that others have replaced since, only the last ones are remembered."""
+        self.rows.append(row)
+        kept = [each for each in self.rows if each["why"] == KEPT and each["state"] in ("complete", "failed")]
+        if len(kept) > _ROWS:
+            self.rows.remove(kept[0])
+
+    def _failed(self, row: dict[str, Any], error: Exception | None = None) -> None:
+        """Note that there is no version, and say so once as long as it is for the same reason."""
+        if error is not None:
+            row |= {"state": "failed", "reason": f"{type(error).__name__}: {error}"}
+        if row["reason"] != self._said:
+            self._said = row["reason"]
+            logger.warning("Step %d of job %s has no version: %s", row["step"], self._job, row["reason"])
 
     async def _begin(
-        self, graph: Callable[[], Graph], layout: Layout, blocks: list[Future], dim: str, place: Place
+        self,
+        graph: Callable[[], Graph],
+        layout: Layout,
+        blocks: list[Future],
+        dim: str,
+        place: Place,
+        kept: bool,
     ) -> tuple[dict[str, Any], list[Future]]:
         assert self._where is not None
         self._written += 1
@@ -154,7 +169,7 @@ class Saving:
         ]
         found = await self._producer._job.channel.client.gather(first.submit(asked))
         made, places = outlines.whole(found, dim, layout.size)
-        plan, keys = describe(made, self._where["name"])
+        plan, keys = describe(made, str(self._where["name"]))
         second = graph()
         fields = {
             (name, i): second.add(
@@ -168,14 +183,14 @@ class Saving:
         await all_right(futures)
         # a dask array is split along one dimension alone here: one place of its keys counts
         by_key = dict(zip(fields, (future.key for future in futures), strict=True))
-        told: dict[str, Any] = {"size": layout.size, "dim": dim, "run": self._run}
-        told |= {"phase": place.phase, "phase_step": place.phase_step, "step": place.step}
+        program = told(place, layout.size, dim, self._run)
         began_s, steps = self._last[0], place.step - self._last[1]
         row = await self._producer._ask(
             "commit_program",
             step_s=(now_s - began_s) / steps if steps > 0 else 0.0,
-            plan=encode(replace(plan, extra={**plan.extra, "program": told})),
+            plan=encode(replace(plan, extra={**plan.extra, **program})),
             keys=[by_key[key[0], sum(key[1:])] for key in keys],
+            kept=kept,
         )
         self._last = (now_s, place.step)
         return row, futures
@@ -187,9 +202,10 @@ class Saving:
                 channel = self._producer._job.channel
                 row |= await channel.ask("checkpoint_row", commit=row["id"], wait_s=_ASK_S)
         except (DaskHPCError, OSError, ValueError) as error:
-            row |= {"state": "failed", "reason": f"{type(error).__name__}: {error}"}
-        if row["state"] == "failed":
-            logger.warning("Step %d of job %s has no version: %s", row["step"], self._job, row["reason"])
+            self._failed(row, error)
+        else:
+            if row["state"] == "failed":
+                self._failed(row)
         del futures
 
     @property
@@ -201,14 +217,14 @@ class Saving:
         """Note that the program goes on from a version, or from its start."""
         step, version = (0, None) if found is None else (found.place.step, found.version)
         self._run = self._run if found is None else found.run
-        self._last = (stopwatch_s(), step)
+        self._last, self._kept = (stopwatch_s(), step), step
         why = "begun anew: there was no version yet" if found is None else "gone back to"
         self.rows.append({"step": step, "why": why, "state": "restored", "version": version})
 
     async def settled(self) -> None:
         """Wait until what is being written is."""
-        if self._following is not None:
-            await asyncio.wait([self._following])
+        if self._following:
+            await asyncio.wait(list(self._following.values()))
 
     async def versions(self, of_others: bool = False) -> list[Found]:
         """The whole versions that this run has written or gone on from, the newest first.
@@ -226,49 +242,12 @@ class Saving:
         if self._where is None:
             return []
         run = None if of_others else self._run
-        return await asyncio.to_thread(_versions, self._where["store"], self._where["name"], run)
+        return await asyncio.to_thread(all_found, *await self._there(self._where), run)
+
+    async def _there(self, where: dict[str, str | None]) -> tuple[str | None, str, list[str]]:
+        """Folder and name of its versions, and those in memory."""
+        return where["store"], str(where["name"]), await self._producer._ask("program_states")
 
     @property
     def _job(self) -> str:
         return self._producer._job.require_id()
-
-
-def _versions(store: str, name: str, run: str | None) -> list[Found]:
-    there = Store(store)
-    whole = [version for version in there.versions(name) if version.complete]
-    if not whole:
-        try:
-            there.newest(name)  # says what is wrong with those that there are
-        except UnknownCheckpoint:
-            return []
-    found = [(version, _found(version)) for version in reversed(whole)]
-    if run is not None:
-        return [one for _, one in found if one is not None and one.run == run]
-    for version, one in found:
-        if one is None:
-            raise CheckpointError(
-                f"{version.path} was not written by a program; give the job another name, or protect='NAME'"
-            )
-    return [one for _, one in found if one is not None]
-
-
-def _found(version: Version) -> Found | None:
-    """What a version says of the program that has written it; None: it was none."""
-    told: Any = version.manifest().plan.extra.get("program")
-    try:
-        place = Place(str(told["phase"]), int(told["phase_step"]), int(told["step"]))
-        size, dim, run = int(told["size"]), str(told["dim"]), str(told["run"])
-    except (KeyError, TypeError, ValueError):
-        return None
-    return Found(version.path, version.version, place, size, dim, run)
-
-
-def _require_none(store: str, name: str, run: str) -> None:
-    """Raise `CheckpointError` when there are versions of another run: new ones would take their place."""
-    for version in reversed([one for one in Store(store).versions(name) if one.complete]):
-        if (found := _found(version)) is None or found.run != run:
-            raise CheckpointError(
-                f"{version.path} is there already, and new versions of {name!r} would take its place: go on "
-                "from it with run(resume=True), replace it with run(resume=False), or give those of this job "
-                "another name with protect='NAME'"
-            )

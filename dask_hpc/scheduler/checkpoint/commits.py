@@ -282,7 +282,7 @@ class Commits:
             name = commit.plan.name
             number = 1 + max(self._newest[name], self.left.newest(name))
             commit.levels, note = await self._held.write(
-                commit.plan, number, keys, writing, scheme if "L2" in commit.asked else None
+                commit.plan, number, keys, writing, scheme if "L2" in commit.asked else None, commit.protect
             )
         except (CheckpointError, OSError) as error:
             if commit.store is None:

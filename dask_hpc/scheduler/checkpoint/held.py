@@ -52,13 +52,27 @@ class Held:
         self._memory = memory
         #: By folder, those in use.
         self._versions: dict[str, _Version] = {}
+        #: Of each name, the newest state of a program: it is nobody's result.
+        self._states: dict[str, set[str]] = {}
         self._left = False
         self._task: asyncio.Task[None] | None = None
 
     async def write(
-        self, plan: Plan, number: int, keys: Sequence[Any], writing: Writing, scheme: Scheme | None
+        self,
+        plan: Plan,
+        number: int,
+        keys: Sequence[Any],
+        writing: Writing,
+        scheme: Scheme | None,
+        protect: bool = True,
     ) -> tuple[tuple[str, ...], str]:
         """Write a version; its results are read from memory from then on. See `Memory.write`.
+
+        Parameters
+        ----------
+        protect
+            Whether they are. The state of a program stays until a newer one of its name is whole, or
+            `let_go` is told.
 
         Returns
         -------
@@ -66,9 +80,13 @@ class Held:
             The levels that have it, and why there is less of them than was asked for.
         """
         copies, note = await self._memory.write(plan, number, writing, scheme)
-        self._protected.add(copies)
         made = {copy.folder for copy, _ in copies.values()}
-        self._replace(plan.name, made, _Version(plan, number, tuple(keys), scheme))
+        if protect:
+            self._protected.add(copies)
+            self._replace(plan.name, made, _Version(plan, number, tuple(keys), scheme))
+        else:
+            self._memory.drop(self._states.pop(plan.name, ()))
+            self._states[plan.name] = made
         grouped = any(copy.group is not None for copy, _ in copies.values())
         return ("L1", "L2") if grouped else ("L1",), note
 
@@ -78,6 +96,20 @@ class Held:
         scheme = Scheme(settings.checkpoint_redundancy, settings.checkpoint_set_size)
         self._versions.setdefault(folder, _Version(plan, number, tuple(keys), scheme))
         self._watched.listen(self)
+
+    def let_go(self, name: str, after_s: float) -> None:
+        """A job has ended: the state of its program stays so long for the next one."""
+        if state := self._states.get(name):
+            asyncio.get_running_loop().call_later(after_s, self._drop_state, name, state)
+
+    def has_state(self, name: str) -> bool:
+        """Whether the state of a program is held under this name."""
+        return name in self._states
+
+    def _drop_state(self, name: str, state: set[str]) -> None:
+        if self._states.get(name) is state:
+            del self._states[name]
+            self._memory.drop(state)
 
     def left(self, address: str) -> None:
         """A worker has gone."""
@@ -95,6 +127,7 @@ class Held:
     def end(self) -> None:
         """Make nothing again any more."""
         self._versions.clear()
+        self._states.clear()
         self._watched.leave(self)
         if self._task is not None:
             self._task.cancel()

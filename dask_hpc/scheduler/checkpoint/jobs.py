@@ -21,7 +21,7 @@ from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.store import Store
-from dask_hpc.errors import CheckpointError, ConfigError
+from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.commit import Commit, levels_of
 from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.results import Results, found_in
@@ -39,10 +39,6 @@ logger = logging.getLogger(__name__)
 
 #: Name of what is noted of a departure: jobs that were asked for a version.
 _NOTE = "versions"
-_NO_STORE = (
-    "hpc.checkpoint.store is not set; name a folder that the scheduler and all workers can write to: "
-    "rt.update(checkpoint_store=...), or the configuration"
-)
 #: A job that was closed a moment ago has ended by then, in seconds; how often one looks.
 _SOON_S, _LOOK_S = 5.0, 0.02
 
@@ -94,6 +90,7 @@ class ProtectedJobs:
             "protect_job": self.protect_job,
             "protect_program": self.protect_program,
             "commit_program": self.commit_program,
+            "program_states": self.program_states,
             "give_up_commit": self.give_up_commit,
         }
 
@@ -152,19 +149,14 @@ class ProtectedJobs:
             left.let_go(name)
         return list(levels_of(folder))
 
-    async def protect_program(self, job: str, topic: str) -> dict[str, str] | None:
+    async def protect_program(self, job: str, topic: str) -> dict[str, str | None] | None:
         """A program begins: name and folder of its versions; None when its job is not protected.
 
-        Raises
-        ------
-        ConfigError
-            When no store is set.
+        The folder is None when they are in the memory of hosts alone.
         """
         one = self._of.get(self._state.jobs.find(job).id)
         if one is None:
             return None
-        if one.store is None:
-            raise ConfigError(f"the program of job {job} says protect, and {_NO_STORE}")
         one.topic, one.asked = topic, False
         return {"name": one.name, "store": one.store}
 
@@ -178,16 +170,28 @@ class ProtectedJobs:
             one.tried_s = one.tried_s if lost else self._state.now_s()
 
     async def commit_program(
-        self, job: str, step_s: float, plan: Mapping[str, Any], keys: Sequence[Any]
+        self, job: str, step_s: float, plan: Mapping[str, Any], keys: Sequence[Any], kept: bool = False
     ) -> dict[str, Any]:
-        """Begin a version of a program's state (see `Commits.begin`); its steps take so long."""
+        """Begin a version of a program's state (see `Commits.begin`); its steps take so long.
+
+        One that is `kept` is in the memory of hosts, also where there is a store.
+        """
         one = self._of.get(job)
         if one is None:
             raise CheckpointError(f"job {job} has no program that commits (any more)")
         one.step_s = float(step_s)
-        commit = self._commits.begin(decode(Plan, dict(plan)), keys, one.store, job, protect=False)
-        self._follow(one, commit)
+        store = None if kept else one.store
+        made, levels = decode(Plan, dict(plan)), levels_of(store)
+        commit = self._commits.begin(made, keys, store, job, protect=False, levels=levels)
+        if store == one.store:
+            # when the next one is due in the store, those in memory do not say
+            self._follow(one, commit)
         return commit.row(self._state.now_s())
+
+    async def program_states(self, job: str) -> list[str]:
+        """Versions of a program's state in the memory of hosts, oldest first, as records."""
+        one = self._of.get(job)
+        return [] if one is None else await self._commits.left.states_of(one.name)
 
     def claimed(self, keys: Collection[Any]) -> None:
         """Clients want these of their jobs; what an earlier run has left of them is read, not computed."""

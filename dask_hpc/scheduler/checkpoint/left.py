@@ -15,7 +15,7 @@ from typing import Any
 
 from dask_hpc.checkpoint import keys as keys_of
 from dask_hpc.checkpoint import whereabouts
-from dask_hpc.checkpoint.describe import RESULTS
+from dask_hpc.checkpoint.describe import PROGRAM, RESULTS
 from dask_hpc.checkpoint.opening import block_keys
 from dask_hpc.checkpoint.record import Record, dump, parse
 from dask_hpc.checkpoint.whereabouts import Whereabouts
@@ -149,6 +149,12 @@ class Left:
 
     # ------------------------------------------------------------------ jobs
 
+    async def states_of(self, name: str) -> list[str]:
+        """Versions of the state of a program that can be read, oldest first, as records."""
+        await self._looked()
+        states = [each for each in self._of(name) if _is_state(each)]
+        return [await asyncio.to_thread(dump, each) for each in await self._readable(states)]
+
     async def results_of(self, name: str) -> tuple[str, dict[Any, Kept]]:
         """Results of an earlier run of a job, by key, and the run; empty when none were left."""
         await self._looked()
@@ -181,12 +187,19 @@ class Left:
     def let_go(self, name: str) -> None:
         """It asks for no more of it."""
         self._jobs.discard(name)
+        self._held.let_go(name, self._state.settings.checkpoint_linger_s)
         self.newer(name)
+        self._expire_later()
 
     def newer(self, name: str) -> None:
-        """There is a newer version of a name, or none is wanted: what was left of it goes."""
+        """There is a newer version of a name, or none is wanted: what was left of it goes.
+
+        The state of a program does when there is a newer one.
+        """
         if name not in self._jobs:
-            self._drop([each for each in self._of(name) if each.id in self._memory.untouched])
+            left = [each for each in self._of(name) if each.id in self._memory.untouched]
+            again = self._held.has_state(name)
+            self._drop([each for each in left if again or not _is_state(each)])
 
     def unneeded(self, folders: Collection[str]) -> set[str]:
         """Those of these folders, which no result is read from, that no job may still ask for more of."""
@@ -334,6 +347,11 @@ class Left:
                     record.name,
                 )
                 self._memory.drop([record.id])
+
+
+def _is_state(record: Record) -> bool:
+    """Whether a program goes back to it."""
+    return PROGRAM in record.manifest.plan.extra
 
 
 def _run(record: Record) -> str | None:

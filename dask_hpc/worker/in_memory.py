@@ -1,4 +1,4 @@
-"""Versions in the memories of hosts from a client's side: the objects that they were made of."""
+"""Versions in the memories of hosts as the objects that they were made of."""
 
 from __future__ import annotations
 
