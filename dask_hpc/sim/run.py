@@ -22,6 +22,7 @@ from dask_hpc.sim.engine.recording import recorded
 from dask_hpc.sim.engine.supply import Moves
 from dask_hpc.sim.engine.table import Counts, Refused, Row
 from dask_hpc.sim.engine.world import World
+from dask_hpc.sim.model.corridor import CorridorRun
 from dask_hpc.sim.model.job import Stage, Transfer
 from dask_hpc.sim.model.machine import Machine, Options
 from dask_hpc.sim.model.power import Energy
@@ -67,6 +68,8 @@ class Result:
     reductions: tuple[Refused, ...] = ()
     #: What the nodes used, when the machine says what they draw.
     energy: Energy | None = None
+    #: How the run kept its corridor, when the machine has one.
+    corridor: CorridorRun | None = None
     #: What became of commits, transfers beside computing and failures, by the names of metrics, where jobs or
     #: the machine say what they are.
     resilience: Mapping[str, Any] = field(default_factory=dict)
@@ -87,6 +90,9 @@ class Result:
         if self.energy is not None:
             found["energy_j"] = self.energy.energy_j
             found |= {f"energy_{state}_j": used for state, used in self.energy.by_state_j.items()}
+        if self.corridor is not None:
+            names = ("violation_ws", "outside_s", "avoidable_s", "departures")
+            found |= {f"corridor_{name}": getattr(self.corridor, name) for name in names}
         if self.moves is not None:
             found |= {f"nodes_{name}": number for name, number in dataclasses.asdict(self.moves).items()}
         return {**found, **self.resilience}
@@ -107,6 +113,7 @@ class Result:
         """Everything that tells what was run and what came out, as plain JSON data."""
         from dask_hpc._version import __version__
 
+        bounds = self.machine.corridor
         return {
             "schema": SCHEMA,
             "kind": "simulation",
@@ -126,6 +133,7 @@ class Result:
             "refusals": [codec.encode(refused) for refused in self.refusals],
             **self._pool_data(),
             **({} if self.energy is None else {"energy": codec.encode(self.energy)}),
+            **({} if bounds is None else {"corridor": [list(step) for step in bounds.steps]}),
             **self.metrics(jobs),
         }
 
@@ -222,6 +230,7 @@ def finished(
         moves=None if world.machine.pool is None else engine.supply.moves,
         reductions=tuple(world.reductions),
         energy=engine.energy,
+        corridor=None if engine.outside is None else engine.outside.close(),
         resilience=_resilience(engine),
         run_s=run_s,
         policy_s=timed.seconds,

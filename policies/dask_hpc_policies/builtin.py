@@ -16,7 +16,15 @@ from dask_hpc_policies.decision import Decision
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.params import Choice, Duration, Int, Parameter, Parameters
 from dask_hpc_policies.protocol import Session
-from dask_hpc_policies.rules import backfilling, commits, dask_default, mebf, sizing, stealing
+from dask_hpc_policies.rules import (
+    backfilling,
+    commits,
+    dask_default,
+    mebf,
+    power_aware,
+    sizing,
+    stealing,
+)
 from dask_hpc_policies.rules.admission import Pass
 from dask_hpc_policies.rules.fair import policy as fair
 from dask_hpc_policies.rules.fair import terms
@@ -65,6 +73,8 @@ class Definition:
     checkpoints: str = ""
     #: Jobs that asked for no nodes of their own take turns on each other's slots; see `rules.fair.turns`.
     in_turn: bool = False
+    #: It keeps the power corridor by itself; see `power.view`.
+    keeps_corridor: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -105,6 +115,11 @@ class BuiltinPolicy(Shown):
     def in_turn(self) -> bool:
         """Whether jobs that asked for no nodes of their own take turns on each other's slots."""
         return self.definition.in_turn
+
+    @property
+    def keeps_corridor(self) -> bool:
+        """Whether it keeps the power corridor by itself, with the plans that the picture brings."""
+        return self.definition.keeps_corridor
 
     def session(self, idle_nodes: int, kinds: Set[str]) -> Session | None:
         """The incremental form, see `protocol.Session`; None when there is none for such jobs."""
@@ -252,6 +267,13 @@ _DEFINITIONS = (
         state=fair.FairState,
         in_turn=True,
         parameters=terms.PARAMETERS,
+    ),
+    Definition(
+        name="power-aware",
+        summary="Resizes, starts and holds jobs so that the cluster draws between two bounds.",
+        decide=power_aware.decide,
+        keeps_corridor=True,
+        parameters=power_aware.PARAMETERS,
     ),
     *(
         Definition(

@@ -34,6 +34,8 @@ class ReasonCode(enum.Enum):
     POOL_SHARED = "pool-shared"
     FIXED_TARGET = "fixed-target"
     NODE_STOLEN = "node-stolen"
+    #: starts, expansions, shrinks and holds
+    CORRIDOR = "corridor"
     #: checkpoints
     CHECKPOINT_DUE = "checkpoint-due"
     #: pool

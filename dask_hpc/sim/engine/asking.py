@@ -195,6 +195,8 @@ class BySnapshots:
         """See `Asker`."""
         world = self._world
         view = self.snapshot(trigger)
+        if world.twins:
+            view = world.twins.completed(view, self._policy)
         before, given_s = self._state, world.options.decision_s
         began_s = stopwatch_s() if given_s == "measured" else 0.0
         decision, self._state = self._policy.decide(view, before)

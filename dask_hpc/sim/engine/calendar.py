@@ -16,11 +16,12 @@ from dask_hpc.sim.engine.active import ActiveJob
 #: Kinds of entries, in the order in which they happen at one moment. What happens with the submissions of
 #: the workload, or later, is `SUBMIT` and after. A commit is due, or what it (or reading back what was saved)
 #: held up goes on. A node that was asked for is granted, then it is up; it goes
-#: at the end of its walltime, and the policy has a look in time for one more commit.
+#: at the end of its walltime, and the policy has a look in time for one more commit. The bounds of the power
+#: corridor change.
 (
     NODE_BACK, NODE_GRANTED, NODE_UP, STAGE, IO, LINK, COMMIT, WINDOW, THEFT, NODE_FAILS, NODE_GOES, SUBMIT,
-    ANSWER, TICK, LOOK
-) = range(15)  # fmt: skip
+    ANSWER, TICK, LOOK, CORRIDOR
+) = range(16)  # fmt: skip
 
 #: Kinds whose entries carry the version of their job.
 VERSIONED = (STAGE, COMMIT, WINDOW)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 
 from dask_hpc.errors import SimulationError
+from dask_hpc.sim.engine.draw import JobDraw
 from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.model.power import STATES, Energy, NodePower, State
 
@@ -28,9 +29,15 @@ class Meter:
         Watts by state.
     nodes
         What is watched.
+    jobs
+        What jobs draw that say so, beyond what a busy node does: that is theirs, whichever nodes they hold.
     """
 
-    def __init__(self, power: NodePower, nodes: NodePool) -> None:
+    def __init__(self, power: NodePower, nodes: NodePool, jobs: JobDraw) -> None:
+        self._jobs = jobs
+        #: What all nodes have drawn since the last moment, and the integral of what jobs add to busy nodes.
+        self.power_w = 0.0
+        self._extra_j = 0.0
         self._watts = {state: power.watts(state) for state in STATES}
         self._nodes = nodes
         #: The account is as of this time, which stands still when the account is closed.
@@ -71,6 +78,11 @@ class Meter:
                 )
             power_w += counts[state] * self._watts[state]
         self._energy_j += power_w * (to_s - self._now_s)
+        self.power_w = power_w
+        if self._jobs.told:
+            extra_w = self._jobs.extra_w()
+            self.power_w += extra_w
+            self._extra_j += extra_w * (to_s - self._now_s)
         self._now_s = to_s
 
     def turned(self, node: int, state: State) -> None:
@@ -109,8 +121,8 @@ class Meter:
                 f"nodes were in some state for {spent_s!r} s, the run took {expected_s!r} s"
             )
         return Energy(
-            energy_j=self._energy_j,
-            by_state_j=by_state_j,
+            energy_j=self._energy_j + self._extra_j,
+            by_state_j={**by_state_j, "busy": by_state_j["busy"] + self._extra_j},
             by_state_node_s=node_s,
             from_s=self._from_s,
             to_s=self._now_s,

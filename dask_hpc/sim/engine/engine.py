@@ -42,6 +42,7 @@ from dask_hpc.sim.engine.asking import NOTHING, make_asker
 from dask_hpc.sim.engine.calendar import (
     ANSWER,
     COMMIT,
+    CORRIDOR,
     IO,
     LINK,
     LOOK,
@@ -60,10 +61,12 @@ from dask_hpc.sim.engine.calendar import (
 )
 from dask_hpc.sim.engine.checkpoints import next_look_s
 from dask_hpc.sim.engine.enactor import Enactor
+from dask_hpc.sim.engine.draw import JobDraw
 from dask_hpc.sim.engine.energy import Meter
 from dask_hpc.sim.engine.failures import FailureSource
 from dask_hpc.sim.engine.news import News, single
 from dask_hpc.sim.engine.nodes import NodePool
+from dask_hpc.sim.engine.outside import outside_of
 from dask_hpc.sim.engine.progress import Progress
 from dask_hpc.sim.engine.supply import Supply
 from dask_hpc.sim.engine.world import World
@@ -96,9 +99,12 @@ class Engine:
         self.enactor = Enactor(world, calendar, self.nodes, self.supply, self.progress, asker)
         self.failures = FailureSource(world, calendar, self.nodes)
         self.failures.schedule()
-        self.meter = None if machine.power is None else Meter(machine.power, self.nodes)
+        self.meter = None
+        if machine.power is not None:
+            self.meter = Meter(machine.power, self.nodes, JobDraw(world, machine.power.busy_w))
+        self.outside = outside_of(world, self.nodes, self.meter)
         #: What is accounted for from moment to moment, until the last job has ended.
-        self._accounts = [one for one in (self.meter, self.failures.losses) if one is not None]
+        self._accounts = [one for one in (self.meter, self.failures.losses, self.outside) if one is not None]
         #: What the run used, when it is over and the machine says what nodes draw.
         self.energy: Energy | None = None
         #: Next job of the workload to be submitted, and when; infinite when all have been.
@@ -115,6 +121,8 @@ class Engine:
         self._commit = any(job.checkpoints is not None for job in world.workload.jobs)
         #: Node-seconds handed out.
         self._held_node_s = 0.0
+        for step in () if machine.corridor is None else machine.corridor.after(self._submit_s):
+            calendar.enter(step[0], CORRIDOR)
         if options.tick_s is not None and world.workload.jobs:
             calendar.enter(world.workload.jobs[0].submit_s + options.tick_s, TICK)
 
@@ -289,6 +297,9 @@ class Engine:
                 self.calendar.enter(world.now_s + world.options.tick_s, TICK)
                 if world.active:
                     world.news.changed("tick")
+        elif kind == CORRIDOR:
+            if world.active:
+                world.news.changed("corridor")
         elif kind == LOOK:
             if data == self._look_s:
                 world.news.changed("tick")

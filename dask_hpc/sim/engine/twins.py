@@ -20,6 +20,7 @@ from dask_hpc_policies.combine.arbitrate import arbitrate
 from dask_hpc_policies.combine.limits import AnyGuard
 from dask_hpc_policies.decision import Decision, Outcome
 from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.protocol import Policy
 
 #: What makes twins, each from the world of a run.
 _MAKERS: list[Callable[[Any], Any]] = []
@@ -53,17 +54,26 @@ class Twins:
         """Make a twin of every capability that the run has something for."""
         self._all = [twin for make in _MAKERS if (twin := make(world)) is not None]
 
-    def _having(self, method: str) -> Sequence[Callable[[], Any]]:
+    def _having(self, method: str) -> Sequence[Callable[..., Any]]:
         return [getattr(twin, method) for twin in self._all if hasattr(twin, method)]
 
     def sections(self) -> dict[str, Any]:
         """What they add to the picture, by name."""
         return {name: value for ask in self._having("section") for name, value in ask().items()}
 
+    def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
+        """The picture with what they can tell of the whole of it, before `policy` sees it."""
+        for add in self._having("completed"):
+            view = add(view, policy)
+        return view
+
     def arbitrated(self, view: ClusterSnapshot, decision: Decision) -> Decision:
-        """What their guards let through of a decision."""
+        """What their guards let through of a decision, or what is done in its place."""
         guards: list[AnyGuard] = [guard for ask in self._having("guards") for guard in ask()]
-        return arbitrate(view, decision, guards)
+        decision = arbitrate(view, decision, guards)
+        for amend in self._having("amended"):
+            decision = amend(view, decision)
+        return decision
 
     def enactor(self, kind: type[Any]) -> Callable[[Any], Outcome] | None:
         """What carries out a kind of action; None when nobody does."""

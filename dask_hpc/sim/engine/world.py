@@ -12,11 +12,11 @@ parts that are listed before them, never the engine: they change what is theirs,
 `life`                         jobs are submitted, start, change size, are interrupted, end
 `rounds`, `thefts`             what becomes of a decision
 `failures`, `losses`           what fails, and what is told of that
-`energy`                       what nodes draw
+`energy`, `draw`               what nodes draw, and jobs; `outside`: how far outside the corridor
 `supply`, `roles`              which nodes come and go, and what they are for
 `asking`, `views`              what a policy is shown and answers; `news`: whether it is to be asked
 `listening`                    who is told of all this: by default nobody
-`twins`                        what capabilities add to it: by default nothing
+`twins`, `corridor`            what capabilities add to it: by default nothing; the power corridor
 `enactor`                      acts on what the parts return
 `engine`                       takes entries from the calendar, and asks the policy
 =============================  =======================================================================

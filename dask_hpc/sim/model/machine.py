@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc.sim.model.corridor import Corridor
 from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import NodePower
@@ -133,6 +134,8 @@ class Machine:
     #: Bytes per second of each node's link to another node, beside the one to the file system; None: without
     #: limit. Copies of checkpoints take it (`Transfer.beside`).
     network_bytes_s: float | None = None
+    #: Between which bounds all nodes together are to draw power; needs `power`. None: whatever they draw.
+    corridor: Corridor | None = None
 
     @property
     def initial_nodes(self) -> int:
@@ -168,6 +171,8 @@ class Machine:
         if there > self.nodes:
             raise WorkloadError(f"pool: initial_nodes is {there}, the machine has {self.nodes} nodes")
         roles = self.roles or {}
+        if self.corridor is not None and self.power is None:
+            raise WorkloadError("corridor: nobody says what nodes draw; give power (idle_w, busy_w)")
         for role, count in roles.items():
             if role not in ROLES or count < 0:
                 raise WorkloadError(

@@ -16,7 +16,16 @@ from typing import Any
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.formats import elastisim, sacct, swf, trace_file, yaml_file
 from dask_hpc.sim.formats.fields import escaped
-from dask_hpc.sim.generators import esp, io_aware, mebf, node_failures, poisson, synthetic, toys
+from dask_hpc.sim.generators import (
+    corridor,
+    esp,
+    io_aware,
+    mebf,
+    node_failures,
+    poisson,
+    synthetic,
+    toys,
+)
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.params import suggestion
 
@@ -46,6 +55,7 @@ BUILTIN: Mapping[str, Callable[..., Workload]] = {
         toys.three_users,
         poisson.poisson,
         node_failures.node_failures,
+        corridor.corridor,
         synthetic.synthetic,
     )
 }

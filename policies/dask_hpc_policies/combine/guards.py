@@ -70,6 +70,11 @@ class Guarded(Shown):
         return bool(getattr(self.base, "in_turn", False))
 
     @property
+    def keeps_corridor(self) -> bool:
+        """Whether the policy keeps the power corridor by itself."""
+        return bool(getattr(self.base, "keeps_corridor", False))
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         """Parameters of the policy and of the guard."""
         return (*getattr(self.base, "parameters", ()), *self.guard.parameters)

@@ -63,6 +63,11 @@ class Combined(Shown):
         return any(getattr(policy, "in_turn", False) for policy in self.policies)
 
     @property
+    def keeps_corridor(self) -> bool:
+        """Whether one of the policies keeps the power corridor by itself."""
+        return any(getattr(policy, "keeps_corridor", False) for policy in self.policies)
+
+    @property
     def params(self) -> Mapping[str, Any]:
         """Values of all `parameters`; of members that share a name the first one's."""
         found: dict[str, Any] = {}

@@ -1,0 +1,106 @@
+"""The power corridor of a run: what the policy is shown of it, and what its decisions are held to.
+
+Rules of the file: it is a twin (`twins`), so that a run without a corridor is as without this file. The plan
+is asked for here, before the policy is, and comes with the picture: `decide` stays pure, and a trace of the run
+replays without a solver. How the mode is chosen: ``Options.extra["corridor"]["mode"]``, ``monitor`` or
+``enforce``; without one, only a policy that keeps the corridor by itself does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dask_hpc.errors import SimulationError
+from dask_hpc.sim.engine import twins
+from dask_hpc.sim.engine.world import World
+from dask_hpc.sim.model.corridor import Corridor
+from dask_hpc.sim.model.power import NodePower
+from dask_hpc_policies.combine import corridor as rules
+from dask_hpc_policies.combine.limits import SumGuard
+from dask_hpc_policies.decision import Decision
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.power.problem import Problem
+from dask_hpc_policies.power.program import Plan, solve
+from dask_hpc_policies.power.question import Terms, drawn_w, planned, terms_of
+from dask_hpc_policies.power.view import Mode, PowerView
+from dask_hpc_policies.protocol import Policy
+
+#: The key in `Options.extra`, and its setting.
+EXTRA, MODE = "corridor", "mode"
+#: Answers of the program that are kept.
+_KEPT = 1000
+
+
+class CorridorTwin:
+    """What a run's corridor adds to it."""
+
+    def __init__(self, world: World, corridor: Corridor, power: NodePower) -> None:
+        self._world = world
+        self._corridor = corridor
+        self._power = power
+        self._mode: str | None = world.options.extra.get(EXTRA, {}).get(MODE)
+        if self._mode not in (None, "monitor", "enforce"):
+            raise SimulationError(f"corridor: mode is {self._mode!r}; allowed: monitor, enforce")
+        self._guards: tuple[SumGuard, ...] = ()
+        #: Answers by question: the policy is asked several times about one state of things.
+        self._answers: dict[Problem, Plan] = {}
+
+    def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
+        """The picture with the section ``power``, and in it the plan where there is something to plan."""
+        now = self._corridor.at(view.now_s)
+        power = PowerView(
+            mode=self._mode_of(policy),
+            lower_w=None if now is None else now[1],
+            upper_w=None if now is None else now[2],
+            announced=self._corridor.after(view.now_s),
+            idle_w=self._power.idle_w,
+            busy_w=self._power.busy_w,
+            base_w=self._beside_w(view),
+        )
+        low_w, high_w = drawn_w(view, power)
+        power = replace(power, draw_w=(low_w + high_w) / 2, min_w=low_w, max_w=high_w)
+        terms = terms_of(getattr(policy, "params", {})) if power.mode == "policy" else Terms()
+        seen = planned(view, power, terms, self._solve)
+        self._guards = rules.guards(seen)
+        return seen
+
+    def guards(self) -> Sequence[SumGuard]:
+        """What the decision about the last picture is held to."""
+        return self._guards
+
+    def amended(self, view: ClusterSnapshot, decision: Decision) -> Decision:
+        """What is done in place of the decision where the draw is outside."""
+        return rules.enforced(view, decision)
+
+    def _mode_of(self, policy: Policy) -> Mode:
+        if self._mode == "monitor":
+            return "monitor"
+        if getattr(policy, "keeps_corridor", False):
+            return "policy"
+        return "enforce" if self._mode == "enforce" else "monitor"
+
+    def _beside_w(self, view: ClusterSnapshot) -> float:
+        """What nodes draw that no job has and that are not idle: of other roles, lost, absent, set aside."""
+        power = self._power
+        lost = sum([node.state == "lost" for node in view.nodes])
+        absent = self._world.machine.nodes - len(view.nodes)
+        other = len(view.nodes) - lost - view.idle_nodes - sum([job.nodes for job in view.jobs])
+        return lost * power.down_w + absent * power.off_w + other * power.idle_w
+
+    def _solve(self, problem: Problem) -> Plan:
+        found = self._answers.get(problem)
+        if found is None:
+            if len(self._answers) >= _KEPT:
+                self._answers.clear()
+            found = self._answers[problem] = solve(problem)
+        return found
+
+
+def make_twin(world: World) -> CorridorTwin | None:
+    """The twin of a run whose machine has a corridor."""
+    corridor, power = world.machine.corridor, world.machine.power
+    return None if corridor is None or power is None else CorridorTwin(world, corridor, power)
+
+
+twins.register(make_twin)

@@ -1,0 +1,100 @@
+"""The corridor over a policy that knows nothing of it: what of its decision may be, and what is done instead.
+
+Rules of the file: pure, the same live and simulated. Inside the corridor the arbiter cuts or refuses steps that
+lead outside: the sum of watts is bounded on both sides (`guards`). Outside, nothing of the policy's steps
+counts, for two that pull different ways would resize for ever: the program's plan for its present sizes, which
+comes in the picture, is carried out, the nearest to them that leaves the corridor least (`enforced`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dask_hpc_policies.combine.limits import SumGuard
+from dask_hpc_policies.decision import (
+    RESIZES,
+    Action,
+    Decision,
+    Expand,
+    Hold,
+    Reason,
+    ReasonCode,
+    Shrink,
+    Start,
+    Suppressed,
+)
+from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.power.question import Terms, outside_w
+from dask_hpc_policies.power.view import PowerPlan, PowerView, fits, seen
+from dask_hpc_policies.power.watts import node_w
+
+#: Names of the two guards.
+LOWER, UPPER = "corridor, lower bound", "corridor, upper bound"
+_TERMS = Terms()
+
+
+def guards(view: ClusterSnapshot) -> tuple[SumGuard, ...]:
+    """Guards that keep a decision about `view` inside; none where the corridor is not enforced, or left."""
+    power = seen(view)
+    if power is None or power.mode != "enforce" or not power.bounded or outside_w(power, _TERMS) > 0:
+        return ()
+    held = sum([job.nodes for job in view.jobs])
+    base_w = power.base_w + (view.idle_nodes + held) * power.idle_w
+
+    def more_w(which: int) -> Any:
+        def cost(job: JobView, nodes: int) -> float:
+            return nodes * (node_w(job, nodes, power.busy_w)[which] - power.idle_w)
+
+        return cost
+
+    return (
+        SumGuard(name=LOWER, rank="corridor", unit="W", cost=more_w(0), base=base_w, lower=power.lower_w),
+        SumGuard(name=UPPER, rank="corridor", unit="W", cost=more_w(1), base=base_w, upper=power.upper_w),
+    )
+
+
+def enforced(view: ClusterSnapshot, decision: Decision) -> Decision:
+    """`decision`, or, where the draw is outside, the steps of the plan in place of its resizes."""
+    power = seen(view)
+    if power is None or power.mode != "enforce" or not outside_w(power, _TERMS):
+        return decision
+    plan = power.plan if fits(view, power) else None
+    steps = {} if plan is None else {step.job: step for step in _steps(view, power, plan)}
+    why = _why(power, plan)
+    kept: list[Action] = []
+    suppressed = list(decision.suppressed)
+    for action in decision.actions:
+        if isinstance(action, RESIZES):
+            if steps.get(action.job) == action:
+                continue
+            suppressed.append(Suppressed(action=action, reason=why))
+            if isinstance(action, Start) and action.job not in steps:
+                kept.append(Hold(job=action.job, reason=why))
+        elif not isinstance(action, Hold) or action.job not in steps:
+            kept.append(action)
+    return replace(decision, actions=(*kept, *steps.values()), suppressed=tuple(suppressed))
+
+
+def _steps(view: ClusterSnapshot, power: PowerView, plan: PowerPlan) -> list[Start | Expand | Shrink]:
+    """What leads from the present sizes to those of the plan."""
+    found: list[Start | Expand | Shrink] = []
+    for job in view.running:
+        size = plan.nodes.get(job.id, job.nodes)
+        if size != job.nodes:
+            kind = Expand if size > job.nodes else Shrink
+            found.append(kind(job=job.id, nodes=size, reason=_why(power, plan)))
+    found += [Start(job=id, nodes=plan.nodes[id], reason=_why(power, plan)) for id in plan.start]
+    return found
+
+
+def _why(power: PowerView, plan: PowerPlan | None) -> Reason:
+    """The watts, and what could be done about them."""
+    draw = "not measured" if power.draw_w is None else f"{power.draw_w:g} W"
+    text = f"the draw is {draw}, allowed are {power.lower_w:g} to {power.upper_w:g} W: "
+    if plan is None:
+        text += "nothing is resized or started before there is a plan for the present sizes"
+    else:
+        text += plan.reason or "the nearest sizes that are inside"
+    data = {"draw_w": power.draw_w, "lower_w": power.lower_w, "upper_w": power.upper_w}
+    return Reason(ReasonCode.CORRIDOR, text, data)

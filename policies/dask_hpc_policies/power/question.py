@@ -1,0 +1,233 @@
+"""What the corridor's program is asked about a picture, and what of its answer goes into the picture.
+
+Who builds the pictures, a scheduler or the simulator, calls `planned` before the policy is asked: on a loop
+through a process of its own, in the simulator at once. The policy itself never solves.
+
+John (2024, section 5.2, algorithm 4) asks when the corridor is left: every waiting job in turn, the first that
+fits with some sizes of the running jobs starts. Printed, it never asks about the running jobs alone; the
+program does (`program.solve`). Inside the corridor it is asked about the running jobs, to use idle nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dask_hpc_policies.codec import encode
+from dask_hpc_policies.jobs.constraints import legal_sizes
+from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
+from dask_hpc_policies.power.problem import PowerJob, Problem, Rigid
+from dask_hpc_policies.power.program import Plan
+from dask_hpc_policies.power.view import SECTION, PowerPlan, PowerView
+from dask_hpc_policies.power.watts import node_w
+
+#: Waiting jobs that differ in what they ask for and draw of which a question holds at most so many, while
+#: anything runs: each is a program of its own.
+MOST_TRIED = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a policy's parameters make of a question."""
+
+    #: Keep the draw so far inside of both bounds.
+    margin_w: float = 0.0
+    #: Waiting jobs take part; else the running ones alone.
+    hold: bool = True
+    #: Of the waiting jobs those alone that can be resized later.
+    malleable_only: bool = False
+    #: Keep jobs that draw much for an announced higher corridor, and start nobody who would not leave room
+    #: for an announced lower one.
+    lookahead: bool = False
+    #: Trust the forecast; else only what is drawn counts.
+    forecast: bool = True
+
+
+def terms_of(params: Mapping[str, Any]) -> Terms:
+    """The terms of a policy with these parameters; those that it lacks have their defaults."""
+    return Terms(
+        margin_w=params.get("margin_w", 0.0),
+        hold=params.get("hold", "yes") == "yes",
+        malleable_only=params.get("strategy", "all") == "favour-elastic",
+        lookahead=params.get("lookahead", "no") == "yes",
+        forecast=params.get("mode", "proactive") == "proactive",
+    )
+
+
+def planned(
+    view: ClusterSnapshot, power: PowerView, terms: Terms, solve: Callable[[Problem], Plan]
+) -> ClusterSnapshot:
+    """`view` with the section ``power``, and in it the program's answer where there is something to ask."""
+    problem = question(view, power, terms)
+    if problem is not None:
+        power = replace(power, plan=answered(view, power, solve(problem)))
+    return replace(view, sections={**view.sections, SECTION: encode(power)})
+
+
+def question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Problem | None:
+    """What to ask the program about `view`; None: nothing is to be changed, or must be now."""
+    if power.mode == "monitor" or not power.bounded or view.adapting:
+        return None
+    assert power.lower_w is not None
+    assert power.upper_w is not None
+    broken = outside_w(power, terms) > 0
+    jobs = [job for job in view.running if _changeable(job)]
+    waiting = candidates(view, power, terms) if broken and terms.hold else []
+    if not waiting and (not jobs or not (broken or view.idle_nodes)):
+        return None
+    rigid = [job for job in view.running if not _changeable(job)]
+    sizes = sum([job.nodes for job in view.running])
+    total = view.idle_nodes + sizes
+    if not total:
+        return None
+    return Problem(
+        nodes=total,
+        lower_w=power.lower_w,
+        upper_w=power.upper_w,
+        idle_w=power.idle_w,
+        margin_w=kept_w(power, terms),
+        rigid=_rigid(rigid, power),
+        jobs=tuple(power_job(job, job.id, job.nodes, power.busy_w, total) for job in jobs),
+        waiting=tuple(_beginner(job, power.busy_w, total) for job in _tried(waiting, bool(view.running))),
+    )
+
+
+def answered(view: ClusterSnapshot, power: PowerView, plan: Plan) -> PowerPlan:
+    """What of an answer goes into the picture."""
+    assert power.lower_w is not None
+    assert power.upper_w is not None
+    return PowerPlan(
+        found_for={job.id: job.nodes for job in view.running},
+        lower_w=power.lower_w,
+        upper_w=power.upper_w,
+        nodes=dict(plan.nodes),
+        start=plan.start,
+        status=plan.status,
+        violation_w=plan.violation_w,
+        reason=plan.reason,
+    )
+
+
+def drawn_w(view: ClusterSnapshot, power: PowerView) -> tuple[float, float]:
+    """Least and most watts at the sizes of `view`, by what is known of its jobs."""
+    pairs = [(job.nodes, node_w(job, job.nodes, power.busy_w)) for job in view.jobs if job.nodes]
+    idle_w = power.base_w + view.idle_nodes * power.idle_w
+    return (
+        idle_w + sum(nodes * watts[0] for nodes, watts in pairs),
+        idle_w + sum(nodes * watts[1] for nodes, watts in pairs),
+    )
+
+
+def kept_w(power: PowerView, terms: Terms) -> float:
+    """The margin that is kept, of both bounds: at most half of what is between them."""
+    assert power.lower_w is not None
+    assert power.upper_w is not None
+    return min(terms.margin_w, (power.upper_w - power.lower_w) / 2)
+
+
+def outside_w(power: PowerView, terms: Terms) -> float:
+    """How far the draw is outside, or expected to be; 0 inside and on a bound (strict 5.1 and 5.2)."""
+    if not power.bounded:
+        return 0.0
+    assert power.lower_w is not None
+    assert power.upper_w is not None
+    low = high = power.draw_w
+    if terms.forecast and power.min_w is not None and power.max_w is not None:
+        low, high = power.min_w, power.max_w
+    if low is None or high is None:
+        return 0.0
+    margin_w = kept_w(power, terms)
+    found = max(power.lower_w + margin_w - low, high - power.upper_w + margin_w)
+    return found if found > 1e-6 * max(1.0, power.upper_w) else 0.0
+
+
+def candidates(view: ClusterSnapshot, power: PowerView, terms: Terms) -> list[JobView]:
+    """Waiting jobs that may start, the first one first."""
+    found = [job for job in view.pending if not job.is_default]
+    if terms.malleable_only:
+        found = [job for job in found if job.kind == "malleable"]
+    if terms.lookahead:
+        found = [job for job in found if leaves_room(view, power, job)]
+        # a stable sort: within both kinds the order of service holds
+        found.sort(key=lambda job: hungry(view, power, job))
+    return found
+
+
+def hungry(view: ClusterSnapshot, power: PowerView, job: JobRequest) -> bool:
+    """Whether a lower bound, of now or announced, needs jobs that draw as much as this one.
+
+    Jobs that could fill the machine and stay below the bound do not help to reach it.
+    """
+    if power.lower_w is None:
+        return False
+    most = max(power.lower_w, *(step[1] for step in power.announced), 0.0)
+    nodes = view.pool_nodes
+    return nodes * node_w(job, job.max_nodes, power.busy_w)[0] + power.base_w >= most
+
+
+def leaves_room(view: ClusterSnapshot, power: PowerView, job: JobView) -> bool:
+    """Whether the running jobs and `job`, all as small as can be, are below every announced upper bound."""
+    if not power.announced:
+        return True
+    low_w = min(step[2] for step in power.announced)
+    total, most_w = view.pool_nodes, power.base_w
+    for one in (*view.running, *view.adapting, job):
+        least = _least_nodes(one)
+        total -= least
+        most_w += least * node_w(one, least, power.busy_w)[1]
+    return most_w + max(0, total) * power.idle_w <= low_w
+
+
+def power_job(job: JobRequest, id: str, nodes: int, busy_w: float, most_nodes: int) -> PowerJob:
+    """A job as the program knows it: sizes within its bounds, watts by size."""
+    top = max(job.min_nodes, min(job.max_nodes, most_nodes))
+    made = PowerJob(id=id, nodes=nodes, min_nodes=job.min_nodes, max_nodes=top, constraint=job.constraint)
+    if not job.power_by_nodes or len({watts for _, watts in job.power_by_nodes}) == 1:
+        low, high = node_w(job, nodes, busy_w)
+        return replace(made, min_w=low, max_w=high)
+    rows = []
+    for size in legal_sizes(job.constraint, job.min_nodes, top):
+        low, high = node_w(job, size, busy_w)
+        rows.append((size, size * low, size * high))
+    return replace(made, table=tuple(rows))
+
+
+def _beginner(job: JobView, busy_w: float, most_nodes: int) -> PowerJob:
+    """A job that would start: at the size that it asked for, else at any legal one that it may have."""
+    exact = job.start_nodes if job.interruption == "none" else None
+    if exact is None:
+        aim = job.preferred_nodes or job.max_nodes
+        made = power_job(job, job.id, aim, busy_w, most_nodes)
+        return replace(made, max_nodes=max(made.min_nodes, min(made.max_nodes, aim)))
+    low, high = node_w(job, exact, busy_w)
+    return PowerJob(id=job.id, nodes=exact, min_nodes=exact, max_nodes=exact, min_w=low, max_w=high)
+
+
+def _tried(waiting: Iterable[JobView], runs: bool) -> list[JobView]:
+    """Of jobs that ask for and draw the same the first one; not more than `MOST_TRIED` while anything runs."""
+    found: dict[Any, JobView] = {}
+    for job in waiting:
+        bounds = (job.start_nodes, job.preferred_nodes, job.min_nodes, job.max_nodes, job.constraint)
+        watts = (job.min_power_w, job.max_power_w, job.power_by_nodes)
+        found.setdefault((bounds, watts, job.interruption == "none"), job)
+    return list(found.values())[: MOST_TRIED if runs else None]
+
+
+def _rigid(jobs: Iterable[JobView], power: PowerView) -> Rigid:
+    nodes, low, high = 0, power.base_w, power.base_w
+    for job in jobs:
+        least_w, most_w = node_w(job, job.nodes, power.busy_w)
+        nodes, low, high = nodes + job.nodes, low + job.nodes * least_w, high + job.nodes * most_w
+    return Rigid(nodes=nodes, min_w=low, max_w=high)
+
+
+def _changeable(job: JobView) -> bool:
+    return job.kind == "malleable" and job.nodes >= job.min_nodes
+
+
+def _least_nodes(job: JobView) -> int:
+    """The fewest nodes that the job can have once it runs."""
+    if job.kind == "malleable":
+        return job.min_nodes
+    return job.nodes or job.start_nodes or job.min_nodes

@@ -1,0 +1,56 @@
+"""What a job is known to draw: watts of one of its nodes, least and most, by size.
+
+Rules of the file: what was measured by size (`power_by_nodes`) holds, then what the user says
+(`min_power_w`, `max_power_w`), then what any busy node draws. Watts are of one node.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from dask_hpc_policies.model import JobRequest
+
+
+def node_w(job: JobRequest, nodes: int, busy_w: float) -> tuple[float, float]:
+    """Least and most watts of one of `nodes` nodes of `job`.
+
+    Between the sizes of `power_by_nodes` straight lines, outside them the nearest. Of a job that names one
+    bound alone both are that bound.
+
+    Parameters
+    ----------
+    busy_w
+        What a node draws that runs a job of which nothing is known.
+    """
+    if job.power_by_nodes:
+        watts = _between(job.power_by_nodes, nodes)
+        return watts, watts
+    least_w, most_w = job.min_power_w, job.max_power_w
+    if least_w is None and most_w is None:
+        return busy_w, busy_w
+    low = most_w if least_w is None else least_w
+    high = least_w if most_w is None else most_w
+    assert low is not None
+    assert high is not None
+    return low, high
+
+
+def says_watts(job: JobRequest) -> bool:
+    """Whether anything is known of what the job draws."""
+    return bool(job.power_by_nodes) or job.min_power_w is not None or job.max_power_w is not None
+
+
+def mean_w(job: JobRequest, nodes: int, busy_w: float) -> float:
+    """What one of `nodes` nodes of `job` is taken to draw: the middle between least and most."""
+    low, high = node_w(job, nodes, busy_w)
+    return (low + high) / 2
+
+
+def _between(table: tuple[tuple[int, float], ...], nodes: int) -> float:
+    i = bisect_left(table, nodes, key=lambda row: row[0])
+    if i == len(table):
+        return table[-1][1]
+    if i == 0 or table[i][0] == nodes:
+        return table[i][1]
+    (low, below), (high, above) = table[i - 1], table[i]
+    return below + (above - below) * (nodes - low) / (high - low)

@@ -1,0 +1,204 @@
+"""The policy ``power-aware``: the draw of the machine stays between two bounds.
+
+John (2024, section 5.2, algorithm 4), with the step for no waiting job that the printed one lacks, strict
+tests (a draw on a bound is inside), and no deadlock. All that it knows of power is in the section ``power`` of
+the picture (`power.view`); the program's plan was found by whoever made the picture, and a plan that was made
+for other sizes or bounds is dropped.
+
+* Outside the corridor, or where the forecast is outside (`mode` proactive), the plan is carried out: shrinks,
+  then expansions, and the waiting job that it starts. Where nothing is inside, that is the allocation outside
+  by least; a job starts if that lessens the violation, so that holding never deadlocks.
+* Inside, whoever fits into idle nodes and keeps the draw inside starts: a moldable job on fewer nodes where
+  as many as are idle would leave the corridor. A job is passed over for its watts; one that lacks nodes blocks
+  those behind it. Idle nodes are divided equally among the moldable jobs that start.
+* Otherwise running jobs grow into idle nodes, as far as the plan is inside.
+
+``hold=no`` starts jobs first come, first served whatever they draw, and resizes running ones alone.
+``lookahead=yes`` keeps jobs that draw much for an announced higher corridor, and starts nobody whose smallest
+size would not leave room for an announced lower one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink
+from dask_hpc_policies.jobs.constraints import next_higher
+from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.params import Choice, Power
+from dask_hpc_policies.power.question import Terms, candidates, drawn_w, kept_w, leaves_room, outside_w, terms_of
+from dask_hpc_policies.power.view import PowerView, fits, seen
+from dask_hpc_policies.power.watts import node_w
+from dask_hpc_policies.rules.admission import Pass, needed_nodes
+from dask_hpc_policies.rules.sizing import Resizes
+from dask_hpc_policies.wording import counted
+
+PARAMETERS = (
+    Choice(
+        "mode", "proactive", ("proactive", "reactive"), label="Mode",
+        help="proactive: act when the forecast leaves the corridor; reactive: when the measured draw does",
+    ),
+    Choice(
+        "strategy", "all", ("all", "favour-elastic"), label="Strategy",
+        help="whom to start to come back inside: any waiting job, or those alone that can be resized later",
+    ),
+    Choice(
+        "hold", "yes", ("yes", "no"), label="Hold jobs",
+        help="no: jobs start first come, first served, whatever they draw; running jobs alone are resized",
+    ),
+    Choice(
+        "lookahead", "no", ("yes", "no"), label="Look ahead",
+        help="yes: keep jobs that draw much for an announced higher corridor, and room for a lower one",
+    ),
+    Power("margin_w", 0.0, hi=1e9, label="Margin", help="keep the draw so far inside of both bounds"),
+)  # fmt: skip
+
+_BUSY = Reason(ReasonCode.LOCKED, "a job is being resized: nobody starts before what it draws is known")
+
+
+def decide(view: ClusterSnapshot, state: None, params: Any) -> tuple[Decision, None]:
+    """Keep the draw inside the corridor; without one, first come, first served."""
+    power = seen(view)
+    plan = Pass(view)
+    if power is None or power.mode == "monitor" or not power.bounded:
+        plan.admit()
+        return plan.answer(), state
+    terms = terms_of(params)
+    if view.adapting and terms.hold:
+        plan.reasons.update({job.id: _BUSY for job in plan.waiting})
+        return plan.answer(), state
+    if not terms.hold:
+        plan.admit()
+    elif outside_w(power, terms) == 0.0:
+        _start_inside(plan, power, terms)
+    if not plan.started:
+        _carry_out(plan, power)
+    if terms.hold:
+        _hold(plan, power, terms)
+    return plan.answer(), state
+
+
+def _carry_out(plan: Pass, power: PowerView) -> None:
+    """Do what the program found, if it is about the present sizes."""
+    view, found = plan.view, power.plan
+    if found is None or not fits(view, power):
+        return
+    shrinks: list[Shrink] = []
+    expands: list[Expand] = []
+    freed = taken = 0
+    head = {"head": found.start[0]} if found.start else {}
+    for job in view.running:
+        size = found.nodes.get(job.id, job.nodes)
+        if size == job.nodes:
+            continue
+        reason = _reason(power, f"from {job.nodes} to {size}", {"from_nodes": job.nodes, "to_nodes": size})
+        if size > job.nodes:
+            expands.append(Expand(job=job.id, nodes=size, reason=reason))
+            taken += size - job.nodes
+        else:
+            named = Reason(reason.code, reason.text, {**reason.data, **head})
+            shrinks.append(Shrink(job=job.id, nodes=size, reason=named))
+            freed += job.nodes - size
+    if plan.locked and (shrinks or expands):
+        return
+    plan.resize(Resizes(shrinks=tuple(shrinks), expands=tuple(expands), freed_nodes=freed, taken_nodes=taken))
+    for id in found.start:
+        job = next(job for job in plan.waiting if job.id == id)
+        plan.start(job, found.nodes[id], _reason(power, counted(found.nodes[id]), {"nodes": found.nodes[id]}))
+
+
+class _Room:
+    """What jobs that start one after the other leave of idle nodes and of the corridor."""
+
+    def __init__(self, plan: Pass, power: PowerView, terms: Terms) -> None:
+        self.idle_nodes = plan.idle_nodes
+        self._power = power
+        self._drawn_w = drawn_w(plan.view, power)
+        assert power.lower_w is not None
+        assert power.upper_w is not None
+        margin_w = kept_w(power, terms)
+        self._inner_w = power.lower_w + margin_w, power.upper_w - margin_w
+
+    def takes(self, job: JobView, from_nodes: int, to_nodes: int) -> bool:
+        """Give a job `to_nodes` nodes in place of `from_nodes` if the draw is inside then, and say so."""
+        idle_w, busy_w = self._power.idle_w, self._power.busy_w
+        before, after = node_w(job, from_nodes, busy_w), node_w(job, to_nodes, busy_w)
+        low, high = (
+            now + to_nodes * (new - idle_w) - from_nodes * (old - idle_w)
+            for now, old, new in zip(self._drawn_w, before, after, strict=True)
+        )
+        if low < self._inner_w[0] or high > self._inner_w[1]:
+            return False
+        self._drawn_w = low, high
+        self.idle_nodes -= to_nodes - from_nodes
+        return True
+
+
+def _start_inside(plan: Pass, power: PowerView, terms: Terms) -> None:
+    """Start whom idle nodes and the corridor have room for; moldable jobs get equal parts of the nodes."""
+    room = _Room(plan, power, terms)
+    chosen: dict[str, tuple[JobView, int]] = {}
+    for job in candidates(plan.view, power, terms):
+        need = needed_nodes(job)
+        if need is None:
+            continue
+        if need > room.idle_nodes:
+            break
+        if room.takes(job, 0, need):
+            chosen[job.id] = job, need
+    growing = [job for job, _ in chosen.values() if job.start_nodes is None]
+    while growing:
+        growing = [job for job in growing if _grows(room, chosen, job)]
+    for job, size in chosen.values():
+        low, high = (size * watts for watts in node_w(job, size, power.busy_w))
+        text = f"{counted(size)} of {plan.idle_nodes} idle draw {low:g} to {high:g} W, inside {_bounds(power)}"
+        code = ReasonCode.FITS if job.start_nodes is not None else ReasonCode.MOLDED_TO_FIT
+        plan.start(job, size, Reason(code, text, {"nodes": size, "min_w": low, "max_w": high}))
+
+
+def _grows(room: _Room, chosen: dict[str, tuple[JobView, int]], job: JobView) -> bool:
+    """Whether a job that starts gets its next legal size."""
+    size = chosen[job.id][1]
+    most = min(size + room.idle_nodes, max(size, job.preferred_nodes or job.max_nodes), job.max_nodes)
+    larger = next_higher(job.constraint, size, most)
+    if larger is None or not room.takes(job, size, larger):
+        return False
+    chosen[job.id] = job, larger
+    return True
+
+
+def _hold(plan: Pass, power: PowerView, terms: Terms) -> None:
+    """Say for every job that still waits which watts keep it waiting."""
+    found = power.plan if fits(plan.view, power) else None
+    for job in plan.waiting:
+        need = needed_nodes(job)
+        if need is None or job.id in plan.reasons:
+            continue
+        if need > plan.idle_nodes and found is None:
+            continue
+        least_w = need * (node_w(job, need, power.busy_w)[1] - power.idle_w)
+        text = f"{counted(need)} draw {least_w:g} W more; {_drawn(power)}"
+        if terms.lookahead and not leaves_room(plan.view, power, job):
+            text += "; beside what runs it would leave no room for an announced upper bound"
+        if found is not None and found.reason is not None:
+            text += f"; {found.reason}"
+        plan.reasons[job.id] = Reason(ReasonCode.CORRIDOR, text, _data(power))
+
+
+def _reason(power: PowerView, text: str, data: dict[str, Any]) -> Reason:
+    plan = power.plan
+    outside = "" if plan is None or plan.reason is None else f"; {plan.reason}"
+    return Reason(ReasonCode.CORRIDOR, f"{text}: {_drawn(power)}{outside}", {**data, **_data(power)})
+
+
+def _drawn(power: PowerView) -> str:
+    now = "not measured" if power.draw_w is None else f"{power.draw_w:g} W"
+    return f"the draw is {now}, allowed are {_bounds(power)}"
+
+
+def _bounds(power: PowerView) -> str:
+    return f"{power.lower_w:g} to {power.upper_w:g} W"
+
+
+def _data(power: PowerView) -> dict[str, Any]:
+    return {"draw_w": power.draw_w, "lower_w": power.lower_w, "upper_w": power.upper_w}
