@@ -32,6 +32,12 @@ _COLUMNS = {
 }
 #: The same where the machine says what its nodes draw.
 _ENERGY_COLUMN = {"energy_j": "ENERGY (J)"}
+#: The same where it has a power corridor.
+_CORRIDOR_COLUMNS = {
+    "corridor_violation_ws": "OUTSIDE (W s)",
+    "corridor_outside_s": "OUTSIDE (s)",
+    "corridor_departures": "DEPARTURES",
+}
 #: Jobs of a state, from that state on.
 _FROM_NOW_COLUMNS = {
     "id": "JOB",
@@ -164,6 +170,8 @@ def compare(
     _notes(next(iter(results.values())).workload)
     rows = [{"policy": label, **result.metrics(jobs=False)} for label, result in results.items()]
     columns = {**_COLUMNS, **(_ENERGY_COLUMN if "energy_j" in rows[0] else {})}
+    if "corridor_outside_s" in rows[0]:
+        columns |= _CORRIDOR_COLUMNS
     echo_table(rows, columns, "nothing was run")
 
 
@@ -185,6 +193,7 @@ def _show(result: Result) -> None:
             ("workload", f"{result.workload.name}, {len(result.workload.jobs)} jobs"),
             ("machine", _machine(result.machine)),
             ("policy", result.policy["policy"]),
+            *_corridor(result.machine),
             *((name, value) for name, value in found.items() if value is not None),
         ]
     )
@@ -202,6 +211,13 @@ def _show(result: Result) -> None:
 def _machine(machine: Machine) -> str:
     there, most = machine.initial_nodes, f"{machine.nodes} nodes"
     return most if machine.pool is None else f"{there} of {most} at the start"
+
+
+def _corridor(machine: Machine) -> list[tuple[str, str]]:
+    if machine.corridor is None:
+        return []
+    steps = [f"from {t_s:g} s {lower_w:g} to {upper_w:g} W" for t_s, lower_w, upper_w in machine.corridor.steps]
+    return [("corridor", "; ".join(steps))]
 
 
 def _from_now(result: Result) -> list[dict[str, Any]]:

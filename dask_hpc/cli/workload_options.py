@@ -44,6 +44,8 @@ class Setup:
     pool: dict[str, str] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
     power: dict[str, str] = field(default_factory=dict)
+    #: Who keeps the machine's corridor; None: policies that do so by themselves.
+    corridor_mode: str | None = None
 
     def runner(self) -> tuple[Callable[..., Result], int]:
         """What runs a policy on it, and how many jobs there are.
@@ -111,7 +113,8 @@ class Setup:
         """How to run it."""
         from dask_hpc.sim import Options
 
-        return Options(seed=self.seed, tick_s=self.tick_s, decision_s=self.decision_s, **more)
+        extra = {} if self.corridor_mode is None else {"corridor": {"mode": self.corridor_mode}}
+        return Options(seed=self.seed, tick_s=self.tick_s, decision_s=self.decision_s, extra=extra, **more)
 
 
 def _field(option: str, given: dict[str, str]) -> Field | None:
@@ -191,6 +194,9 @@ _RUN = (
     assignments("--role", "roles", example="staging=2", help="Nodes that play a role and that no job gets."),
     assignments("--power", "power", example="idle_w=100",
                 help="Watts of a node by state (off_w, booting_w, idle_w, busy_w, down_w), for energy_j."),
+    click.option("--corridor-mode", type=click.Choice(["monitor", "enforce"]),
+                 help="Under the power corridor of the workload: only look at the draw, or hold every policy "
+                 "to it; without it, only power-aware is."),
     click.option("--at", metavar="SECONDS", type=Seconds(),
                  help="Go on from the state that a recorded trace has at this time."),
     click.option("--default-time", metavar="SECONDS", type=Seconds(),
@@ -227,6 +233,7 @@ def _with(command: Callable[..., Any], decorators: Sequence[Callable[..., Any]])
             pool=kwargs.pop("pool", {}),
             roles=kwargs.pop("roles", {}),
             power=kwargs.pop("power", {}),
+            corridor_mode=kwargs.pop("corridor_mode", None),
         )
         return command(*args, setup=setup, **kwargs)
 

@@ -16,6 +16,7 @@ from dask_hpc.sim.engine import twins
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.corridor import Corridor
 from dask_hpc.sim.model.power import NodePower
+from dask_hpc.solver import load_solver
 from dask_hpc_policies.combine import corridor as rules
 from dask_hpc_policies.combine.limits import SumGuard
 from dask_hpc_policies.decision import Decision
@@ -45,6 +46,10 @@ class CorridorTwin:
         self._guards: tuple[SumGuard, ...] = ()
         #: Answers by question: the policy is asked several times about one state of things.
         self._answers: dict[Problem, Plan] = {}
+
+    def moments(self) -> Sequence[float]:
+        """When the bounds change."""
+        return [step[0] for step in self._corridor.steps]
 
     def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
         """The picture with the section ``power``, and in it the plan where there is something to plan."""
@@ -100,7 +105,10 @@ class CorridorTwin:
 def make_twin(world: World) -> CorridorTwin | None:
     """The twin of a run whose machine has a corridor."""
     corridor, power = world.machine.corridor, world.machine.power
-    return None if corridor is None or power is None else CorridorTwin(world, corridor, power)
+    if corridor is None or power is None:
+        return None
+    load_solver()
+    return CorridorTwin(world, corridor, power)
 
 
 twins.register(make_twin)

@@ -14,6 +14,7 @@ from collections import Counter
 from dask_hpc.errors import SimulationError
 from dask_hpc.sim.engine.draw import JobDraw
 from dask_hpc.sim.engine.nodes import NodePool
+from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.power import STATES, Energy, NodePower, State
 
 #: Rounding that the two sums may differ by, as a share.
@@ -127,3 +128,9 @@ class Meter:
             from_s=self._from_s,
             to_s=self._now_s,
         )
+
+
+def meter_of(world: World, nodes: NodePool) -> Meter | None:
+    """The meter of a run whose machine says what its nodes draw."""
+    power = world.machine.power
+    return None if power is None else Meter(power, nodes, JobDraw(world, power.busy_w))

@@ -38,31 +38,15 @@ from math import inf
 
 from dask_hpc.errors import SimulationError
 from dask_hpc.sim.engine.active import ActiveJob
+from dask_hpc.sim.engine import corridor as _corridor  # noqa: F401  it makes itself known to `twins`
 from dask_hpc.sim.engine.asking import NOTHING, make_asker
 from dask_hpc.sim.engine.calendar import (
-    ANSWER,
-    COMMIT,
-    CORRIDOR,
-    IO,
-    LINK,
-    LOOK,
-    NODE_BACK,
-    NODE_FAILS,
-    NODE_GOES,
-    NODE_GRANTED,
-    NODE_UP,
-    STAGE,
-    SUBMIT,
-    THEFT,
-    TICK,
-    VERSIONED,
-    Calendar,
-    Entry,
-)
+    ANSWER, COMMIT, CORRIDOR, IO, LINK, LOOK, NODE_BACK, NODE_FAILS, NODE_GOES, NODE_GRANTED, NODE_UP, STAGE,
+    SUBMIT, THEFT, TICK, VERSIONED, Calendar, Entry,
+)  # fmt: skip
 from dask_hpc.sim.engine.checkpoints import next_look_s
 from dask_hpc.sim.engine.enactor import Enactor
-from dask_hpc.sim.engine.draw import JobDraw
-from dask_hpc.sim.engine.energy import Meter
+from dask_hpc.sim.engine.energy import meter_of
 from dask_hpc.sim.engine.failures import FailureSource
 from dask_hpc.sim.engine.news import News, single
 from dask_hpc.sim.engine.nodes import NodePool
@@ -99,9 +83,7 @@ class Engine:
         self.enactor = Enactor(world, calendar, self.nodes, self.supply, self.progress, asker)
         self.failures = FailureSource(world, calendar, self.nodes)
         self.failures.schedule()
-        self.meter = None
-        if machine.power is not None:
-            self.meter = Meter(machine.power, self.nodes, JobDraw(world, machine.power.busy_w))
+        self.meter = meter_of(world, self.nodes)
         self.outside = outside_of(world, self.nodes, self.meter)
         #: What is accounted for from moment to moment, until the last job has ended.
         self._accounts = [one for one in (self.meter, self.failures.losses, self.outside) if one is not None]
@@ -121,8 +103,8 @@ class Engine:
         self._commit = any(job.checkpoints is not None for job in world.workload.jobs)
         #: Node-seconds handed out.
         self._held_node_s = 0.0
-        for step in () if machine.corridor is None else machine.corridor.after(self._submit_s):
-            calendar.enter(step[0], CORRIDOR)
+        for t_s in world.twins.moments(self._submit_s):
+            calendar.enter(t_s, CORRIDOR)
         if options.tick_s is not None and world.workload.jobs:
             calendar.enter(world.workload.jobs[0].submit_s + options.tick_s, TICK)
 
@@ -298,8 +280,7 @@ class Engine:
                 if world.active:
                     world.news.changed("tick")
         elif kind == CORRIDOR:
-            if world.active:
-                world.news.changed("corridor")
+            world.news.changed("corridor")
         elif kind == LOOK:
             if data == self._look_s:
                 world.news.changed("tick")

@@ -61,6 +61,10 @@ class Twins:
         """What they add to the picture, by name."""
         return {name: value for ask in self._having("section") for name, value in ask().items()}
 
+    def moments(self, after_s: float) -> list[float]:
+        """When the policy is to be asked for their sake (trigger ``corridor``), after `after_s`."""
+        return sorted({t_s for ask in self._having("moments") for t_s in ask() if t_s > after_s})
+
     def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
         """The picture with what they can tell of the whole of it, before `policy` sees it."""
         for add in self._having("completed"):

@@ -7,6 +7,7 @@ from typing import Any
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc.sim.formats.fields import Field
+from dask_hpc.sim.model.corridor import Corridor
 from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.job import LINEAR, SpeedUp, amdahl, power_law, speed_table
 from dask_hpc.sim.model.machine import (
@@ -25,6 +26,7 @@ from dask_hpc_policies.model import ROLES
 MACHINE_KEYS = (
     "nodes", "link_bytes_s", "file_system_bytes_s", "failures", "node_mtbf", "downtime", "adaptation",
     "pool", "roles", "power", "process_mtbf", "domain_mtbf", "domains", "network_bytes_s", "hosts",
+    "corridor",
 )  # fmt: skip
 COST_KEYS = tuple(field.name for field in dataclasses.fields(AdaptationCost))
 POOL_KEYS = tuple(field.name for field in dataclasses.fields(Pool))
@@ -66,6 +68,7 @@ def read_machine(whole: Field) -> Machine | None:
         domains=_domains(place.get("domains"), nodes),
         hosts=_domains(place.get("hosts"), nodes, "host"),
         network_bytes_s=None if network is None else network.number(above=True),
+        corridor=read_corridor(place.get("corridor")),
     )
     try:
         machine.check()
@@ -132,6 +135,28 @@ def read_power(place: Field | None) -> NodePower | None:
         return None
     place.mapping(POWER_KEYS)
     return NodePower(**{state: watts.number() for state, watts in place.items()})
+
+
+def read_corridor(place: Field | None) -> Corridor | None:
+    """Between which bounds the machine is to draw power; None when nothing is said of it.
+
+    Raises
+    ------
+    WorkloadError
+        As `read_machine`.
+    """
+    if place is None:
+        return None
+    rows = []
+    for row in place.sequence():
+        cells = row.sequence()
+        if len(cells) != 3:
+            row.wrong("a time, a lower and an upper bound in watts: [0 s, 1700, 2500]")
+        rows.append((cells[0].duration_s(), cells[1].number(), cells[2].number()))
+    try:
+        return Corridor(steps=tuple(rows))
+    except WorkloadError as error:
+        place.fail(str(error))
 
 
 def _failures(place: Field, nodes: int) -> Failures:
@@ -213,6 +238,11 @@ def read_speed(place: Field | None) -> SpeedUp:
 def read_io_by_nodes(place: Field) -> tuple[tuple[int, float], ...]:
     """Shares of time in I/O by size, sizes ascending."""
     return tuple(sorted((nodes, share.number(0.0, 1.0)) for nodes, share in _by_nodes(place)))
+
+
+def read_power_by_nodes(place: Field) -> tuple[tuple[int, float], ...]:
+    """Watts of one node by size, sizes ascending."""
+    return tuple(sorted((nodes, watts.number()) for nodes, watts in _by_nodes(place)))
 
 
 def _by_nodes(place: Field) -> list[tuple[int, Field]]:

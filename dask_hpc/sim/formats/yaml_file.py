@@ -24,6 +24,7 @@ Rules of the file: every value is checked when the file is read; an error names 
         walltime_s: 4 h             # from when a node is there; never (default): it stays
       roles: {staging: 1}           # nodes that no job gets, those with the highest numbers
       power: {off_w: 5, booting_w: 180, idle_w: 100, busy_w: 320, down_w: 0}
+      corridor: [[0 s, 1700, 2500], [10 min, 1000, 1700]]  # from when on, lower and upper bound in watts
     applications:                   # what several jobs share; a job may override each key
       heat:
         speedup: {amdahl: 0.05}     # linear, {amdahl: f}, {power-law: a} or {runtimes: {1: 100 s, 4: 30 s}}
@@ -53,7 +54,8 @@ Rules of the file: every value is checked when the file is read; an error names 
               - point:
 
 Further keys of a job: `id` (unique), `preferred_nodes` (what a moldable start aims at),
-`io_by_nodes` (share of time in I/O by size), `recorded` (run time of an earlier run on the preferred size),
+`io_by_nodes` (share of time in I/O by size), `power_by_nodes` (watts of one node by size; without it, the
+middle of `min_power_w` and `max_power_w`, then the machine's `busy_w`), `recorded` (run time of an earlier run on the preferred size),
 `checkpoint_interval`, `checkpoints` (with what they cost: `dask_hpc.sim.formats.checkpoint_fields`),
 `data_bytes`, `on_reconfiguration` and `on_expansion` (stages after each resize at a
 point, of all nodes and, before that, of those that joined, whose number `nodes` is there), `evolving` (true:
@@ -80,6 +82,7 @@ from dask_hpc.sim.formats.machine_fields import (
     read_adaptation,
     read_io_by_nodes,
     read_machine,
+    read_power_by_nodes,
     read_speed,
 )
 from dask_hpc.sim.formats.parsing import LARGEST_YAML_BYTES, parse_yaml
@@ -107,7 +110,7 @@ _SHARED = (
 )  # fmt: skip
 _OWN = (
     "id", "submit", "application", "count", "every", "preferred_nodes", "io_by_nodes", "evolving",
-    "recorded",
+    "recorded", "power_by_nodes",
 )  # fmt: skip
 _JOB = (*FIELDS, *_OWN, *_SHARED)
 _TOP = ("name", "machine", "applications", "jobs")
@@ -210,8 +213,9 @@ def _id(name: str, place: Field, taken: dict[str, Field]) -> str:
 def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: Counter[str]) -> Job:
     spec = _spec(place)
     kind, start, low, high = _sizes(place, keys, spec, machine)
-    if spec.min_power_w is not None or spec.max_power_w is not None:
-        notes["jobs whose bounds of power are not used: there is no power model"] += 1
+    watts = keys.get("power_by_nodes"), spec.min_power_w, spec.max_power_w
+    if any(one is not None for one in watts) and (machine is None or machine.power is None):
+        notes["jobs whose watts are not used: nobody says what nodes draw"] += 1
     speed = read_speed(keys.get("speedup"))
     stages, runtime, resize = keys.get("stages"), keys.get("runtime"), keys.get("resize")
     program, runtime_s, reference = None, 0.0, 0
@@ -258,6 +262,7 @@ def _job(place: Field, keys: dict[str, Field], machine: Machine | None, notes: C
         recorded_s=_given(keys, "recorded", lambda field: field.duration_s(above_zero=True), None),
         preferred_nodes=_given(keys, "preferred_nodes", lambda field: field.integer(low, high), None),
         io_by_nodes=_given(keys, "io_by_nodes", read_io_by_nodes, ()),
+        power_by_nodes=_given(keys, "power_by_nodes", read_power_by_nodes, ()),
         checkpoint_interval_s=_given(
             keys, "checkpoint_interval", lambda field: field.duration_s(above_zero=True), None
         ),

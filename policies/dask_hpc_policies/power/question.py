@@ -166,13 +166,15 @@ def hungry(view: ClusterSnapshot, power: PowerView, job: JobRequest) -> bool:
     return nodes * node_w(job, job.max_nodes, power.busy_w)[0] + power.base_w >= most
 
 
-def leaves_room(view: ClusterSnapshot, power: PowerView, job: JobView) -> bool:
-    """Whether the running jobs and `job`, all as small as can be, are below every announced upper bound."""
+def leaves_room(
+    view: ClusterSnapshot, power: PowerView, job: JobView, starting: Iterable[JobView] = ()
+) -> bool:
+    """Whether `job`, the running and the starting jobs, as small as can be, keep announced upper bounds."""
     if not power.announced:
         return True
     low_w = min(step[2] for step in power.announced)
     total, most_w = view.pool_nodes, power.base_w
-    for one in (*view.running, *view.adapting, job):
+    for one in (*view.running, *view.adapting, *starting, job):
         least = _least_nodes(one)
         total -= least
         most_w += least * node_w(one, least, power.busy_w)[1]

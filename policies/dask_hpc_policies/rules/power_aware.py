@@ -144,6 +144,9 @@ def _start_inside(plan: Pass, power: PowerView, terms: Terms) -> None:
             continue
         if need > room.idle_nodes:
             break
+        others = [other for other, _ in chosen.values()]
+        if terms.lookahead and not leaves_room(plan.view, power, job, others):
+            continue
         if room.takes(job, 0, need):
             chosen[job.id] = job, need
     growing = [job for job, _ in chosen.values() if job.start_nodes is None]
