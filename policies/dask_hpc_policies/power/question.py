@@ -35,7 +35,7 @@ class Terms:
     margin_w: float = 0.0
     #: Waiting jobs take part; else the running ones alone.
     hold: bool = True
-    #: Of the waiting jobs those alone that can be resized later.
+    #: Of the waiting jobs those alone that can be resized later, as long as one waits.
     malleable_only: bool = False
     #: Keep jobs that draw much for an announced higher corridor, and start nobody who would not leave room
     #: for an announced lower one.
@@ -146,7 +146,8 @@ def candidates(view: ClusterSnapshot, power: PowerView, terms: Terms) -> list[Jo
     """Waiting jobs that may start, the first one first."""
     found = [job for job in view.pending if not job.is_default]
     if terms.malleable_only:
-        found = [job for job in found if job.kind == "malleable"]
+        # where none of them waits the others would wait for ever
+        found = [job for job in found if job.kind == "malleable"] or found
     if terms.lookahead:
         found = [job for job in found if leaves_room(view, power, job)]
         # a stable sort: within both kinds the order of service holds
