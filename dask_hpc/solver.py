@@ -12,8 +12,8 @@ from dask_hpc_policies.power import program_lp
 def load_solver() -> None:
     """Load the solver, once a process, before time is taken.
 
-    HiGHS 1.16 greets on standard output, below Python, when it is made for the first time, whatever its options
-    say; who asked for JSON must not get that.
+    HiGHS 1.16 greets on standard output, below Python, when it is made for the first time, whatever its
+    options say; who asked for JSON must not get that.
     """
     import sys
 

@@ -216,7 +216,9 @@ def _machine(machine: Machine) -> str:
 def _corridor(machine: Machine) -> list[tuple[str, str]]:
     if machine.corridor is None:
         return []
-    steps = [f"from {t_s:g} s {lower_w:g} to {upper_w:g} W" for t_s, lower_w, upper_w in machine.corridor.steps]
+    steps = [
+        f"from {t_s:g} s {lower_w:g} to {upper_w:g} W" for t_s, lower_w, upper_w in machine.corridor.steps
+    ]
     return [("corridor", "; ".join(steps))]
 
 

@@ -18,7 +18,15 @@ from typing import Any, ClassVar, Literal
 
 #: Why a policy was called.
 Trigger = Literal[
-    "tick", "submit", "finish", "scheduling-point", "node-added", "node-lost", "request", "settings", "answer",
+    "tick",
+    "submit",
+    "finish",
+    "scheduling-point",
+    "node-added",
+    "node-lost",
+    "request",
+    "settings",
+    "answer",
     "corridor",
 ]
 #: Names of the job states; `dask_hpc_policies.states` holds the table of legal changes.

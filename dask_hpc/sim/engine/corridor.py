@@ -1,8 +1,8 @@
 """The power corridor of a run: what the policy is shown of it, and what its decisions are held to.
 
 Rules of the file: it is a twin (`twins`), so that a run without a corridor is as without this file. The plan
-is asked for here, before the policy is, and comes with the picture: `decide` stays pure, and a trace of the run
-replays without a solver. How the mode is chosen: ``Options.extra["corridor"]["mode"]``, ``monitor`` or
+is asked for here, before the policy is, and comes with the picture: `decide` stays pure, and a trace of the
+run replays without a solver. How the mode is chosen: ``Options.extra["corridor"]["mode"]``, ``monitor`` or
 ``enforce``; without one, only a policy that keeps the corridor by itself does.
 """
 

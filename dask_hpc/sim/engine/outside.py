@@ -31,7 +31,9 @@ class Outside:
         Knows the draw since the last moment; it is advanced first.
     """
 
-    def __init__(self, corridor: Corridor, power: NodePower, world: World, nodes: NodePool, meter: Meter) -> None:
+    def __init__(
+        self, corridor: Corridor, power: NodePower, world: World, nodes: NodePool, meter: Meter
+    ) -> None:
         self._corridor = corridor
         self._power = power
         self._world = world
@@ -89,9 +91,9 @@ class Outside:
         jobs: list[PowerJob] = []
         waiting: list[PowerJob] = []
         counts = self._nodes.counts()
-        idle_w = {"booting": power.booting_w, "off": power.off_w, "down": power.down_w}
-        low = high = sum(counts[state] * watts for state, watts in idle_w.items())
-        low = high = low + self._nodes.aside * power.idle_w
+        low = high = self._nodes.aside * power.idle_w + (
+            counts["booting"] * power.booting_w + counts["off"] * power.off_w + counts["down"] * power.down_w
+        )
         fixed = 0
         for active in self._world.active.values():
             nodes = len(active.node_ids)

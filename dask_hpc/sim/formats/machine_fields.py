@@ -149,7 +149,7 @@ def read_corridor(place: Field | None) -> Corridor | None:
         return None
     rows = []
     for row in place.sequence():
-        cells = row.sequence()
+        cells = list(row.sequence())
         if len(cells) != 3:
             row.wrong("a time, a lower and an upper bound in watts: [0 s, 1700, 2500]")
         rows.append((cells[0].duration_s(), cells[1].number(), cells[2].number()))

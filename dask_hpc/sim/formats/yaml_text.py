@@ -70,7 +70,10 @@ def _machine(machine: Machine) -> dict[str, Any]:
             "pool": (None if machine.pool is None else _pool(machine.pool), None),
             "roles": (None if machine.roles is None else dict(machine.roles), None),
             "power": (None if machine.power is None else dataclasses.asdict(machine.power), None),
-            "corridor": (None if machine.corridor is None else [list(step) for step in machine.corridor.steps], None),
+            "corridor": (
+                None if machine.corridor is None else [list(step) for step in machine.corridor.steps],
+                None,
+            ),
             "domains": (None if machine.domains is None else _domains(machine.domains), None),
             "network_bytes_s": (machine.network_bytes_s, None),
             "hosts": (None if machine.hosts is None else _domains(machine.hosts), None),

@@ -40,8 +40,8 @@ def corridor(*, seed: int, jobs: int, mean_runtime_s: float) -> Workload:
     71 W idle, 170 W with pi and 250 W with heat; 1 to 4 nodes at the start, from 1 to 14 later; a job every
     2 s; 1,700 to 2,500 W, from about 550 s on 1,000 to 1,700 W, from about 800 s on 2,500 to 3,500 W.
 
-    Ours, because no lengths are published: uniform from half to one and a half times 193 s on the nodes that a
-    job starts on, with which EASY takes as long as published (13.75 min); a linear speed-up; sizes and the
+    Ours, because no lengths are published: uniform from half to one and a half times 193 s on the nodes that
+    a job starts on, with which EASY takes as long as published (13.75 min); a linear speed-up; sizes and the
     order of applications drawn from the seed.
     """
     rng = random.Random(seed)

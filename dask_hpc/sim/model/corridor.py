@@ -42,8 +42,8 @@ class Corridor:
                 raise WorkloadError(f"{where}: t_s is {t_s:g}, not after {before_s:g}; times rise")
             if not 0 <= lower_w <= upper_w <= _MOST_W:
                 raise WorkloadError(
-                    f"{where}: lower_w is {lower_w!r}, upper_w {upper_w!r}; allowed: from 0 to {_MOST_W:g} W, "
-                    "lower_w not above upper_w"
+                    f"{where}: lower_w is {lower_w!r}, upper_w {upper_w!r}; allowed: from 0 to "
+                    f"{_MOST_W:g} W, lower_w not above upper_w"
                 )
             before_s = t_s
 
@@ -84,5 +84,7 @@ def corridor(steps: Iterable[Iterable[float]]) -> Corridor:
     rows = [tuple(map(float, step)) for step in steps]
     for number, row in enumerate(rows, start=1):
         if len(row) != 3:
-            raise WorkloadError(f"corridor: step {number} has {len(row)} numbers; give [t_s, lower_w, upper_w]")
+            raise WorkloadError(
+                f"corridor: step {number} has {len(row)} numbers; give [t_s, lower_w, upper_w]"
+            )
     return Corridor(steps=tuple((row[0], row[1], row[2]) for row in rows))

@@ -1,4 +1,4 @@
-"""Whether some allocation of the jobs present is inside the corridor: any of those that wait may start or not.
+"""Whether some allocation of the jobs present is inside the corridor; those that wait may start or not.
 
 Asked afterwards, of a time that was outside: was that avoidable? The policy's program tries waiting jobs one
 by one; here any number of them may start, on any legal size.

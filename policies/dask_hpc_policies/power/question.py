@@ -3,8 +3,8 @@
 Who builds the pictures, a scheduler or the simulator, calls `planned` before the policy is asked: on a loop
 through a process of its own, in the simulator at once. The policy itself never solves.
 
-John (2024, section 5.2, algorithm 4) asks when the corridor is left: every waiting job in turn, the first that
-fits with some sizes of the running jobs starts. Printed, it never asks about the running jobs alone; the
+John (2024, section 5.2, algorithm 4) asks when the corridor is left: every waiting job in turn, the first
+that fits with some sizes of the running jobs starts. Printed, it never asks about the running jobs alone; the
 program does (`program.solve`). Inside the corridor it is asked about the running jobs, to use idle nodes.
 """
 
@@ -208,7 +208,7 @@ def _beginner(job: JobView, busy_w: float, most_nodes: int) -> PowerJob:
 
 
 def _tried(waiting: Iterable[JobView], runs: bool) -> list[JobView]:
-    """Of jobs that ask for and draw the same the first one; not more than `MOST_TRIED` while anything runs."""
+    """Of jobs that ask for and draw the same the first one; at most `MOST_TRIED` while anything runs."""
     found: dict[Any, JobView] = {}
     for job in waiting:
         bounds = (job.start_nodes, job.preferred_nodes, job.min_nodes, job.max_nodes, job.constraint)

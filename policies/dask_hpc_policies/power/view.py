@@ -1,8 +1,8 @@
 """What a policy sees of power: the section ``power`` of the picture, as plain data.
 
-Rules of the file: frozen dataclasses that survive `codec.encode` and `codec.decode`, so that a trace with them
-replays without a solver, a sensor or a forecast. Who builds the picture, a scheduler or the simulator, fills
-them in; `decide` reads them. Watts are those of all compute nodes together unless a name says otherwise.
+Rules of the file: frozen dataclasses that survive `codec.encode` and `codec.decode`, so that a trace with
+them replays without a solver, a sensor or a forecast. Who builds the picture, a scheduler or the simulator,
+fills them in; `decide` reads them. Watts are those of all compute nodes together unless a name says otherwise.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The policy ``power-aware``: the draw of the machine stays between two bounds.
 
 John (2024, section 5.2, algorithm 4), with the step for no waiting job that the printed one lacks, strict
-tests (a draw on a bound is inside), and no deadlock. All that it knows of power is in the section ``power`` of
-the picture (`power.view`); the program's plan was found by whoever made the picture, and a plan that was made
-for other sizes or bounds is dropped.
+tests (a draw on a bound is inside), and no deadlock. All that it knows of power is in the section ``power``
+of the picture (`power.view`); the program's plan was found by whoever made the picture, and a plan that was
+made for other sizes or bounds is dropped.
 
 * Outside the corridor, or where the forecast is outside (`mode` proactive), the plan is carried out: shrinks,
   then expansions, and the waiting job that it starts. Where nothing is inside, that is the allocation outside
   by least; a job starts if that lessens the violation, so that holding never deadlocks.
 * Inside, whoever fits into idle nodes and keeps the draw inside starts: a moldable job on fewer nodes where
-  as many as are idle would leave the corridor. A job is passed over for its watts; one that lacks nodes blocks
-  those behind it. Idle nodes are divided equally among the moldable jobs that start.
+  as many as are idle would leave the corridor. A job is passed over for its watts; one that lacks nodes
+  blocks those behind it. Idle nodes are divided equally among the moldable jobs that start.
 * Otherwise running jobs grow into idle nodes, as far as the plan is inside.
 
 ``hold=no`` starts jobs first come, first served whatever they draw, and resizes running ones alone.
@@ -26,7 +26,15 @@ from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shr
 from dask_hpc_policies.jobs.constraints import next_higher
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Choice, Power
-from dask_hpc_policies.power.question import Terms, candidates, drawn_w, kept_w, leaves_room, outside_w, terms_of
+from dask_hpc_policies.power.question import (
+    Terms,
+    candidates,
+    drawn_w,
+    kept_w,
+    leaves_room,
+    outside_w,
+    terms_of,
+)
 from dask_hpc_policies.power.view import PowerView, fits, seen
 from dask_hpc_policies.power.watts import node_w
 from dask_hpc_policies.rules.admission import Pass, needed_nodes
@@ -154,7 +162,9 @@ def _start_inside(plan: Pass, power: PowerView, terms: Terms) -> None:
         growing = [job for job in growing if _grows(room, chosen, job)]
     for job, size in chosen.values():
         low, high = (size * watts for watts in node_w(job, size, power.busy_w))
-        text = f"{counted(size)} of {plan.idle_nodes} idle draw {low:g} to {high:g} W, inside {_bounds(power)}"
+        text = (
+            f"{counted(size)} of {plan.idle_nodes} idle draw {low:g} to {high:g} W, inside {_bounds(power)}"
+        )
         code = ReasonCode.FITS if job.start_nodes is not None else ReasonCode.MOLDED_TO_FIT
         plan.start(job, size, Reason(code, text, {"nodes": size, "min_w": low, "max_w": high}))
 
