@@ -15,7 +15,8 @@ import numpy as np
 from harness import Options, Row, main, percentile
 from power_worlds import SERIES, merits, problem, series
 
-from dask_hpc_policies.power import backtest, program_lp
+from dask_hpc.solver import load_solver
+from dask_hpc_policies.power import backtest
 from dask_hpc_policies.power.forecast import fitted, forecast, load_models
 from dask_hpc_policies.power.program import solve
 from dask_hpc_policies.power.series import season_of
@@ -33,7 +34,7 @@ SAMPLES, HORIZON = 300, 12
 
 
 def run(options: Options) -> list[Row]:
-    program_lp.load()
+    load_solver()
     load_models()
     # searches for coefficients that end early say so
     warnings.simplefilter("ignore")

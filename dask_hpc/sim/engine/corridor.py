@@ -51,6 +51,10 @@ class CorridorTwin:
         """When the bounds change."""
         return [step[0] for step in self._corridor.steps]
 
+    def minds(self, policy: Policy) -> bool:
+        """Whether the policy is asked then: not where the draw is only looked at."""
+        return self._mode_of(policy) != "monitor"
+
     def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
         """The picture with the section ``power``, and in it the plan where there is something to plan."""
         now = self._corridor.at(view.now_s)

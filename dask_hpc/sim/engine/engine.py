@@ -296,7 +296,8 @@ class Engine:
                 if world.active:
                     world.news.changed("tick")
         elif kind == CORRIDOR:
-            world.news.changed("corridor")
+            if world.twins.minds(self.policy):
+                world.news.changed("corridor")
         elif kind == LOOK:
             if data == self._look_s:
                 world.news.changed("tick")

@@ -2,8 +2,13 @@
 
 A twin is any object with one or more of these methods, which mean what they mean for a part of a live
 scheduler: ``section()`` adds plain data to the picture that the policy gets, ``guards()`` has the decision
-held to vetoes, bounds and sums, ``enactors()`` carries out kinds of actions that allot nothing. It is plain
-data besides, for a run may be copied (`Engine.fork`).
+held to vetoes, bounds and sums, ``enactors()`` carries out kinds of actions that allot nothing.
+
+Here alone: ``completed(view, policy)`` adds to a picture what can only be told of the whole of it, such as
+the plans of solvers; ``amended(view, decision)`` says what is done in place of a decision; ``moments()`` lists
+times at which something of it changes, ``minds(policy)`` whether the policy is to be asked then.
+
+A twin is plain data besides, for a run may be copied (`Engine.fork`).
 
 `register` takes what makes a twin from the world of a run, or None where the run has nothing for it: then the
 run is as without it. What is switched on for a run is in `Options.extra`, as the settings of capabilities are
@@ -62,8 +67,12 @@ class Twins:
         return {name: value for ask in self._having("section") for name, value in ask().items()}
 
     def moments(self, after_s: float) -> list[float]:
-        """When the policy is to be asked for their sake (trigger ``corridor``), after `after_s`."""
+        """When something of theirs changes (trigger ``corridor``), after `after_s`."""
         return sorted({t_s for ask in self._having("moments") for t_s in ask() if t_s > after_s})
+
+    def minds(self, policy: Policy) -> bool:
+        """Whether `policy` is to be asked then."""
+        return any(ask(policy) for ask in self._having("minds"))
 
     def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
         """The picture with what they can tell of the whole of it, before `policy` sees it."""

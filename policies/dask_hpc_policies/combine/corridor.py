@@ -1,9 +1,10 @@
 """The corridor over a policy that knows nothing of it: what of its decision may be, and what is done instead.
 
 Rules of the file: pure, the same live and simulated. Inside the corridor the arbiter cuts or refuses steps
-that lead outside: the sum of watts is bounded on both sides (`guards`). Outside, nothing of the policy's steps
-counts, for two that pull different ways would resize for ever: the program's plan for its present sizes,
-which comes in the picture, is carried out, the nearest to them that leaves the corridor least (`enforced`).
+that lead outside: the sum of watts is bounded on both sides (`guards`). Outside, nothing of the policy's
+steps counts, for two that pull different ways would resize for ever: the program's plan for its present
+sizes, which comes in the picture, is carried out, the nearest to them of those that leave the corridor least
+(`enforced`).
 """
 
 from __future__ import annotations

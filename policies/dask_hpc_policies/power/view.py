@@ -2,7 +2,8 @@
 
 Rules of the file: frozen dataclasses that survive `codec.encode` and `codec.decode`, so that a trace with
 them replays without a solver, a sensor or a forecast. Who builds the picture, a scheduler or the simulator,
-fills them in; `decide` reads them. Watts are those of all compute nodes together unless a name says otherwise.
+fills them in; `decide` reads them. Watts are those of all compute nodes together where it
+is not said otherwise.
 """
 
 from __future__ import annotations

@@ -1,0 +1,186 @@
+"""A power corridor in the simulator: the account, the study of the source, other policies held to it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dask_hpc.cli.simulate import simulate as simulate_command
+from dask_hpc.errors import WorkloadError
+from dask_hpc.sim import Machine, Options, Result, Workload, simulate
+from dask_hpc.sim.engine import corridor as twin
+from dask_hpc.sim.formats import yaml_file, yaml_text
+from dask_hpc.sim.model.corridor import Corridor, corridor
+from dask_hpc.sim.model.job import Job
+from dask_hpc.sim.model.power import NodePower
+from dask_hpc.sim.workloads.sources import load
+from dask_hpc.trace.files import read_trace
+from dask_hpc.trace.records import Pass
+from dask_hpc_policies.registry import create
+
+AHEAD = {"policy": "power-aware", "params": {"lookahead": "yes"}}
+NEVER_HELD = {"policy": "power-aware", "params": {"hold": "no"}}
+
+
+def run(policy: Any, seed: int = 0, mode: str | None = None) -> Result:
+    """The study of the source, with the workload of that seed."""
+    extra = {} if mode is None else {"corridor": {"mode": mode}}
+    return simulate(load("builtin:corridor", seed=seed), policy, options=Options(extra=extra))
+
+
+def two_jobs(*steps: tuple[float, float, float]) -> Workload:
+    """Rigid jobs of 100 s on 2 of 4 nodes, of 200 W a node, the second 100 s after the first has ended."""
+    common: Any = {"start_nodes": 2, "min_nodes": 2, "max_nodes": 2, "runtime_s": 100.0}
+    jobs = tuple(
+        Job(id=name, submit_s=at_s, power_by_nodes=((2, 200.0),), **common)
+        for name, at_s in (("a", 0.0), ("b", 200.0))
+    )
+    power = NodePower(idle_w=50.0, busy_w=999.0)
+    return Workload(name="two", jobs=jobs, machine=Machine(nodes=4, power=power, corridor=corridor(steps)))
+
+
+def test_watts_outside_are_counted_by_hand() -> None:
+    # 500 W while a job runs, 200 W between them
+    result = simulate(two_jobs((0.0, 100.0, 450.0), (210.0, 300.0, 550.0)), "fcfs")
+    found = result.metrics()
+    assert found["energy_j"] == pytest.approx(500 * 100 + 200 * 100 + 500 * 100)
+    assert found["corridor_violation_ws"] == pytest.approx(50 * 100 + 50 * 10)
+    assert found["corridor_outside_s"] == pytest.approx(110)
+    # rigid jobs run: no other allocation was there
+    assert found["corridor_avoidable_s"] == 0
+    assert found["corridor_departures"] == 1
+    assert result.corridor is not None
+    assert result.corridor.draw == ((0.0, 500.0), (100.0, 200.0), (200.0, 500.0))
+
+
+def test_a_run_that_is_only_looked_at_is_as_without_a_corridor() -> None:
+    work = load("builtin:corridor")
+    assert work.machine is not None
+    without = simulate(replace(work, machine=replace(work.machine, corridor=None)), "fair")
+    looked_at = run("fair", mode="monitor")
+    assert looked_at.runs == without.runs
+    assert "corridor_outside_s" not in without.metrics()
+    assert run("power-aware", mode="monitor").runs == run("fcfs").runs
+
+
+def test_the_study_of_the_source() -> None:
+    seeds = (0, 6, 9)  # 20 of them: tests/benchmarks/corridor.py
+    held, free, easy, ahead = (
+        [run(policy, seed).metrics() for seed in seeds]
+        for policy in ("power-aware", NEVER_HELD, "easy", AHEAD)
+    )
+
+    def total(rows: list[dict[str, Any]], name: str) -> float:
+        return sum(row[name] for row in rows)
+
+    outside, left = "corridor_violation_ws", "corridor_departures"
+    assert total(held, "completed") == 20 * len(seeds)
+    assert total(held, outside) <= 0.1 * total(free, outside)
+    assert total(held, outside) <= 0.05 * total(easy, outside)
+    assert total(held, left) < min(total(free, left), total(easy, left))
+    assert max(row["corridor_avoidable_s"] for row in held) <= 10
+    assert total(easy, "corridor_avoidable_s") > 100  # or the line before says nothing
+    assert total(ahead, left) == 0
+    assert total(ahead, "makespan_s") <= 1.35 * total(easy, "makespan_s")
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "fair", "equipartition", "pwma-egs", "io-aware", "sfsj"])
+def test_every_policy_can_be_held_to_it(policy: str) -> None:
+    loose, held = run(policy, 1).metrics(), run(policy, 1, "enforce").metrics()
+    assert held["completed"] == 20
+    assert held["corridor_avoidable_s"] <= 10
+    assert held["corridor_violation_ws"] <= 0.1 * loose["corridor_violation_ws"]
+
+
+@pytest.mark.parametrize(("policy", "mode"), [(AHEAD, None), ("fair", "enforce")])
+def test_a_trace_replays_without_a_solver(
+    policy: Any, mode: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.jsonl"
+    extra = {} if mode is None else {"corridor": {"mode": mode}}
+    simulate(load("builtin:corridor"), policy, options=Options(extra=extra), trace=path)
+    monkeypatch.setattr(twin, "solve", None)
+    again = create(policy)
+    state = again.initial_state()
+    passes = [record for record in read_trace(path).records if isinstance(record, Pass)]
+    assert {"corridor", "submit", "finish"} <= {one.snapshot.trigger for one in passes}
+    assert any(one.snapshot.sections["power"].get("plan") for one in passes)
+    for one in passes:
+        decision, state = again.decide(one.snapshot, state)
+        assert decision == one.decision
+
+
+def test_a_decision_that_is_refused_names_its_watts(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    extra = {"corridor": {"mode": "enforce"}}
+    simulate(load("builtin:corridor"), "fair", options=Options(extra=extra), trace=path)
+    refused = [
+        one.reason.text
+        for record in read_trace(path).records
+        if isinstance(record, Pass) and record.arbitrated is not None
+        for one in record.arbitrated.suppressed
+    ]
+    assert any("corridor, upper bound: in the end the decision leads to" in text for text in refused)
+
+
+TEXT = """
+machine:
+  nodes: 8
+  power: {idle_w: 71}
+  corridor: [[0 s, 700, 1500], [5 min, 500, 900]]
+jobs:
+  - {name: a, nodes: 2, min_nodes: 1, max_nodes: 8, runtime: 100 s, power_by_nodes: {1: 180, 8: 160}}
+  - {name: b, nodes: 2, runtime: 10 s, min_power_w: 100, max_power_w: 120}
+"""
+
+
+def test_a_corridor_in_yaml_comes_back() -> None:
+    work = yaml_file.parse(TEXT, "w.yaml")
+    assert work.machine is not None
+    assert work.machine.corridor == Corridor(steps=((0.0, 700.0, 1500.0), (300.0, 500.0, 900.0)))
+    assert work.jobs[0].power_by_nodes == ((1, 180.0), (8, 160.0))
+    assert work.notes == ()
+    again = yaml_file.parse(yaml_text.dump(work), "again.yaml")
+    assert (again.machine, again.jobs) == (work.machine, work.jobs)
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ("[]", "no steps; give at least one"),
+        ("[[0, 5, 4]]", "lower_w is 5.0, upper_w 4.0; allowed.*lower_w not above upper_w"),
+        ("[[5, 1, 2], [5, 1, 2]]", "step 2: t_s is 5, not after 5; times rise"),
+        ("[[0, 1]]", "a lower and an upper bound in watts"),
+        ("[[0, 1, 1e15]]", "allowed: from 0 to 1e[+]12 W"),
+    ],
+)
+def test_what_is_wrong_with_a_corridor_is_one_line(steps: str, words: str) -> None:
+    text = TEXT.replace("[[0 s, 700, 1500], [5 min, 500, 900]]", steps)
+    with pytest.raises(WorkloadError, match=f"w.yaml, line 5.*{words}") as error:
+        yaml_file.parse(text, "w.yaml")
+    assert "\n" not in str(error.value)
+
+
+def test_a_corridor_needs_watts_of_nodes() -> None:
+    with pytest.raises(WorkloadError, match="nobody says what nodes draw; give power"):
+        yaml_file.parse(TEXT.replace("  power: {idle_w: 71}\n", ""), "w.yaml")
+
+
+def test_on_the_command_line() -> None:
+    asked = ["builtin:corridor", "--policy", "easy", "--corridor-mode"]
+    found = CliRunner().invoke(simulate_command, [*asked, "enforce", "--json"])
+    assert found.exit_code == 0, found.output
+    data = json.loads(found.stdout)
+    assert data["corridor"] == [[0, 1700, 2500], [550, 1000, 1700], [800, 2500, 3500]]
+    assert data["corridor_violation_ws"] < 20_000
+    shown = CliRunner().invoke(simulate_command, [*asked, "monitor"]).stdout
+    assert "from 550 s 1000 to 1700 W" in shown
+    assert "corridor_departures" in shown
+    refused = CliRunner().invoke(simulate_command, [*asked, "advise"])
+    assert refused.exit_code == 2
+    assert "'monitor', 'enforce'" in refused.output
