@@ -5,8 +5,8 @@ scheduler: ``section()`` adds plain data to the picture that the policy gets, ``
 held to vetoes, bounds and sums, ``enactors()`` carries out kinds of actions that allot nothing.
 
 Here alone: ``completed(view, policy)`` adds to a picture what can only be told of the whole of it, such as
-the plans of solvers; ``amended(view, decision)`` says what is done in place of a decision; ``moments()`` lists
-times at which something of it changes, ``minds(policy)`` whether the policy is to be asked then.
+the plans of solvers; ``amended(view, decision)`` says what is done in place of a decision; ``moments()``
+lists times at which something of it changes, ``minds(policy)`` whether the policy is to be asked then.
 
 A twin is plain data besides, for a run may be copied (`Engine.fork`).
 

@@ -55,8 +55,8 @@ Rules of the file: every value is checked when the file is read; an error names 
 
 Further keys of a job: `id` (unique), `preferred_nodes` (what a moldable start aims at),
 `io_by_nodes` (share of time in I/O by size), `power_by_nodes` (watts of one node by size; without it, the
-middle of `min_power_w` and `max_power_w`, then the machine's `busy_w`), `recorded` (run time of an earlier run
-on the preferred size), `checkpoint_interval`, `checkpoints` (with what they cost:
+middle of `min_power_w` and `max_power_w`, then the machine's `busy_w`), `recorded` (run time of an earlier
+run on the preferred size), `checkpoint_interval`, `checkpoints` (with what they cost:
 `dask_hpc.sim.formats.checkpoint_fields`),
 `data_bytes`, `on_reconfiguration` and `on_expansion` (stages after each resize at a
 point, of all nodes and, before that, of those that joined, whose number `nodes` is there), `evolving` (true:
