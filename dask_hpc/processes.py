@@ -10,6 +10,7 @@ function that it tells its progress to, and returns JSON data. A process ends wi
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import math
@@ -274,6 +275,26 @@ def _requests(lines: Iterable[str]) -> queue.SimpleQueue[str]:
 
     threading.Thread(target=read, name="requests", daemon=True).start()
     return found
+
+
+@functools.cache
+def load_solver() -> None:
+    """Load the solver, once a process, before time is taken.
+
+    HiGHS 1.16 greets on standard output, below Python, when it is made for the first time, whatever its
+    options say; who asked for JSON must not get that.
+    """
+    from dask_hpc_policies.power import program_lp
+
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        program_lp.load()
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def main() -> None:

@@ -75,7 +75,7 @@ def solve(problems: str, solver: str, limit: float, as_json: bool) -> None:
     First comes the least violation, then the fewest unused nodes, then the least movement. status is
     infeasible when no allocation is inside: the nearest one is given, and the reason.
     """
-    from dask_hpc.solver import load_solver
+    from dask_hpc.processes import load_solver
     from dask_hpc_policies.power.checks import ProgramError
     from dask_hpc_policies.power.program import solve as find
     from dask_hpc_policies.power.program_json import from_json

@@ -15,7 +15,7 @@ import numpy as np
 from harness import Options, Row, main, percentile
 from power_worlds import SERIES, merits, problem, series
 
-from dask_hpc.solver import load_solver
+from dask_hpc.processes import load_solver
 from dask_hpc_policies.power import backtest
 from dask_hpc_policies.power.forecast import fitted, forecast, load_models
 from dask_hpc_policies.power.program import solve

@@ -45,7 +45,7 @@ def test_every_workload_is_sound(name: str) -> None:
 def test_the_seed_decides_alone(name: str) -> None:
     options = SMALL.get(name, {})
     assert make(name, 5, **options) == make(name, 5, **options)
-    drawn = {"esp", "io-aware", "poisson", "node-failures"}
+    drawn = {"corridor", "esp", "io-aware", "poisson", "node-failures"}
     drawn |= {"mebf-compute", "mebf-read", "mebf-write", "mebf-mixed"}
     assert (make(name, 5, **options).jobs != make(name, 6, **options).jobs) == (name in drawn)
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dask_hpc.errors import SimulationError
+from dask_hpc.processes import load_solver
 from dask_hpc.sim.engine import twins
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.corridor import Corridor
 from dask_hpc.sim.model.power import NodePower
-from dask_hpc.solver import load_solver
 from dask_hpc_policies.combine import corridor as rules
 from dask_hpc_policies.combine.limits import SumGuard
 from dask_hpc_policies.decision import Decision

@@ -40,26 +40,14 @@ from dask_hpc.errors import SimulationError
 from dask_hpc.sim.engine import corridor as _corridor  # noqa: F401
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.asking import NOTHING, make_asker
+
+# isort: off
 from dask_hpc.sim.engine.calendar import (
-    ANSWER,
-    COMMIT,
-    CORRIDOR,
-    IO,
-    LINK,
-    LOOK,
-    NODE_BACK,
-    NODE_FAILS,
-    NODE_GOES,
-    NODE_GRANTED,
-    NODE_UP,
-    STAGE,
-    SUBMIT,
-    THEFT,
-    TICK,
-    VERSIONED,
-    Calendar,
-    Entry,
+    ANSWER, COMMIT, CORRIDOR, IO, LINK, LOOK, NODE_BACK, NODE_FAILS, NODE_GOES, NODE_GRANTED, NODE_UP, STAGE,
+    SUBMIT, THEFT, TICK, VERSIONED, Calendar, Entry,
 )  # fmt: skip
+
+# isort: on
 from dask_hpc.sim.engine.checkpoints import next_look_s
 from dask_hpc.sim.engine.enactor import Enactor
 from dask_hpc.sim.engine.energy import meter_of
