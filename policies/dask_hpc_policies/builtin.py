@@ -44,6 +44,7 @@ from dask_hpc_policies.rules.resizing import (
     prma,
     pwma,
 )
+from dask_hpc_policies.sessions.fair import fair_session
 from dask_hpc_policies.sessions.growing import growing_session
 from dask_hpc_policies.sessions.io import io_session
 from dask_hpc_policies.sessions.rigid import backfill_session
@@ -267,6 +268,7 @@ _DEFINITIONS = (
         state=fair.FairState,
         in_turn=True,
         parameters=terms.PARAMETERS,
+        session=fair_session,
     ),
     Definition(
         name="power-aware",

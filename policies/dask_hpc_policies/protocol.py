@@ -63,7 +63,8 @@ class Session(Protocol):
     * every start that it answers has been carried out; a resize has when `resized` is called;
     * it is plain data that `copy.deepcopy` copies, and it knows no clock.
 
-    A job is known by a key: whole numbers, ascending in order of submission.
+    A job is known by a key: whole numbers, ascending in order of submission. A session with a true attribute
+    `anytime` is used only when all jobs that can be resized may be at any moment.
     """
 
     @property

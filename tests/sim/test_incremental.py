@@ -8,9 +8,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim_worlds import ends, malleable, mixed_workloads, rigid, run, starts, workload
+from sim_worlds import (
+    ends,
+    malleable,
+    malleable_workloads,
+    mixed_workloads,
+    rigid,
+    run,
+    starts,
+    workload,
+)
 
-from dask_hpc.sim import Workload
+from dask_hpc.sim import Machine, Options, Workload
+from dask_hpc.sim.engine.asking import BySession
+from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.model.job import Compute, Program, SchedulingPoint
 from dask_hpc.sim.model.machine import PUBLISHED
 from dask_hpc_policies import registry
 
@@ -65,3 +77,70 @@ def test_the_incremental_form_resizes_as_decide_does(work: Workload, policy: str
     quick, slow = run(work, policy), run(work, policy, snapshots=True)
     assert quick.rows == slow.rows
     assert quick.counts.policy_calls == slow.counts.policy_calls
+
+
+@st.composite
+def _users(draw: st.DrawFn) -> Workload:
+    """Jobs of several users, weights and priorities; of some the time they will take is known."""
+    work = draw(st.one_of(mixed_workloads(), malleable_workloads()))
+    jobs = []
+    for job in work.jobs:
+        known_s = draw(st.sampled_from([None, None, 1.0, 1.5]))
+        limit_s = draw(st.sampled_from([None, 2.0, 5.0]))
+        jobs.append(
+            replace(
+                job,
+                user=draw(st.sampled_from(["", "", "ann", "bob"])),
+                weight=draw(st.sampled_from([1.0, 2.0])),
+                priority=draw(st.sampled_from([0, 0, 0, 1])),
+                recorded_s=None if known_s is None else known_s * job.runtime_s,
+                walltime_s=None if limit_s is None else limit_s * job.runtime_s,
+            )
+        )
+    return replace(work, jobs=tuple(jobs))
+
+
+@settings(max_examples=200)
+@given(
+    _users(),
+    st.fixed_dictionaries(
+        {
+            "cooldown_s": st.sampled_from([0.0, 2.0, 20.0]),
+            "quantum_node_s": st.sampled_from([1.0, 10.0, 100.0]),
+            "resize_cost_s": st.sampled_from([0.0, 0.1, 5.0]),
+            "patience_s": st.sampled_from([0.0, 5.0, 60.0]),
+        }
+    ),
+)
+def test_fair_shares_told_step_by_step_are_those_of_whole_snapshots(
+    work: Workload, params: dict[str, float]
+) -> None:
+    policy = registry.create("fair", **params)
+    quick, slow = run(work, policy), run(work, policy, snapshots=True)
+    assert quick.rows == slow.rows
+    assert quick.counts == slow.counts
+
+
+def _fair_engine(work: Workload) -> Engine:
+    return Engine(work, registry.create("fair"), work.machine or Machine(nodes=8), Options())
+
+
+def test_fair_is_told_step_by_step_unless_resizes_wait_for_scheduling_points() -> None:
+    stages = (Compute(work=40.0), SchedulingPoint(), Compute(work=40.0))
+    work = workload(malleable("a", 2, 1, 8, 80.0), malleable("b", 2, 1, 8, 80.0, submit_s=5.0))
+    assert isinstance(_fair_engine(work).enactor.asker, BySession)
+    for resize in ("anytime", "points"):
+        program = Program(stages=stages, resize=resize)
+        changed = replace(work, jobs=(replace(work.jobs[0], program=program), work.jobs[1]))
+        assert isinstance(_fair_engine(changed).enactor.asker, BySession) is (resize == "anytime")
+        assert run(changed, "fair").rows == run(changed, "fair", snapshots=True).rows
+
+
+def test_a_copy_of_a_run_under_fair_goes_on_as_the_run_does() -> None:
+    jobs = [malleable(f"j{i}", 2, 1, 8, 30.0 + i, submit_s=4.0 * i) for i in range(6)]
+    engine = _fair_engine(workload(*jobs, nodes=8))
+    engine.run_until(14.0)
+    other = engine.fork()
+    other.run()
+    engine.run()
+    assert other.world.table.rows == engine.world.table.rows

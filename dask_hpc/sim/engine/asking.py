@@ -87,7 +87,7 @@ def make_asker(policy: Policy, world: World, nodes: NodePool) -> Asker:
     )
     if make is not None and plain:
         session = make(machine.nodes, frozenset(job.kind for job in jobs))
-        if session is not None:
+        if session is not None and (not getattr(session, "anytime", False) or all(map(_anytime, jobs))):
             return BySession(session, world)
     return BySnapshots(policy, world, nodes)
 
@@ -108,6 +108,10 @@ def _takes_time(job: Job, machine: Machine) -> bool:
     return bool(moves) or (job.adaptation or machine.adaptation) != FREE or job.checkpoints is not None
 
 
+def _anytime(job: Job) -> bool:
+    return job.program is None or job.program.resize == "anytime"
+
+
 class BySession:
     """Asks the incremental form."""
 
@@ -118,7 +122,7 @@ class BySession:
     def submitted(self, active: ActiveJob) -> None:
         """See `Asker`."""
         job = active.job
-        self.session.submit(active.key, job, job.program is None or job.program.resize == "anytime")
+        self.session.submit(active.key, job, _anytime(job))
 
     def finished(self, active: ActiveJob) -> None:
         """See `Asker`."""

@@ -28,7 +28,7 @@ is expected to start.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dask_hpc_policies.decision import UNEXPLAINED, Decision, Expand, Reason, ReasonCode, Shrink
@@ -62,8 +62,12 @@ def decide(view: ClusterSnapshot, state: FairState, params: Params) -> tuple[Dec
     plan.idle_nodes -= kept
     answer_requests(plan)
     plan.idle_nodes += kept
-    parts = _parts(plan, held, starting, seen, params)
-    _share(plan, parts, params)
+    if starting:
+        parts = with_beginners(plan, held, starting, params)
+    else:
+        parts = held
+        keep_sizes([part for part in held if part.resizable and _cools(seen[part.job.id], view, params)])
+    share(plan, parts, params)
     _resize(plan, parts)
     for part in parts if starting else ():
         if part.starts:
@@ -71,17 +75,20 @@ def decide(view: ClusterSnapshot, state: FairState, params: Params) -> tuple[Dec
     return plan.answer(_reclaimable(plan, parts)), FairState(jobs=seen)
 
 
-def _parts(
-    plan: Pass, held: list[Part], starting: Collection[JobView], seen: Mapping[str, SeenSize], params: Params
+def _cools(seen: SeenSize, view: ClusterSnapshot, params: Params) -> bool:
+    return seen.changed_s is not None and view.now_s - seen.changed_s < params["cooldown_s"]
+
+
+def keep_sizes(parts: Collection[Part]) -> None:
+    """While nobody starts, these parts keep the sizes that they have."""
+    for part in parts:
+        part.low = part.high = part.job.nodes
+
+
+def with_beginners(
+    plan: Pass, held: Sequence[Part], starting: Collection[JobView], params: Params
 ) -> list[Part]:
     """All named jobs that hold nodes or start now, in order of service, with the sizes they may have."""
-    if not starting:
-        now_s, cooldown_s = plan.view.now_s, params["cooldown_s"]
-        for part in held:
-            changed_s = seen[part.job.id].changed_s if part.resizable else None
-            if changed_s is not None and now_s - changed_s < cooldown_s:
-                part.low = part.high = part.job.nodes
-        return held
     parts = {part.job.id: part for part in held}
     parts |= {job.id: _beginner(job, params) for job in starting}
     return [parts[job.id] for job in plan.view.jobs if job.id in parts]
@@ -104,7 +111,7 @@ def _reclaimable(plan: Pass, parts: Collection[Part]) -> int:
     return sum([sizes[job.id] - lowest_size(job) for job in plan.running if resizable(job)])
 
 
-def _share(plan: Pass, parts: list[Part], params: Params) -> None:
+def share(plan: Pass, parts: list[Part], params: Params) -> None:
     """Set the sizes of `parts`: their shares, but no growth that does not repay."""
     total = plan.idle_nodes + sum([part.job.nodes for part in parts])
     while True:

@@ -137,26 +137,38 @@ def holders(plan: Pass, params: Params) -> list[Part]:
             continue
         level, weight = rank(job.attained_node_s)
         if open and job.state == "running" and resizable(job) and not almost_over(job, params):
-            low, high, constraint = lowest_size(job), job.max_nodes, job.constraint
-            if constraint != "any" or high < nodes:
-                high = largest_at_most(constraint, high, nodes) or nodes
+            low, high = reach(job)
             parts.append(Part(job, low, high, high, False, True, level, weight))
         else:
             parts.append(Part(job, nodes, nodes, nodes, False, False, level, weight))
     return parts
 
 
+def reach(job: JobView) -> tuple[int, int]:
+    """The smallest and the largest size that a running job which can be resized may be given."""
+    low, high, constraint = lowest_size(job), job.max_nodes, job.constraint
+    if constraint != "any" or high < job.nodes:
+        high = largest_at_most(constraint, high, job.nodes) or job.nodes
+    return low, high
+
+
 def divide_parts(parts: Sequence[Part], nodes: int, params: Params) -> None:
     """Set the sizes of `parts`, which have `nodes` nodes together, to legal ones."""
+    if len({part.job.user for part in parts}) <= 1:
+        _divide_among(parts, nodes)  # one user alone shares with nobody
+        return
     users = by_user(parts)
-    # one user alone shares with nobody
-    shares = divide_users(users, nodes, params) if len(users) > 1 else dict.fromkeys(users, nodes)
+    shares = divide_users(users, nodes, params)
     for user, own in users.items():
-        for part, size in zip(own, divide(own, shares[user]), strict=True):
-            constraint = part.job.constraint
-            if constraint != "any":
-                size = largest_at_most(constraint, size, part.low) or part.low
-            part.size = size
+        _divide_among(own, shares[user])
+
+
+def _divide_among(own: Sequence[Part], nodes: int) -> None:
+    for part, size in zip(own, divide(own, nodes), strict=True):
+        constraint = part.job.constraint
+        if constraint != "any":
+            size = largest_at_most(constraint, size, part.low) or part.low
+        part.size = size
 
 
 def divide_users(users: Mapping[str, Sequence[Part]], nodes: int, params: Params) -> dict[str, int]:
