@@ -34,7 +34,7 @@ def fair_session(idle_nodes: int, kinds: Set[str], params: Mapping[str, Any]) ->
 class _Holder:
     """A job that holds nodes."""
 
-    __slots__ = ("changed_s", "end_s", "high", "low", "nodes_s", "part", "span", "since_s", "start_s")
+    __slots__ = ("changed_s", "end_s", "high", "low", "nodes_s", "part", "since_s", "span", "start_s")
 
     def __init__(self, job: JobView, now_s: float) -> None:
         self.start_s = now_s
@@ -92,8 +92,8 @@ class FairSession:
         one = self._running.pop(key)
         self._idle += one.part.job.nodes
         rank = (_rank(key, one.part.job),)
-        del self._held[bisect_left(self._held, rank)]  # type: ignore[type-var]
-        del self._order[bisect_left(self._order, rank)]  # type: ignore[type-var]
+        del self._held[bisect_left(self._held, rank)]
+        del self._order[bisect_left(self._order, rank)]
 
     def resized(self, key: int, nodes: int) -> None:
         """A running job holds `nodes` nodes from now on."""
