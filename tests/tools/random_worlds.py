@@ -44,6 +44,12 @@ POLICIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 #: Cases whose decisions are those of the library, and those of `Unsteady`.
 DETERMINED = tuple(POLICIES)
+#: Others, of which none is drawn unless it is named: seeds go on meaning the same policies.
+POLICIES |= {
+    "fair": {"policy": "fair"},
+    "fair-eager": {"policy": "fair", "params": {"cooldown_s": 0.0, "patience_s": 5.0, "resize_cost_s": 0.0}},
+}
+FAIR = ("fair", "fair-eager")
 UNSTEADY = ("restless", "wild")
 
 

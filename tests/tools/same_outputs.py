@@ -30,7 +30,7 @@ from random import Random
 from typing import Any
 
 from click.testing import CliRunner
-from random_worlds import DETERMINED, POLICIES, UNSTEADY, options_of, policy_of, world
+from random_worlds import DETERMINED, FAIR, POLICIES, UNSTEADY, options_of, policy_of, world
 
 from dask_hpc import sim
 from dask_hpc.cli import hpc
@@ -58,7 +58,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "synthetic": {"enable_ichk": True},
 }
 #: Random worlds with a library policy, and with one that also asks for what cannot be done.
-LIBRARY_RUNS, RESTLESS_RUNS, WILD_RUNS, FORKS = 300, 150, 150, 40
+LIBRARY_RUNS, FAIR_RUNS, RESTLESS_RUNS, WILD_RUNS, FORKS = 300, 150, 150, 150, 40
 
 
 # ---------------------------------------------------------------------- cases
@@ -72,6 +72,8 @@ def cases() -> dict[str, tuple[str, tuple[Any, ...]]]:
             found[f"builtin/{name}/{label}"] = ("builtin", (name, given, policy))
     for seed in range(LIBRARY_RUNS):
         found[f"random/{seed:03}"] = ("random", (seed, DETERMINED))
+    for seed in range(FAIR_RUNS):
+        found[f"fair/{seed:03}"] = ("random", (40_000 + seed, FAIR))
     for seed in range(RESTLESS_RUNS):
         found[f"restless/{seed:03}"] = ("random", (10_000 + seed, UNSTEADY[:1]))
     for seed in range(WILD_RUNS):

@@ -125,12 +125,12 @@ class FairSession:
         if starting:
             parts = with_beginners(plan, parts, starting, params)
         else:
-            since_s = params["cooldown_s"]
+            cooldown_s = params["cooldown_s"]
             keep_sizes(
                 [
                     one.part
                     for _, one in self._held
-                    if one.changed_s is not None and now_s - one.changed_s < since_s
+                    if one.changed_s is not None and now_s - one.changed_s < cooldown_s
                 ]
             )
         share(plan, parts, params)
