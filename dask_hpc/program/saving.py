@@ -188,6 +188,7 @@ class Saving:
         row = await self._producer._ask(
             "commit_program",
             step_s=(now_s - began_s) / steps if steps > 0 else 0.0,
+            held_up_s=stopwatch_s() - now_s,
             plan=encode(replace(plan, extra={**plan.extra, **program})),
             keys=[by_key[key[0], sum(key[1:])] for key in keys],
             kept=kept,

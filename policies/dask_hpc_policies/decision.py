@@ -194,7 +194,8 @@ class Steal(Action):
     (`JobView.interruption` is then ``theft``). With timing ``now`` the nodes may be handed out by the same
     decision; with another timing they are idle once the victim has its checkpoint. A malleable victim
     that can do with fewer nodes is not interrupted: that is a `Shrink`. On a live cluster results are kept
-    and what executes is waited for, whatever the timing; a job that keeps state on its nodes goes on.
+    and what executes is waited for, whatever the timing; a job that keeps state on its nodes goes on. What a
+    checkpoint is waited for, and what happens where none comes: `rules.thefts`.
     """
 
     TAG: ClassVar[str] = "steal"

@@ -17,6 +17,7 @@ from dask_hpc.scheduler.tables.state import State
 from dask_hpc.sim import Machine, Options, Workload
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.calendar import Calendar
+from dask_hpc.sim.engine.commits import Commits
 from dask_hpc.sim.engine.life import Life
 from dask_hpc.sim.engine.listening import Listener
 from dask_hpc.sim.engine.news import News
@@ -257,7 +258,7 @@ def simulated(known: list[Facts], action: Any, lock: Any, busy: bool) -> Reason 
         assert world.by_id["other"].state == "adapting"
     world.listener = ear = Ear()
     if isinstance(action, Steal):
-        Thefts(world, calendar).begin(action)
+        Thefts(world, calendar, Commits(world, calendar, progress)).begin(action)
     else:
         list(rounds.begin([action]))
     return ear.why

@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from dask_hpc.checkpoint.checksums import crc32c
@@ -28,6 +30,7 @@ from dask_hpc.scheduler.checkpoint.results import Results, found_in
 from dask_hpc.scheduler.checkpoint.rows import versions_row
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import reads, writes
+from dask_hpc.scheduler.tables.events import VersionEnded
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Departure, Enactor, Method
 from dask_hpc_policies.codec import decode, encode
@@ -39,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 #: Name of what is noted of a departure: jobs that were asked for a version.
 _NOTE = "versions"
+#: Versions in whose mean a program was held up.
+_HELD_UPS = 20
 #: A job that was closed a moment ago has ended by then, in seconds; how often one looks.
 _SOON_S, _LOOK_S = 5.0, 0.02
 
@@ -58,6 +63,8 @@ class _Job:
     asked: bool = False
     #: Seconds that a step of its program takes.
     step_s: float = 0.0
+    #: What versions have held its program up, lately.
+    held_ups_s: deque[float] = field(default_factory=lambda: deque(maxlen=_HELD_UPS))
     #: When there was nothing to write, or a version could not even be begun, the last time.
     tried_s: float | None = None
     #: The newest version, and what the newest whole one took.
@@ -170,11 +177,18 @@ class ProtectedJobs:
             one.tried_s = one.tried_s if lost else self._state.now_s()
 
     async def commit_program(
-        self, job: str, step_s: float, plan: Mapping[str, Any], keys: Sequence[Any], kept: bool = False
+        self,
+        job: str,
+        step_s: float,
+        held_up_s: float,
+        plan: Mapping[str, Any],
+        keys: Sequence[Any],
+        kept: bool = False,
     ) -> dict[str, Any]:
-        """Begin a version of a program's state (see `Commits.begin`); its steps take so long.
+        """Begin a version of a program's state (see `Commits.begin`).
 
-        One that is `kept` is in the memory of hosts, also where there is a store.
+        Its steps take so long, and so long it has waited until its state was there to be written. One that is
+        `kept` is in the memory of hosts, also where there is a store.
         """
         one = self._of.get(job)
         if one is None:
@@ -185,6 +199,7 @@ class ProtectedJobs:
         commit = self._commits.begin(made, keys, store, job, protect=False, levels=levels)
         if store == one.store:
             # when the next one is due in the store, those in memory do not say
+            one.held_ups_s.append(float(held_up_s))
             self._follow(one, commit)
         return commit.row(self._state.now_s())
 
@@ -352,6 +367,7 @@ class ProtectedJobs:
                 one.results.wrote(copies)
         elif one.topic is None and one.results.failed(commit.unwritable):
             one.newest, one.tried_s, one.ended = None, None, False
+        self._engine.handle(VersionEnded(one.record.id))
 
     def _history(self, record: JobRecord, one: _Job) -> History:
         settings = self._state.settings
@@ -367,6 +383,8 @@ class ProtectedJobs:
         return History(
             since_s=max((s for s in times if s is not None), default=None),
             cost_s=one.cost_s,
+            # results are written beside the tasks of their job: nothing tells what that costs it
+            held_up_s=fmean(one.held_ups_s) if one.held_ups_s else None,
             under_way=one.asked or one.writing,
             end_s=min(ends, default=None),
             ahead_s=one.step_s + settings.tick_s,

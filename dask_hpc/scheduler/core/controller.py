@@ -27,6 +27,7 @@ from dask_hpc_policies.decision import (
     Reason,
     ReasonCode,
     Start,
+    Steal,
     Suppressed,
 )
 from dask_hpc_policies.model import ClusterSnapshot, Trigger
@@ -60,8 +61,8 @@ class Controller:
         self.pass_s: deque[float] = deque(maxlen=1000)
         self._trigger: Trigger | None = None
         self._said: dict[tuple[str, str], str] = {}
-        #: Rows of actions under way, by job: the outcome completes them.
-        self._open: dict[str, dict[str, Any]] = {}
+        #: Rows of actions under way, by job, thefts apart, which may wait: the outcome completes them.
+        self._open: dict[tuple[str, bool], dict[str, Any]] = {}
         self._decide_by(policy)
 
     def use(self, policy: Policy) -> None:
@@ -247,13 +248,13 @@ class Controller:
 
     def _accepted(self, action: Action, trigger: Trigger) -> None:
         self._log(self.state.now_s(), trigger, action, action.reason, "under way")
-        self._open[getattr(action, "job", "")] = self.decisions[-1] if self.decisions else {}
+        self._open[_place(action)] = self.decisions[-1] if self.decisions else {}
 
     def report(self, outcome: Outcome, trigger: Trigger) -> None:
         """Note what became of an action."""
         now_s = self.state.now_s()
         self.state.record(Result(t_s=now_s, outcome=outcome))
-        row = self._open.pop(getattr(outcome.action, "job", ""), None) if outcome.reconfig_id else None
+        row = self._open.pop(_place(outcome.action), None) if outcome.reconfig_id else None
         if row:
             row["result"] = outcome.result
             row["latency_s"] = round(outcome.latency_s, 6)
@@ -262,6 +263,10 @@ class Controller:
             return
         reason = outcome.reason if outcome.result != "done" else outcome.action.reason
         self._log(now_s, trigger, outcome.action, reason, outcome.result)
+
+    def version_ended(self) -> None:
+        """A version of a job is there, or is not to come: who has waited for it goes on."""
+        self.rounds.thefts.look()
 
     def note(self, job: str, code: ReasonCode, text: str) -> None:
         """Log something that happened to a job without a decision of the policy."""
@@ -305,6 +310,10 @@ class Controller:
                 "latency_s": None,
             }
         )
+
+
+def _place(action: Action) -> tuple[str, bool]:
+    return getattr(action, "job", ""), isinstance(action, Steal)
 
 
 def _flat(outcome: Outcome) -> dict[str, Any]:

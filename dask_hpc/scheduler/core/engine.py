@@ -53,6 +53,7 @@ from dask_hpc.scheduler.tables.events import (
     SchedulerCloses,
     SlotsOpened,
     TaskAnswered,
+    VersionEnded,
     WindowMoved,
     WorkerJoined,
     WorkerLeft,
@@ -97,14 +98,12 @@ class Engine:
         self.lifecycle = Lifecycle(
             self.state, self.ownership, self.admission, self.controller, self.rounds, self.handle
         )
-        self._handlers = Handlers(self.ownership, self.handle)
-        self._hears = self._table()
-        self.parts.add(self, self.answers, self.rounds.windows, StockWork(self.state))
+        self._handlers, self._hears = Handlers(self.ownership, self.handle), self._table()
+        self.parts.add(self, self.answers, self.rounds.windows, self.rounds.thefts, StockWork(self.state))
         self.watched, self.small = Watched(scheduler), SmallResults(self.state)
         self.losses = Losses(self.state, self.watched, lambda: self.tracing.tick(self.state.now_s()))
         self.parts.add(self.lifecycle, Notices(self.state), self.tracing, Heard(self.state), self.losses)
-        self.awake = False
-        self.leaving = False
+        self.awake = self.leaving = False
         self._lock = asyncio.Lock()
         #: How many need it awake although no job is active.
         self._needed = 0
@@ -327,6 +326,7 @@ class Engine:
             AdmissionPassed: (lambda event: self._poll(),),
             ActionEnded: (lambda event: controller.report(event.outcome, event.trigger),),
             RoundEnded: (lambda event: controller.request("finish"),),
+            VersionEnded: (lambda event: controller.version_ended(),),
             WindowMoved: (lambda event: writes.tell(self.scheduler, event.topic, event.message),),
             LastJobEnded: (lambda event: self.rest(),),
         }

@@ -50,10 +50,19 @@ class Reductions:
         return easiest(nodes, count, self._parts.cost)
 
     def begin(
-        self, round: Round, job: JobRecord | None, action: Shrink | Steal, leaving: list[Node]
+        self,
+        round: Round,
+        job: JobRecord | None,
+        action: Shrink | Steal,
+        leaving: list[Node],
+        id: int | None = None,
     ) -> Reduction:
-        """Take nodes out of a job's allotment (None: plain work's), after its window if it has one."""
-        reduction = Reduction(self._outcomes.new_id(), job, action, leaving, round.began_s)
+        """Take nodes out of a job's allotment (None: plain work's), after its window if it has one.
+
+        `id` is that of the reconfiguration; None: a new one.
+        """
+        id = self._outcomes.new_id() if id is None else id
+        reduction = Reduction(id, job, action, leaving, self._state.now_s())
         round.reductions.append(reduction)
         if job is not None and job.reach is self._state.common:
             reduction.others = job.reach
@@ -142,9 +151,7 @@ class Reductions:
             job.reason = reduction.action.reason.text
             state.note_job(job)
         if not reduction.silent:
-            self._outcomes.end(
-                round, reduction.action, reduction.id, "done", Reason(ReasonCode.DONE, "carried out")
-            )
+            self._outcomes.end(round, reduction.action, reduction.id, "done", reduction.why)
 
     def look(self, round: Round) -> None:
         """Commit the reductions whose nodes are quiet, take back those whose time is up."""

@@ -42,6 +42,8 @@ class Reduction:
         self.began_s = began_s
         #: Whether nobody has to make room (a node that nobody uses needs no mention).
         self.silent = False
+        #: What is told of it when it has been carried out.
+        self.why = Reason(ReasonCode.DONE, "carried out")
         #: Runs that were asked back: each is asked once.
         self.asked: set[Run] = set()
 

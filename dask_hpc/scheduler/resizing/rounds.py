@@ -18,6 +18,7 @@ from dask_hpc.scheduler.resizing.outcomes import Outcomes
 from dask_hpc.scheduler.resizing.reductions import Reductions
 from dask_hpc.scheduler.resizing.round import Round, Taker
 from dask_hpc.scheduler.resizing.rules import refusal
+from dask_hpc.scheduler.resizing.thefts import Theft, Thefts
 from dask_hpc.scheduler.resizing.windows import Windows
 from dask_hpc.scheduler.tables.events import ActionEnded, Event
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -49,6 +50,7 @@ class Rounds:
         self.windows = Windows(state, self.outcomes.new_id, handle)
         self.growths = Growths(state, parts, self.windows, self.outcomes, handle)
         self.reductions = Reductions(state, parts, self.drain, self.windows, self.outcomes, handle, self.poll)
+        self.thefts = Thefts(state, parts, self.outcomes, handle, self._refusal, self._rob)
         self._handle = handle
         self._rounds: list[Round] = []
 
@@ -87,9 +89,12 @@ class Rounds:
         for action in actions:
             if not isinstance(action, (Shrink, Steal)):
                 continue
-            why = self._refusal(action)
+            why = self._refusal(action) or self.thefts.refusal(action)
             if why is not None:
                 ended.append(Outcome(action=action, result="refused", reason=why))
+                continue
+            if isinstance(action, Steal) and action.timing != "now":
+                accepted.append((action, self.thefts.wait(action, trigger)))
                 continue
             job = state.jobs.active[action.job]
             left = action.nodes if isinstance(action, Shrink) else 0
@@ -110,13 +115,23 @@ class Rounds:
             on_accept(action)
         for outcome in ended:
             self._handle(ActionEnded(outcome, trigger))
-        if accepted:
+        if round.reductions or round.grows:
             need = sum(self.growths.need(action) for action, _ in round.grows)
             self.reductions.hand_over(round, need)
             self.reductions.from_plain(round, need)
             self._rounds.append(round)
             self.poll()
+        self.thefts.look()
         return accepted, ended
+
+    def _rob(self, theft: Theft, why: str) -> None:
+        """Interrupt the victim of a theft that has waited."""
+        action, round = theft.action, theft.round
+        job = self.state.jobs.active[action.job]
+        leaving = [node for node in self.state.nodes_of(job) if node.up]
+        self.reductions.begin(round, job, action, leaving, theft.id).why = Reason(ReasonCode.DONE, why)
+        self._rounds.append(round)
+        self.poll()
 
     def withdraw(
         self, nodes: list[Node], reason: Reason, taker: Taker, limit_s: float | None = None
@@ -206,12 +221,14 @@ class Rounds:
         """A job has ended: its reduction or window, if any, has nothing to wait for any more."""
         self.windows.forget(job)
         job.reconfig_id = 0
+        self.thefts.look()
         self.poll()
 
     def abandon(self, text: str) -> None:
         """Take every round back at once (the runtime is leaving)."""
         why = Reason(ReasonCode.ABORTED, text)
         self.windows.abandon(text)
+        self.thefts.abandon(text)
         rounds, self._rounds = self._rounds, []
         for round in rounds:
             for reduction in round.reductions:

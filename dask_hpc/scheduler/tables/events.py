@@ -137,6 +137,13 @@ class RoundEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class VersionEnded(Event):
+    """A version of a job has been written, or could not be."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
 class WindowMoved(Event):
     """The producer that listens on `topic` has to know."""
 

@@ -26,13 +26,12 @@ def under_way(active: ActiveJob, level: Level) -> bool:
     return any(isinstance(one.keeps, Saved) and one.keeps.level == level for one in moving)
 
 
-def next_levels(active: ActiveJob, *, at_once: bool) -> tuple[Level, ...]:
-    """The levels of the next commit of a job; without those that one which begins now would leave out."""
+def next_levels(active: ActiveJob) -> tuple[Level, ...]:
+    """The levels of the next commit of a job; it leaves out those that are still being moved by then."""
     saving, spec = active.saving, active.job.checkpoints
     if saving is None or spec is None:
         return ()
-    due = spec.levels_of(saving.number + 1)
-    return tuple(level for level in due if not under_way(active, level)) if at_once else due
+    return spec.levels_of(saving.number + 1)
 
 
 def history(active: ActiveJob, world: World, ends_s: Mapping[int, float]) -> History | None:
@@ -52,7 +51,7 @@ def history(active: ActiveJob, world: World, ends_s: Mapping[int, float]) -> His
         ahead_s += _longest_s(program.stages, nodes)
     return History(
         since_s=saving.since_s,
-        cost_s=_whole_s(next_levels(active, at_once=False), world.machine, nodes),
+        cost_s=_whole_s(next_levels(active), world.machine, nodes),
         held_up_s=spec.mean_blocking_s,
         under_way=saving.asked or saving.held is not None,
         end_s=min((ends_s[node] for node in active.node_ids if node in ends_s), default=None),
@@ -114,21 +113,8 @@ def next_commit_s(active: ActiveJob, now_s: float) -> float | None:
 
 
 def next_checkpoint_s(active: ActiveJob, now_s: float) -> float | None:
-    """When a job without a program takes its next checkpoint; None when it never does.
-
-    Of one with `Job.checkpoints`: when its next commit holds it up no longer.
-    """
+    """When a job with neither a program nor commits takes its next checkpoint; None when it never does."""
     job = active.job
-    saving = active.saving
-    if job.checkpoints is not None and saving is not None:
-        if saving.held == "commit":
-            return saving.held_s + sum(saved.level.blocking_s for saved in saving.taking)
-        at_s = None if saving.held or job.program is not None else next_commit_s(active, now_s)
-        if at_s is None:
-            return None
-        # of one that begins later it is not known what will still be moved by then
-        levels = next_levels(active, at_once=at_s <= now_s)
-        return at_s + sum(level.blocking_s for level in levels)
     if job.program is not None or job.checkpoint_interval_s is None or active.length_s <= 0:
         return None
     share = job.checkpoint_interval_s / job.runtime_s

@@ -63,8 +63,8 @@ class Enactor:
         self._progress = progress
         self.life = Life(world, nodes, progress)
         self._rounds = Rounds(world, calendar, nodes, progress, self.life)
-        self._thefts = Thefts(world, calendar)
         self.commits = Commits(world, calendar, progress)
+        self._thefts = Thefts(world, calendar, self.commits)
         #: What carries out each kind of action that allots nothing; twins add theirs.
         self._others: Mapping[type[Action], Callable[[Any], Outcome]] = {
             RequestNodes: supply.request,
@@ -150,6 +150,7 @@ class Enactor:
             if step == "commit":
                 if self.commits.begin(active):
                     return
+                self._thefts.committed(active)
             elif step == "request":
                 news.changed("request", active)
             elif self._rounds.waits_for_point(active):
@@ -171,10 +172,16 @@ class Enactor:
             self.commits.over(active)
         elif self.commits.begin(active):
             return
+        self._thefts.committed(active)
         if self._rounds.held_back(active):
             self._settle_all(self._rounds.open_window(active))
         else:
             self.settle(active, self._progress.go_on(active))
+
+    def moved(self, active: ActiveJob, step: Step) -> None:
+        """A transfer of the job has ended."""
+        self.settle(active, step)
+        self._thefts.committed(active)
 
     def _settle_all(self, happened: Iterable[Happened]) -> None:
         for active, what in happened:
@@ -201,6 +208,7 @@ class Enactor:
         if not active.released:
             self.asker.finished(active)
         self.life.end(active, "completed")
+        self._thefts.left(active)
         if active.round is not None:
             self._settle_all(self._rounds.left(active))
         self._world.news.changed("finish", active)
@@ -231,4 +239,5 @@ class Enactor:
             self._settle_all(self._rounds.left(active))
         self.asker.finished(active)
         self.life.requeue(active, why)
+        self._thefts.left(active)
         self.asker.submitted(active)

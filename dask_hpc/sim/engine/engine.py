@@ -268,10 +268,10 @@ class Engine:
         world.counts.events += 1
         if kind == IO:
             for one in self.progress.transfers_over():
-                enactor.settle(one, self.progress.transfer_ended(one))
+                enactor.moved(one, self.progress.transfer_ended(one))
         elif kind == LINK:
             assert active is not None
-            enactor.settle(active, self.progress.link_ended(active, data))
+            enactor.moved(active, self.progress.link_ended(active, data))
         elif kind == THEFT:
             enactor.theft_due(data)
         elif kind == ANSWER:

@@ -156,7 +156,8 @@ class Recorder(Listener):
     def refused(self, action: Action, why: Reason) -> None:
         """See `Listener`."""
         place = (getattr(action, "job", ""), isinstance(action, Steal))
-        if place in self._open and why.code is ReasonCode.NODES_GONE:
+        open_one = self._open.get(place)
+        if open_one is not None and (why.code is ReasonCode.NODES_GONE or open_one[0] is action):
             self._close(place, "refused", why)
             return
         self._add(Result(t_s=self._world.now_s, outcome=Outcome(action=action, result="refused", reason=why)))

@@ -9,7 +9,7 @@ Start      of a job that waits, within its bounds and legal; one that asked for 
            exactly that size, unless it has run before and was interrupted: then at any legal size
 Expand     of a running job to a larger legal size; one below its minimum gets nodes back in any steps
 Shrink     of a running job to a smaller legal size
-Steal      of a running job, for one that waits for nodes
+Steal      of a running job, for one that waits for nodes and is not about to get any
 =========  ==========================================================================================
 
 A rigid or moldable job is never resized, but may be interrupted. A job that is reconfiguring gets no new
@@ -95,6 +95,8 @@ def refusal(
 
 def _no_thief(id: str, thief: Facts | None) -> Reason | None:
     if thief is not None and (thief.state == "pending" or thief.nodes < thief.request.min_nodes):
+        if thief.reconfiguring:
+            return Reason(ReasonCode.STALE, f"{id} is being given nodes already")
         return None
     return Reason(ReasonCode.STALE, f"{id} does not wait for nodes any more")
 
