@@ -334,6 +334,8 @@ async def test_a_policy_decides_when_the_settings_do_not(c, s, *workers, tmp_pat
         await committed(program, run, 3)
         asked = [row for row in await rt.decisions() if row["action"] == "checkpoint"]
         assert len(asked) >= 3
+        told = (await rt.snapshot()).sections["checkpoints"][job.id]
+        assert 0 < told["held_up_s"] < 10, "what it waits for, not what is written beside it"
         assert {row["job"] for row in asked} == {job.id}
         assert asked[0]["reason"] == program.commits[0]["why"] == "it has no version yet"
         assert "interval 0.2 s (the setting)" in asked[1]["reason"]

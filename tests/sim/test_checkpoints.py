@@ -214,7 +214,7 @@ def test_a_commit_can_be_asked_for() -> None:
     engine = Engine(work, registry.create("fcfs"), work.machine, Options())
     engine.run_until(10.0)
     plain = engine.fork()
-    assert engine.enactor.commits.ask(engine.world.by_id["a"])
+    assert engine.enactor.commits.ask(engine.world.by_id["a"]) is None
     for each, end_s in ((engine, 70 + 90), (plain, 70 + 100)):
         each.run()
         assert each.world.table.rows[-1].end_s == pytest.approx(end_s)

@@ -7,9 +7,10 @@ from math import inf
 from typing import Any
 
 import pytest
-from sim_worlds import Scripted, ends, every, failures, level, rigid, run, workload
+from sim_worlds import BECAUSE, Scripted, ends, every, failures, level, rigid, run, workload
 
 from dask_hpc_policies import registry
+from dask_hpc_policies.decision import Checkpoint
 
 #: To memory each time, in 2 s; to a partner each fourth time, in 8 s more: 4 s in the mean.
 TWO_LEVELS = level("process", blocking_s=2.0), level("host", each=4, blocking_s=8.0)
@@ -53,3 +54,52 @@ def test_a_victim_waits_for_the_levels_of_its_next_commit_alone() -> None:
     result = run(work, registry.create("sfsj", timing="next-checkpoint"))
     # chosen at 4 s and robbed at 5.5 s, when its first commit is over; of the eight left two are of both
     assert ends(result) == {"big": pytest.approx(15.5), "small": pytest.approx(15.5 + 45 + 8 * 0.5 + 2 * 2)}
+
+
+class Asks(Scripted):
+    """Asks for versions: {time: level}."""
+
+    def __init__(self, levels: dict[float, str | None]) -> None:
+        super().__init__({})
+        self.levels = dict(levels)
+        self.costs: list[float] = []
+
+    def decide(self, view: Any, state: None) -> Any:
+        decision, state = super().decide(view, state)
+        if view.now_s not in self.levels:
+            return decision, state
+        self.costs.append(view.sections["checkpoints"]["a"]["cost_s"])
+        ask = Checkpoint(job="a", level=self.levels.pop(view.now_s), reason=BECAUSE)
+        return replace(decision, actions=(*decision.actions, ask)), state
+
+
+@pytest.mark.parametrize(
+    ("level", "cost_s"), [(None, 2.0), ("L1", 2.0), ("L2", 10.0), ("L3", None), ("L4", None)]
+)
+def test_a_version_is_kept_where_the_policy_wants_it_at_least_or_is_refused(
+    level: str | None, cost_s: float | None
+) -> None:
+    job = rigid("a", 2, 100.0, checkpoints=every(inf, *TWO_LEVELS))
+    clocks = [rigid(f"b{at_s:g}", 1, 1.0, at_s) for at_s in (10.0, 50.0)]
+    asks = Asks({10.0: level, 50.0: None})
+    result = run(workload(job, *clocks, nodes=4), asks)
+    # the one after it is of the lowest level again
+    assert ends(result)["a"] == pytest.approx(100 + (cost_s or 0.0) + 2)
+    assert result.metrics()["commits"] == (1 if cost_s is None else 2)
+    said = [(one.t_s, one.kind, f"as good as {level!r}" in one.reason) for one in result.refusals]
+    assert said == ([(10.0, "checkpoint", True)] if cost_s is None else [])
+    if cost_s is None:
+        assert "process, host" in result.refusals[0].reason
+    assert asks.costs == [2.0, 2.0]
+
+
+def test_a_level_that_is_still_being_moved_to_is_refused_and_the_reason_says_so() -> None:
+    levels = level("process", blocking_s=1.0), level("several", each=9, blocking_s=1.0, node_bytes=1e9)
+    job = rigid("a", 2, 200.0, checkpoints=every(inf, *levels))
+    clocks = [rigid(f"b{at_s:g}", 1, 1.0, at_s) for at_s in (10.0, 50.0, 150.0)]
+    work = workload(job, *clocks, nodes=4, file_system_bytes_s=2e7)
+    result = run(work, Asks({10.0: "L3", 50.0: "L3", 150.0: "L3"}))
+    # it is moved from 12 to 112 s
+    assert [one.t_s for one in result.refusals] == [50.0]
+    assert "still being moved" in result.refusals[0].reason
+    assert ends(result)["a"] == pytest.approx(200 + 2 * 2)

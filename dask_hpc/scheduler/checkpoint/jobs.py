@@ -36,7 +36,7 @@ from dask_hpc.scheduler.tables.parts import Departure, Enactor, Method
 from dask_hpc_policies.codec import decode, encode
 from dask_hpc_policies.decision import Checkpoint, Outcome, Reason, ReasonCode
 from dask_hpc_policies.resilience.commit_times import History, Rule, due, in_time
-from dask_hpc_policies.rules.commits import SECTION
+from dask_hpc_policies.rules.commits import SECTION, SURVIVES, suffices
 
 logger = logging.getLogger(__name__)
 
@@ -324,9 +324,10 @@ class ProtectedJobs:
 
     def _enact(self, action: Checkpoint) -> Outcome:
         one = self._of.get(action.job)
+        levels = () if one is None else levels_of(one.store)
         if one is None:
             text = f"job {action.job} writes no versions; declare it with protect=True"
-        elif action.level is not None and action.level not in (levels := levels_of(one.store)):
+        elif not any(suffices(SURVIVES[level], action.level) for level in levels):
             text = f"versions of job {action.job} are written to {' and '.join(levels)}, not {action.level!r}"
         else:
             self._ask(action.job, one, action.reason.text)

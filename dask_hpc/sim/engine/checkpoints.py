@@ -31,7 +31,7 @@ def next_levels(active: ActiveJob) -> tuple[Level, ...]:
     saving, spec = active.saving, active.job.checkpoints
     if saving is None or spec is None:
         return ()
-    return spec.levels_of(saving.number + 1)
+    return spec.levels_of(saving.number + 1, saving.least)
 
 
 def history(active: ActiveJob, world: World, ends_s: Mapping[int, float]) -> History | None:

@@ -13,6 +13,7 @@ from dask_hpc.sim.engine.checkpoints import under_way
 from dask_hpc.sim.engine.progress import Progress
 from dask_hpc.sim.engine.saving import Saved, useful_node_s
 from dask_hpc.sim.engine.world import World
+from dask_hpc_policies.rules.commits import suffices
 
 
 class Commits:
@@ -26,19 +27,26 @@ class Commits:
         self.commits = 0
         self.left_out = 0
 
-    def ask(self, active: ActiveJob) -> bool:
-        """Have a running job commit: now, or at the end of its present stage; whether it can at all.
+    def ask(self, active: ActiveJob, level: str | None = None) -> str | None:
+        """Have a running job commit: now, or at the end of its present stage; why it cannot, if so.
 
         One that commits already, reads what it begins again from, or is being resized does so when it goes
         on; one that says nothing of checkpoints cannot.
         """
-        saving = active.saving
-        if saving is None or active.state == "pending":
-            return False
-        saving.asked = True
+        saving, spec, id = active.saving, active.job.checkpoints, active.job.id
+        if saving is None or spec is None or active.state == "pending":
+            return f"job {id} does not run, or says nothing of checkpoints"
+        enough = [one for one in spec.levels if suffices(one.survives, level)]
+        if not enough:
+            kept = ", ".join(one.survives for one in spec.levels)
+            return f"no level of job {id} is as good as {level!r}; what its commits survive: {kept}"
+        if level is not None and all(under_way(active, one) for one in enough):
+            return f"what an earlier commit of job {id} has saved at {level} is still being moved"
+        least = [one for one in (saving.least, level) if one is not None]
+        saving.asked, saving.least = True, max(least, default=None)
         if active.job.program is None and saving.held is None and not active.paused:
             self._calendar.enter(self._world.now_s, COMMIT, active, active.version)
-        return True
+        return None
 
     def begin(self, active: ActiveJob) -> bool:
         """The job commits, and whether that holds it up. Its present stage stands still."""
@@ -52,7 +60,8 @@ class Commits:
         saving.number += 1
         place = active.done if active.walker is None else active.walker.copy()
         useful = useful_node_s(active, now_s)
-        due = spec.levels_of(saving.number)
+        due = spec.levels_of(saving.number, saving.least)
+        saving.least = None
         taking = [level for level in due if not under_way(active, level)]
         self.left_out += len(due) - len(taking)
         saving.taking = tuple(Saved(level, saving.number, place, useful) for level in taking)

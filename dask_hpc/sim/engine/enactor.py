@@ -100,8 +100,10 @@ class Enactor:
 
     def _checkpoint(self, action: Checkpoint) -> Outcome:
         active = self._world.by_id.get(action.job)
-        if active is None or not self.commits.ask(active):
-            text = f"job {action.job} does not run, or says nothing of checkpoints"
+        text: str | None = f"job {action.job} neither waits nor runs"
+        if active is not None:
+            text = self.commits.ask(active, action.level)
+        if text is not None:
             return Outcome(action=action, result="refused", reason=Reason(ReasonCode.UNSUPPORTED, text))
         return Outcome(action=action, result="done", reason=action.reason)
 

@@ -49,7 +49,9 @@ class Saved(NamedTuple):
 class Saving:
     """The checkpoints of one job."""
 
-    __slots__ = ("asked", "held", "held_node_s", "held_s", "newest", "number", "since_s", "source", "taking")
+    __slots__ = (
+        "asked", "held", "held_node_s", "held_s", "least", "newest", "number", "since_s", "source", "taking"
+    )  # fmt: skip
 
     def __init__(self) -> None:
         #: Commits begun.
@@ -58,6 +60,8 @@ class Saving:
         self.since_s = 0.0
         #: A commit is due as soon as the program is between two stages.
         self.asked = False
+        #: Where the next commit is to be kept at least (`Checkpoint.level`).
+        self.least: str | None = None
         #: What holds the job up: a commit, or reading from where it begins again; since when, and the
         #: node-seconds that the job had held by then.
         self.held: Literal["commit", "restart"] | None = None
@@ -110,6 +114,7 @@ class Saving:
         self.let_go(active, now_s)
         self.taking = ()
         self.asked = False
+        self.least = None
         if everything:
             self.note(self.everywhere(active, active.done, now_s))
         left = {level: one for level, one in self.newest.items() if rank(level) >= rank(severity)}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc_policies.rules.commits import suffices
 from dask_hpc_policies.rules.losses import SEVERITIES, Severity
 
 #: What bytes go over: the file system that all share, or the links of nodes to other nodes.
@@ -78,9 +79,18 @@ class Checkpoints:
         if self.every_s is not None and not self.every_s > 0:
             raise WorkloadError(f"checkpoints: every is {self.every_s!r} s; expected more than 0 s")
 
-    def levels_of(self, number: int) -> tuple[Level, ...]:
-        """The levels that are due in the commit of this number, from 1."""
-        return tuple(level for level in self.levels if number % level.each == 0)
+    def levels_of(self, number: int, least: str | None = None) -> tuple[Level, ...]:
+        """The levels that are due in the commit of this number, from 1.
+
+        With `least` (`rules.commits.SURVIVES`) also the lowest one that is kept there at least, and those
+        below it, where none of those that are due is.
+        """
+        due = [level for level in self.levels if number % level.each == 0]
+        if least is not None and not any(suffices(level.survives, least) for level in due):
+            enough = [rank(level.survives) for level in self.levels if suffices(level.survives, least)]
+            limit = min(enough, default=-1)
+            due = [level for level in self.levels if level in due or rank(level.survives) <= limit]
+        return tuple(due)
 
     @property
     def mean_blocking_s(self) -> float:
