@@ -65,13 +65,16 @@ def engine_from(
     speed
         How run times follow sizes.
     nodes
-        Compute nodes; None: those that are idle or held by jobs. With `pool` the most there can be.
+        Compute nodes; None: those that are idle or held by jobs, or as many as the pool of the snapshot may
+        have. With `pool` the most there can be.
     adaptation
         What resizes cost; None: of each job what the snapshot has measured (how long windows of its producer
         took), nothing of the others.
     pool
         How further nodes come, and how long they stay; how many are there, and for how long yet, says the
-        snapshot. None: none comes, and those that are there go at the ends of their walltimes.
+        snapshot. None: as nodes have come so far, where the snapshot says that the cluster follows the load
+        and for how long nodes were waited for; else none comes. Those that are there go at the ends of their
+        walltimes, those that come stay.
     power
         What nodes draw; None: energy is not accounted for.
     failures
@@ -87,6 +90,9 @@ def engine_from(
     """
     held = sum(job.nodes for job in view.jobs if not job.is_default)
     machine_nodes = held + max(0, view.idle_nodes) if nodes is None else nodes
+    if pool is None and (measured := _pool(view.sections.get("pool"))) is not None:
+        pool, most = measured
+        machine_nodes = max(machine_nodes, most) if nodes is None else nodes
     if not view.jobs and machine_nodes < 1:
         raise WorkloadError(f"{name}: no job runs or waits there, so there is nothing to go on from")
     if machine_nodes < 1:
@@ -177,6 +183,15 @@ def _labels(names: Iterable[str | None]) -> Domains | None:
     """The labels of nodes; None when none has one."""
     found = tuple(names)
     return Domains(names=found) if any(found) else None
+
+
+def _pool(section: Any) -> tuple[Pool, int] | None:
+    """How nodes come, and how many there may be, as far as the section of the snapshot says both."""
+    found = section if isinstance(section, Mapping) else {}
+    wait_s, most = found.get("wait_s"), found.get("most_nodes")
+    if not isinstance(wait_s, (int, float)) or not isinstance(most, int) or not 0 <= wait_s < inf:
+        return None
+    return Pool(initial_nodes=0, wait_s=float(wait_s)), most
 
 
 def _rate(section: Any) -> float | None:

@@ -158,6 +158,9 @@ def test_a_job_policy_moves_the_pool_of_an_adaptive_cluster() -> None:
             await until(lambda: len(cluster.scheduler.workers) == 3, "the policy's minimum")
             rows = [row for row in await runtime.decisions() if row["action"] == "request-nodes"]
             assert {row["result"] for row in rows} == {"done"}
+            told = (await runtime.snapshot()).sections["pool"]
+            assert told["most_nodes"] == 4
+            assert 0 < told["wait_s"] < 20
         await within(job.wait(20))
 
     run(test, dask_hpc.LocalCluster)
@@ -173,6 +176,7 @@ def test_without_adapt_a_job_policy_is_told_how_to_have_the_pool_follow() -> Non
             rows = [row for row in await runtime.decisions() if row["action"] == "request-nodes"]
             assert {row["result"] for row in rows} == {"refused"}
             assert "cluster.adapt()" in rows[0]["reason"]
+            assert "pool" not in (await runtime.snapshot()).sections
             assert len(cluster.scheduler.workers) == 1
         await within(job.wait(20))
 

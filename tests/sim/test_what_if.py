@@ -229,14 +229,18 @@ def test_nodes_that_go_come_back_only_where_a_pool_says_how() -> None:
         def decide(self, view: ClusterSnapshot, state: None) -> tuple[Decision, None]:
             return Decision(actions=(RequestNodes(nodes=8, reason=BECAUSE),)), None
 
-    def moves(pool: Pool | None) -> tuple[int, int]:
+    def moves(pool: Pool | None, section: Any = None, most: int | None = 8) -> tuple[int, int]:
         nodes = tuple(node(f"n{i}", "r" if i < 6 else None, None if i < 6 else 10.0) for i in range(8))
-        result = simulate_from(replace(VIEW, nodes=nodes), Asking(), pool=pool, nodes=8)
+        view = replace(VIEW, nodes=nodes, sections={"pool": section})
+        result = simulate_from(view, Asking(), pool=pool, nodes=most)
         assert result.moves is not None
         return result.moves.expired, result.moves.came
 
     assert moves(None) == (2, 0)
     assert moves(Pool(initial_nodes=0, wait_s=5.0)) == (2, 2)
+    # as they have come so far
+    assert moves(None, {"wait_s": 5.0, "most_nodes": 8}, None) == (2, 2)
+    assert moves(None, {"most_nodes": 8}, None) == moves(None, {"wait_s": 5.0}, None) == (2, 0)
 
 
 def test_what_is_to_come_is_known_in_joules() -> None:

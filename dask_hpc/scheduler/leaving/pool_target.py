@@ -45,12 +45,23 @@ class PoolTarget:
         self._stock: Any = None
         self._memory = pool.PoolState()
         self._asked_s: float | None = None
+        #: Most workers that there may be; None: no limit.
+        self._most: int | None = None
         #: What a job policy has asked for last, in nodes, with the policy.
         self._wish: tuple[Policy, int] | None = None
 
     def enactors(self) -> Mapping[type[Any], Enactor]:
         """It follows what a job policy asks of the pool."""
         return {RequestNodes: self.take, ReleaseNodes: self.take}
+
+    def section(self) -> Mapping[str, Any]:
+        """How nodes come to a cluster that follows the load: the wait for one, and how many there may be."""
+        if not self._followed:
+            return {}
+        told: dict[str, Any] = {"wait_s": self._memory.startup_s} if self._memory.waits_s else {}
+        if self._most is not None:
+            told["most_nodes"] = math.floor(self._most / self._workers_per_node())
+        return {"pool": told}
 
     def wrap(self) -> None:
         """Answer whoever asks for the target."""
@@ -104,6 +115,7 @@ class PoolTarget:
             Those of stock's `adaptive_target`.
         """
         now_s = self._asked_s = self.engine.state.now_s()
+        self._most = maximum
         view = pool.PoolView(
             now_s=now_s,
             demand_nodes=self._demand(frozenset(elsewhere), frozenset(resources), **options),
@@ -120,12 +132,22 @@ class PoolTarget:
 
     def take(self, action: RequestNodes | ReleaseNodes) -> Outcome:
         """Have the pool follow a job policy's action; refused when nobody asks for the target."""
-        if self._asked_s is None or self.engine.state.now_s() - self._asked_s > _FOLLOWED_S:
+        if not self._followed:
             text = "the cluster does not follow the load: switch that on with cluster.adapt()"
             why = Reason(ReasonCode.POOL_NOT_MANAGED, text)
             return Outcome(action=action, result="refused", reason=why)
         self._wish = (self.engine.controller.policy, action.nodes)
         return Outcome(action=action, result="done", reason=action.reason)
+
+    @property
+    def _followed(self) -> bool:
+        """Whether somebody acts on the answers."""
+        asked_s = self._asked_s
+        return asked_s is not None and self.engine.state.now_s() - asked_s <= _FOLLOWED_S
+
+    def _workers_per_node(self) -> float:
+        up = [len(node.workers) for node in self.engine.state.nodes.nodes.values() if node.up]
+        return sum(up) / len(up) if up else 1.0
 
     def _demand(self, elsewhere: Collection[str], resources: Collection[str], **options: Any) -> int:
         """Workers that are asked for now, by whomever, besides those `elsewhere`."""
@@ -147,8 +169,7 @@ class PoolTarget:
     ) -> int:
         """Workers that should compute, besides the `there` ones elsewhere that do."""
         state = self.engine.state
-        up = [len(node.workers) for node in state.nodes.nodes.values() if node.up]
-        workers_per_node = sum(up) / len(up) if up else 1.0
+        workers_per_node = self._workers_per_node()
         needed = math.ceil(needed_nodes(state) * workers_per_node) - there
         if self._wish is not None and self.engine.awake and self._wish[0] is self.engine.controller.policy:
             return max(0, needed, math.ceil(self._wish[1] * workers_per_node) - there)
