@@ -204,6 +204,8 @@ class Machine:
         self.recalls: deque[tuple[Any, str, str]] = deque()
         self.engine: Engine
         self._number = 0
+        #: What the engine does every so often: when next, in CPU seconds, how often, and what.
+        self._due: dict[str, tuple[float, float, Callable[[], Any]]] = {}
 
     async def __aenter__(self) -> Machine:
         scheduler = self.scheduler = Scheduler(
@@ -211,6 +213,8 @@ class Machine:
         )
         scheduler.stream_comms = _Outlets(self)  # type: ignore[assignment]
         remote.ask = _tell
+        # trying to connect to workers that are not there takes CPU of this thread
+        scheduler.broadcast = _told  # type: ignore[method-assign]
         scheduler.clients[CLIENT] = ClientState(CLIENT, versions={})
         scheduler.client_comms[CLIENT] = _Outlet(CLIENT, self)  # type: ignore[assignment]
         scheduler.status = Status.running
@@ -337,6 +341,11 @@ class Machine:
         while True:
             if self.recalls:
                 self.give_back()
+            now_s = time.thread_time()
+            for name, (due_s, each_s, call) in self._due.items():
+                if now_s >= due_s:
+                    self._due[name] = (now_s + each_s, each_s, call)
+                    call()
             if self.inbox:
                 self.answer(*self.inbox.popleft())
             elif all(tasks[key].state == "memory" for key in wanted):
@@ -350,9 +359,26 @@ class Machine:
         """The client drops its futures."""
         self.scheduler.client_releases_keys(keys=wanted, client=CLIENT, stimulus_id="release")
 
+    @contextmanager
+    def _periods(self) -> Iterator[None]:
+        """Let what the engine does every so often go by CPU time, as if the machine did nothing else."""
+        engine = getattr(self, "engine", None)
+        callbacks = {} if engine is None else dict(engine._callbacks)
+        for name, callback in callbacks.items():
+            callback.stop()
+            each_s = callback.callback_time / 1000
+            self._due[name] = (time.thread_time() + each_s, each_s, callback.callback)
+        try:
+            yield
+        finally:
+            self._due.clear()
+            for name, callback in callbacks.items():
+                if engine is not None and engine._callbacks.get(name) is callback:
+                    callback.start()
+
     async def us_per_task(self, graphs: list[tuple[Graph, JobRecord | None]]) -> float:
         """Submit, compute and release; microseconds of CPU of the loop's thread a task."""
-        with without_gc():
+        with without_gc(), self._periods():
             began_s = time.thread_time()
             wanted = [key for graph, job in graphs for key in await self.submit(graph, job)]
             await self.compute(wanted)
@@ -360,6 +386,11 @@ class Machine:
             took_s = time.thread_time() - began_s
         assert not self.scheduler.tasks, f"{len(self.scheduler.tasks)} tasks are left"
         return took_s * 1e6 / sum(graph.operand("count") for graph, _ in graphs)
+
+
+async def _told(**message: Any) -> dict[str, Any]:
+    """All workers are told something, and have nothing to answer."""
+    return {}
 
 
 async def _tell(scheduler: Any, address: str, handler: str, timeout_s: float, **arguments: Any) -> bytes:

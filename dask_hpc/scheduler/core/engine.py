@@ -89,7 +89,7 @@ class Engine:
         self.queue = PlainQueue(self.state, self._overrides.look_at)
         self._turns = Turns(self.state, self._overrides.order_by)
         self.admission = Admission(
-            self.state, self.parts, self.queue, self._turns, self.handle, lambda: self.rounds.watching
+            self.state, self.parts, self.queue, self._turns, self.handle, self.rounds.watched
         )
         self._resting = Resting(self.state)
         self.overflow = Overflow(self.state, self.admission.lending, self.admission.offer)
@@ -245,7 +245,7 @@ class Engine:
         job.reason = "plain work uses the nodes that no job holds"
         state.start_plain(job)
         state.intake = job
-        self._overrides.limit_queue(self.queue.open_to)
+        self._overrides.limit_queue(self.queue.open)
         state.moved = self._overrides.look_at
 
     async def _adopt(self) -> None:

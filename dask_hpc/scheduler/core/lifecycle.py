@@ -126,6 +126,7 @@ class Lifecycle:
             heir = next((other for other in state.plain if other is not job), None)
             if heir is not None:
                 state.plain.remove(job)
+                state.moved(())
                 self._hand_over(job, heir)
         elif job not in state.plain and not job.reconfig_id:
             self._hand_over(job, state.plain[0])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_hpc.scheduler.core.lifecycle import Lifecycle
-from dask_hpc.scheduler.internals import reads, writes
+from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.internals.origins import TOPIC
 from dask_hpc.scheduler.internals.reads import IN_PLAY
 from dask_hpc.scheduler.placing.admission import Admission
@@ -64,6 +64,8 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         self._small = small
         #: Small results that are held as bytes.
         self._held = small.held
+        #: Small results that were asked about.
+        self._doubtful = small.doubtful
         self._resting = resting
         self._handle = handle
         self._owner = state.owner
@@ -96,6 +98,8 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         **kwargs: Any,
     ) -> None:
         """Keep the counts of the task's job; note slots that may have opened."""
+        if start == finish:  # stock has looked for a worker and found none
+            return
         lane = self._owner.get(key)
         if start == "processing":
             self._admission.freed(worker, lane)
@@ -107,7 +111,8 @@ class HPCSchedulerPlugin(SchedulerPlugin):
                 if job.is_default or lane.inherited:
                     ts = self._tasks[key]
                     # a new one that stock queues, and that nothing depends on, is as it was claimed
-                    if lane.inherited or lane.kind != "queue" or ts.dependents or reads.was_sent(ts):
+                    # (`reads.was_sent`, written out: this runs for every task)
+                    if lane.inherited or lane.kind != "queue" or ts.dependents or ts.run_id is not None:
                         lane = self._guests.recomputed(ts, lane)
                         job = lane.job
                 job.unfinished += 1
@@ -159,7 +164,8 @@ class HPCSchedulerPlugin(SchedulerPlugin):
                 job.failure = f"task {key!r} failed"
         elif finish == "forgotten":
             del self._owner[key]
-            self._small.forget(key)
+            if key in self._held or key in self._doubtful:
+                self._small.forget(key)
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """A worker has connected."""

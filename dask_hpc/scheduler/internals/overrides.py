@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from dask_hpc.scheduler.internals.allotment import AllotmentSet
-from dask_hpc.scheduler.internals.reads import BARRIER, priority_with
+from dask_hpc.scheduler.internals.reads import BARRIER, free_slots, priority_with
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -28,16 +28,17 @@ class OpenWorkers(set[Any]):
     Stock adds a worker whenever it has a free slot; one that is not open stays out.
     """
 
-    def __init__(self, is_open: Callable[[str], bool]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._is_open = is_open
+        #: Addresses of the workers that are open.
+        self.open: Collection[str] = ()
 
     def add(self, worker: WorkerState) -> None:
-        """Add a worker if it is open, else take it out."""
-        if self._is_open(worker.address):
-            super().add(worker)
+        """Add a worker if it is open, else take it out. Runs for every task."""
+        if worker.address in self.open:
+            set.add(self, worker)
         else:
-            super().discard(worker)
+            set.discard(self, worker)
 
 
 #: RPC by which a worker that executes the first input of a shuffle has the shuffle begun.
@@ -58,19 +59,30 @@ class Overrides:
         self._shuffle: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         self._waiting_actors: WeakSet[TaskState] = WeakSet()
         self._turn: Callable[[TaskState], tuple[float, ...] | None] | None = None
+        self._open: Callable[[], Collection[str]] = tuple
 
-    def limit_queue(self, is_open: Callable[[str], bool]) -> None:
-        """Have stock send queued tasks to open workers alone; call `look_at` when that has changed."""
-        self._scheduler.idle_task_count = OpenWorkers(is_open)
+    def limit_queue(self, open: Callable[[], Collection[str]]) -> None:
+        """Have stock send queued tasks to open workers alone; call `look_at` when that has changed.
+
+        `open` gives their addresses; what it gave is kept until the next look.
+        """
+        self._open = open
+        self._scheduler.idle_task_count = OpenWorkers()
         self.look_at(self._scheduler.workers)
 
     def look_at(self, addresses: Iterable[str]) -> None:
         """See anew which of these workers have free slots for stock's queue."""
-        workers = self._scheduler.workers
+        workers, idle = self._scheduler.workers, self._scheduler.idle_task_count
+        if isinstance(idle, OpenWorkers):
+            idle.open = self._open()
         for address in addresses:
             worker = workers.get(address)
-            if worker is not None:
-                self._scheduler.check_idle_saturated(worker)
+            if worker is None:
+                continue
+            if free_slots(self._scheduler, worker) > 0:
+                idle.add(worker)
+            else:
+                idle.discard(worker)
 
     def stream(self, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace the stream handler `name` by ``make(original)``.

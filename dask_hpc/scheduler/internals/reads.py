@@ -78,8 +78,9 @@ def shuffle_tasks(scheduler: Scheduler, keys: Iterable[Any]) -> set[TaskState]:
     """Barriers among `keys` and the tasks that depend on one: a shuffle pins those itself."""
     tasks = scheduler.tasks
     found: set[TaskState] = set()
-    for key in keys:
-        if is_barrier(key) and key in tasks:
+    # `is_barrier`, written out: this runs for every task
+    for key in [key for key in keys if type(key) is str and key.startswith(BARRIER)]:
+        if key in tasks:
             barrier = tasks[key]
             found.add(barrier)
             found.update(barrier.dependents)

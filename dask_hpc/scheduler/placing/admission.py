@@ -43,7 +43,8 @@ class Admission:
     Parameters
     ----------
     watched
-        Whether somebody waits for the end of passes: a drain may have come to its end.
+        Any of these holds something while somebody waits for the end of passes: a drain may have come to its
+        end. Always the same objects.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Admission:
         queue: PlainQueue,
         turns: Turns,
         handle: Callable[[Event], None],
-        watched: Callable[[], bool],
+        watched: tuple[Collection[Any], ...],
     ) -> None:
         self.state = state
         self._queue = queue
@@ -83,9 +84,13 @@ class Admission:
             self._call_soon(self._pass)
 
     def freed(self, address: str | None, lane: Lane | None) -> None:
-        """A task has left a worker (None: one that is not known any more)."""
-        others = self.lending.wanted or self.lending.loans or self._queue.closed
-        if lane is not None and lane.kind == "queue" and not others and not self._watched():
+        """A task has left a worker (None: one that is not known any more). Runs for every task."""
+        lending, watched = self.lending, False
+        for one in self._watched:
+            if one:
+                watched = True
+        others = lending.wanted or address in lending.loans or self._queue.closed
+        if lane is not None and lane.kind == "queue" and not others and not watched:
             return  # stock fills the slot
         if address is not None:
             jobs = self.state.served_by(address)
@@ -95,10 +100,10 @@ class Admission:
                     break
             else:  # its holder holds nothing for its slots
                 plain = jobs is self.state.plain and not self._queue.closed
-                waiting = self.lending.wanted or (not plain and self._queue.first() is not None)
-                if waiting or address in self.lending.loans:
+                waiting = lending.wanted or (not plain and self._queue.first() is not None)
+                if waiting or address in lending.loans:
                     self.dirty.add(address)
-                elif not self._watched():
+                elif not watched:
                     return
         elif lane is not None:
             self.offered.add(lane.job)
@@ -193,7 +198,7 @@ class Admission:
             self._queue.close(bool(self.sharing.waiting) or self._queue.held())
             if not self._queue.closed:
                 writes.fill_from_queue(scheduler, stimulus_id)
-        if self._watched():
+        if any(self._watched):
             self._handle(_PASSED)
 
     def _room(self, slots: int, job: JobRecord, worker: WorkerState) -> int:

@@ -91,9 +91,10 @@ class Overflow:
         if ts.actor or ts in worker.long_running or node is None or node.reserved:
             return False
         job = lane.job
-        if job.request.exclusive or worker.address not in job.reach or not self._lending.takes(ts):
+        reach = job.reach
+        if job.request.exclusive or worker.address not in reach or not self._lending.takes(ts):
             return False
-        thief = next((address for address in idle if address not in job.reach), None)
+        thief = next((address for address in idle if address not in reach), None)
         return thief is not None and crowds.moving_pays(scheduler, ts, scheduler.workers[thief])
 
     def _ask(self, ts: TaskState, worker: WorkerState) -> bool:

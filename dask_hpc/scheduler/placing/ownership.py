@@ -130,10 +130,18 @@ class Ownership:
             if awaited and key in awaited:
                 writes.await_data(ts)
                 continue
-            if alike and ts.group in alike and key not in owner and _is_free(ts):
+            known = owner.get(key)
+            # nobody has asked for it yet, nor said where it may run, nor that it is an actor: written out, for
+            # this runs for every task
+            if (
+                alike
+                and known is None
+                and ts.group in alike
+                and ts.state == "released"
+                and not (ts.actor or ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions)
+            ):
                 owner[key] = alike[ts.group]
                 continue
-            known = owner.get(key)
             # as in stock: what is said of a task comes before what is said of the whole graph
             name = declared.get(key, whole) if declared else whole
             if by_key and name is whole:
@@ -355,8 +363,3 @@ class Ownership:
                     unplaced.append(ts)
             writes.requeue(scheduler, unplaced, f"hpc-hand-back-{state.now_s()}")
             await asyncio.sleep(0)
-
-
-def _is_free(ts: TaskState) -> bool:
-    """Whether nobody has asked for the task yet, nor said where it may run, nor that it is an actor."""
-    return ts.state == "released" and not (ts.actor or reads.user_restricted(ts))

@@ -8,7 +8,7 @@ deals every slot. What is to be lent a slot, or takes part in turns, is drawn fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from dask_hpc.scheduler.internals import writes
@@ -27,10 +27,10 @@ class PlainQueue:
         self.closed = False
         self._look_at = look_at
 
-    def open_to(self, address: str) -> bool:
-        """Whether stock may send what it has queued to the worker."""
+    def open(self) -> Collection[str]:
+        """Addresses of the workers that stock may send what it has queued to; the set itself, as it changes."""
         plain = self.state.plain
-        return not self.closed and bool(plain) and address in plain[0].allotment
+        return plain[0].allotment if plain and not self.closed else ()
 
     def close(self, closed: bool) -> None:
         """Close the queue, or leave it to stock again."""

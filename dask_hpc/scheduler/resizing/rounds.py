@@ -10,7 +10,7 @@ Nothing that executes is ever interrupted or sent elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from dask_hpc.scheduler.resizing.drain import Drain
 from dask_hpc.scheduler.resizing.growths import Growths
@@ -62,7 +62,12 @@ class Rounds:
     @property
     def watching(self) -> bool:
         """Whether `poll` has anything to look at. Runs in every pass of admission."""
-        return bool(self._rounds or self.windows.producers)
+        return any(self.watched)
+
+    @property
+    def watched(self) -> tuple[Collection[Any], ...]:
+        """What `poll` looks at: always these very objects."""
+        return self._rounds, self.windows.producers
 
     # ---------------------------------------------------------------- begin
 
@@ -229,7 +234,8 @@ class Rounds:
         why = Reason(ReasonCode.ABORTED, text)
         self.windows.abandon(text)
         self.thefts.abandon(text)
-        rounds, self._rounds = self._rounds, []
+        rounds = self._rounds.copy()
+        self._rounds.clear()
         for round in rounds:
             for reduction in round.reductions:
                 if reduction.active:
