@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -11,7 +12,9 @@ from functools import partial
 from multiprocessing import resource_tracker
 from typing import Any
 
+import dask
 import distributed
+from distributed import utils
 
 import dask_hpc
 from dask_hpc.demo.progress import ProgressDisplay
@@ -30,6 +33,8 @@ _CLUSTER: dict[str, Any] = {
     "silence_logs": logging.CRITICAL,
 }
 _SCHEDULER = {"dashboard_address": ":0"}
+#: What the process that workers are forked from imports: it starts no thread by that.
+_IMPORTED = ("distributed.nanny", "dask_hpc.worker.carried", "dask_hpc.demo.stepping")
 #: How long the demo waits for its jobs to come through Slurm's queue.
 _SLURM_PATIENCE_S = 600
 
@@ -77,6 +82,7 @@ def client_of(make: Callable[[], Any]) -> Iterator[distributed.Client]:
     resource_tracker.ensure_running()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_one_thread_each())
+        stack.enter_context(_forked())
         # A terminal interrupts the worker processes too; they would die with tracebacks instead of being
         # closed. They inherit the blocked signal; this thread gets its own as soon as it can close them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -86,6 +92,23 @@ def client_of(make: Callable[[], Any]) -> Iterator[distributed.Client]:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield client
+
+
+@contextlib.contextmanager
+def _forked() -> Iterator[None]:
+    """Have worker processes forked within from one process that has imported what they need.
+
+    Each that starts anew imports it again: that is most of what a short demo takes. The first of them starts
+    that process, so that it has the environment and the blocked signals of a worker; it ends with this one.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(_IMPORTED))
+    # else Dask imports all that its workers might use, here and there
+    before, utils._forkserver_preload_set = utils._forkserver_preload_set, True
+    try:
+        with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+            yield
+    finally:
+        utils._forkserver_preload_set = before
 
 
 @contextlib.contextmanager
