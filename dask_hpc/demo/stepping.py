@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from distributed import Client, Future
@@ -14,7 +16,7 @@ from dask_hpc.demo.parts import DemoRun, Row, Verdict
 from dask_hpc.demo.simulation import Simulated, simulate, simulate_plainly
 from dask_hpc.demo.stage import NODES, Stage, in_background
 from dask_hpc.demo.starts import counted_starts
-from dask_hpc.demo.walltime import can_end, end_walltime
+from dask_hpc.demo.walltime import NOTICE_S, can_end, end_walltime
 from dask_hpc.demo.workloads import WORKLOADS, digest
 
 NAME = "stepping"
@@ -28,6 +30,8 @@ WALLTIME_S = 7.0
 #: and has to find the simulation there.
 MIN_STEPS = 30
 MIN_WALLTIME_S = 3.5
+#: As many steps as the longest of the first few fit into the notice.
+STEPS_TIMED, NOTICE_STEPS = 4, 5
 #: The question: its tasks, and what each of them takes at scale 1.
 TASKS = 24
 TASK_S = 0.4
@@ -57,11 +61,15 @@ def play(stage: Stage) -> Stepped:
     client.run(warm_up)
     ask = WORKLOADS[_QUESTION].prepare(0, TASKS, TASK_S * scale)
     steps = max(MIN_STEPS, round(STEPS * scale))
-    first_step = threading.Event()
+    steps_s: list[float] = []
+    first_step, known = threading.Event(), threading.Event()
 
     def told(step: int) -> None:
         stage.told[simulation.NAME] = f"step {step}"
+        steps_s.append(time.monotonic())
         first_step.set()
+        if len(steps_s) == STEPS_TIMED:
+            known.set()
 
     with counted_starts(client, NAME) as starts:
         if runtime is None:
@@ -69,7 +77,7 @@ def play(stage: Stage) -> Stepped:
         else:
             stepping = in_background(_timed, simulate, runtime, steps, told)
         # also when it fails before
-        stepping.add_done_callback(lambda _: first_step.set())
+        stepping.add_done_callback(lambda _: (first_step.set(), known.set()))
         first_step.wait()
         begin_s = time.monotonic()
         time.sleep(QUESTION_S * scale)
@@ -77,7 +85,9 @@ def play(stage: Stage) -> Stepped:
         killed = None
         if can_end(stage):
             at_s = max(MIN_WALLTIME_S, WALLTIME_S * scale)
-            killed = end_walltime(stage, at_s - (time.monotonic() - begin_s))
+            known.wait()
+            notice_s = notice_of(steps_s[:STEPS_TIMED])
+            killed = end_walltime(stage, at_s - (time.monotonic() - begin_s), notice_s)
         simulated, simulation_s = stepping.result()
         answer, turnaround_s = asking.result()
         return Stepped(
@@ -88,6 +98,16 @@ def play(stage: Stage) -> Stepped:
             repeated=starts.repeated(),
             killed=killed,
         )
+
+
+def notice_of(steps_s: Sequence[float]) -> float:
+    """Seconds before the end of the walltime at which a worker is told, given when the first steps were done.
+
+    Nodes leave a simulation between two steps. A notice that a slow machine's steps outlast would come too
+    late for that, as none does that a batch system gives.
+    """
+    longest_s = max((after - before for before, after in pairwise(steps_s)), default=0.0)
+    return max(NOTICE_S, NOTICE_STEPS * longest_s)
 
 
 def warm_up() -> None:

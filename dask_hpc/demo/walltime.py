@@ -16,7 +16,7 @@ from dask_hpc.agent import Agent
 from dask_hpc.config import settings
 from dask_hpc.demo.stage import Stage
 
-#: So long before the end a worker gets no new tasks, and everything has left it.
+#: So long before the end a worker is told at least, and everything has left it.
 NOTICE_S, MARGIN_S = 2.0, 0.5
 
 
@@ -26,16 +26,16 @@ def can_end(stage: Stage) -> bool:
     return bool(workers) and all(isinstance(worker, Nanny) for worker in workers)
 
 
-def end_walltime(stage: Stage, after_s: float) -> bool:
-    """Let the walltime of a node end in so many seconds, at least `NOTICE_S` and `MARGIN_S`.
+def end_walltime(stage: Stage, after_s: float, notice_s: float = NOTICE_S) -> bool:
+    """Let the walltime of a node end in so many seconds, at least `notice_s` and `MARGIN_S`.
 
     It is the one with the most results, so that there is something to lose. Returns when it has ended, and
     whether its process was killed: with the runtime it has left by then.
     """
     nanny = fullest(stage)
-    ends_s = time.time() + max(after_s, NOTICE_S + MARGIN_S)
+    ends_s = time.time() + max(after_s, notice_s + MARGIN_S)
     if stage.runtime is not None:
-        stage.cluster.sync(_watch, nanny, ends_s)
+        stage.cluster.sync(_watch, nanny, ends_s, notice_s)
     pid = nanny.pid
     time.sleep(max(0.0, ends_s - time.time()))
     if pid is None or nanny.pid != pid:
@@ -51,6 +51,6 @@ def fullest(stage: Stage) -> Nanny:
     return max(stage.cluster.workers.values(), key=lambda nanny: len(held.get(nanny.worker_address, ())))
 
 
-async def _watch(nanny: Nanny, ends_s: float) -> None:
-    known = settings().updated(walltime_notice_s=NOTICE_S, walltime_margin_s=MARGIN_S)
+async def _watch(nanny: Nanny, ends_s: float, notice_s: float) -> None:
+    known = settings().updated(walltime_notice_s=notice_s, walltime_margin_s=MARGIN_S)
     Agent(nanny, known).start(ends_s)

@@ -9,8 +9,9 @@ import pytest
 import xarray as xr
 from distributed import LocalCluster
 
-from dask_hpc.demo import bootstrap, monte_carlo, primes
+from dask_hpc.demo import bootstrap, monte_carlo, primes, stepping
 from dask_hpc.demo.paced import paced
+from dask_hpc.demo.walltime import NOTICE_S
 from dask_hpc.demo.workloads import WORKLOADS, digest
 
 TASKS = 7
@@ -137,3 +138,8 @@ def test_digest_sees_every_difference():
     assert len({digest(value) for value in (first, moved, renamed)}) == 3
     with pytest.raises(TypeError, match="cannot compare a object"):
         digest(object())
+
+
+def test_the_notice_of_a_walltime_is_longer_where_steps_take_longer():
+    assert stepping.notice_of([]) == stepping.notice_of([0.0, 0.1, 0.2, 0.3]) == NOTICE_S
+    assert stepping.notice_of([0.0, 0.1, 1.6, 1.7]) == pytest.approx(stepping.NOTICE_STEPS * 1.5)

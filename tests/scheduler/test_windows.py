@@ -13,6 +13,7 @@ from producers import ask, lay_out, members, pending, producing
 import dask_hpc
 from dask_hpc.errors import WindowError
 from dask_hpc.program.producer import Change, Status
+from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import NODE_ANNOTATION
 
 # ------------------------------------------------------------------- changes
@@ -276,3 +277,22 @@ async def test_what_was_sent_to_a_node_is_done_there_before_the_node_leaves(c, s
         gate.open()
         assert await within(c.gather(seen)) == list(nodes)
         assert (await within(resize))["result"] == "done"
+
+
+@live(timeout=60)
+async def test_what_belongs_on_a_node_whose_walltime_ends_runs_there_until_its_window(c, s, *workers):
+    async with producing(c) as (_, producer):
+        going = producer.nodes[-1]
+        address = next(iter(engine(s).state.nodes.nodes[going].workers))
+        departures = of(s).departures
+        # the node looks idle all the time: its producer is between two steps
+        leaving = asyncio.ensure_future(departures.depart(address, 20.0, "its walltime ends"))
+        change = await pending(producer)
+        assert change.leaving == (going,)
+        with dask.annotate(**{NODE_ANNOTATION: going}):
+            seen = c.submit(on_which_worker, key="seen")
+        assert await within(seen) == going
+        await producer.begin()
+        await producer.commit()
+        assert (await within(leaving))["lost"] == []
+        assert address not in s.workers

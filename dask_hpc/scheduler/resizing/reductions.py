@@ -162,6 +162,8 @@ class Reductions:
                 continue
             nodes = [] if reduction.together else reduction.leaving
             busy = [what for node in nodes for what in self._drain.busy(reduction, node)]
+            # between two steps it only looks idle, and what belongs on it is still to come
+            busy += [f"state of {node.job}" for node in nodes if self._windows.will_leave(node)]
             if not busy:
                 self._commit(round, reduction)
             elif now_s - reduction.began_s >= deadline_s:

@@ -11,6 +11,7 @@ Nothing that executes is ever interrupted or sent elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from dask_hpc.scheduler.resizing.drain import Drain
 from dask_hpc.scheduler.resizing.growths import Growths

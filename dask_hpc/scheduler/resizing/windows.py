@@ -151,8 +151,16 @@ class Windows:
 
     def cost(self, node: Node) -> tuple[int]:
         """Whether a producer has state on the node."""
+        return (self._producer_on(node) is not None,)
+
+    def will_leave(self, node: Node) -> bool:
+        """Whether a producer has state on the node that it takes along at its next step boundary."""
+        producer = self._producer_on(node)
+        return producer is not None and producer.rigid is None and self._is_up(producer.job, node.id)
+
+    def _producer_on(self, node: Node) -> Member | None:
         producer = self.producers.get(node.job) if node.job is not None else None
-        return (producer is not None and node.id in producer.members,)
+        return producer if producer is not None and node.id in producer.members else None
 
     def phase(self, job: JobRecord, name: str, elastic: bool) -> None:
         """The producer has entered a phase; in a rigid one it is not resized."""
