@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import dask
 from helpers import (
     Gate,
@@ -80,3 +83,22 @@ async def test_what_is_queued_is_drawn_for_threads_that_are_lent(c, s, a, b):
         assert await within(c.gather([stop, *quick])) == [0, *range(20)]
         assert record(s, idle).lent_tasks > 8
         await until(lambda: not engine(s).queue.closed, "the queue is stock's again")
+
+
+@live(4, config={"distributed.scheduler.worker-saturation": math.inf})
+async def test_without_queuing_siblings_stay_together_on_the_nodes_that_no_job_holds(c, s, *workers):
+    starts = Starts()
+    await starts.watch(workers)
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        gate = Gate()
+        with dask.annotate(hpc_job=None):
+            futures = c.map(through, range(12), gate=gate, key=[f"plain-{i:02}" for i in range(12)])
+        await until(lambda: all(f.key in s.tasks and s.tasks[f.key].processing_on for f in futures), "sent")
+        where = [s.tasks[f.key].processing_on.address for f in futures]
+        gate.open()
+        assert await within(c.gather(futures)) == list(range(12))
+    assert addresses_of(s, idle).isdisjoint(where)
+    # one worker after the other is filled with what belongs together
+    assert [len(list(group)) for _, group in itertools.groupby(where)] == [4, 4, 4]

@@ -44,7 +44,12 @@ class OpenWorkers(set[Any]):
 #: RPC by which a worker that executes the first input of a shuffle has the shuffle begun.
 SHUFFLE = "shuffle_get_or_create"
 #: Methods of the scheduler that are replaced.
-_METHODS = ("valid_workers", "decide_worker_non_rootish", "_check_unrunnable_task_timeouts")
+_METHODS = (
+    "valid_workers",
+    "decide_worker_non_rootish",
+    "decide_worker_rootish_queuing_disabled",
+    "_check_unrunnable_task_timeouts",
+)
 
 
 class Overrides:
@@ -180,6 +185,39 @@ class Overrides:
             return None if everywhere else allotment.cached
 
         scheduler.valid_workers = valid_workers
+
+    def keep_siblings_together(self, plain: Callable[[], AllotmentSet | None]) -> None:
+        """Have stock place root tasks that it does not queue on the workers of plain work alone.
+
+        With an infinite ``worker-saturation`` it fills one worker after the other, so that siblings are
+        together, out of all workers that are idle. `plain` gives those that it may choose from.
+        """
+        scheduler: Any = self._scheduler
+        stock = type(scheduler).decide_worker_rootish_queuing_disabled
+
+        def decide(ts: TaskState) -> WorkerState | None:
+            allowed, group = plain(), ts.group
+            if allowed is None:
+                answer: WorkerState | None = stock(scheduler, ts)
+                return answer
+            last = group.last_worker
+            if last is not None and last.address not in allowed:
+                group.last_worker = last = None
+            if last is not None and group.last_worker_tasks_left:
+                answer = stock(scheduler, ts)
+                return answer
+            idle, running, threads = scheduler.idle, scheduler.running, scheduler.total_nthreads
+            scheduler.running = {ws for ws in running if ws.address in allowed}
+            scheduler.idle = {ws.address: ws for ws in scheduler.running if ws.address in idle}
+            # a worker gets as many as its share of the threads
+            scheduler.total_nthreads = sum([ws.nthreads for ws in scheduler.running])
+            try:
+                answer = stock(scheduler, ts)
+            finally:
+                scheduler.idle, scheduler.running, scheduler.total_nthreads = idle, running, threads
+            return answer
+
+        scheduler.decide_worker_rootish_queuing_disabled = decide
 
     def let_actors_wait(self) -> None:
         """Let an actor that no worker may have yet wait like any other task.

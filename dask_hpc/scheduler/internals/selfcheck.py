@@ -33,6 +33,7 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module.Scheduler, "is_rootish"): ("self", "ts"),
     (module.Scheduler, "check_idle_saturated"): ("self", "ws"),
     (module.Scheduler, "decide_worker_non_rootish"): ("self", "ts"),
+    (module.Scheduler, "decide_worker_rootish_queuing_disabled"): ("self", "ts"),
     (module.Scheduler, "_check_unrunnable_task_timeouts"): (
         "self",
         "timestamp",
@@ -104,7 +105,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     ).split(),
     module.ClientState: ["client_key", "wants_what"],
     module.TaskPrefix: ["duration_average", "name"],
-    module.TaskGroup: ["span_id"],
+    module.TaskGroup: ["span_id", "last_worker", "last_worker_tasks_left"],
     spans.Span: ["name", "groups"],
     spans.SpansSchedulerExtension: ["spans"],
     broker.Broker: ["_topics"],
@@ -124,7 +125,7 @@ _ATTRIBUTES = (
     "tasks workers running plugins extensions unrunnable queued idle_task_count clients handlers "
     "stream_handlers stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy "
     "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since worker_plugins "
-    "bandwidth rpc _broker"
+    "bandwidth rpc _broker idle total_nthreads"
 ).split()
 _STREAMS = ("update-graph", "steal-response", "long-running", "worker-status-change", "close-client")
 

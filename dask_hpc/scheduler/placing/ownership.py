@@ -131,14 +131,16 @@ class Ownership:
                 writes.await_data(ts)
                 continue
             known = owner.get(key)
-            # nobody has asked for it yet, nor said where it may run, nor that it is an actor: written out, for
-            # this runs for every task
+            # nobody has asked for it yet, nor said where it may run, nor that it is an actor (this runs for
+            # every task)
             if (
                 alike
                 and known is None
                 and ts.group in alike
                 and ts.state == "released"
-                and not (ts.actor or ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions)
+                and not (
+                    ts.actor or ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions
+                )
             ):
                 owner[key] = alike[ts.group]
                 continue
@@ -225,10 +227,10 @@ class Ownership:
         if ts.actor:
             self._let_actors_wait()
             return "rest"
-        if not reads.queuing(scheduler):
-            return "rest"
         if job in self.state.plain and not self._limits and reads.is_queued(scheduler, ts, groups):
             return "queue"
+        if not reads.queuing(scheduler):
+            return "rest"
         return "root" if reads.is_root(scheduler, ts, groups) else "rest"
 
     def let_run_anywhere(self, key: Any) -> None:
