@@ -28,7 +28,7 @@ class PlainQueue:
         self._look_at = look_at
 
     def open(self) -> Collection[str]:
-        """Addresses of the workers that stock may send what it has queued to; the set itself, as it changes."""
+        """Addresses of the workers that stock may send what it has queued to, as they are from now on."""
         plain = self.state.plain
         return plain[0].allotment if plain and not self.closed else ()
 

@@ -29,8 +29,8 @@ class SmallResults:
         self.waiting: dict[str, dict[Any, int]] = {}
         #: What is held, by key, the oldest first. Always this very object.
         self.held: dict[Any, SmallCopy] = {}
-        #: Whether stock could not make again what belongs to these keys, as far as one has looked. Always this
-        #: very object.
+        #: Whether stock could not make again what belongs to these keys, as far as one has looked. Always
+        #: this very object.
         self.doubtful: dict[Any, bool] = {}
         #: Whether some of what stock could make again then it cannot now.
         self.outdated = False
