@@ -362,19 +362,16 @@ class Machine:
     @contextmanager
     def _periods(self) -> Iterator[None]:
         """Let what the engine does every so often go by CPU time, as if the machine did nothing else."""
-        engine = getattr(self, "engine", None)
-        callbacks = {} if engine is None else dict(engine._callbacks)
+        callbacks = dict(self.engine._callbacks) if hasattr(self, "engine") else {}
         for name, callback in callbacks.items():
             callback.stop()
             each_s = callback.callback_time / 1000
             self._due[name] = (time.thread_time() + each_s, each_s, callback.callback)
-        try:
-            yield
-        finally:
-            self._due.clear()
-            for name, callback in callbacks.items():
-                if engine is not None and engine._callbacks.get(name) is callback:
-                    callback.start()
+        yield
+        self._due.clear()
+        for name, callback in callbacks.items():
+            if self.engine._callbacks.get(name) is callback:
+                callback.start()
 
     async def us_per_task(self, graphs: list[tuple[Graph, JobRecord | None]]) -> float:
         """Submit, compute and release; microseconds of CPU of the loop's thread a task."""

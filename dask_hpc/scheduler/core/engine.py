@@ -199,8 +199,7 @@ class Engine:
         scheduler = self.scheduler
         parts = (self.ownership, self.guests, self.admission, self.lifecycle, self.small, self._resting)
         scheduler.add_plugin(HPCSchedulerPlugin(self.state, *parts, self.handle), name=PLUGIN_NAME)
-        self._overrides.cache_valid_workers(self.state.plain_allotment)
-        self._overrides.keep_siblings_together(self.state.plain_allotment)
+        self._overrides.keep_to_plain_nodes(self.state.plain_allotment)
         self._overrides.limit_what_waits(self.ownership.unplaced_by_users, self.ownership.unplaced_plain)
         self._overrides.keep_shuffles_somewhere()
         self._handlers.install(self._overrides)

@@ -159,6 +159,11 @@ class Overrides:
         scheduler.handlers[SHUFFLE] = get_or_create
         self._shuffle = (stock, get_or_create)
 
+    def keep_to_plain_nodes(self, plain: Callable[[], AllotmentSet | None]) -> None:
+        """Let tasks without restrictions run on the nodes of plain work alone, which `plain` gives."""
+        self.cache_valid_workers(plain)
+        self.keep_siblings_together(plain)
+
     def cache_valid_workers(self, plain: Callable[[], AllotmentSet | None]) -> None:
         """Answer `valid_workers` for allotments from a cache; `plain` is that of tasks without restrictions.
 
