@@ -341,9 +341,8 @@ class Machine:
         while True:
             if self.recalls:
                 self.give_back()
-            now_s = time.thread_time()
             for name, (due_s, each_s, call) in self._due.items():
-                if now_s >= due_s:
+                if (now_s := time.thread_time()) >= due_s:
                     self._due[name] = (now_s + each_s, each_s, call)
                     call()
             if self.inbox:
