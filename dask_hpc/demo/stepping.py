@@ -77,7 +77,8 @@ def play(stage: Stage) -> Stepped:
         else:
             stepping = in_background(_timed, simulate, runtime, steps, told)
         # also when it fails before
-        stepping.add_done_callback(lambda _: (first_step.set(), known.set()))
+        stepping.add_done_callback(lambda _: first_step.set())
+        stepping.add_done_callback(lambda _: known.set())
         first_step.wait()
         begin_s = time.monotonic()
         time.sleep(QUESTION_S * scale)
