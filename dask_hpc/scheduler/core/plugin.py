@@ -98,7 +98,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         **kwargs: Any,
     ) -> None:
         """Keep the counts of the task's job; note slots that may have opened."""
-        if start == finish:  # stock has looked for a worker and found none
+        if start == finish == "waiting":  # stock has found that it has to be queued: that comes next
             return
         lane = self._owner.get(key)
         if start == "processing":
