@@ -53,8 +53,8 @@ def run(options: harness.Options) -> list[Row]:
         share = 100 * _mean(held, "violation_ws") / _mean(found[name], "violation_ws")
         rows.append(Row(name=f"power-aware: outside, of {name}'s", value=share, unit="%", bar=bar))
     fewer = min(_left(found["hold=no"]), _left(easy)) - 1
-    rows.append(Row(name="power-aware: departures", value=_left(held), unit="", bar=fewer))
-    rows.append(Row(name="lookahead: departures", value=_left(ahead), unit="", bar=0.0))
+    rows.append(Row(name="power-aware: departures", value=_left(held), unit="departures", bar=fewer))
+    rows.append(Row(name="lookahead: departures", value=_left(ahead), unit="departures", bar=0.0))
     longer = fmean(a["makespan_s"] for a in ahead) / fmean(e["makespan_s"] for e in easy)
     rows.append(Row(name="lookahead: makespan over easy's", value=longer, unit="", bar=LONGER))
     worst = max(one["corridor_avoidable_s"] for runs in (held, ahead) for one in runs)
