@@ -56,7 +56,7 @@ def run(options: harness.Options) -> list[Row]:
     rows.append(Row(name="power-aware: departures", value=_left(held), unit="departures", bar=fewer))
     rows.append(Row(name="lookahead: departures", value=_left(ahead), unit="departures", bar=0.0))
     longer = fmean(a["makespan_s"] for a in ahead) / fmean(e["makespan_s"] for e in easy)
-    rows.append(Row(name="lookahead: makespan over easy's", value=longer, unit="", bar=LONGER))
+    rows.append(Row(name="lookahead: makespan over easy's, ratio", value=longer, unit="", bar=LONGER))
     worst = max(one["corridor_avoidable_s"] for runs in (held, ahead) for one in runs)
     rows.append(Row(name="power-aware: avoidable, worst run", value=worst, unit="s", bar=AVOIDABLE_S))
     return [*rows, *_enforced(seeds)]
