@@ -48,6 +48,7 @@ def main() -> int:
     failed: dict[int, list[str]] = {}
     duration_s = 0.0
     for seed in range(options.seed, options.seed + options.sequences):
+        print(f"\rseed {seed} ", end="", file=sys.stderr, flush=True)
         report = run(make_sequence(seed, options.operations))
         counts.update(report.counts)
         duration_s += report.duration_s
@@ -56,6 +57,7 @@ def main() -> int:
         if not options.json:
             for line in [*(report.log if options.verbose else ()), *report.faults]:
                 print(f"seed {seed}: {line}", flush=True)
+    print(file=sys.stderr)
     summary = {
         "sequences": options.sequences,
         **{row.replace(" ", "_"): counts[row] for row in ROWS},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import random
 import time
 from collections import Counter
@@ -26,6 +27,8 @@ from dask_hpc_policies.model import COMPUTE
 
 #: How long everything may take to end once all workers are back and all jobs are closed.
 DRAIN_S = 40.0
+#: What a sequence may take at most; one takes some seconds.
+LIMIT_S = 300.0
 
 
 async def run_sequence(sequence: Sequence) -> Report:
@@ -220,7 +223,19 @@ async def _judge(goal: Goal, sequence: Sequence) -> list[str]:
 
 
 def run(sequence: Sequence) -> Report:
-    """Run one sequence on an event loop of its own."""
+    """Run one sequence on an event loop of its own; one that does not end has that as its fault."""
     with suppress(asyncio.CancelledError):
-        return asyncio.run(run_sequence(sequence))
+        return asyncio.run(_within_limit(sequence))
     raise RuntimeError(f"sequence {sequence.seed} was cancelled")
+
+
+async def _within_limit(sequence: Sequence) -> Report:
+    running = asyncio.ensure_future(run_sequence(sequence))
+    await asyncio.wait([running], timeout=LIMIT_S)
+    if running.done():
+        return running.result()
+    where = io.StringIO()
+    for task in asyncio.all_tasks():
+        task.print_stack(limit=4, file=where)
+    running.cancel()
+    return Report(sequence.seed, faults=[f"has not ended after {LIMIT_S:g} s:\n{where.getvalue()}"])
