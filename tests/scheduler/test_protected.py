@@ -117,6 +117,22 @@ async def test_an_array_is_read_back_and_not_computed_again(c, s, *workers, lost
     assert Path(commit.path).is_dir()
 
 
+@live(workers=2)
+async def test_a_restart_forgets_what_only_a_protected_result_was_made_from(c, s, a, b, tmp_path):
+    squares = c.submit(counted, 3, key="squares", workers=[b.address])
+    made = c.submit(sums, squares, key="made", workers=[a.address], allow_other_workers=True)
+    await all_in([made], "computed")
+    del squares
+    await until(lambda: s.tasks["squares"].state == "released", "only the sum is wanted")
+    rt = await dask_hpc.install(c)
+    await rt.checkpoint([made], "made", store=tmp_path)
+    await kill(s, [a])
+    assert not s.tasks["squares"].dependents
+    await c.restart(wait_for_workers=False)
+    assert not s.tasks
+    await until(lambda: "_clear_task_state" not in vars(s), "a restart is stock's again")
+
+
 @live(workers=2, config={"hpc.tick": "50 ms", "hpc.checkpoint.small": 0})
 async def test_in_a_job_lost_results_are_counted_as_restored(c, s, a, b, tmp_path, monkeypatch):
     monkeypatch.setattr(losses, "TOGETHER_S", 0.0)

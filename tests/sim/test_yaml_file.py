@@ -260,7 +260,7 @@ def test_files_are_read_packed_and_refused_cut(tmp_path: Path) -> None:
 
 def test_power_bounds_are_taken_and_counted() -> None:
     workload = parse("jobs: [{name: a, nodes: 1, runtime: 3, min_power_w: 100 W, max_power_w: 200}]", "w")
-    assert workload.notes == ("1 jobs whose bounds of power are not used: there is no power model",)
+    assert workload.notes == ("1 jobs whose watts are not used: nobody says what nodes draw",)
 
 
 DECLARED = (

@@ -281,6 +281,7 @@ class Protected:
             self._stand_in(key, settled[key])
 
     def _stand_in(self, key: Any, one: _Protected) -> None:
+        lineage.sweep_at_restart(self._scheduler, _STIMULUS)
         one.lineage = lineage.stand_in(self._scheduler, key, _reading(key, one), one.type_name)
         self._let_run_anywhere(key)
 
@@ -295,6 +296,12 @@ class Protected:
             self._later(lambda: lineage.sweep(self._scheduler, kept, _STIMULUS))
         if not self._of:
             self._watched.leave(self)
+            # not yet: it may be a restart that has released the last of them
+            self._later(self._end)
+
+    def _end(self) -> None:
+        if not self._of:
+            lineage.restart_as_stock(self._scheduler)
 
     def _have(self, key: Any, one: _Protected, copies: tuple[AnyCopy, ...]) -> None:
         """Have a result be read from other copies than before."""

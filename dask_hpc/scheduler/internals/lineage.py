@@ -6,6 +6,7 @@ internals of Dask's scheduler; no decisions are taken here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,10 +106,31 @@ def sweep(scheduler: Scheduler, lineage: Lineage, stimulus_id: str) -> None:
 
     A task that gave itself back and was not placed anew has left a slot, which stock does not expect.
     """
-    orphans = [
-        dts.key
-        for dts in lineage.dependencies
-        if scheduler.tasks.get(dts.key) is dts and not dts.dependents and not dts.who_wants
-    ]
-    scheduler.transitions(dict.fromkeys(orphans, "forgotten"), stimulus_id)
+    _forget(
+        scheduler, (dts for dts in lineage.dependencies if scheduler.tasks.get(dts.key) is dts), stimulus_id
+    )
     scheduler.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
+
+
+def sweep_at_restart(scheduler: Any, stimulus_id: str) -> None:
+    """Have `Client.restart` forget at once what only results needed that something stands in for.
+
+    Stock releases what clients want, and takes for granted that no task is left then.
+    """
+
+    def clear() -> None:
+        _forget(scheduler, scheduler.tasks.values(), stimulus_id)
+        type(scheduler)._clear_task_state(scheduler)
+
+    scheduler._clear_task_state = clear
+
+
+def restart_as_stock(scheduler: Scheduler) -> None:
+    """Take `sweep_at_restart` back."""
+    vars(scheduler).pop("_clear_task_state", None)
+
+
+def _forget(scheduler: Scheduler, tasks: Iterable[TaskState], stimulus_id: str) -> None:
+    """Forget those of these tasks that nobody wants and nothing needs."""
+    orphans = [ts.key for ts in tasks if not ts.dependents and not ts.who_wants]
+    scheduler.transitions(dict.fromkeys(orphans, "forgotten"), stimulus_id)
