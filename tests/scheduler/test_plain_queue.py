@@ -102,3 +102,27 @@ async def test_without_queuing_siblings_stay_together_on_the_nodes_that_no_job_h
     assert addresses_of(s, idle).isdisjoint(where)
     # one worker after the other is filled with what belongs together
     assert [len(list(group)) for _, group in itertools.groupby(where)] == [4, 4, 4]
+
+
+@live(4, config={"distributed.scheduler.worker-saturation": math.inf})
+async def test_without_queuing_what_a_lost_worker_had_goes_to_no_node_of_a_job(c, s, *workers):
+    starts, gate = Starts(), Gate()
+    await starts.watch(workers)
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        with dask.annotate(hpc_job=None):
+            first = c.submit(through, 0, gate=gate, key="first")
+            keys = [f"plain-{i:02}" for i in range(12)]
+            futures = c.map(through, [*range(10), first, first], gate=gate, key=keys)
+        sent = keys[:10]
+        await until(lambda: all(key in s.tasks and s.tasks[key].processing_on for key in sent), "sent")
+        group = s.tasks[keys[0]].group
+        # the worker that stock has chosen for the next of the group
+        assert group.last_worker_tasks_left
+        await s.remove_worker(group.last_worker.address, stimulus_id="test", close=False)
+        await until(lambda: all(s.tasks[key].processing_on for key in sent), "sent anew")
+        where = {s.tasks[key].processing_on.address for key in sent}
+        gate.open()
+        assert await within(c.gather(futures)) == [*range(10), 0, 0]
+    assert addresses_of(s, idle).isdisjoint(where)

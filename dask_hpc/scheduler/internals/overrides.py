@@ -206,7 +206,8 @@ class Overrides:
                 answer: WorkerState | None = stock(scheduler, ts)
                 return answer
             last = group.last_worker
-            if last is not None and last.address not in allowed:
+            # of one that is just being lost stock would choose another, out of all workers
+            if last is not None and not (last.address in allowed and last in scheduler.running):
                 group.last_worker = last = None
             if last is not None and group.last_worker_tasks_left:
                 answer = stock(scheduler, ts)
