@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dask_hpc.show import explore as explore
     from dask_hpc.show import policies as policies
     from dask_hpc.worker.awaited import provide as provide
+    from dask_hpc.worker.metered import metered as metered
 
 _PUBLIC = {
     "CheckpointSession": "dask_hpc.checkpoint.session",
@@ -37,6 +38,7 @@ _PUBLIC = {
     "Runtime": "dask_hpc.client.runtime",
     "explore": "dask_hpc.show",
     "install": "dask_hpc.client.runtime",
+    "metered": "dask_hpc.worker.metered",
     "open_checkpoint": "dask_hpc.checkpoint.opening",
     "policies": "dask_hpc.show",
     "provide": "dask_hpc.worker.awaited",
@@ -54,6 +56,7 @@ __all__ = [
     "__version__",
     "explore",
     "install",
+    "metered",
     "open_checkpoint",
     "policies",
     "provide",

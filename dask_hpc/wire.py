@@ -25,6 +25,10 @@ ROLE_RESOURCE = "hpc-role-"
 #: What may be done to blocks of a checkpoint on their way to the store.
 SERVICES = ("plain", "compress", "encrypt", "compress+encrypt")
 
+#: How the names of Dask's metrics begin that say what tasks read and write; then what (``read`` or ``write``
+#: in bytes, ``busy`` in seconds), the kind of the file system and the target.
+IO_METRIC = "io"
+
 #: Name of the annotation that says which job a task belongs to.
 ANNOTATION = "hpc_job"
 #: Name of the annotation that says on which node of its job a task belongs.

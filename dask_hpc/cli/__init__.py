@@ -10,7 +10,7 @@ import click
 
 from dask_hpc.cli.chaos import chaos
 from dask_hpc.cli.checkpoint import checkpoint
-from dask_hpc.cli.cluster import cancel, decisions, jobs, status, why
+from dask_hpc.cli.cluster import cancel, decisions, io, jobs, status, why
 from dask_hpc.cli.config import config
 from dask_hpc.cli.convert import convert
 from dask_hpc.cli.demo import demo
@@ -49,7 +49,7 @@ def register(heading: str, *commands: click.Command) -> None:
 
 for _heading, _commands in (
     ("Run", (demo, status, jobs, update, cancel)),
-    ("Understand", (policies, decisions, why, replay)),
+    ("Understand", (policies, decisions, why, io, replay)),
     ("Simulate", (simulate, compare, study, convert, parity)),
     ("Models", (interval, place, power)),
     ("Saved data", (checkpoint, chaos)),

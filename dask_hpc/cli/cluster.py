@@ -1,4 +1,4 @@
-"""``dask hpc status|jobs|decisions|why|cancel``: a running cluster, asked from outside."""
+"""``dask hpc status|jobs|decisions|io|why|cancel``: a running cluster, asked from outside."""
 
 from __future__ import annotations
 
@@ -33,6 +33,22 @@ _DECISION_COLUMNS = {
     "result": "RESULT",
     "reason_code": "CODE",
     "reason": "REASON",
+}
+_TARGET_COLUMNS = {
+    "target": "TARGET",
+    "kind": "KIND",
+    "read_bytes": "READ BYTES",
+    "write_bytes": "WRITTEN BYTES",
+    "busy_s": "BUSY S",
+    "bandwidth_bytes_s": "BYTES/S",
+}
+_IO_JOB_COLUMNS = {
+    "id": "ID",
+    "read_bytes": "READ BYTES",
+    "write_bytes": "WRITTEN BYTES",
+    "io_s": "I/O S",
+    "task_s": "TASKS S",
+    "intensity": "SHARE",
 }
 _NODE_COLUMNS = {
     "id": "NODE",
@@ -112,6 +128,27 @@ def decisions(job: str | None, limit: int, as_json: bool, **where: Any) -> None:
         echo_json(found)
     else:
         echo_table(found, _DECISION_COLUMNS, "no decision has been taken" + (f" about {job}" if job else ""))
+
+
+@click.command()
+@connection_options
+@json_option
+def io(as_json: bool, **where: Any) -> None:
+    """Show what jobs read and write through metered stores.
+
+    Seconds are those in which a task was busy with it, summed over tasks.
+    """
+    import dask_hpc
+
+    with connected(**where) as client:
+        found = dask_hpc.runtime(client).io()
+    if as_json:
+        echo_json(found)
+        return
+    echo_table(found["targets"], _TARGET_COLUMNS, "nothing went through a dask_hpc.metered store")
+    if found["jobs"]:
+        click.echo()
+        echo_table(found["jobs"], _IO_JOB_COLUMNS, "")
 
 
 @click.command()

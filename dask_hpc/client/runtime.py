@@ -301,6 +301,10 @@ class Runtime:
         """State of the runtime: policy, settings, nodes, counts."""
         return self.channel.sync("status")
 
+    def io(self) -> Any:
+        """What tasks read and wrote through `dask_hpc.metered` stores, by target and by job."""
+        return self.channel.sync("io")
+
     def snapshot(self) -> Any:
         """What a policy would see now, a `dask_hpc_policies.model.ClusterSnapshot`.
 

@@ -22,7 +22,7 @@ from dask_hpc_policies import registry
 
 COMMANDS = [
     "cancel", "chaos", "checkpoint", "compare", "config", "convert", "decisions", "demo", "doctor",
-    "interval", "jobs", "parity", "place", "policies", "power", "replay", "simulate", "status", "study",
+    "interval", "io", "jobs", "parity", "place", "policies", "power", "replay", "simulate", "status", "study",
     "update", "why",
 ]  # fmt: skip
 

@@ -21,6 +21,7 @@ ASK = {
     "status": [],
     "jobs": [],
     "decisions": [],
+    "io": [],
     "cancel": ["some-job"],
     "why": ["some-job"],
     "update": ["tick=2s"],
@@ -33,6 +34,7 @@ ASK = {
         ("status", "tcp://127.0.0.1:1"),
         ("jobs", "foo://127.0.0.1:1"),
         ("decisions", "tls://127.0.0.1:1"),
+        ("io", "tcp://127.0.0.1:1"),
         ("cancel", "nowhere"),
         ("doctor", "tcp://"),
     ],
@@ -195,6 +197,34 @@ def test_status_has_no_line_without_a_value(client: Client, s: Any) -> None:
     result = run("status", "--address", s["address"])
     assert result.exit_code == 0
     assert "panels problem" not in result.stdout
+
+
+def write_ones(folder: Path, target: str) -> None:
+    import zarr
+
+    zarr.create_array(dask_hpc.metered(folder, target), name="ones", shape=8, chunks=4, dtype="f8")[:] = 1
+
+
+def test_what_goes_through_metered_stores_is_shown_by_target_and_job(
+    client: Client, s: Any, tmp_path: Path
+) -> None:
+    runtime = dask_hpc.install(client)
+    where = ["--address", s["address"]]
+    try:
+        assert run("io", *where).stdout == "nothing went through a dask_hpc.metered store\n"
+        with runtime.job("writes", nodes=1) as job:
+            client.submit(write_ones, tmp_path, "my scratch").result()
+        # workers tell it with their heartbeats
+        assert poll(lambda: json.loads(run("io", *where, "--json").stdout)["jobs"])
+        found = json.loads(run("io", *where, "--json").stdout)
+        assert [row["id"] for row in found["jobs"]] == [job.id]
+        assert found["targets"][0]["write_bytes"] == found["jobs"][0]["write_bytes"] > 0
+        targets, jobs = run("io", *where).stdout.split("\n\n")
+        assert targets.splitlines()[0].split()[:2] == ["TARGET", "KIND"]
+        assert targets.splitlines()[1].startswith("my scratch")
+        assert jobs.splitlines()[1].split()[0] == job.id
+    finally:
+        runtime.uninstall()
 
 
 def test_decisions_of_nothing_say_so(client: Client, s: Any) -> None:

@@ -23,6 +23,7 @@ from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.core.handlers import contained
 from dask_hpc.scheduler.dashboard.pages import Panels
 from dask_hpc.scheduler.internals import remote, selfcheck, writes
+from dask_hpc.scheduler.io.accounts import Io
 from dask_hpc.scheduler.leaving.actors import Actors
 from dask_hpc.scheduler.leaving.data_moves import DataMoves
 from dask_hpc.scheduler.leaving.departures import Departures
@@ -74,6 +75,7 @@ class Service:
             Awaited(self.engine, watched),
             self.pool_target,
             Roles(self.engine),
+            Io(state),
         )
         self.pool_target.wrap()
         self.engine.losses.wrap()

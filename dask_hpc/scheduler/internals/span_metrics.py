@@ -1,0 +1,28 @@
+"""Reads what workers have measured of tasks, apart for each span. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+
+def executed(scheduler: Scheduler, ids: Iterable[str] | None = None) -> Iterator[tuple[str, str, str, float]]:
+    """Span, activity, unit and amount of what tasks did while they executed, up to the last heartbeats.
+
+    Of these spans, as far as there are any of these ids; None: of all.
+    Activities are Dask's own (``thread-cpu`` and its like, in seconds) and what code has told Dask's meter; a
+    task's seconds are the sum over them. Nothing where Dask's spans are switched off.
+    """
+    extension = scheduler.extensions.get("spans")
+    if extension is None:
+        return
+    known = extension.spans
+    for id, span in known.items() if ids is None else [(id, known[id]) for id in ids if id in known]:
+        for metric, amount in span._cumulative_worker_metrics.items():
+            if len(metric) == 4 and metric[0] == "execute":
+                _, _, activity, unit = metric
+                if isinstance(activity, str):
+                    yield id, activity, unit, amount

@@ -1,0 +1,1 @@
+"""Reading and writing by tasks: what was measured."""

@@ -1,0 +1,175 @@
+"""What tasks read and write through metered stores is counted for their jobs, to the byte."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from distributed.protocol.pickle import dumps, loads
+from helpers import live, record, started, until, within
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
+
+import dask_hpc
+from dask_hpc.scheduler.io.accounts import accounts
+from dask_hpc.worker import metered as module
+from dask_hpc.worker.metered import MeteredStore, metered, mount_of
+
+
+def chunk_bytes(folder: Path) -> int:
+    return sum(
+        path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.name != "zarr.json"
+    )
+
+
+async def heard(workers) -> None:
+    """Have the scheduler told of what was measured up to now."""
+    await asyncio.gather(*(worker.heartbeat() for worker in workers))
+
+
+def job_row(found, id):
+    return next(row for row in found["jobs"] if row["id"] == id)
+
+
+@live(2, clean_kwargs={"threads": False})  # Zarr keeps its own
+async def test_bytes_of_each_job_are_what_its_store_holds(c, s, *workers):
+    folder = Path(workers[0].local_directory)
+    values = np.random.default_rng(1).random((64, 32))
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("writer", nodes=1) as writer:
+        await started(s, writer)
+        array = zarr.create_array(
+            metered(folder / "a", "scratch"), shape=values.shape, chunks=(8, 8), dtype="f8"
+        )
+        stores = da.from_array(values, chunks=(16, 16)).store(array, lock=False, compute=False)
+        await within(c.compute(stores))
+    async with rt.job("reader", nodes=1) as reader:
+        await started(s, reader)
+        read = da.from_zarr(metered(LocalStore(folder / "a"), "scratch"))
+        total = await within(c.compute(read.sum()))
+    with dask.annotate(hpc_job=None):
+        plain = await within(c.compute(da.from_zarr(metered(folder / "a", "scratch")).max()))
+    assert (total, plain) == (pytest.approx(values.sum()), values.max())
+    await heard(workers)
+    found = await rt.io()
+    size = chunk_bytes(folder / "a")
+    assert size > 64 * 32 * 7
+    wrote, reads = job_row(found, writer.id), job_row(found, reader.id)
+    assert (wrote["write_bytes"], wrote["read_bytes"]) == (size, 0)
+    assert (reads["write_bytes"], reads["read_bytes"]) == (0, size)
+    assert found["other"]["read_bytes"] == size
+    assert [(row["target"], row["read_bytes"], row["write_bytes"]) for row in found["targets"]] == [
+        ("scratch", 2 * size, size)
+    ]
+    for row in (wrote, reads):
+        assert 0 < row["io_s"] <= row["task_s"]
+        assert row["intensity"] == pytest.approx(row["io_s"] / row["task_s"])
+    assert record(s, writer).state == "completed"
+
+
+@live(1, clean_kwargs={"threads": False})
+async def test_seconds_of_operations_at_once_count_once(c, s, a):
+    rt = await dask_hpc.install(c, policy="fcfs")
+    store = metered(Slow(MemoryStore()), "slow")
+
+    def read():
+        # 16 chunks of which Zarr reads ten at once
+        zarr.open_array(store, mode="r")[:]
+
+    array = zarr.create_array(store.with_read_only(False), shape=(16,), chunks=(1,), dtype="i8")
+    array[:] = 1
+    async with rt.job("slow", nodes=1) as job:
+        await within(c.submit(read, pure=False))
+    assert record(s, job).request.io_by_nodes == ()
+    await heard([a])
+    row = job_row(await rt.io(), job.id)
+    assert 2 * DELAY_S <= row["io_s"] <= row["task_s"] < 16 * DELAY_S
+    assert row["intensity"] > 0.5
+    assert not module._busy._under_way
+    # the next of its name is taken to be like it
+    async with rt.job("slow", nodes=1, io_intensity=0.1) as again, rt.job("other", nodes=1) as other:
+        await until(lambda: record(s, again).request.io_by_nodes, "the next one is told")
+        assert record(s, again).request.io_by_nodes == ((1, pytest.approx(row["intensity"])),)
+        assert record(s, other).request.io_by_nodes == ()
+
+
+DELAY_S = 0.1
+
+
+class Slow(WrapperStore):
+    """Takes its time for each value."""
+
+    async def get(self, *args, **kwargs):
+        await asyncio.sleep(DELAY_S)
+        return await super().get(*args, **kwargs)
+
+
+def test_a_dataset_of_xarray_goes_through_it_and_comes_back(tmp_path):
+    dataset = xr.Dataset({"t": ("x", np.arange(10.0))}, coords={"x": np.arange(10)})
+    dataset.to_zarr(metered(tmp_path / "d"), mode="w", consolidated=False)
+    again = xr.open_zarr(metered(tmp_path / "d"), consolidated=False).load()
+    xr.testing.assert_identical(again, dataset)
+    xr.testing.assert_identical(xr.open_zarr(tmp_path / "d", consolidated=False).load(), dataset)
+
+
+def test_it_travels_and_is_equal_to_its_like(tmp_path):
+    store = metered(tmp_path, "scratch")
+    again = loads(dumps(store))
+    assert isinstance(again, MeteredStore)
+    assert (again, again.target, again.kind) == (store, "scratch", store.kind)
+    assert store.with_read_only(True).target == "scratch"
+    assert metered(store, "other").target == "other"
+    assert metered(store, "other")._store is store._store
+    assert metered(store, "other") != store
+
+
+@pytest.mark.parametrize(
+    ("store", "target", "error", "text"),
+    [
+        (5, None, TypeError, "allowed: a Zarr store"),
+        (MemoryStore(), 5, TypeError, "allowed: text"),
+        (MemoryStore(), " ", ValueError, "allowed: any text"),
+    ],
+)
+def test_what_cannot_be_metered_is_refused_with_what_can(store, target, error, text):
+    with pytest.raises(error, match=text):
+        metered(store, target)
+
+
+def test_the_mount_of_a_folder_names_its_file_system(tmp_path):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "overlay / overlay rw 0 0\n"
+        "node1:/fs /scratch lustre rw 0 0\n"
+        "tmpfs /scratch/fast tmpfs rw 0 0\n"
+        "fs2:/all /all/of\\040us nfs4 rw 0 0\n"
+        "odd line\n"
+    )
+    assert mount_of(Path("/scratch/run/1"), mounts) == ("lustre", "/scratch")
+    assert mount_of(Path("/scratch/fast"), mounts) == ("local", "/scratch/fast")
+    assert mount_of(Path("/scratches"), mounts) == ("local", "/")
+    assert mount_of(Path("/all/of us/me"), mounts) == ("nfs", "/all/of us")
+    assert mount_of(Path("/x"), tmp_path / "absent") == ("local", "/")
+
+
+def test_accounts_keep_targets_and_spans_apart_and_take_nothing_else():
+    found = accounts(
+        [
+            ("a", "io read lustre /my scratch", "bytes", 10.0),
+            ("a", "io read lustre /my scratch", "bytes", 5.0),
+            ("b", "io write lustre /my scratch", "bytes", 7.0),
+            ("b", "io busy lustre /my scratch", "seconds", 0.5),
+            ("b", "thread-cpu", "seconds", 1.5),
+            ("b", "io of somebody", "bytes", 9.0),
+        ]
+    )
+    assert list(found.targets) == [("lustre", "/my scratch")]
+    row = found.targets["lustre", "/my scratch"]
+    assert (row.read_bytes, row.write_bytes, row.io_s) == (15, 7, 0.5)
+    assert found.spans["a"].read_bytes == 15
+    assert found.task_s == {"b": 2.0}
