@@ -201,7 +201,8 @@ class Cluster:
 
     async def close(self) -> None:
         """Close what is left."""
-        await self.client.close()
+        # the machine may be busy with other tests
+        await self.client.close(timeout=60)
         for worker in self.workers.values():
             self._close(worker)
         await asyncio.gather(*self._closing)
