@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any
 
 from dask_hpc.errors import ConfigError
-from dask_hpc_policies.params import Parameter, ParameterError, duration_text, shown
+from dask_hpc_policies.params import Parameter, ParameterError, duration_text
 
 #: Entry-point group of settings that other packages bring: name of the section -> its rows.
 GROUP = "dask_hpc.settings"
@@ -84,7 +84,8 @@ class Setting:
             such = isinstance(self.default, str) and self.row.kind != "choice"
             example = f", such as {self.default!r}" if such else ""
             raise ConfigError(
-                f"hpc.{self.key} is {shown(value)}; allowed: {self.row.allowed}{example} ({self.places})"
+                f"hpc.{self.key} is {self.row.told(value)}; "
+                f"allowed: {self.row.allowed}{example} ({self.places})"
             ) from None
 
 

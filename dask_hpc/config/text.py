@@ -34,6 +34,8 @@ _TYPES = {
     "bool": ["boolean"],
     "text": ["string"],
     "path": ["string"],
+    "url": ["string"],
+    "words": ["array"],
     "mapping": ["object"],
 }
 
@@ -53,7 +55,10 @@ def schema() -> dict[str, Any]:
     inside: dict[str, Any] = {}
     for section, rows in _sections(knobs=True):
         properties = {_name(one): _property(one.row) for one in rows}
-        inside.update({section: _object(properties)} if section else properties)
+        place = inside
+        for part in section.split(".") if section else ():
+            place = place.setdefault(part, _object({}))["properties"]
+        place.update(properties)
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Settings of dask_hpc",
@@ -77,10 +82,11 @@ def _name(one: Setting) -> str:
 
 def _lines() -> Iterator[str]:
     for section, rows in _sections(knobs=False):
+        depth = section.count(".") + 1 if section else 0
         if section:
             yield ""
-            yield f"  {section}:"
-        indent = "    " if section else "  "
+            yield f"{'  ' * depth}{section.rpartition('.')[2]}:"
+        indent = "  " * (depth + 1)
         for one in rows:
             comment = f"{indent}# "
             yield from textwrap.wrap(one.row.help, _WIDTH, initial_indent=comment, subsequent_indent=comment)
@@ -106,6 +112,10 @@ def _property(row: Parameter) -> dict[str, Any]:
         )
     if row.kind == "text":
         found["pattern"] = r"\S"
+    if row.kind == "url":
+        found["pattern"] = "^https?://[^/@]+(/|$)"
+    if row.kind == "words":
+        found["items"] = {"type": "string"}
     if row.kind == "path":
         found["pattern"] = "^/"
     return {**found, "description": f"{row.help.rstrip('.')}. Allowed: {row.allowed}."}

@@ -8,19 +8,34 @@ update, a trace), passes it. Loading touches nothing but Dask's defaults in memo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import dask.config
 
 from dask_hpc.config import knobs
+from dask_hpc.config.layout import leaves, nested, parts
 from dask_hpc.config.rows import BUILTIN, Setting, find, is_setting, no_setting, register, table
 from dask_hpc.errors import ConfigError
-from dask_hpc.wire import SERVICES
+from dask_hpc.wire import POWER_SOURCES, SERVICES
 from dask_hpc_policies.jobs.jobspec import WEIGHTS
-from dask_hpc_policies.params import AbsolutePath, Choice, Duration, Float, Int, Parameter, Table, Text, shown
+from dask_hpc_policies.params import (
+    AbsolutePath,
+    Choice,
+    Duration,
+    Float,
+    Int,
+    Parameter,
+    Power,
+    Table,
+    Text,
+    Url,
+    Words,
+    shown,
+)
 from dask_hpc_policies.pool import HOLD, MOST_S, MULTIPLE
+from dask_hpc_policies.power.checks import MOST_NODE_W
 from dask_hpc_policies.resilience.redundancy_sets import MOST_HOSTS, SCHEMES
 
 __all__ = [
@@ -185,6 +200,35 @@ class Settings:
         help="Folder of this node for what is kept in its memory: versions on levels L1 and L2. Clusters of "
         "one user that have one folder take over what those of them that are lost have left. Read on the "
         "node alone. None: /dev/shm, or the folder of temporary files where that cannot be written to."))
+    power_source: str = _row(Choice("power.source", "auto", POWER_SOURCES, live=False,
+        help="What says how many watts a host draws. auto: Cray's counters, else those of processors and "
+        "accelerators (rapl, nvml), else the board's (hwmon), else the model, if it is set. slurm: as its "
+        "plugin for energy measures. replay: a file. Read on the node alone, as is all of power."))
+    power_measure: str = _row(Choice("power.measure", "when-needed", ("when-needed", "always"), live=False,
+        help="When the draw is sampled: while a corridor is set or somebody asks for it, or always."))
+    power_interval_s: float = _row(Duration("power.interval", 1.0, lo=0.1, hi=60.0, live=False,
+        help="How often the draw is sampled, once a host."))
+    power_timeout_s: float = _row(Duration("power.timeout", 5.0, lo=0.1, hi=60.0, live=False,
+        help="How long a command or an address may take to say it."))
+    power_command: tuple[str, ...] | None = _row(Words("power.command", None, none_ok=True, live=False,
+        help="Program and arguments that print the watts of this host (source command), as in [ipmitool, "
+        "dcmi, power, reading]. No shell reads them."))
+    power_url: str | None = _row(Url("power.url", None, none_ok=True, live=False,
+        help="Of Prometheus (source prometheus), or of the JSON document that has the watts (source http), "
+        "as a board's Redfish does. Names and passwords are read from ~/.netrc."))
+    power_query: str | None = _row(Text("power.query", None, none_ok=True, noun="PromQL", live=False,
+        help="What Prometheus is asked for: the watts of this host."))
+    power_pointer: str = _row(Text("power.pointer", "/PowerControl/0/PowerConsumedWatts", live=False,
+        noun="a JSON pointer", help="Where in the document the watts are."))
+    power_file: str | None = _row(AbsolutePath("power.file", None, none_ok=True, live=False,
+        help="CSV file with the columns t_s and watts that is played again and again (source replay)."))
+    power_model_idle_w: float | None = _row(Power("power.model.idle", None, hi=MOST_NODE_W, none_ok=True,
+        live=False, help="What a node draws at no load, for the model. None: as the curve says."))
+    power_model_busy_w: float | None = _row(Power("power.model.busy", None, hi=MOST_NODE_W, none_ok=True,
+        live=False, help="What it draws when all its threads are busy. None: as the curve says."))
+    power_model_curve: str | None = _row(AbsolutePath("power.model.curve", None, none_ok=True, live=False,
+        help="CSV file with the columns cpu_load (in %) and rapl_power (in W) that the model is fitted to "
+        "(dask hpc power fit). None: a line from idle to busy."))
     trace_path: str | None = _row(Text("trace.path", None, none_ok=True, noun="a path",
         help="File that the trace is written to as JSON lines; a name that ends in .gz is compressed. None: "
         "the trace is kept in memory only."))
@@ -269,24 +313,14 @@ def problems(config: Any = None) -> dict[str, str]:
     """What `settings` would refuse of `config`: why, by key; empty when nothing is wrong."""
     if config is None:
         config = dask.config.get("hpc", {})
-    parts = dict(_parts(config)) if isinstance(config, Mapping) else {"": config}
+    found_parts = dict(parts(config)) if isinstance(config, Mapping) else {"": config}
     found = {}
-    for key, part in parts.items():
+    for key, part in found_parts.items():
         try:
             settings(part)
         except ConfigError as error:
             found[key] = str(error)
     return found
-
-
-def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each setting of a configuration as one of its own, by key."""
-    sections = {one.section for one in table()}
-    for key, value in config.items():
-        if str(key).replace("_", "-") in sections and isinstance(value, Mapping):
-            yield from ((f"{key}.{inner}", {key: {inner: leaf}}) for inner, leaf in value.items())
-        else:
-            yield str(key), {key: value}
 
 
 def load_defaults() -> None:
@@ -302,29 +336,6 @@ def load_defaults() -> None:
     ours = nested(one for one in BUILTIN.values() if not one.knob)
     kept = {key: value for key, value in ours.items() if key not in wrong or not isinstance(value, Mapping)}
     dask.config.update_defaults({"hpc": kept})
-
-
-def nested(rows: Iterable[Setting]) -> dict[str, Any]:
-    """The defaults of `rows` with the layout of ``hpc.yaml`` below its ``hpc`` key."""
-    found: dict[str, Any] = {}
-    for one in rows:
-        inside = found.setdefault(one.section, {}) if one.section else found
-        inside[one.key.rpartition(".")[2]] = one.default
-    return found
-
-
-def leaves(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Key and value of all that a mapping below ``hpc`` has; raises ConfigError when a section is none."""
-    sections = {one.section for one in table()} - {""}
-    for key, value in config.items():
-        section = str(key).replace("_", "-")
-        if section not in sections:
-            yield str(key), value
-        elif isinstance(value, Mapping):
-            for inner, leaf in value.items():
-                yield f"{section}.{inner}", leaf
-        else:
-            raise ConfigError(f"hpc.{section} is {shown(value)}; allowed: a mapping, as in hpc.yaml")
 
 
 def _by_field(values: Mapping[str, Any], extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Heartbeat:
     """All sections of one worker; called by it before each heartbeat."""
 
     def __init__(self, worker: Any, sections: Mapping[str, Callable[[Any], Section]]) -> None:
+        self._worker = worker
         self._sections: dict[str, Section] = {}
         #: Why a section gives nothing, by its name.
         self._failed: dict[str, str] = {}
@@ -53,6 +54,17 @@ class Heartbeat:
         """The section of that name; None when there is none."""
         return self._sections.get(name)
 
+    def add(self, name: str, make: Callable[[Any], Section]) -> Section:
+        """Carry one more section; raises what making it raises."""
+        made = self._sections[name] = make(self._worker)
+        return made
+
+    def remove(self, name: str) -> None:
+        """Carry a section no more."""
+        sample = self._sections.pop(name, None)
+        self._failed.pop(name, None)
+        _end(sample)
+
     def _note(self, name: str, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
         if self._failed.get(name) != text:
@@ -62,9 +74,13 @@ class Heartbeat:
     def stop(self) -> None:
         """Sample no more."""
         for sample in self._sections.values():
-            end = getattr(sample, "stop", None)
-            if end is not None:
-                end()
+            _end(sample)
+
+
+def _end(sample: Section | None) -> None:
+    end = getattr(sample, "stop", None)
+    if end is not None:
+        end()
 
 
 def start(worker: Any) -> None:

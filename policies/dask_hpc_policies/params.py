@@ -214,8 +214,14 @@ class Parameter:
             "none_ok": self.none_ok, "allowed": self.allowed,
         }  # fmt: skip
 
+    def told(self, value: Any) -> str:
+        """`value` as messages show it: without the password that an address may hold."""
+        if self.kind == "url" and isinstance(value, str):
+            value = re.sub(r"//.*@", "//***@", value)
+        return shown(value)
+
     def _error(self, value: Any, detail: str = "") -> ParameterError:
-        text = f"parameter {self.name!r} cannot be {shown(value)}: it must be {self.allowed}"
+        text = f"parameter {self.name!r} cannot be {self.told(value)}: it must be {self.allowed}"
         return ParameterError(text + (f" ({detail})" if detail else ""))
 
 
@@ -237,6 +243,10 @@ Bool = partial(Parameter, kind="bool")
 Text = partial(Parameter, kind="text")
 #: Declare an absolute path, which means the same to every process.
 AbsolutePath = partial(Parameter, kind="path")
+#: Declare an address that begins with http:// or https:// and holds no name or password.
+Url = partial(Parameter, kind="url")
+#: Declare a list of words: a program and its arguments.
+Words = partial(Parameter, kind="words")
 #: Declare a mapping from names to values.
 Table = partial(Parameter, kind="mapping")
 
@@ -292,6 +302,20 @@ def _read_path(parameter: Parameter, value: Any) -> str:
     return text
 
 
+def _read_url(parameter: Parameter, value: Any) -> str:
+    text = _read_text(parameter, value)
+    if not re.fullmatch(r"https?://[^/@\s]+(/\S*)?", text):
+        raise ParameterError("no address, or one with a name or password in it")
+    return text
+
+
+def _read_words(_: Parameter, value: Any) -> tuple[str, ...]:
+    good = isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value)
+    if not good or not value or not value[0]:
+        raise ParameterError("not a list of words")
+    return tuple(value)
+
+
 def _read_mapping(_: Parameter, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise ParameterError("not a mapping")
@@ -307,6 +331,8 @@ _READERS: Mapping[str, Callable[[Parameter, Any], Any]] = {
     "bool": _read_bool,
     "text": _read_text,
     "path": _read_path,
+    "url": _read_url,
+    "words": _read_words,
     "mapping": _read_mapping,
 }
 #: What each kind takes, before its bounds.
@@ -318,6 +344,8 @@ _NOUNS: Mapping[str, str] = {
     "bool": "true or false",
     "text": "text",
     "path": "an absolute path",
+    "url": "an address that begins with http:// or https://, without name and password",
+    "words": "a list of words",
     "mapping": "a mapping from names to values",
 }
 

@@ -59,7 +59,7 @@ ALL = _all_rows()
 #: Texts that no row of that kind takes.
 WRONG = {
     "int": "many", "float": "nan", "duration": "5 W", "power": "5 s", "bool": "perhaps", "choice": "other",
-    "text": " ", "path": "tmp/spill", "mapping": "[1]",
+    "text": " ", "path": "tmp/spill", "mapping": "[1]", "url": "ftp://host/", "words": "ls -l",
 }  # fmt: skip
 
 
@@ -248,7 +248,8 @@ def test_bounds_and_choices_are_taken_from_everywhere(
 @pytest.mark.parametrize("one", [one for one in ALL if not one.row.live and one.key != "policy"], ids=_key)
 def test_what_is_read_at_the_start_is_not_updated(one: Setting, rt: Any) -> None:
     row = one.row
-    spare = {"text": "elsewhere", "path": "/elsewhere"}.get(row.kind, {"step": "next"})
+    spares = {"text": "elsewhere", "path": "/elsewhere", "url": "http://elsewhere", "words": ("ls", "-l")}
+    spare = spares.get(row.kind, {"step": "next"})
     other = row.hi or next((choice for choice in row.choices if choice != row.default), spare)
     with pytest.raises(ConfigError, match=rf"hpc\.{one.key} is .* and cannot become .* by an update"):
         rt.update(**{one.key: other})

@@ -1,0 +1,173 @@
+"""Section ``power`` of the heartbeats: what this worker draws of its host, with its label.
+
+It is there while somebody asks for it (`dask_hpc.worker.power.switch`), and
+then a thread of its own samples: a sensor that hangs keeps nobody waiting. Its figure grows old, and an old
+figure is not told. What goes wrong is said once, and once when it is well again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+from distributed.comm import get_address_host
+
+from dask_hpc.clock import epoch_s, stopwatch_s
+from dask_hpc.config import Settings
+from dask_hpc.worker.node import node_settings
+from dask_hpc.worker.power.board import Board, Member, Told
+from dask_hpc.worker.power.figures import Figure, Meter, SensorError, unavailable
+from dask_hpc.worker.power.load import Curve, at_load, curve
+from dask_hpc.worker.power.sources import made
+
+logger = logging.getLogger("distributed.dask_hpc.power")
+
+#: A figure is told for so many intervals, and the time that a sensor may take.
+_FRESH = 3.0
+
+
+class PowerSection:
+    """What a worker tells of its power; samples from when it is made until `stop`.
+
+    Told are ``watts`` (None when they are not known), ``label``, ``at_s`` (seconds since 1970), ``host``,
+    ``energy_j`` (since it was made), ``source``, and ``reason`` when something is wrong.
+
+    Raises
+    ------
+    ConfigError
+        When the configuration of the node is not allowed.
+    """
+
+    def __init__(self, worker: Any) -> None:
+        self._worker, self._settings = worker, node_settings()
+        self._host = self._settings.node_host or get_address_host(worker.address)
+        self._sampler = Sampler(str(worker.scheduler.addr), _member(worker), self._settings)
+        self._curve = _curve(self._settings)
+        #: Energy by the model, and when it was told last.
+        self._modelled_j, self._last_s = 0.0, stopwatch_s()
+        self._said = ""
+
+    def __call__(self) -> Mapping[str, Any]:
+        """The figure of now."""
+        told = self._sampler.told
+        figure, watts = _own(told, self._sampler.member.id, self._settings)
+        at_s, now_s = told.at_s, stopwatch_s()
+        label, source, reason = figure.label, figure.source, figure.reason
+        if watts is None and self._settings.power_source in ("auto", "model"):
+            if isinstance(self._curve, SensorError):
+                reason = reason or self._curve.reason
+            else:
+                watts = self._modelled_w(told, self._curve)
+                self._modelled_j += watts * (now_s - self._last_s)
+                label, source, at_s = "modelled", "model", epoch_s()
+        self._last_s = now_s
+        self._note(label, source, reason)
+        said = {"watts": watts, "label": label, "at_s": at_s, "host": self._host, "source": source}
+        energy_j = told.energy_j.get(self._sampler.member.id, 0.0) + self._modelled_j
+        return {**said, "energy_j": energy_j, **({"reason": reason} if reason else {})}
+
+    def _modelled_w(self, told: Told, points: Curve) -> float:
+        """Watts of this worker's node by its load, or of its part of the node that all of a host are."""
+        state = self._worker.state
+        if told.workers == 1:
+            return at_load(points, psutil.cpu_percent() / 100)
+        watts = at_load(points, len(state.executing) / max(1, state.nthreads))
+        alone = self._settings.node_by == "worker"
+        return watts if alone else watts * self._sampler.member.threads / told.threads
+
+    def _note(self, label: str, source: str, reason: str) -> None:
+        """Say what is wrong once, and once that it is well again."""
+        now = f"{label}: {reason}" if reason else label
+        if now == self._said or reason == _FIRST:
+            return
+        if label == "measured":
+            if self._said:
+                logger.info("The power of %s is measured again, by %s", self._host, source)
+        elif reason:
+            what = "modelled, not measured" if label == "modelled" else "not known"
+            logger.warning("The power of %s is %s: %s", self._host, what, reason)
+        self._said = "" if label == "measured" else now
+
+    def stop(self) -> None:
+        """Sample no more."""
+        self._sampler.stop()
+
+
+#: Said until the first figure is there.
+_FIRST = "it was not sampled yet"
+
+
+class Sampler:
+    """The thread of a worker that samples, or reads what another worker of its host has sampled."""
+
+    def __init__(self, cluster: str, member: Member, settings: Settings, root: Path | None = None) -> None:
+        self.member = member
+        #: What is known now; of another worker, or by this one.
+        self.told = Told(Figure("unavailable", settings.power_source, reason=_FIRST), epoch_s())
+        self._settings, self._stopped = settings, threading.Event()
+        self._board = Board(cluster, member, root)
+        self._thread = threading.Thread(target=self._run, name="dask-hpc-power", daemon=True)
+        #: CPU seconds of the thread so far.
+        self.cpu_s = 0.0
+        self._thread.start()
+
+    def _run(self) -> None:
+        meter: Meter | None = None
+        lacking = Figure("unavailable", self._settings.power_source)
+        try:
+            if (source := made(self._settings)) is not None:
+                meter = Meter(source)
+        except SensorError as error:
+            lacking = unavailable(self._settings.power_source, error)
+        wait_s = 0.0
+        while not self._stopped.wait(wait_s):
+            began_s = stopwatch_s()
+            try:
+                self._look(meter, lacking)
+            except Exception as error:  # whatever a sensor does, the worker's work goes on
+                text = SensorError(f"{type(error).__name__}: {error}")
+                self.told = Told(unavailable(self._settings.power_source, text), epoch_s())
+            self.cpu_s = time.thread_time()
+            wait_s = max(0.05, self._settings.power_interval_s - (stopwatch_s() - began_s))
+        self._board.stop()
+
+    def _look(self, meter: Meter | None, lacking: Figure) -> None:
+        if self._board.leads():
+            figure = lacking if meter is None else meter.sample(stopwatch_s())
+            self._board.tell(figure, epoch_s(), self._settings.power_model_idle_w or 0.0)
+        self.told = self._board.read() or self.told
+
+    def stop(self) -> None:
+        """End the thread; one that a sensor holds up ends when that answers."""
+        self._stopped.set()
+
+
+def _own(told: Told, id: str, settings: Settings) -> tuple[Figure, float | None]:
+    """The host's figure, and this worker's watts of it; None when they are not known."""
+    fresh_s = _FRESH * settings.power_interval_s + settings.power_timeout_s
+    figure = told.figure
+    if figure.watts is None:
+        return figure, None
+    # a machine's clock may be set: what comes from the future is not old
+    if epoch_s() - told.at_s > fresh_s:
+        return Figure("unavailable", figure.source, reason=f"{figure.source} does not answer any more"), None
+    if id not in told.share_w:
+        return Figure("unavailable", figure.source, reason=_FIRST), None
+    return figure, told.share_w[id]
+
+
+def _member(worker: Any) -> Member:
+    return Member(str(worker.address), os.getpid(), max(1, int(worker.state.nthreads)))
+
+
+def _curve(settings: Settings) -> Curve | SensorError:
+    try:
+        return curve(settings.power_model_idle_w, settings.power_model_busy_w, settings.power_model_curve)
+    except SensorError as error:
+        return error
