@@ -1,6 +1,6 @@
 """``dask hpc power``: the models behind the power corridor, usable alone.
 
-Files in, figures out; no cluster is needed. ``-`` is standard input.
+Files, or sensors, in, figures out; no cluster is needed. ``-`` is standard input.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from dask_hpc.cli.types import FiniteRange
 from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option, one_line
+
+if TYPE_CHECKING:
+    from dask_hpc.worker.power.figures import Figure
 
 #: A file of text, or standard input.
 _TEXT = click.Path(exists=True, dir_okay=False, allow_dash=True)
@@ -39,7 +43,7 @@ _PLAN_COLUMNS = {
 
 @click.group()
 def power() -> None:
-    """Solve, forecast and fit for a power corridor.
+    """Measure, solve, forecast and fit for a power corridor.
 
     Each command has --json.
     """
@@ -192,6 +196,58 @@ def fit(points: str, as_json: bool) -> None:
     )
     click.echo()
     echo_pairs([("idle_w", found.idle_w), ("error", f"{found.error:.1%} of the largest, points left out")])
+
+
+@power.command()
+@click.option(
+    "--root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path("/"),
+    metavar="DIR",
+    help="A copy of this or another machine's /sys, or what it lies in; sensors of the kernel alone.",
+)
+@click.option(
+    "--seconds",
+    type=FiniteRange(0.01, 3600),
+    default=1.0,
+    show_default=True,
+    metavar="S",
+    help="Over which counters are read.",
+)
+@json_option
+def sensors(root: Path, seconds: float, as_json: bool) -> None:
+    """Say what this machine draws, and what each source of it says.
+
+    label is measured, modelled (by the load) or unavailable, with the reason and a remedy. The source is
+    the one that is set (hpc.power.source), with the settings of this node.
+    """
+    from dask_hpc.worker.node import node_settings
+    from dask_hpc.worker.power.look import look
+
+    found = look(node_settings(), seconds, root)
+    rows = [_sensor(figure) for figure in found.sources]
+    if as_json:
+        echo_json({**_sensor(found.figure), "sources": rows})
+        return
+    chosen = found.figure
+    told = "unknown" if chosen.watts is None else f"{chosen.watts:.1f} W"
+    told_pairs = [("power", told), ("label", chosen.label), ("source", chosen.source)]
+    echo_pairs([*told_pairs, *((name, text) for name, text in (("reason", chosen.reason),
+                ("remedy", chosen.remedy)) if text)])  # fmt: skip
+    click.echo()
+    shown = [{**row, "watts": "-" if row["watts"] is None else f"{row['watts']:.1f}"} for row in rows]
+    echo_table(shown, {"source": "SOURCE", "watts": "W", "label": "LABEL", "reason": "REASON"}, "no source")
+
+
+def _sensor(figure: Figure) -> dict[str, Any]:
+    """One figure as JSON."""
+    return {
+        "watts": figure.watts,
+        "label": figure.label,
+        "source": figure.source,
+        "reason": figure.reason,
+        "remedy": figure.remedy,
+    }
 
 
 #: The line that is being read, under the name ``line``; None when it is not about one.

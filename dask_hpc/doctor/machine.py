@@ -162,20 +162,28 @@ def check_dashboard_link(environment: Mapping[str, str] = os.environ, template: 
     return Finding("dashboard link", "warn", text, remedy)
 
 
-def check_sensors(powercap: Path = Path("/sys/class/powercap")) -> Finding:
-    """Can the energy counters of the processors be read?"""
-    counters = sorted(powercap.glob("*/energy_uj")) if powercap.is_dir() else []
-    if not counters:
-        return Finding("power sensors", "ok", f"no energy counters in {powercap}: power is not measured")
-    readable = [counter for counter in counters if os.access(counter, os.R_OK)]
-    if readable:
-        return Finding("power sensors", "ok", f"{len(readable)} of {len(counters)} counters can be read")
-    return Finding(
-        "power sensors",
-        "warn",
-        f"{len(counters)} energy counters, none can be read",
-        f"ask the administrator for read access to {counters[0]} and its like",
-    )
+def check_sensors(root: Path = Path("/"), seconds: float = 0.2) -> Finding:
+    """Is it known what this machine draws, and by what?"""
+    if problems():
+        return Finding("power sensors", "ok", "not looked at before the settings are right")
+    from dask_hpc.worker.node import node_settings
+    from dask_hpc.worker.power.look import look
+
+    wanted = node_settings()
+    found = look(wanted, seconds, root).figure
+    if found.watts is None:
+        # whoever has set a source relies on it; a virtual machine has none, and no corridor either
+        relied = wanted.power_source != "auto" or "permission denied" in found.reason
+        text = f"what this machine draws is not known: {found.reason}"
+        return Finding("power sensors", "warn" if relied else "ok", text, found.remedy if relied else "")
+    text = f"{found.watts:.0f} W, {found.label} by {found.source}"
+    if found.source == "replay":
+        return Finding("power sensors", "warn", f"{text}: of a file, not of this machine", "hpc.power.source")
+    if found.reason:
+        return Finding("power sensors", "warn", f"{text}; {found.reason}", "dask hpc power sensors says more")
+    if found.label == "modelled":
+        return Finding("power sensors", "ok", f"{text} of load; nothing measures it")
+    return Finding("power sensors", "ok", text)
 
 
 def check_slurm(path: str | None = None, environment: Mapping[str, str] | None = None) -> Finding:

@@ -8,8 +8,8 @@ _NODE_WATTS = re.compile(r"\b(?:CurrentWatts|ExtSensorsWatts)=(\S+)")
 #: Factors of ``ConsumedEnergy``, which has them unless ``Raw`` is asked for.
 _FACTORS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
 _ENERGY = re.compile(r"(\d+(?:\.\d+)?)([KMG]?)")
-#: What Slurm keeps for "no value" in 32 and 64 bits, as `sstat` prints it.
-_NO_VALUES = (2**32 - 2, 2**64 - 2)
+#: What Slurm keeps for "no value" in 32 bits; in 64 it is more than any job spends, in joules.
+_NO_VALUE, _MOST_J = 2**32 - 2, 1e18
 
 
 def parse_node_watts(text: str) -> float | None:
@@ -32,4 +32,4 @@ def _measured(said: str) -> float | None:
     if matched is None:
         return None
     value = float(matched[1]) * _FACTORS[matched[2]]
-    return value if value > 0 and value not in _NO_VALUES else None
+    return value if 0 < value < _MOST_J and value != _NO_VALUE else None

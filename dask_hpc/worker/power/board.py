@@ -2,7 +2,7 @@
 
 Who samples holds a lock that the kernel takes back when its process ends, however it ends; then the next one
 takes over. The figure is split over the workers there: idle watts, where they are set, by threads, the rest
-by the CPU time that each has used, so that the parts add up to the whole. The folder belongs to the user alone.
+by the CPU time that each has used, so that the parts add up to the whole. The folder is the user's alone.
 
 Rules of the file: nothing here measures; everything here may be called from a thread of its own.
 """

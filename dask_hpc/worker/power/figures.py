@@ -110,12 +110,31 @@ def spent_j(name: str, before: Counter, now: Counter, passed_s: float) -> float:
             raise SensorError(f"{name} stands still: the device takes no new values")
     else:
         own_s = passed_s
+    return _counted_j(name, before, now, own_s) * (passed_s / own_s)
+
+
+def _counted_j(name: str, before: Counter, now: Counter, within_s: float) -> float:
+    """Joules between two values; raises `SensorError` when the counter was reset."""
     difference_j = now.energy_j - before.energy_j
     if difference_j < 0 and now.range_j is not None:
         difference_j += now.range_j
-    if difference_j < 0 or difference_j > now.most_w * max(own_s, 1e-3):
+    if difference_j < 0 or difference_j > now.most_w * max(within_s, 1e-3):
         raise SensorError(f"{name} was reset between two readings")
-    return difference_j * (passed_s / own_s)
+    return difference_j
+
+
+def same_run(before: Reading, now: Reading, passed_s: float) -> bool:
+    """Whether nothing came, went or was reset between two readings."""
+    if before.keys() != now.keys():
+        return False
+    for name, value in now.items():
+        earlier = before[name]
+        if isinstance(value, Counter) and isinstance(earlier, Counter):
+            try:
+                _counted_j(name, earlier, value, passed_s)
+            except SensorError:
+                return False
+    return True
 
 
 def between_j(source: Source, before: Reading, now: Reading, passed_s: float) -> float:

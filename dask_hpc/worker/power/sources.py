@@ -1,8 +1,8 @@
 """Which source a host has: the one that is set, or the first one that says something.
 
 `Auto` asks those that need no setting: Cray's counters, the processors' (with accelerators beside them,
-unless the platform's own counter contains them), then the board's. It stays with one that answers, and looks again
-when that one does not.
+unless the platform's own counter contains them), then the board's. It stays with one that answers, and looks
+again when that one does not.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from dask_hpc.worker.power.web import Http, Prometheus
 
 #: So long after all have failed nobody is asked again, in seconds.
 _REST_S = 5.0
+#: Counters that stand still for longer measure nothing, in seconds.
+_STILL_S = 2.0
 _ROOT = Path("/")
 _V = TypeVar("_V")
 
@@ -45,10 +47,10 @@ class Added:
 
     def total(self, spent_j: Mapping[str, float], before: Reading, now: Reading) -> float:
         """The sum of both."""
-        return sum(
-            source.total(*(_of(source, each) for each in (spent_j, before, now)))  # type: ignore[arg-type]
-            for source in self._both
-        )
+        total_j = 0.0
+        for source in self._both:
+            total_j += source.total(_of(source, spent_j), _of(source, before), _of(source, now))
+        return total_j
 
 
 def _of(source: Source, named: Mapping[str, _V]) -> dict[str, _V]:
@@ -75,6 +77,8 @@ class Auto:
         #: Those that can be read and say nothing: counters that stand still.
         self._idle: set[int] = set()
         self._failed: tuple[float, SensorError] | None = None
+        #: Since when the present one has counted nothing.
+        self._still_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -111,9 +115,9 @@ class Auto:
             self._now, self._failed = source, None
             return reading
         self._idle.clear()
-        error = SensorError("; ".join(said), remedy)
-        self._failed = (self._clock() + _REST_S, error)
-        raise error
+        nothing = SensorError("; ".join(said), remedy)
+        self._failed = (self._clock() + _REST_S, nothing)
+        raise nothing
 
     def _named(self, source: Source) -> Reading:
         reading = source.read()
@@ -127,9 +131,13 @@ class Auto:
         source = self._now
         assert source is not None
         energy_j = source.total(_of(source, spent_j), _of(source, before), _of(source, now))
-        if not energy_j > 0:
+        if energy_j > 0:
+            self._still_s = None
+        elif self._still_s is None:
+            self._still_s = self._clock()
+        elif self._clock() - self._still_s >= _STILL_S:
             self._idle.add(self._sources.index(source))
-            self._now = None
+            self._now = self._still_s = None
         return energy_j
 
 
