@@ -83,6 +83,9 @@ class Board:
         self._leads: int | None = None
         #: CPU seconds of each process when it was looked at last.
         self._cpu_s: dict[int, float] = {}
+        #: What this one has told last, and who the others are, by their files.
+        self._told: Told | None = None
+        self._known: dict[str, Member] = {}
 
     def leads(self) -> bool:
         """Whether it is this worker that samples; takes over from one that has gone."""
@@ -104,8 +107,8 @@ class Board:
             return None
         return Told(**{**data, "figure": Figure(**data["figure"])})
 
-    def tell(self, figure: Figure, at_s: float, idle_w: float = 0.0) -> None:
-        """Split a figure over the workers of this host, and have all of them know it.
+    def tell(self, figure: Figure, at_s: float, idle_w: float = 0.0) -> Told:
+        """Split a figure over the workers of this host, and have all of them know it; gives what they know.
 
         Parameters
         ----------
@@ -116,7 +119,7 @@ class Board:
         idle_w
             Of the host at no load: this much is split by threads.
         """
-        before = self.read()
+        before = self._told or self.read()
         members = self.members()
         told = Told(figure, at_s, workers=len(members), threads=sum(each.threads for each in members))
         parts = self._parts(members, figure.watts or 0.0, idle_w)
@@ -127,18 +130,23 @@ class Board:
         written = self._folder / f"{_BOARD}.new"
         written.write_text(json.dumps(asdict(told)))
         written.replace(self._folder / _BOARD)
+        self._told = told
+        return told
 
     def members(self) -> list[Member]:
         """Workers that are here; those whose process has ended are forgotten."""
         found = [self.member]
-        for path in self._folder.glob(f"*{_MEMBER}"):
-            if path == self._path:
+        for entry in os.scandir(self._folder):
+            name = entry.name
+            if not name.endswith(_MEMBER) or name == self._path.name:
                 continue
             with suppress(OSError, ValueError, TypeError):
-                if _held(path):
-                    found.append(Member(**json.loads(path.read_text())))
-                else:
-                    path.unlink(missing_ok=True)
+                if not _held(entry.path):
+                    os.unlink(entry.path)
+                    continue
+                if name not in self._known:
+                    self._known[name] = Member(**json.loads(Path(entry.path).read_text()))
+                found.append(self._known[name])
         return found
 
     def _parts(self, members: list[Member], watts: float, idle_w: float) -> dict[str, float]:
@@ -185,7 +193,7 @@ def _own(folder: Path) -> None:
         raise WorkerError(f"{folder} belongs to somebody else; remove it, or set TMPDIR to another folder")
 
 
-def _held(path: Path) -> bool:
+def _held(path: str) -> bool:
     """Whether the worker whose file this is is still there."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:

@@ -82,17 +82,19 @@ class PowerSection:
         return watts if alone else watts * self._sampler.member.threads / told.threads
 
     def _note(self, label: str, source: str, reason: str) -> None:
-        """Say what is wrong once, and once that it is well again."""
-        now = f"{label}: {reason}" if reason else label
+        """Say what is wrong once a host, and once that it is well again."""
+        now = "" if label == "measured" else f"{label}: {reason}"
         if now == self._said or reason == _FIRST:
             return
+        self._said = now
+        if not self._sampler.leads:
+            return
         if label == "measured":
-            if self._said:
-                logger.info("The power of %s is measured again, by %s", self._host, source)
-        elif reason:
-            what = "modelled, not measured" if label == "modelled" else "not known"
-            logger.warning("The power of %s is %s: %s", self._host, what, reason)
-        self._said = "" if label == "measured" else now
+            logger.info("The power of %s is measured again, by %s", self._host, source)
+        elif label == "modelled":
+            logger.info("The power of %s is modelled, not measured: %s", self._host, reason or "as is set")
+        else:
+            logger.warning("The power of %s is not known: %s", self._host, reason)
 
     def stop(self) -> None:
         """Sample no more."""
@@ -110,6 +112,8 @@ class Sampler:
         self.member = member
         #: What is known now; of another worker, or by this one.
         self.told = Told(Figure("unavailable", settings.power_source, reason=_FIRST), epoch_s())
+        #: Whether it is this one that samples.
+        self.leads = False
         self._settings, self._stopped = settings, threading.Event()
         self._board = Board(cluster, member, root)
         self._thread = threading.Thread(target=self._run, name="dask-hpc-power", daemon=True)
@@ -138,10 +142,12 @@ class Sampler:
         self._board.stop()
 
     def _look(self, meter: Meter | None, lacking: Figure) -> None:
-        if self._board.leads():
+        self.leads = self._board.leads()
+        if self.leads:
             figure = lacking if meter is None else meter.sample(stopwatch_s())
-            self._board.tell(figure, epoch_s(), self._settings.power_model_idle_w or 0.0)
-        self.told = self._board.read() or self.told
+            self.told = self._board.tell(figure, epoch_s(), self._settings.power_model_idle_w or 0.0)
+        else:
+            self.told = self._board.read() or self.told
 
     def stop(self) -> None:
         """End the thread; one that a sensor holds up ends when that answers."""
