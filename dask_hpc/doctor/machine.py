@@ -174,7 +174,7 @@ def check_sensors(root: Path = Path("/"), seconds: float = 0.2) -> Finding:
     if found.watts is None:
         # whoever has set a source relies on it; a virtual machine has none, and no corridor either
         relied = wanted.power_source != "auto" or "permission denied" in found.reason
-        text = f"what this machine draws is not known: {found.reason}"
+        text = f"power is not measured here: {found.reason}"
         return Finding("power sensors", "warn" if relied else "ok", text, found.remedy if relied else "")
     text = f"{found.watts:.0f} W, {found.label} by {found.source}"
     if found.source == "replay":

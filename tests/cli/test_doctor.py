@@ -147,14 +147,6 @@ def test_dashboard_link() -> None:
     assert "is dead" in doctor.check_dashboard_link(hub, "http://elsewhere:{port}").text
 
 
-def test_sensors(tmp_path: Path) -> None:
-    assert "not measured" in doctor.check_sensors(tmp_path / "absent").text
-    zone = tmp_path / "intel-rapl:0"
-    zone.mkdir()
-    (zone / "energy_uj").write_text("1\n")
-    assert "1 of 1" in doctor.check_sensors(tmp_path).text
-
-
 def slurm_commands(folder: Path, names: list[str], nodes: str) -> None:
     """Put commands into `folder` that tell a version, and run the shell text `nodes` when asked for nodes."""
     for name in names:

@@ -30,14 +30,14 @@ def test_one_samples_and_all_know_their_parts_which_add_up(
     monkeypatch.setattr(boards, "_cpu_s", lambda pid: cpu_s[pid])
     a, b, c = joined(tmp_path, "a", 1, 2), joined(tmp_path, "b", 2, 1), joined(tmp_path, "c", 2, 1)
     assert [one.leads() for one in (a, b, c, a)] == [True, False, False, True]
-    a.tell(FIGURE, 100.0)
+    a.tell(FIGURE, 100.0, 100.0)
     # nothing is known of their CPU time yet: by threads
     for one in (a, b, c):
         told = one.read()
         assert told is not None
         assert told.share_w == pytest.approx({"a": 60.0, "b": 30.0, "c": 30.0})
     cpu_s.update({1: 13.0, 2: 51.0})
-    a.tell(FIGURE, 101.0)
+    a.tell(FIGURE, 101.0, 101.0)
     told = b.read()
     assert told is not None
     assert (told.figure, told.at_s, told.workers, told.threads) == (FIGURE, 101.0, 3, 4)
@@ -45,7 +45,7 @@ def test_one_samples_and_all_know_their_parts_which_add_up(
     assert told.energy_j == pytest.approx({"a": 75.0, "b": 22.5, "c": 22.5})
     # what a host draws idle is nobody's load: half by threads, the rest by CPU time
     cpu_s.update({1: 16.0, 2: 52.0})
-    a.tell(FIGURE, 102.0, idle_w=60.0)
+    a.tell(FIGURE, 102.0, 102.0, idle_w=60.0)
     told = c.read()
     assert told is not None
     assert told.share_w == pytest.approx({"a": 75.0, "b": 22.5, "c": 22.5})
@@ -57,10 +57,10 @@ def test_one_samples_and_all_know_their_parts_which_add_up(
 def test_another_one_takes_over_and_energy_goes_on(tmp_path: Path) -> None:
     a, b = joined(tmp_path, "a"), joined(tmp_path, "b")
     assert a.leads()
-    a.tell(FIGURE, 100.0)
+    a.tell(FIGURE, 100.0, 100.0)
     a.stop()
     assert b.leads()
-    b.tell(FIGURE, 101.0)
+    b.tell(FIGURE, 101.0, 101.0)
     told = b.read()
     assert told is not None
     assert told.energy_j == pytest.approx({"b": 90.0})
@@ -93,7 +93,7 @@ def test_one_that_is_killed_leaves_its_place(tmp_path: Path) -> None:
 def test_what_is_not_known_has_no_parts(tmp_path: Path) -> None:
     a = joined(tmp_path, "a")
     assert a.read() is None
-    a.tell(Figure("unavailable", "rapl", reason="denied"), 100.0)
+    a.tell(Figure("unavailable", "rapl", reason="denied"), 100.0, 100.0)
     told = a.read()
     assert told is not None
     assert (told.share_w, told.energy_j) == ({}, {"a": 0.0})

@@ -47,6 +47,8 @@ class Told:
     share_w: dict[str, float] = field(default_factory=dict)
     #: Energy of each worker so far.
     energy_j: dict[str, float] = field(default_factory=dict)
+    #: The same on the clock of the machine that never goes back, which its processes share.
+    taken_s: float = float("-inf")
     #: How many workers are here, and their threads.
     workers: int = 1
     threads: int = 1
@@ -62,7 +64,7 @@ class Board:
     member
         This worker.
     root
-        Where folders are; None: the folder of temporary files.
+        Where folders are; None: /dev/shm, or the folder of temporary files where that cannot be written to.
 
     Raises
     ------
@@ -73,7 +75,8 @@ class Board:
     def __init__(self, cluster: str, member: Member, root: Path | None = None) -> None:
         self.member = member
         which = hashlib.sha256(cluster.encode()).hexdigest()[:16]
-        base = Path(tempfile.gettempdir()) if root is None else root
+        shm = "/dev/shm"
+        base = root or Path(shm if os.access(shm, os.W_OK) else tempfile.gettempdir())
         self._folder = base / f"dask-hpc-power-{os.getuid()}-{which}"
         _own(self._folder)
         self._path = self._folder / f"{hashlib.sha256(member.id.encode()).hexdigest()[:16]}{_MEMBER}"
@@ -85,7 +88,7 @@ class Board:
         self._cpu_s: dict[int, float] = {}
         #: What this one has told last, and who the others are, by their files.
         self._told: Told | None = None
-        self._known: dict[str, Member] = {}
+        self._known: dict[str, tuple[int, Member]] = {}
 
     def leads(self) -> bool:
         """Whether it is this worker that samples; takes over from one that has gone."""
@@ -107,7 +110,7 @@ class Board:
             return None
         return Told(**{**data, "figure": Figure(**data["figure"])})
 
-    def tell(self, figure: Figure, at_s: float, idle_w: float = 0.0) -> Told:
+    def tell(self, figure: Figure, at_s: float, taken_s: float, idle_w: float = 0.0) -> Told:
         """Split a figure over the workers of this host, and have all of them know it; gives what they know.
 
         Parameters
@@ -116,12 +119,15 @@ class Board:
             Of the host.
         at_s
             When it was taken, in seconds since 1970.
+        taken_s
+            The same on a clock that never goes back.
         idle_w
             Of the host at no load: this much is split by threads.
         """
         before = self._told or self.read()
         members = self.members()
-        told = Told(figure, at_s, workers=len(members), threads=sum(each.threads for each in members))
+        threads = sum(each.threads for each in members)
+        told = Told(figure, at_s, taken_s=taken_s, workers=len(members), threads=threads)
         parts = self._parts(members, figure.watts or 0.0, idle_w)
         if figure.watts is not None:
             told.share_w = {id: part * figure.watts for id, part in parts.items()}
@@ -144,9 +150,10 @@ class Board:
                 if not _held(entry.path):
                     os.unlink(entry.path)
                     continue
-                if name not in self._known:
-                    self._known[name] = Member(**json.loads(Path(entry.path).read_text()))
-                found.append(self._known[name])
+                written = entry.stat().st_mtime_ns
+                if name not in self._known or self._known[name][0] != written:
+                    self._known[name] = (written, Member(**json.loads(Path(entry.path).read_text())))
+                found.append(self._known[name][1])
         return found
 
     def _parts(self, members: list[Member], watts: float, idle_w: float) -> dict[str, float]:

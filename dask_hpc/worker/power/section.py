@@ -142,12 +142,16 @@ class Sampler:
         self._board.stop()
 
     def _look(self, meter: Meter | None, lacking: Figure) -> None:
-        self.leads = self._board.leads()
+        if not self.leads:
+            self.told = self._board.read() or self.told
+            if 0 <= stopwatch_s() - self.told.taken_s < 2 * self._settings.power_interval_s:
+                return
+            # whoever samples may be gone
+            self.leads = self._board.leads()
         if self.leads:
             figure = lacking if meter is None else meter.sample(stopwatch_s())
-            self.told = self._board.tell(figure, epoch_s(), self._settings.power_model_idle_w or 0.0)
-        else:
-            self.told = self._board.read() or self.told
+            idle_w = self._settings.power_model_idle_w or 0.0
+            self.told = self._board.tell(figure, epoch_s(), stopwatch_s(), idle_w)
 
     def stop(self) -> None:
         """End the thread; one that a sensor holds up ends when that answers."""
@@ -160,8 +164,8 @@ def _own(told: Told, id: str, settings: Settings) -> tuple[Figure, float | None]
     figure = told.figure
     if figure.watts is None:
         return figure, None
-    # a machine's clock may be set: what comes from the future is not old
-    if epoch_s() - told.at_s > fresh_s:
+    # what comes from the future is of a time before the machine was started anew
+    if not 0 <= stopwatch_s() - told.taken_s <= fresh_s:
         return Figure("unavailable", figure.source, reason=f"{figure.source} does not answer any more"), None
     if id not in told.share_w:
         return Figure("unavailable", figure.source, reason=_FIRST), None
