@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import dask.config
@@ -17,10 +17,13 @@ from helpers import Gate, live, until
 from sensor_trees import Powercap, counting
 
 import dask_hpc
+from dask_hpc.config import Settings, settings
+from dask_hpc.errors import ConfigError
 from dask_hpc.scheduler.internals.remote import ask, sections_of
 from dask_hpc.wire import HEARTBEAT, POWER, WORKER_PLUGIN
 from dask_hpc.worker.power import section as sections
 from dask_hpc.worker.power import sources
+from dask_hpc.worker.power.board import Member
 from dask_hpc.worker.power.figures import Gauge, SensorError
 
 
@@ -173,15 +176,15 @@ async def test_a_sensor_that_hangs_or_dies_is_said_once_and_keeps_nobody_waiting
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason"),
+    ("given", "reason"),
     [
         ({"source": "command"}, "hpc.power.command is not set"),
         ({"source": "model"}, "no model of the power of a node is set"),
         ({"source": "command", "command": ["no-such-command"]}, "there is no command no-such-command"),
     ],
 )
-def test_what_is_missing_is_said(settings: dict[str, Any], reason: str, tmp_path: Path) -> None:
-    @live(workers=1, config={**FAST, **{f"hpc.power.{key}": value for key, value in settings.items()}})
+def test_what_is_missing_is_said(given: dict[str, Any], reason: str) -> None:
+    @live(workers=1, config={**FAST, **{f"hpc.power.{key}": value for key, value in given.items()}})
     async def missing(c, s, a):
         await dask_hpc.install(c)
         await until(lambda: WORKER_PLUGIN in a.plugins, "the plugin is there")
@@ -193,11 +196,31 @@ def test_what_is_missing_is_said(settings: dict[str, Any], reason: str, tmp_path
 
 
 def test_settings_of_sensors_belong_to_the_node_alone() -> None:
-    from dask_hpc.config import Settings, settings
-    from dask_hpc.errors import ConfigError
-
     with dask.config.set({"hpc.power.model.idle": "0.1 kW", "hpc.power.command": ["ipmitool", "dcmi"]}):
         assert settings().power_model_idle_w == 100.0
         assert settings().power_command == ("ipmitool", "dcmi")
     with pytest.raises(ConfigError, match=r"power\.source"):
         Settings().updated_live(power_source="rapl")
+
+
+def test_sampling_costs_less_than_3_thousandths_of_a_core_at_a_sample_a_second(tmp_path, monkeypatch):
+    tree = Powercap(tmp_path)
+    zones = {f"intel-rapl:{package}{part}" for package in (0, 1) for part in ("", ":0", ":1")}
+    for number, id in enumerate(sorted(zones)):
+        name = {"": f"package-{id[11]}", ":0": "dram", ":1": "core"}[id[12:]]
+        tree.zone(id, name, 10**9 * (1 + number))
+    monkeypatch.setattr(sections, "made", lambda settings: sources.made(settings, tmp_path))
+    # ten times as often, so ten times as dear
+    often = Settings(power_interval_s=0.1)
+    sampler = sections.Sampler("tcp://nowhere:1", Member("a", os.getpid(), 1), often, tmp_path)
+    try:
+        with counting(tree, dict.fromkeys(zones, 20.0), every_s=0.05):
+            time.sleep(0.5)
+            began_s, before_s = time.monotonic(), sampler.cpu_s
+            time.sleep(2.0)
+            share = (sampler.cpu_s - before_s) / (time.monotonic() - began_s)
+        assert sampler.told.figure.label == "measured"
+    finally:
+        sampler.stop()
+        sampler.thread.join(10)
+    assert 0 < share < 10 * 0.003

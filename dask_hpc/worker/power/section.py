@@ -116,10 +116,11 @@ class Sampler:
         self.leads = False
         self._settings, self._stopped = settings, threading.Event()
         self._board = Board(cluster, member, root)
-        self._thread = threading.Thread(target=self._run, name="dask-hpc-power", daemon=True)
+        #: It ends by itself after `stop`.
+        self.thread = threading.Thread(target=self._run, name="dask-hpc-power", daemon=True)
         #: CPU seconds of the thread so far.
         self.cpu_s = 0.0
-        self._thread.start()
+        self.thread.start()
 
     def _run(self) -> None:
         meter: Meter | None = None
