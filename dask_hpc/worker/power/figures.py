@@ -16,6 +16,9 @@ Label = Literal["measured", "modelled", "unavailable"]
 #: More than one host draws, in watts: a counter that was reset looks like one that has wrapped.
 MOST_HOST_W = 100_000.0
 
+#: The reason until there is a figure; nothing is wrong then.
+FIRST = "it was not sampled for long enough yet"
+
 
 class SensorError(Exception):
     """A sensor gives no figure now.
@@ -188,7 +191,7 @@ class Meter:
         only_gauges = len(gauges) == len(reading)
         if last is None or now_s <= last[0]:
             if not only_gauges:
-                raise SensorError("its counters have been read once only so far")
+                raise SensorError(FIRST)
             return Figure(source.label, source.name, self._known(sum(gauges)))
         passed_s = now_s - last[0]
         try:

@@ -20,6 +20,7 @@ from dask_hpc.config import Settings
 from dask_hpc.wire import POWER_SOURCES
 from dask_hpc.worker.power.cray import Cray
 from dask_hpc.worker.power.figures import (
+    FIRST,
     Figure,
     Gauge,
     Reading,
@@ -95,7 +96,7 @@ class Observed:
         if self._error is not None:
             return unavailable(source.name, self._error)
         if not self._counted_s and (not gauges or len(gauges) < len(last)):
-            return unavailable(source.name, SensorError("it could be read once only"))
+            return unavailable(source.name, SensorError(FIRST))
         watts = self._energy_j / self._counted_s if self._counted_s else sum(gauges)
         if not watts > 0:
             text = f"{source.name} says {watts:g} W: that is not measured"

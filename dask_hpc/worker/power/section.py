@@ -22,7 +22,7 @@ from dask_hpc.clock import epoch_s, stopwatch_s
 from dask_hpc.config import Settings
 from dask_hpc.worker.node import node_settings
 from dask_hpc.worker.power.board import Board, Member, Told
-from dask_hpc.worker.power.figures import Figure, Meter, SensorError, unavailable
+from dask_hpc.worker.power.figures import FIRST, Figure, Meter, SensorError, unavailable
 from dask_hpc.worker.power.load import Curve, at_load, curve
 from dask_hpc.worker.power.sources import made
 
@@ -84,7 +84,7 @@ class PowerSection:
     def _note(self, label: str, source: str, reason: str) -> None:
         """Say what is wrong once a host, and once that it is well again."""
         now = "" if label == "measured" else f"{label}: {reason}"
-        if now == self._said or reason == _FIRST:
+        if now == self._said or reason == FIRST:
             return
         self._said = now
         if not self._sampler.leads:
@@ -101,17 +101,13 @@ class PowerSection:
         self._sampler.stop()
 
 
-#: Said until the first figure is there.
-_FIRST = "it was not sampled yet"
-
-
 class Sampler:
     """The thread of a worker that samples, or reads what another worker of its host has sampled."""
 
     def __init__(self, cluster: str, member: Member, settings: Settings, root: Path | None = None) -> None:
         self.member = member
         #: What is known now; of another worker, or by this one.
-        self.told = Told(Figure("unavailable", settings.power_source, reason=_FIRST), epoch_s())
+        self.told = Told(Figure("unavailable", settings.power_source, reason=FIRST), epoch_s())
         #: Whether it is this one that samples.
         self.leads = False
         self._settings, self._stopped = settings, threading.Event()
@@ -169,7 +165,7 @@ def _own(told: Told, id: str, settings: Settings) -> tuple[Figure, float | None]
     if not 0 <= stopwatch_s() - told.taken_s <= fresh_s:
         return Figure("unavailable", figure.source, reason=f"{figure.source} does not answer any more"), None
     if id not in told.share_w:
-        return Figure("unavailable", figure.source, reason=_FIRST), None
+        return Figure("unavailable", figure.source, reason=FIRST), None
     return figure, told.share_w[id]
 
 
