@@ -28,6 +28,7 @@ SERVICES = ("plain", "compress", "encrypt", "compress+encrypt")
 #: How the names of Dask's metrics begin that say what tasks read and write; then what (``read`` or ``write``
 #: in bytes, ``busy`` in seconds), the kind of the file system and the target.
 IO_METRIC = "io"
+
 #: What may say how many watts a host draws (``hpc.power.source``).
 POWER_SOURCES = (
     "auto", "rapl", "hwmon", "cray", "nvml", "slurm", "prometheus", "http", "command", "replay", "model",
