@@ -159,19 +159,21 @@ class Board:
     def _parts(self, members: list[Member], watts: float, idle_w: float) -> dict[str, float]:
         """The part of each worker; all of them are 1 together."""
         now = {member.pid: _cpu_s(member.pid) for member in members}
-        used = {pid: max(0.0, cpu_s - self._cpu_s.get(pid, cpu_s)) for pid, cpu_s in now.items()}
-        self._cpu_s = now
         here: dict[int, int] = {}
         for member in members:
             here[member.pid] = here.get(member.pid, 0) + member.threads
+        # the kernel counts ticks: one that seems to rest may have used one a thread, and its part is never 0
+        tick_s = 1 / os.sysconf("SC_CLK_TCK")
+        used = {
+            pid: max(0.0, cpu_s - self._cpu_s.get(pid, cpu_s)) + tick_s * here[pid]
+            for pid, cpu_s in now.items()
+        }
+        self._cpu_s = now
         threads, all_s = sum(here.values()), sum(used.values())
-        by_threads = {member.id: member.threads / threads for member in members}
-        if all_s <= 0:
-            return by_threads
         even = min(1.0, idle_w / watts) if watts > 0 else 0.0
         # several workers may be in one process
         return {
-            member.id: even * by_threads[member.id]
+            member.id: even * member.threads / threads
             + (1 - even) * used[member.pid] / all_s * member.threads / here[member.pid]
             for member in members
         }

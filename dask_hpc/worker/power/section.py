@@ -59,7 +59,7 @@ class PowerSection:
         figure, watts = _own(told, self._sampler.member.id, self._settings)
         at_s, now_s = told.at_s, stopwatch_s()
         label, source, reason = figure.label, figure.source, figure.reason
-        if watts is None and self._settings.power_source in ("auto", "model"):
+        if watts is None and reason != FIRST and self._settings.power_source in ("auto", "model"):
             if isinstance(self._curve, SensorError):
                 reason = reason or self._curve.reason
             else:
