@@ -11,15 +11,16 @@ from typing import Any
 import ipywidgets as widgets
 
 from dask_hpc.client.runtime import Runtime
+from dask_hpc.sim.waiting import ASSUMED_S
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import views
-from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.base import background, markup
 from dask_hpc_widgets.base.link import Link
 from dask_hpc_widgets.base.markup import Markup, element
 from dask_hpc_widgets.forms.fields import below
 from dask_hpc_widgets.forms.model import PolicyModel, title
 from dask_hpc_widgets.forms.settings_model import SettingsModel
-from dask_hpc_widgets.live import questions
+from dask_hpc_widgets.live import questions, why
 from dask_hpc_widgets.live.settings import SettingsPart
 from dask_hpc_widgets.live.timeline import TimelinePart
 from dask_hpc_widgets.live.tuning import Tuning
@@ -57,10 +58,12 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.picture = picture
         #: Why there is nothing new; empty when there is.
         self.trouble = ""
+        #: Nodes over time, drawn in the browser: what was, what is, what is predicted.
+        self.timeline = TimelinePart(picture, self._why)
         #: Choose and apply policies.
-        self.tuning = Tuning(runtime, self._link, PolicyModel(picture.status["policy"]))
-        #: Nodes over time, drawn in the browser.
-        self.timeline = TimelinePart(picture)
+        self.tuning = Tuning(
+            runtime, self._link, PolicyModel(picture.status["policy"]), self.timeline.predict
+        )
         #: Look at and change settings.
         self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
         self._views = views.registered()
@@ -142,6 +145,26 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         return f"<Panel policy={title(self.tuning.model.running)!r} jobs={len(self.picture.jobs)}>"
 
     # ------------------------------------------------------ in the kernel's loop
+
+    def _why(self, job: str) -> None:
+        """Answer a click on a job."""
+
+        def seen(answer: Any) -> None:
+            if isinstance(answer, Exception):
+                told(answer)
+                return
+            view, rows, present = answer
+            # beside the loop: what would start it is a run for every policy
+            background.Work(
+                lambda _: why.about(view, rows, present, job, ASSUMED_S), lambda share: None, told
+            )
+
+        def told(outcome: Any) -> None:
+            if not self._link.closed:
+                failed = isinstance(outcome, Exception)
+                self.timeline.answered(job, f"Not known: {outcome}" if failed else outcome)
+
+        self._link.ask(lambda: questions.state(self._runtime), seen)
 
     def _gone(self) -> bool:
         client = self._runtime.channel.client_or_none

@@ -20,6 +20,7 @@ from dask_hpc_widgets import comparison
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.model import is_custom, title
+from dask_hpc_widgets.live.forecast import Forecast
 
 #: Waiting jobs of which it is said why they wait, those first that have waited longest.
 _MAX_WAITING = 3
@@ -37,6 +38,11 @@ class WhatIf:
     #: Sentences.
     notes: tuple[str, ...] = ()
     waiting: tuple[Waiting, ...] = ()
+
+    def forecast(self) -> Forecast:
+        """The runs, for a picture."""
+        runs = list(self.runs.values())
+        return Forecast(runs=runs[0] if len(runs) > 1 else None, chosen=runs[-1])
 
     def html(self) -> Markup:
         """What came out."""
