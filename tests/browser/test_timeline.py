@@ -82,7 +82,9 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     expect(shown).to_contain_text(re.compile(r"Next startin .* big, predicted"))
     lab.keep(shown, screenshots / "timeline-predicted.png")
     ahead = _hover(shown, lambda now, to: (now + to) / 2)
-    expect(shown.get_by_role("status").first).to_contain_text(re.compile(r"as it runs: . (heat|big) from .*, predicted"))
+    expect(shown.get_by_role("status").first).to_contain_text(
+        re.compile(r"as it runs: . (heat|big) from .*, predicted")
+    )
     assert ahead > 0
 
     # a job says what blocks it, by keyboard alone

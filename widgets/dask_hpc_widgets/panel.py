@@ -23,6 +23,7 @@ from dask_hpc_widgets.forms.settings_model import SettingsModel
 from dask_hpc_widgets.live import questions, why
 from dask_hpc_widgets.live.settings import SettingsPart
 from dask_hpc_widgets.live.timeline import TimelinePart
+from dask_hpc_widgets.live.try_all import TryAll
 from dask_hpc_widgets.live.tuning import Tuning
 from dask_hpc_widgets.views import Picture, View
 
@@ -64,6 +65,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.tuning = Tuning(
             runtime, self._link, PolicyModel(picture.status["policy"]), self.timeline.predict
         )
+        #: Which policy would be best.
+        self.trial = TryAll(runtime, self._link, self.tuning.choose)
         #: Look at and change settings.
         self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
         self._views = views.registered()
@@ -85,6 +88,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 ticks,
                 *self.bodies.values(),
                 widgets.HTML(markup.part(element("h3", "Policy"))),
+                self.trial.box,
                 self.tuning.box,
                 widgets.HTML(markup.part(element("h3", "Settings"))),
                 self.settings.box,
@@ -96,6 +100,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         for tick in self.ticks.values():
             tick.observe(lambda _: self._draw(), names="value")
         self.end.on_click(lambda _: self.close())
+        self.trial.report(picture.jobs)
         self._draw()
         self._link.watch(
             lambda: questions.picture(runtime, self.timeline.number),
@@ -126,6 +131,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             return
         self._link.close()
         self.tuning.close()
+        self.trial.close()
         for widget in below(self):
             if widget is not self:
                 widget.close()
@@ -175,6 +181,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self.picture, self.trouble = answer, ""
             self.tuning.report(answer.status["policy"])
             self.settings.report(answer.status["settings"])
+            self.trial.report(answer.jobs)
         else:
             gone = "This panel has ended: its client is closed. " if self._gone() else ""
             self.trouble = f"{gone}Nothing new from the cluster: {answer}"

@@ -32,7 +32,7 @@ class Events:
         self._nodes: dict[str, int] = {}
         #: The latest decisions, and which are known.
         self._marks: deque[Mapping[str, Any]] = deque(maxlen=_MARKS)
-        self._decided: deque[tuple[Any, ...]] = deque(maxlen=_MARKS)
+        self._decided: dict[tuple[Any, ...], None] = {}
 
     def take(self, records: Iterable[Record]) -> None:
         """Note what nodes and jobs have done."""
@@ -52,7 +52,9 @@ class Events:
             # a job that is not known yet is told with the next answer, with its name
             if row["job"] not in self._jobs or row["result"] not in _DONE or key in self._decided:
                 continue
-            self._decided.append(key)
+            self._decided[key] = None
+            if len(self._decided) > _MARKS:
+                del self._decided[next(iter(self._decided))]
             self._marks.append(row)
             self._mark(row)
 

@@ -113,6 +113,13 @@ class Tuning:
             self._say(markup.soft(f"The cluster decides by {title(running)} now; it was not changed here."))
             self._enable()
 
+    def choose(self, name: str, outcome: WhatIf) -> None:
+        """Have the policy of that name in the form, with what it was predicted to do."""
+        if self._busy:
+            return
+        self.form.policy.value = name
+        self._predicted(outcome)
+
     def summary(self) -> Markup:
         """What is chosen here and what was predicted, for a page without widgets."""
         try:
