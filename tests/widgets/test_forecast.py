@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
-from panel_states import ASSUMED_S, FCFS, MALLEABLE, ROWS, STATE
+from panel_states import ASSUMED_S, FCFS, MALLEABLE, ROWS, STATE, large, many_changes
 
+from dask_hpc.sim.what_if import simulate_from
+from dask_hpc.trace.records import encode_line
 from dask_hpc_widgets.live.forecast import Forecast, grouped, rows_of
 from dask_hpc_widgets.live.tiles import tiles
 from dask_hpc_widgets.live.timeline import TimelinePart
@@ -106,4 +109,23 @@ def test_the_browser_is_told_of_both_rows_in_small_pieces_and_again_when_it_asks
     part.heard(now())
     assert [one["stale"] for one in sent if "lanes" in one] == ["applied since"]
     assert "Nodes over time, as chosen (stale: applied since)" in part.html()
+    part.box.close()
+
+
+def test_a_page_of_a_large_cluster_is_filled_in_small_messages_and_not_many():
+    state, nodes = large()
+    lines = [encode_line(one) for one in many_changes()]
+    happened = {"lines": lines, "number": len(lines), "whole": True}
+    picture = Picture(status={"now_s": 100.0, "nodes": nodes, "pool_nodes": 500}, happened=happened)
+    part = TimelinePart(picture)
+    sent = []
+    part.box.send = sent.append
+    part.predict(Forecast(runs=simulate_from(state, FCFS), chosen=simulate_from(state, MALLEABLE)))
+    part.heard(replace(picture, happened={"lines": [], "number": len(lines), "whole": False}))
+    sent.clear()
+    part._asked({"ask": "all"}, lambda job: None)
+    sizes = [len(json.dumps(one, separators=(",", ":"))) for one in sent]
+    assert max(sizes) <= 8_000
+    assert sum(sizes) <= 300_000
+    assert len([one for one in sent if "lane" in one]) > 2, "in pieces"
     part.box.close()

@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dask_hpc.report.looks import printable
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.live.forecast import Forecast
 from dask_hpc_widgets.views import Picture
+
+#: Letters of a name.
+_NAME = 40
 
 
 class Tile(NamedTuple):
@@ -34,8 +38,8 @@ def tiles(picture: Picture, forecast: Forecast | None = None) -> list[Tile]:
     count = status.get("jobs_pending", len(pending))
     waits = ""
     if longest is not None:
-        name = longest["name"] or longest["id"]
-        waits = f"the longest {markup.roughly(max(0.0, now_s - longest['submit_s']))}: {name}"
+        waited = markup.roughly(max(0.0, now_s - longest["submit_s"]))
+        waits = f"the longest {waited}: {_called(longest)}"
     return [
         Tile("Nodes at work", f"{held} of {status.get('pool_nodes', len(nodes))}"),
         Tile("Jobs waiting", str(count), waits),
@@ -55,7 +59,7 @@ def _next(pending: Sequence[Mapping[str, Any]], now_s: float, forecast: Forecast
         return Tile(label, "none waits")
     if forecast is None:
         return Tile(label, "not known", "Simulate predicts it")
-    names = {str(job["id"]): str(job["name"] or job["id"]) for job in pending}
+    names = {str(job["id"]): _called(job) for job in pending}
     if forecast.stale:
         return Tile(label, "not known", "simulate again")
     found = forecast.next_start(names)
@@ -65,6 +69,11 @@ def _next(pending: Sequence[Mapping[str, Any]], now_s: float, forecast: Forecast
     if start_s <= now_s:
         return Tile(label, "overdue", f"{names[id]}; simulate again")
     return Tile(label, f"in {markup.roughly(start_s - now_s)}", f"{names[id]}, predicted")
+
+
+def _called(job: Mapping[str, Any]) -> str:
+    name = printable(job["name"] or job["id"])
+    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
 
 
 def _gain(forecast: Forecast | None) -> Tile:

@@ -148,11 +148,12 @@ class TimelinePart:
             size = 0
             for job, start_s, end_s, held in grouped(rows_of(run, nodes)):
                 span = [self._events.job(job, names.get(job, job)), start_s, end_s, self._events.ranges(held)]
-                size += len(json.dumps(span))
-                if size > _MESSAGE_BYTES:
+                bytes_ = len(json.dumps(span))
+                if size + bytes_ > _MESSAGE_BYTES:
                     found.append({"lane": place, "spans": piece})
                     piece, size = [], 0
                 piece.append(span)
+                size += bytes_
             found.append({"lane": place, "spans": piece})
         return found
 
