@@ -10,7 +10,8 @@ from panel_states import ASSUMED_S, FCFS, MALLEABLE, ROWS, STATE, large, many_ch
 
 from dask_hpc.sim.what_if import simulate_from
 from dask_hpc.trace.records import encode_line
-from dask_hpc_widgets.live.forecast import Forecast, grouped, rows_of
+from dask_hpc_widgets.live.forecast import Forecast
+from dask_hpc_widgets.live.forecast import forecast as forecast_of
 from dask_hpc_widgets.live.tiles import tiles
 from dask_hpc_widgets.live.timeline import TimelinePart
 from dask_hpc_widgets.live.what_if import what_if
@@ -25,7 +26,7 @@ JOBS = [
 
 @pytest.fixture(scope="module")
 def forecast():
-    return what_if(STATE, ROWS, FCFS, MALLEABLE, ASSUMED_S).forecast()
+    return what_if(STATE, ROWS, FCFS, MALLEABLE, ASSUMED_S).forecast
 
 
 def now(now_s=100.0, **status):
@@ -38,16 +39,13 @@ def told(picture, forecast=None):
 
 
 def test_jobs_go_on_where_they_are(forecast):
-    spans = rows_of(forecast.runs, NODES)
-    first = [span for span in spans if span.start_s == 100.0]
-    assert {(span.node, span.job) for span in first} == {(f"n{i}", "j-1") for i in range(4)}
-    assert all(span.predicted for span in spans)
+    runs, chosen = forecast.rows
+    assert runs[0] == ("j-1", 100.0, 200.0, ["n0", "n1", "n2", "n3"])
     # the chosen policy has it give up its last two nodes at once, and they come back
-    chosen = grouped(rows_of(forecast.chosen, NODES))
-    assert chosen[:2] == [
+    assert chosen[:2] == (
         ("j-1", 100.0, pytest.approx(205.0), ["n0", "n1"]),
         ("j-2", 100.0, 110.0, ["n2", "n3"]),
-    ]
+    )
     assert ("j-1", 110.0, pytest.approx(205.0), ["n2", "n3"]) in chosen
 
 
@@ -120,7 +118,7 @@ def test_a_page_of_a_large_cluster_is_filled_in_small_messages_and_not_many():
     part = TimelinePart(picture)
     sent = []
     part.box.send = sent.append
-    part.predict(Forecast(runs=simulate_from(state, FCFS), chosen=simulate_from(state, MALLEABLE)))
+    part.predict(forecast_of(simulate_from(state, FCFS), simulate_from(state, MALLEABLE), state.nodes))
     part.heard(replace(picture, happened={"lines": [], "number": len(lines), "whole": False}))
     sent.clear()
     part._asked({"ask": "all"}, lambda job: None)

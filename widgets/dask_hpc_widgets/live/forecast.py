@@ -6,27 +6,35 @@ spans (`dask_hpc.report.spans`) gives jobs their rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from dask_hpc.report.spans import NodeSpan, Spans, packed
+from dask_hpc.report.spans import Spans, packed
 from dask_hpc.sim.run import Result
+from dask_hpc_policies.model import NodeView
 from dask_hpc_widgets.base import markup
 
 #: Changes below this part of a time are none.
 _SAME = 0.005
 
 
+#: Job, from, to, and the nodes that it has just so long.
+Row = tuple[str, float, float, list[str]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What is predicted of one moment on, on the clock of the cluster.
+    """What is predicted of one moment on, on the clock of the cluster. Made by `forecast`.
 
-    Either run may be missing: a policy that only the cluster knows cannot be run, and nothing may be chosen.
+    Either run may be missing: a policy that only the cluster knows cannot be run.
     """
 
     runs: Result | None
     chosen: Result | None
+    #: Who is to have which nodes, of either run.
+    rows: tuple[tuple[Row, ...], tuple[Row, ...]] = ((), ())
+    #: When the last job ends, in either.
+    end_s: float = 0.0
     #: Why it is not of now any more; empty while it is.
     stale: str = ""
 
@@ -34,11 +42,6 @@ class Forecast:
     def lanes(self) -> tuple[tuple[str, Result | None], ...]:
         """The rows of the picture, from above: what each is called, and its run."""
         return (("as it runs", self.runs), ("as chosen", self.chosen))
-
-    def ends_s(self) -> float:
-        """When the last job ends, in either."""
-        ends = (run.spans().end_s for run in (self.runs, self.chosen) if run is not None)
-        return max(ends, default=0.0)
 
     def next_start(self, waiting: Iterable[str]) -> tuple[str, float] | None:
         """Which of the jobs that wait starts first as things are, and when; None: none, or not known."""
@@ -67,27 +70,29 @@ class Forecast:
         return ", ".join(told) or "none: both end alike"
 
 
-def rows_of(result: Result, nodes: Sequence[Mapping[str, Any]]) -> tuple[NodeSpan, ...]:
-    """A row on named nodes for every node that a job is predicted to have.
+def forecast(runs: Result | None, chosen: Result | None, nodes: Sequence[NodeView]) -> Forecast:
+    """What two runs from one state predict; `nodes` are those of the state: jobs go on where they are."""
+    both = (runs, chosen)
+    spans = [None if run is None else run.spans() for run in both]
+    as_it_runs, as_chosen = (() if one is None else _rows(one, nodes) for one in spans)
+    return Forecast(
+        runs=runs,
+        chosen=chosen,
+        rows=(as_it_runs, as_chosen),
+        end_s=max((one.end_s for one in spans if one is not None), default=0.0),
+    )
 
-    Parameters
-    ----------
-    nodes
-        As ``status`` has them: jobs go on where they are.
-    """
-    there = [node for node in nodes if node["state"] != "lost"]
-    holders = {node["id"]: node["job"] for node in there if node["job"]}
-    return packed(result.spans().job_spans, [node["id"] for node in there], holders).node_spans
 
-
-def grouped(spans: Iterable[NodeSpan]) -> list[tuple[str, float, float, list[str]]]:
-    """Job, from, to, and all nodes that it has just so long: in order of time."""
+def _rows(spans: Spans, nodes: Sequence[NodeView]) -> tuple[Row, ...]:
+    """In order of time."""
+    there = [node for node in nodes if node.state != "lost"]
+    holders = {node.id: node.job for node in there if node.job}
     found: dict[tuple[str, float, float], list[str]] = {}
-    for span in spans:
+    for span in packed(spans.job_spans, [node.id for node in there], holders).node_spans:
         if span.job is not None:
             key = (span.job, round(span.start_s, 2), round(span.end_s, 2))
             found.setdefault(key, []).append(span.node)
-    return [(*key, nodes) for key, nodes in sorted(found.items(), key=lambda item: item[0][1])]
+    return tuple((*key, held) for key, held in sorted(found.items(), key=lambda item: item[0][1]))
 
 
 def followed(past: Spans, origin_s: float, run: Result | None, end_s: float) -> Spans:

@@ -7,7 +7,7 @@ cluster. A policy that cannot be run from there is named with the reason and ran
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dask_hpc.errors import WorkloadError
@@ -21,7 +21,7 @@ from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.background import Cancelled
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.model import is_custom, title
-from dask_hpc_widgets.live.what_if import Progress, WhatIf
+from dask_hpc_widgets.live.what_if import Progress, WhatIf, picture_of
 
 #: Goals that need no job: label and metric. Less is better.
 GOALS = (("Mean turnaround", "mean_turnaround_s"), ("Last end", "makespan_s"))
@@ -61,6 +61,8 @@ class Ranking:
     knowledge: tuple[Knowledge, ...] = ()
     #: Policies that there are; fewer were tried when it was stopped.
     count: int = 0
+    #: What they were tried from.
+    view: ClusterSnapshot = field(default_factory=lambda: ClusterSnapshot(now_s=0.0), repr=False)
 
     def ranked(self, goal: str) -> list[tuple[Tried, float]]:
         """Policies with what they come to by `goal`, the best first; of equal ones the one that runs."""
@@ -79,22 +81,23 @@ class Ranking:
         """What `chosen` comes to beside what runs, as *Simulate* shows it."""
         runs = {f"{one.name}, as it runs": one.result for one in self.tried if one.runs and one.result}
         assert chosen.result is not None, "only what has a result ranks"
-        return WhatIf(runs={**runs, f"{chosen.name}, as chosen": chosen.result}, knowledge=self.knowledge)
+        runs[f"{chosen.name}, as chosen"] = chosen.result
+        return WhatIf(runs=runs, knowledge=self.knowledge, forecast=picture_of(runs, self.view))
 
     def html(self, goal: str, label: str) -> Markup:
         """A table, the best first, each beside what runs."""
         ranked = self.ranked(goal)
         present = next((value for one, value in ranked if one.runs), None)
-        columns = (("Rank", True), ("Policy", False), (label, True), ("Beside what runs", False))
-        rows = [
-            [
-                str(place),
-                f"{one.name}, as it runs" if one.runs else one.name,
-                markup.seconds(value),
-                "" if one.runs or present is None else _beside(value, present),
-            ]
-            for place, (one, value) in enumerate(ranked, 1)
-        ]
+        columns = (("Rank", True), ("Policies", False), (label, True), ("Beside what runs", False))
+        rows: list[list[str]] = []
+        for place, (one, value) in enumerate(ranked, 1):
+            name = f"{one.name}, as it runs" if one.runs else one.name
+            text = markup.seconds(value)
+            if rows and rows[-1][2] == text:
+                # many do the same from here: they share a row
+                rows[-1][1] += f"; {name}"
+            else:
+                rows.append([str(place), name, text, "" if present is None else _beside(value, present)])
         failed = [f"{one.name} cannot be run from here: {one.failure}." for one in self.tried if one.failure]
         missing = self.count - len(self.tried)
         stopped = f"Stopped: {missing} of {self.count} not tried." if missing > 0 else ""
@@ -142,7 +145,7 @@ def try_all(
     specs += [(name, False, spec) for name, spec in defaults.items() if spec != present]
     jobs = max(1, len(knowledge))
     tried: list[Tried] = []
-    ranking = Ranking(knowledge=knowledge, count=len(specs))
+    ranking = Ranking(knowledge=knowledge, count=len(specs), view=view)
     for place, (name, runs, spec) in enumerate(specs):
 
         def told(ended: int, place: int = place) -> None:
@@ -158,7 +161,7 @@ def try_all(
             # a policy may be anybody's code
             failure = f"{type(error).__name__}: {error}"
         tried.append(Tried(name=name, runs=runs, result=result, failure=failure))
-        ranking = Ranking(tried=tuple(tried), knowledge=knowledge, count=len(specs))
+        ranking = Ranking(tried=tuple(tried), knowledge=knowledge, count=len(specs), view=view)
         found(ranking)
     progress(1.0)
     return ranking

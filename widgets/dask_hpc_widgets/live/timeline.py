@@ -22,7 +22,7 @@ from dask_hpc.trace.records import Record, decode_line
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.live import tiles
 from dask_hpc_widgets.live.events import Events
-from dask_hpc_widgets.live.forecast import Forecast, followed, grouped, rows_of
+from dask_hpc_widgets.live.forecast import Forecast, followed
 from dask_hpc_widgets.views import Picture
 
 
@@ -124,7 +124,6 @@ class TimelinePart:
         """The messages that tell a forecast, each small."""
         if forecast is None:
             return [{"lanes": []}]
-        nodes = self._picture.status.get("nodes", ())
         found: list[dict[str, Any]] = [
             {
                 "lanes": [
@@ -136,7 +135,7 @@ class TimelinePart:
                     for name, run in forecast.lanes
                 ],
                 "from": round(max(run.from_s or 0.0 for _, run in forecast.lanes if run is not None), 2),
-                "end": round(forecast.ends_s(), 2),
+                "end": round(forecast.end_s, 2),
                 "stale": forecast.stale,
             }
         ]
@@ -146,7 +145,7 @@ class TimelinePart:
             names = {one.id: one.name or one.id for one in run.runs}
             piece: list[Any] = []
             size = 0
-            for job, start_s, end_s, held in grouped(rows_of(run, nodes)):
+            for job, start_s, end_s, held in forecast.rows[place]:
                 span = [self._events.job(job, names.get(job, job)), start_s, end_s, self._events.ranges(held)]
                 bytes_ = len(json.dumps(span))
                 if size + bytes_ > _MESSAGE_BYTES:
@@ -219,7 +218,7 @@ class TimelinePart:
         stale = f" (stale: {forecast.stale})" if forecast.stale else ""
         pictures = [
             TimelinePicture(
-                followed(line.spans, line.origin_s, run, forecast.ends_s()), f"Nodes over time, {name}{stale}"
+                followed(line.spans, line.origin_s, run, forecast.end_s), f"Nodes over time, {name}{stale}"
             )
             for name, run in forecast.lanes
             if run is not None

@@ -147,9 +147,17 @@ class TryAll:
             self.progress.value = share
 
     def _choose(self) -> None:
-        best = self._found.best(self.goal.value)
-        if best is not None:
-            self._take(best.name, self._found.what_if(best))
+        found = self._found
+        best = found.best(self.goal.value)
+        if best is None:
+            return
+
+        def drawn(outcome: Any) -> None:
+            if not self._link.closed:
+                self._take(best.name, outcome)
+
+        # beside the loop: on a large cluster the picture takes a while
+        background.Work(lambda _: found.what_if(best), lambda share: None, drawn)
 
     def _show(self, *said: str) -> None:
         """What was found, by the goal of now."""

@@ -148,7 +148,7 @@ class Tuning:
         self._stale = True
         stale = markup.soft(f"Stale. {why}: simulate again to see the effect.")
         self.predicted.value = markup.part(stale, self._found.html())
-        self._shown(replace(self._found.forecast(), stale=f"{why[0].lower()}{why[1:]}"))
+        self._shown(replace(self._found.forecast, stale=f"{why[0].lower()}{why[1:]}"))
 
     def _enable(self) -> None:
         valid = not self.model.errors
@@ -321,7 +321,7 @@ class Tuning:
             self._say(markup.alert(f"not simulated with {title(self.model.spec())}: {error}"))
         else:
             self._found, self._stale = outcome, False
-            self._shown(outcome.forecast())
+            self._shown(outcome.forecast)
             self._say(markup.soft("Simulated; the cluster was not touched."))
             self.predicted.value = markup.part(outcome.html())
 
