@@ -49,6 +49,15 @@ def test_jobs_go_on_where_they_are(forecast):
     assert ("j-1", 110.0, pytest.approx(205.0), ["n2", "n3"]) in chosen
 
 
+def test_a_job_that_has_the_last_nodes_goes_on_there():
+    held = replace(STATE.jobs[0], nodes=2, max_nodes=2, remaining_s=50.0)
+    nodes = tuple(replace(node, job=None if i < 2 else "j-1") for i, node in enumerate(STATE.nodes))
+    state = replace(STATE, nodes=nodes, jobs=(held,), idle_nodes=2)
+    found = forecast_of(simulate_from(state, FCFS), None, state.nodes)
+    assert found.rows == ((("j-1", 100.0, 150.0, ["n2", "n3"]),), ())
+    assert found.end_s == pytest.approx(150.0)
+
+
 def test_tiles_are_what_the_cluster_says_and_what_was_predicted(forecast):
     assert told(now()) == {
         "Nodes at work": ("4 of 4", ""),

@@ -72,7 +72,7 @@ class Ranking:
     def best(self, goal: str) -> Tried | None:
         """What to choose instead of what runs; None when nothing is better."""
         ranked = self.ranked(goal)
-        if not ranked or ranked[0][0].runs:
+        if not ranked:
             return None
         (first, least_s), present = ranked[0], next((value for one, value in ranked if one.runs), None)
         return None if present is not None and present - least_s <= _SAME * present else first

@@ -15,10 +15,6 @@ function take(state, event) {
   } else if (event[0] === "node") {
     state.nodes.push(event[1]);
     state.open.push(null);
-    // node2 stands above node10
-    state.order = state.nodes.map((_, i) => i);
-    state.order.sort((a, b) => state.nodes[a].localeCompare(state.nodes[b], "en", { numeric: true }));
-    state.order.forEach((node, place) => { state.row[node] = place; });
   } else if (event[0] === "mark") {
     const [, t, job, action, nodes, reason] = event;
     state.marks.push({ t, job, action, nodes, reason });
@@ -39,6 +35,14 @@ function take(state, event) {
       if (state.open[node]) state.spans.push(state.open[node]);
     }
   }
+}
+
+// Rows of nodes; node2 stands above node10.
+function arrange(state) {
+  if (state.order.length === state.nodes.length) return;
+  const collator = new Intl.Collator("en", { numeric: true });
+  state.order = state.nodes.map((_, i) => i).sort((a, b) => collator.compare(state.nodes[a], state.nodes[b]));
+  state.order.forEach((node, place) => { state.row[node] = place; });
 }
 
 // One message of the kernel; what is new in it.
@@ -72,6 +76,7 @@ function hear(state, message, model) {
       Object.assign(state, fresh(), { updates, heard, gap });
     }
     for (const event of message.events.slice(Math.max(0, state.have - message.since))) take(state, event);
+    arrange(state);
     state.have = message.since + message.events.length;
   }
   // how often something comes, so that it is known when nothing does
