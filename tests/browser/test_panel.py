@@ -163,6 +163,7 @@ def test_everything_is_readable_and_reached(open_notebook, screenshots, dark):
         f"as chosen ({name}) all jobs of then end"
     )
     box.get_by_label("Policy", exact=True).select_option(index=0)
+    expect(guard).to_have_value("3600 s")
     guard.fill("0 s")
     panel.button("Simulate").click()
     expect(box).to_contain_text("Predicted effect")
