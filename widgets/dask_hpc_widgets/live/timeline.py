@@ -176,13 +176,18 @@ class TimelinePart:
     def _moment(self) -> dict[str, Any]:
         """What every message tells: the time, and the tiles."""
         found = tiles.tiles(self._picture, self._forecast)
-        return {"now": float(self._picture.status.get("now_s", 0.0)), "tiles": [list(one) for one in found]}
+        return {"now": self.now_s, "tiles": [list(one) for one in found]}
 
     # ------------------------------------------------------ in the kernel's loop
 
     def predict(self, forecast: Forecast | None) -> None:
         """Show what is predicted from the next answer of the cluster on; None: nothing is."""
         self._forecast = forecast
+
+    @property
+    def now_s(self) -> float:
+        """The time of the latest answer, on the clock of the cluster."""
+        return float(self._picture.status.get("now_s", 0.0))
 
     @property
     def forecast(self) -> Forecast | None:
@@ -210,8 +215,8 @@ class TimelinePart:
 
     def html(self) -> Markup:
         """The static twin; the tables of the panel have the same in words."""
-        forecast, now_s = self._forecast, float(self._picture.status.get("now_s", 0.0))
-        line = build_timeline(list(self._records), now_s)
+        forecast = self._forecast
+        line = build_timeline(list(self._records), self.now_s)
         head = tiles.html(tiles.tiles(self._picture, forecast))
         if forecast is None:
             return head + Markup(TimelinePicture(line.spans, "Nodes over time").svg("100%"))
