@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import axe
 import chromium
 import measures
 import pytest
@@ -100,6 +101,13 @@ def test_contrast_is_what_the_guidelines_define(panel_of, html, ratio):
     # colours have 8 bits a channel
     assert found["ratio"] == pytest.approx(ratio, abs=0.04)
     assert any("'faint'" in fault for fault in measures.contrast_faults(panel)) == (ratio < 4.5)
+
+
+def test_axe_core_finds_what_it_is_for_and_nothing_in_a_good_page(panel_of):
+    pytest.importorskip("axe_playwright_python", reason="pip install axe-playwright-python")
+    assert axe.violations(panel_of(GOOD.replace("disabled>", "disabled style='color: #444'>"))) == []
+    (found,) = axe.violations(panel_of(with_extra('<img src="data:,">')))
+    assert found.startswith("image-alt: ")
 
 
 def test_what_is_scrolled_out_of_sight_is_measured(panel_of):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import axe
 import measures
 import pytest
 
@@ -147,6 +148,22 @@ def test_everything_is_readable_and_reached(open_notebook, screenshots, dark):
             panel.keep(screenshots / f"panel-{name}.png")
             faults.extend(f"{name}: {fault}" for fault in measures.faults(box, controls=controls))
 
+    # all policies are tried, and the best for the job that waits is a click from the form and the picture
+    goal = box.get_by_label("Goal")
+    late = goal.locator("option", has_text="late").inner_text()
+    goal.select_option(label=late)
+    panel.button("Try all policies").click()
+    choose = box.get_by_role("button", name=re.compile("^Choose "))
+    expect(choose).to_be_visible()
+    expect(box.get_by_role("table", name=f"Policies by {late.lower()}")).to_contain_text("as it runs")
+    choose.click()
+    name = choose.inner_text().removeprefix("Choose ")
+    expect(box.get_by_label("Policy", exact=True)).to_have_value(name)
+    expect(box.get_by_role("group", name="Timeline")).to_contain_text(
+        f"as chosen ({name}) all jobs of then end"
+    )
+    box.get_by_label("Policy", exact=True).select_option(index=0)
+    expect(guard).to_have_value("3600 s")
     guard.fill("0 s")
     panel.button("Simulate").click()
     expect(box).to_contain_text("Predicted effect")
@@ -154,10 +171,11 @@ def test_everything_is_readable_and_reached(open_notebook, screenshots, dark):
     expect(panel.button("Go ahead")).to_be_visible()
     texts = {one["text"] for one in measures.contrasts(box)}
     assert {"Simulate", "Apply to cluster", "Go ahead", "Revert", "policy.yaml", "heat"} <= texts
-    measure("question", controls=15)
+    measure("question", controls=22)
+    faults.extend(axe.violations(box))
     guard.fill("soon")
     expect(box.get_by_role("alert")).to_be_visible()
-    measure("error", controls=10)
+    measure("error", controls=17)
     assert not faults, "\n".join(faults)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import axe
 import measures
 import pytest
 
@@ -31,12 +32,17 @@ with rt.job("late", nodes=2) as late:
     cold = client.map(step, range(160), key="late")
 late.wait()
 """
+#: A job that waits for all four nodes, of which the other keeps one.
+WAITS = """
+with rt.job("big", nodes=4) as big:
+    large = client.map(step, range(400), key="big")
+"""
 
 
 def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     from playwright.sync_api import expect
 
-    lab = open_notebook(CLUSTER, "rt.panel()", BUSY, run=2)
+    lab = open_notebook(CLUSTER, "panel = rt.panel()\npanel", BUSY, WAITS, "cluster.close()", run=2)
     shown = lab.output(1).get_by_role("group", name="Timeline")
     shown.wait_for()
     expect(shown).to_contain_text("At work: A heat on 4.")
@@ -60,6 +66,63 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     assert max(gaps) < 1000, gaps
     lab.keep(shown, screenshots / "timeline.png")
     assert not [*measures.contrast_faults(shown), *measures.overflow_faults(shown)]
-    # who has what is said where the mouse is
-    shown.locator("canvas").hover(position={"x": 95, "y": 5})
-    expect(shown.get_by_role("status")).to_contain_text("A heat")
+    # who has what is said where the mouse is, and why where a decision is marked
+    shown.locator("canvas").hover(position={"x": 95, "y": 17})
+    expect(shown.get_by_role("status").first).to_contain_text("A heat")
+
+    # what is to come stands beside it, on the same axis, and says that it is predicted
+    expect(prompt).to_have_text(re.compile(r"\[\d+\]:"))
+    lab.select(3)
+    lab.page.keyboard.press("Control+Enter")
+    expect(shown).to_contain_text("big for")
+    expect(shown).to_contain_text("Next startnot known")
+    lab.output(1).get_by_role("button", name="Simulate", exact=True).click()
+    expect(shown).to_have_attribute("data-lanes", "2")
+    expect(shown).to_contain_text("as chosen (pwma-fpsma) all jobs of then end in")
+    expect(shown).to_contain_text(re.compile(r"Next startin .* big, predicted"))
+    lab.keep(shown, screenshots / "timeline-predicted.png")
+    ahead = _hover(shown, lambda now, to: (now + to) / 2)
+    expect(shown.get_by_role("status").first).to_contain_text(
+        re.compile(r"as it runs: . (heat|big) from .*, predicted")
+    )
+    assert ahead > 0
+
+    # a job says what blocks it, by keyboard alone
+    choose = shown.get_by_role("combobox", name="Job")
+    choose.select_option(choose.locator("option", has_text="big").get_attribute("value"))
+    choose.press("Tab")
+    lab.page.keyboard.press("Enter")
+    expect(shown).to_contain_text("big needs 4 nodes; 0 idle; heat 4.")
+    expect(shown).to_contain_text("As things are it starts in")
+
+    # the window of time is moved by keys
+    shown.get_by_role("button", name="Zoom in").press("Home")
+    wide = _seen(shown)
+    lab.page.keyboard.press("+")
+    assert _seen(shown) == pytest.approx(wide / 2, rel=0.2)
+    shown.get_by_label("Range").select_option("1 min")
+    assert _seen(shown) == pytest.approx(60)
+    shown.get_by_role("button", name="Show all").click()
+    assert not [*measures.contrast_faults(shown), *measures.overflow_faults(shown)]
+    assert axe.violations(shown) == []
+
+    # when nothing comes, that is said
+    lab.select(4)
+    lab.page.keyboard.press("Control+Enter")
+    expect(shown.get_by_role("status").first).to_contain_text("Nothing new for")
+    expect(shown).to_have_class(re.compile("old"))
+
+
+def _seen(shown):
+    """Seconds that the picture shows."""
+    return float(shown.get_attribute("data-to")) - float(shown.get_attribute("data-from"))
+
+
+def _hover(shown, choose):
+    """Put the mouse where `choose` says, given the time of now and of the right end; gives the seconds."""
+    begin, end, now = (float(shown.get_attribute(f"data-{name}")) for name in ("from", "to", "now"))
+    t = choose(now, end)
+    canvas = shown.locator("canvas")
+    width = canvas.bounding_box()["width"]
+    canvas.hover(position={"x": 90 + (width - 90) * (t - begin) / (end - begin), "y": 35})
+    return t - now

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import panel_work
 import pytest
 from distributed import Client
 
@@ -42,6 +43,15 @@ def rt(cluster: Any, client: Any) -> Iterator[Any]:
     for row in runtime.jobs():
         if row["end_s"] is None and row["name"] != "default":
             runtime.cancel(row["id"])
+    panel_work.kept.clear()
+
+
+@pytest.fixture
+def panel(rt: Any) -> Iterator[Any]:
+    """A panel of it."""
+    made = rt.panel()
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,48 +9,11 @@ import ipywidgets
 import pytest
 import traitlets
 from distributed import Client
+from panel_work import until, working
 
 import dask_hpc
 from dask_hpc_policies import registry
 from dask_hpc_widgets.live import questions
-
-PATIENCE_S = 30.0
-
-
-def until(true: Callable[[], Any], what: str) -> Any:
-    """Ask until it is true."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not (found := true()):
-        assert time.monotonic() < deadline_s, f"not in {PATIENCE_S:g} s: {what}"
-        time.sleep(0.01)
-    return found
-
-
-@pytest.fixture
-def panel(rt):
-    made = rt.panel()
-    yield made
-    made.close()
-
-
-#: A task whose futures are gone is forgotten.
-_kept: list[Any] = []
-
-
-@pytest.fixture(autouse=True)
-def _forget():
-    yield
-    _kept.clear()
-
-
-def working(rt: Any, name: str, **request: Any) -> Any:
-    """A job that runs for as long as it is not cancelled."""
-    with rt.job(name, **request) as job:
-        futures = rt.client.map(time.sleep, [0.05] * 1500, pure=False, key=name)
-    _kept.append(futures)
-    # what opens it and its tasks travels beside the questions
-    until(lambda: rt.find(job.id).status()["unfinished_tasks"], "its tasks are there")
-    return job
 
 
 def sizes(rt: Any) -> dict[str, int]:

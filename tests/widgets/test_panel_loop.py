@@ -132,9 +132,9 @@ def test_it_asks_at_most_twice_a_second_and_shows_no_more_than_it_asked(rt, aske
 def test_the_timeline_hears_of_news_while_the_loop_is_busy(rt):
     async def test():
         panel = rt.panel()
-        before = panel.timeline._now_s
+        before = panel.timeline.now_s
         # longer than three updates, in which the kernel does nothing else
-        block_until(lambda: panel.timeline._now_s > before + 0.2, rt.client)
+        block_until(lambda: panel.timeline.now_s > before + 0.2, rt.client)
         panel.close()
 
     with nothing_left(rt.client):

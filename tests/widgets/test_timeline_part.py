@@ -58,22 +58,22 @@ def test_names_are_told_once_and_pieces_are_small(part, monkeypatch):
     sent = []
     monkeypatch.setattr(timeline, "AnyWidget", object)
     monkeypatch.setattr(part.box, "send", sent.append, raising=False)
-    first = [event for event in part._events if event[0] in ("job", "node")]
+    first = [event for event in part._events.all if event[0] in ("job", "node")]
     assert first == [["node", "n0"], ["node", "n1"], ["job", "heat-1", "heat", "A", "#E69F00"]]
     changes = [resize(job, change) for change in range(80) for job in range(100)]
     part.heard(picture(changes, 8004, now_s=80.0))
     assert max(len(json.dumps(one)) for one in sent) <= 8_000
     told = [event for one in sent for event in one["events"]]
     assert [one["since"] for one in sent[1:]] == [one["since"] + len(one["events"]) for one in sent[:-1]]
-    assert [*first, *told] == [*first, *part._events[-len(told) :]]
+    assert [*first, *told] == [*first, *part._events.all[-len(told) :]]
     # what a page is filled with at 100 jobs, 500 nodes and 80 changes a job
-    assert len(json.dumps(part._events, separators=(",", ":"))) <= 300_000
+    assert len(json.dumps(part._events.all, separators=(",", ":"))) <= 300_000
 
 
 def test_memory_is_bounded(part, monkeypatch):
     monkeypatch.setattr(timeline, "_KEPT", 50)
     for change in range(1000):
         part.heard(picture([resize(change % 3, change)], 5 + change, now_s=float(change)))
-        assert len(part._events) <= 300
+        assert len(part._events.all) <= 300
         assert len(part._records) <= 50
     assert "j" in part.html()

@@ -11,17 +11,19 @@ from typing import Any
 import ipywidgets as widgets
 
 from dask_hpc.client.runtime import Runtime
+from dask_hpc.sim.waiting import ASSUMED_S
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import views
-from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.base import background, markup
 from dask_hpc_widgets.base.link import Link
 from dask_hpc_widgets.base.markup import Markup, element
 from dask_hpc_widgets.forms.fields import below
 from dask_hpc_widgets.forms.model import PolicyModel, title
 from dask_hpc_widgets.forms.settings_model import SettingsModel
-from dask_hpc_widgets.live import questions
+from dask_hpc_widgets.live import questions, why
 from dask_hpc_widgets.live.settings import SettingsPart
 from dask_hpc_widgets.live.timeline import TimelinePart
+from dask_hpc_widgets.live.try_all import TryAll
 from dask_hpc_widgets.live.tuning import Tuning
 from dask_hpc_widgets.views import Picture, View
 
@@ -57,10 +59,14 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.picture = picture
         #: Why there is nothing new; empty when there is.
         self.trouble = ""
+        #: Nodes over time, drawn in the browser: what was, what is, what is predicted.
+        self.timeline = TimelinePart(picture, self._why)
         #: Choose and apply policies.
-        self.tuning = Tuning(runtime, self._link, PolicyModel(picture.status["policy"]))
-        #: Nodes over time, drawn in the browser.
-        self.timeline = TimelinePart(picture)
+        self.tuning = Tuning(
+            runtime, self._link, PolicyModel(picture.status["policy"]), self.timeline.predict
+        )
+        #: Which policy would be best.
+        self.trial = TryAll(runtime, self._link, self.tuning.choose)
         #: Look at and change settings.
         self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
         self._views = views.registered()
@@ -82,6 +88,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 ticks,
                 *self.bodies.values(),
                 widgets.HTML(markup.part(element("h3", "Policy"))),
+                self.trial.box,
                 self.tuning.box,
                 widgets.HTML(markup.part(element("h3", "Settings"))),
                 self.settings.box,
@@ -93,6 +100,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         for tick in self.ticks.values():
             tick.observe(lambda _: self._draw(), names="value")
         self.end.on_click(lambda _: self.close())
+        self.trial.report(picture.jobs)
         self._draw()
         self._link.watch(
             lambda: questions.picture(runtime, self.timeline.number),
@@ -123,6 +131,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             return
         self._link.close()
         self.tuning.close()
+        self.trial.close()
         for widget in below(self):
             if widget is not self:
                 widget.close()
@@ -143,6 +152,26 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     # ------------------------------------------------------ in the kernel's loop
 
+    def _why(self, job: str) -> None:
+        """Answer a click on a job."""
+
+        def seen(answer: Any) -> None:
+            if isinstance(answer, Exception):
+                told(answer)
+                return
+            view, rows, present = answer
+            # beside the loop: what would start it is a run for every policy
+            background.Work(
+                lambda _: why.about(view, rows, present, job, ASSUMED_S), lambda share: None, told
+            )
+
+        def told(outcome: Any) -> None:
+            if not self._link.closed:
+                failed = isinstance(outcome, Exception)
+                self.timeline.answered(job, f"Not known: {outcome}" if failed else outcome)
+
+        self._link.ask(lambda: questions.state(self._runtime), seen)
+
     def _gone(self) -> bool:
         client = self._runtime.channel.client_or_none
         return client is None or client.status == "closed"
@@ -152,6 +181,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self.picture, self.trouble = answer, ""
             self.tuning.report(answer.status["policy"])
             self.settings.report(answer.status["settings"])
+            self.trial.report(answer.jobs)
         else:
             gone = "This panel has ended: its client is closed. " if self._gone() else ""
             self.trouble = f"{gone}Nothing new from the cluster: {answer}"

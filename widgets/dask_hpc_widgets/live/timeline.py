@@ -1,24 +1,28 @@
-"""The timeline of the panel: who has which nodes, moving while a cell computes.
+"""The timeline of the panel: who has which nodes, moving while a cell computes, and who is predicted to.
 
-Rules of the file: `heard` runs in the loop of the client, whatever the kernel does; the browser draws
-(``timeline.js``) from what is new alone. Without anywidget the static twin is shown, which the kernel draws.
+Rules of the file: `heard` runs in the loop of the client, whatever the kernel does, and is the only one that
+numbers and sends events; what the kernel brings (a forecast, an answer) waits for it. The browser draws
+(``timeline*.js``) from what is new alone. Without anywidget the static twin is shown, which the kernel draws.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any
 
 import ipywidgets as widgets
 import traitlets
 
-from dask_hpc.report.looks import looks, printable
+from dask_hpc.report.looks import printable
 from dask_hpc.report.picture import TimelinePicture
 from dask_hpc.report.timeline import build_timeline
-from dask_hpc.trace.records import JobEvent, NodeEvent, Record, decode_line
+from dask_hpc.trace.records import Record, decode_line
 from dask_hpc_widgets.base.markup import Markup
+from dask_hpc_widgets.live import tiles
+from dask_hpc_widgets.live.events import Events
+from dask_hpc_widgets.live.forecast import Forecast, followed
 from dask_hpc_widgets.views import Picture
 
 
@@ -37,11 +41,24 @@ AnyWidget: Any = _any_widget()
 _KEPT = 8_000
 #: Bytes of a message; longer news is told in several.
 _MESSAGE_BYTES = 6_000
-_STATES = {"up": 0, "draining": 1, "lost": 2, "removed": 3}
+#: Letters of an answer about a job.
+_ANSWER = 3_000
+#: Parts of the module, in their order; no build step puts them together.
+_PARTS = ("timeline_model.js", "timeline_draw.js", "timeline.js")
+
+#: Asked what blocks a job, by its id; brings the answer by `TimelinePart.answered`.
+Why = Callable[[str], None]
 
 
 class TimelinePart:
     """Nodes over time, in the panel.
+
+    Parameters
+    ----------
+    picture
+        What the panel begins with.
+    why
+        Asked when a person chooses a job.
 
     Attributes
     ----------
@@ -51,39 +68,41 @@ class TimelinePart:
         What has been heard of, to ask with the next time.
     """
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: Picture, why: Why = lambda job: None) -> None:
         self.number = 0
         #: Up to what the static twin was shown last.
-        self._shown = -1
+        self._shown: Any = None
         self._records: list[Record] = []
-        self._now_s = 0.0
-        self._names = _Names()
-        self._events: list[Any] = []
+        self._picture = picture
+        self._events = Events()
+        #: What is predicted, and the messages that tell it.
+        self._forecast: Forecast | None = None
+        self._lanes: list[dict[str, Any]] = []
+        self._told: Forecast | None = None
         self._take(picture)
         if AnyWidget is None:
             self.box = widgets.HTML(layout={"width": "auto"})
         else:
-            self.box = _drawn()(first={"events": list(self._events), "now": self._now_s})
-            self.box.on_msg(lambda widget, content, buffers: self._tell(0))
+            first = {"events": list(self._events.all), **self._moment()}
+            self.box = _drawn()(first=first)
+            self.box.on_msg(lambda widget, content, buffers: self._asked(content, why))
+
+    # ------------------------------------------------------ in the client's loop
 
     def heard(self, answer: Any) -> None:
         """Take an answer about the cluster, and have what is new drawn. Runs in the client's loop."""
         if isinstance(answer, Picture):
-            before = len(self._events)
+            before = len(self._events.all)
             whole = self._take(answer)
+            forecast = self._forecast
+            again = whole or forecast is not self._told
+            if again:
+                # what only it knows is named among the events, which are told first
+                self._lanes, self._told = self._drawn_lanes(forecast), forecast
             if AnyWidget is not None:
                 self._tell(0 if whole else before)
-
-    def draw(self) -> None:
-        """Show the static twin, where the browser does not draw, when something has happened."""
-        if AnyWidget is None and self._shown != self.number:
-            self._shown = self.number
-            self.box.value = self.html()
-
-    def html(self) -> Markup:
-        """The static twin; the tables of the panel have the same in words."""
-        spans = build_timeline(list(self._records), self._now_s).spans
-        return Markup(TimelinePicture(spans, "Nodes over time").svg("100%"))
+                if again:
+                    self._tell_lanes()
 
     def _take(self, picture: Picture) -> bool:
         """Note what is new; whether it takes the place of all that was known."""
@@ -91,19 +110,55 @@ class TimelinePart:
         records = [decode_line(line) for line in happened.get("lines", ())]
         whole = bool(happened.get("whole"))
         if whole:
-            self._records, self._events, self._names = [], [], _Names()
+            self._records, self._events = [], Events()
         self.number = happened.get("number", 0)
-        self._now_s = float(picture.status.get("now_s", 0.0))
+        self._picture = picture
         self._records = [*self._records, *records][-_KEPT:]
-        self._events += self._names.events(records)
-        if len(self._events) > 2 * _KEPT:
-            whole, self._names = True, _Names()
-            self._events = self._names.events(self._records)
+        self._events.take(records)
+        self._events.decided(picture.decisions)
+        if len(self._events.all) > 2 * _KEPT:
+            whole, self._events = True, self._events.anew(self._records)
         return whole
+
+    def _drawn_lanes(self, forecast: Forecast | None) -> list[dict[str, Any]]:
+        """The messages that tell a forecast, each small."""
+        if forecast is None:
+            return [{"lanes": []}]
+        found: list[dict[str, Any]] = [
+            {
+                "lanes": [
+                    {
+                        "title": name,
+                        "policy": printable(run.policy["policy"]) if run else "",
+                        "known": run is not None,
+                    }
+                    for name, run in forecast.lanes
+                ],
+                "from": round(max(run.from_s or 0.0 for _, run in forecast.lanes if run is not None), 2),
+                "end": round(forecast.end_s, 2),
+                "stale": forecast.stale,
+            }
+        ]
+        for place, (_, run) in enumerate(forecast.lanes):
+            if run is None:
+                continue
+            names = {one.id: one.name or one.id for one in run.runs}
+            piece: list[Any] = []
+            size = 0
+            for job, start_s, end_s, held in forecast.rows[place]:
+                span = [self._events.job(job, names.get(job, job)), start_s, end_s, self._events.ranges(held)]
+                bytes_ = len(json.dumps(span))
+                if size + bytes_ > _MESSAGE_BYTES:
+                    found.append({"lane": place, "spans": piece})
+                    piece, size = [], 0
+                piece.append(span)
+                size += bytes_
+            found.append({"lane": place, "spans": piece})
+        return found
 
     def _tell(self, since: int) -> None:
         """Send the events from that number on, in pieces."""
-        events, size, begin = self._events, 0, since
+        events, size, begin = self._events.all, 0, since
         for index in range(since, len(events)):
             size += len(json.dumps(events[index]))
             if size > _MESSAGE_BYTES:
@@ -112,43 +167,68 @@ class TimelinePart:
         self._send(begin, len(events))
 
     def _send(self, begin: int, end: int) -> None:
-        self.box.send({"since": begin, "events": self._events[begin:end], "now": self._now_s})
+        self.box.send({"since": begin, "events": self._events.all[begin:end], **self._moment()})
 
+    def _tell_lanes(self) -> None:
+        for message in self._lanes:
+            self.box.send(message)
 
-class _Names:
-    """Numbers for jobs and nodes, so that each name is told once."""
+    def _moment(self) -> dict[str, Any]:
+        """What every message tells: the time, and the tiles."""
+        found = tiles.tiles(self._picture, self._forecast)
+        return {"now": self.now_s, "tiles": [list(one) for one in found]}
 
-    def __init__(self) -> None:
-        self._jobs: dict[str, int] = {}
-        self._nodes: dict[str, int] = {}
+    # ------------------------------------------------------ in the kernel's loop
 
-    def events(self, records: Iterable[Record]) -> list[Any]:
-        """Plain lists: ``["job", id, name, letter, colour]``, ``["node", name]``, of nodes that changed hands
-        ``[t_s, job, state, *nodes]`` (job -1: nobody), and of a job ``[t_s, job, "state", nodes]``.
-        """
-        found: list[Any] = []
-        for record in records:
-            if isinstance(record, NodeEvent):
-                job = -1 if record.job is None else self._job(record.job, record.job, found)
-                nodes = [self._node(node, found) for node in record.nodes]
-                found.append([round(record.t_s, 2), job, _STATES.get(record.state, 0), *nodes])
-            elif isinstance(record, JobEvent):
-                job = self._job(record.job, record.name or record.job, found)
-                found.append([round(record.t_s, 2), job, record.state, record.nodes])
-        return found
+    def predict(self, forecast: Forecast | None) -> None:
+        """Show what is predicted from the next answer of the cluster on; None: nothing is."""
+        self._forecast = forecast
 
-    def _job(self, id: str, name: str, found: list[Any]) -> int:
-        if id not in self._jobs:
-            self._jobs[id] = len(self._jobs)
-            look = looks([id])[id]
-            found.append(["job", printable(id), printable(name), look.letter, look.color])
-        return self._jobs[id]
+    @property
+    def now_s(self) -> float:
+        """The time of the latest answer, on the clock of the cluster."""
+        return float(self._picture.status.get("now_s", 0.0))
 
-    def _node(self, name: str, found: list[Any]) -> int:
-        if name not in self._nodes:
-            self._nodes[name] = len(self._nodes)
-            found.append(["node", printable(name)])
-        return self._nodes[name]
+    @property
+    def forecast(self) -> Forecast | None:
+        """What is predicted."""
+        return self._forecast
+
+    def answered(self, job: str, text: str) -> None:
+        """Tell what a person has asked about a job, a line a sentence."""
+        if AnyWidget is not None:
+            self.box.send({"why": printable(job), "text": printable(text)[:_ANSWER]})
+
+    def _asked(self, content: Mapping[str, Any], why: Why) -> None:
+        """The browser has lost something, or a person has chosen a job."""
+        if content.get("ask") == "all":
+            self._tell(0)
+            self._tell_lanes()
+        elif content.get("ask") == "why":
+            why(str(content.get("job", "")))
+
+    def draw(self) -> None:
+        """Show the static twin, where the browser does not draw, when something has happened."""
+        if AnyWidget is None and self._shown != (self.number, self._forecast):
+            self._shown = (self.number, self._forecast)
+            self.box.value = self.html()
+
+    def html(self) -> Markup:
+        """The static twin; the tables of the panel have the same in words."""
+        forecast = self._forecast
+        line = build_timeline(list(self._records), self.now_s)
+        head = tiles.html(tiles.tiles(self._picture, forecast))
+        if forecast is None:
+            return head + Markup(TimelinePicture(line.spans, "Nodes over time").svg("100%"))
+        stale = f" (stale: {forecast.stale})" if forecast.stale else ""
+        pictures = [
+            TimelinePicture(
+                followed(line.spans, line.origin_s, run, forecast.end_s), f"Nodes over time, {name}{stale}"
+            )
+            for name, run in forecast.lanes
+            if run is not None
+        ]
+        return head + Markup().join(Markup(one.svg("100%")) for one in pictures)
 
 
 def _drawn() -> Any:
@@ -158,7 +238,7 @@ def _drawn() -> Any:
         code = resources.files("dask_hpc_widgets").joinpath("templates")
 
         class Drawn(AnyWidget):  # type: ignore[misc]
-            _esm = code.joinpath("timeline.js").read_text(encoding="utf-8")
+            _esm = "\n".join(code.joinpath(name).read_text(encoding="utf-8") for name in _PARTS)
             _css = code.joinpath("timeline.css").read_text(encoding="utf-8")
             #: What a page begins with.
             first: traitlets.Dict[str, Mapping[str, Any]] = traitlets.Dict().tag(sync=True)

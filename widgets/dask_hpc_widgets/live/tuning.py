@@ -7,6 +7,7 @@ cluster that the model has not found valid, and no job loses nodes before a pers
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ipywidgets as widgets
@@ -21,6 +22,7 @@ from dask_hpc_widgets.forms.fields import PolicyForm
 from dask_hpc_widgets.forms.model import Edit, PolicyModel, changes, is_custom, title
 from dask_hpc_widgets.live import questions
 from dask_hpc_widgets.live.effect import Effect, effect
+from dask_hpc_widgets.live.forecast import Forecast
 from dask_hpc_widgets.live.what_if import WhatIf, what_if
 
 _FULL = {"width": "auto"}
@@ -38,10 +40,18 @@ class Tuning:
         Of the cluster.
     model
         What is edited.
+    shown
+        Given what is predicted, and given it again when it is not of now any more.
     """
 
-    def __init__(self, runtime: Runtime, link: Link, model: PolicyModel) -> None:
-        self._runtime, self._link, self.model = runtime, link, model
+    def __init__(
+        self,
+        runtime: Runtime,
+        link: Link,
+        model: PolicyModel,
+        shown: Callable[[Forecast], None] = lambda forecast: None,
+    ) -> None:
+        self._runtime, self._link, self.model, self._shown = runtime, link, model, shown
         self.form = PolicyForm(model, self._edited)
         self.simulate = _button(
             "Simulate",
@@ -99,8 +109,16 @@ class Tuning:
             # what was asked was about another policy
             self._answer(False)
             self.form.refresh()
+            self._outdate("The cluster decides by another policy since")
             self._say(markup.soft(f"The cluster decides by {title(running)} now; it was not changed here."))
             self._enable()
+
+    def choose(self, name: str, outcome: WhatIf) -> None:
+        """Have the policy of that name in the form, with what it was predicted to do."""
+        if self._busy:
+            return
+        self.form.policy.value = name
+        self._predicted(outcome)
 
     def summary(self) -> Markup:
         """What is chosen here and what was predicted, for a page without widgets."""
@@ -120,11 +138,17 @@ class Tuning:
 
     def _edited(self) -> None:
         self._answer(False)
-        if self._found is not None and not self._stale:
-            self._stale = True
-            stale = markup.soft("The settings have changed since: simulate again to see their effect.")
-            self.predicted.value = markup.part(stale, self._found.html())
+        self._outdate("The settings have changed since")
         self._enable()
+
+    def _outdate(self, why: str) -> None:
+        """Say of what was predicted that it is not of now any more."""
+        if self._found is None or self._stale:
+            return
+        self._stale = True
+        stale = markup.soft(f"Stale. {why}: simulate again to see the effect.")
+        self.predicted.value = markup.part(stale, self._found.html())
+        self._shown(replace(self._found.forecast, stale=f"{why[0].lower()}{why[1:]}"))
 
     def _enable(self) -> None:
         valid = not self.model.errors
@@ -221,6 +245,7 @@ class Tuning:
                 self._say(markup.alert(f"{what}: {answer}"))
                 return
             done(answer)
+            self._outdate(f"{word} since")
             self._enable()
             sentences = [loss.text for loss in now.takes] + list(now.gives)
             at_once = markup.items(sentences) if sentences else markup.soft("No job changes at once.")
@@ -296,6 +321,7 @@ class Tuning:
             self._say(markup.alert(f"not simulated with {title(self.model.spec())}: {error}"))
         else:
             self._found, self._stale = outcome, False
+            self._shown(outcome.forecast)
             self._say(markup.soft("Simulated; the cluster was not touched."))
             self.predicted.value = markup.part(outcome.html())
 

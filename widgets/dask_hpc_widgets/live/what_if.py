@@ -20,6 +20,7 @@ from dask_hpc_widgets import comparison
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.model import is_custom, title
+from dask_hpc_widgets.live.forecast import Forecast, forecast
 
 #: Waiting jobs of which it is said why they wait, those first that have waited longest.
 _MAX_WAITING = 3
@@ -34,6 +35,8 @@ class WhatIf:
 
     runs: Mapping[str, Result]
     knowledge: tuple[Knowledge, ...]
+    #: The runs, for a picture.
+    forecast: Forecast
     #: Sentences.
     notes: tuple[str, ...] = ()
     waiting: tuple[Waiting, ...] = ()
@@ -121,7 +124,19 @@ def what_if(
         progress(share)
         if (one := why_waiting(view, rows, present, job.id, assumed_s)) is not None:
             waiting.append(one)
-    return WhatIf(runs=runs, knowledge=knowledge, notes=tuple(notes), waiting=tuple(waiting))
+    return WhatIf(
+        runs=runs,
+        knowledge=knowledge,
+        forecast=picture_of(runs, view),
+        notes=tuple(notes),
+        waiting=tuple(waiting),
+    )
+
+
+def picture_of(runs: Mapping[str, Result], view: ClusterSnapshot) -> Forecast:
+    """Runs from the state `view` for a picture: the last is of what is chosen, one before of what runs."""
+    found = list(runs.values())
+    return forecast(found[0] if len(found) > 1 else None, found[-1], view.nodes)
 
 
 def _waiting(found: Sequence[Waiting]) -> Markup:

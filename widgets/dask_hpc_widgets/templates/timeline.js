@@ -1,122 +1,17 @@
-// Nodes over time, from what nodes and jobs have done (dask_hpc_widgets.live.timeline). No build step, no import.
-const PERIOD_MS = 500;
-const LEFT = 90;
-const STATES = ["", "draining", "lost"];
+// Nodes over time, from what nodes and jobs have done (dask_hpc_widgets.live.timeline). No build step, no import:
+// timeline_model.js and timeline_draw.js stand before it.
+const RANGES = [["all", "All"], ["60", "1 min"], ["600", "10 min"], ["3600", "1 h"], ["", "Moved"]];
+const HELP = "White is idle. Drag to move, Shift and drag to choose a range, double-click for all; click a job to ask why.";
 
-function fresh() {
-  return { have: 0, jobs: [], nodes: [], order: [], row: [], spans: [], open: [], first: null, now: 0, heard: 0, asked: 0, updates: 0 };
+function made(tag, given = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(given)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
 }
 
-function take(state, event) {
-  if (event[0] === "job") {
-    state.jobs.push({ id: event[1], name: event[2], letter: event[3], color: event[4], state: "", since: 0, nodes: 0 });
-  } else if (event[0] === "node") {
-    state.nodes.push(event[1]);
-    state.open.push(null);
-    // node2 stands above node10
-    state.order = state.nodes.map((_, i) => i);
-    state.order.sort((a, b) => state.nodes[a].localeCompare(state.nodes[b], "en", { numeric: true }));
-    state.order.forEach((node, place) => { state.row[node] = place; });
-  } else {
-    const [t, job, what, ...nodes] = event;
-    if (state.first === null) state.first = t;
-    if (typeof what === "string") {
-      const one = state.jobs[job];
-      if (one.state !== what) one.since = t;
-      one.state = what;
-      one.nodes = nodes[0];
-      return;
-    }
-    for (const node of nodes) {
-      const before = state.open[node];
-      if (before) before.end = t;
-      state.open[node] = what === 3 ? null : { node, job, state: what, start: t, end: null };
-      if (state.open[node]) state.spans.push(state.open[node]);
-    }
-  }
-}
-
-function hear(state, message, model) {
-  if (message.since > state.have) {
-    // news was lost while the page was away: ask once in a while, the kernel answers when it is free
-    if (Date.now() - state.asked > 2000) {
-      state.asked = Date.now();
-      model.send({ ask: "all" });
-    }
-  } else {
-    if (message.since === 0 && message.events.length) Object.assign(state, { ...fresh(), updates: state.updates });
-    for (const event of message.events.slice(Math.max(0, state.have - message.since))) take(state, event);
-    state.have = message.since + message.events.length;
-  }
-  state.now = message.now;
-  state.heard = Date.now();
-  state.updates += 1;
-}
-
-function holder(state, span) {
-  return span.job < 0 ? "no job" : `${state.jobs[span.job].letter} ${state.jobs[span.job].name}`;
-}
-
-function seconds(s) {
-  return s < 120 ? `${s.toFixed(0)} s` : s < 7200 ? `${(s / 60).toFixed(0)} min` : `${(s / 3600).toFixed(1)} h`;
-}
-
-function draw(state, canvas) {
-  const width = canvas.clientWidth || 600;
-  const count = Math.max(1, state.nodes.length);
-  const row = Math.max(1, Math.min(18, Math.floor(360 / count)));
-  const height = row * count + 18;
-  const scale = window.devicePixelRatio || 1;
-  canvas.width = width * scale;
-  canvas.height = height * scale;
-  canvas.style.height = `${height}px`;
-  const pen = canvas.getContext("2d");
-  pen.scale(scale, scale);
-  pen.fillStyle = "#ffffff";
-  pen.fillRect(0, 0, width, height);
-  const first = state.first ?? state.now;
-  const span = Math.max(10, state.now - first);
-  const x = (t) => LEFT + ((width - LEFT) * (t - first)) / span;
-  pen.font = "bold 11px system-ui, sans-serif";
-  pen.textBaseline = "middle";
-  for (const one of state.spans) {
-    const from = x(one.start), wide = Math.max(1, x(one.end ?? state.now) - from), top = state.row[one.node] * row;
-    pen.fillStyle = one.job < 0 || one.state === 2 ? "#ffffff" : state.jobs[one.job].color;
-    pen.fillRect(from, top, wide, Math.max(1, row - 1));
-    if (row < 8) continue;
-    pen.strokeStyle = one.state ? "#000000" : "#d5d9de";
-    pen.setLineDash(one.state ? [4, 3] : []);
-    pen.strokeRect(from + 0.5, top + 0.5, Math.max(0, wide - 1), row - 2);
-    const text = one.state === 2 ? "lost" : one.job < 0 ? "" : state.jobs[one.job].letter;
-    if (text && wide > 9 * text.length + 4) {
-      pen.lineWidth = 3;
-      pen.setLineDash([]);
-      pen.strokeStyle = "#ffffff";
-      pen.strokeText(text, from + 3, top + row / 2);
-      pen.lineWidth = 1;
-      pen.fillStyle = "#000000";
-      pen.fillText(text, from + 3, top + row / 2);
-    }
-  }
-  pen.setLineDash([]);
-  pen.font = "11px system-ui, sans-serif";
-  pen.fillStyle = "#1c1f23";
-  if (row >= 11) state.order.forEach((node, i) => pen.fillText(state.nodes[node].slice(0, 14), 2, i * row + row / 2));
-  pen.fillText(`${seconds(span)} ago`, LEFT, height - 8);
-  pen.textAlign = "right";
-  pen.fillText("now", width - 2, height - 8);
-  pen.textAlign = "left";
-  return { row, at: (px) => first + ((px - LEFT) * span) / (width - LEFT) };
-}
-
-function told(state) {
-  const running = state.jobs.filter((one) => one.nodes > 0);
-  const waiting = state.jobs.filter((one) => one.state === "pending");
-  const list = (jobs, tell) => jobs.slice(0, 8).map(tell).join(", ") + (jobs.length > 8 ? `, ${jobs.length - 8} more` : "");
-  const runs = running.length ? `At work: ${list(running, (one) => `${one.letter} ${one.name} on ${one.nodes}`)}.` : "No job is at work.";
-  const waits = waiting.length
-    ? ` Waiting: ${list(waiting, (one) => `${one.letter} ${one.name} for ${seconds(state.now - one.since)}`)}.` : "";
-  return runs + waits;
+function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
 }
 
 function initialize({ model }) {
@@ -124,55 +19,177 @@ function initialize({ model }) {
   const first = model.get("first");
   hear(state, { since: 0, ...first }, model);
   const views = new Set();
+  const answers = new Set();
   model.on("msg:custom", (message) => {
+    if ("why" in message) {
+      answers.forEach((show) => show(message));
+      return;
+    }
     hear(state, message, model);
     views.forEach((show) => show());
   });
-  model.daskHpc = { state, views };
+  model.daskHpc = { state, views, answers };
+}
+
+// Buttons and keys that move the window of time.
+function toolbar(state, view, changed) {
+  const zoom = (factor, middle) => {
+    const seen = range(state, view), center = middle ?? (seen.from <= state.now && state.now <= seen.to ? state.now : (seen.from + seen.to) / 2);
+    const wide = Math.max(1, Math.min(1e9, (seen.to - seen.from) * factor));
+    view.from = center - (center - seen.from) * (wide / (seen.to - seen.from));
+    view.width = wide;
+    changed();
+  };
+  const pan = (part) => {
+    const seen = range(state, view);
+    view.width = seen.to - seen.from;
+    view.from = seen.from + part * view.width;
+    changed();
+  };
+  const set = (from, width) => {
+    view.from = from;
+    view.width = width;
+    changed();
+  };
+  const acts = {
+    "Zoom in": ["+", () => zoom(0.5)], "Zoom out": ["-", () => zoom(2)],
+    Earlier: ["ArrowLeft", () => pan(-0.25)], Later: ["ArrowRight", () => pan(0.25)], "Show all": ["Home", () => set(null, null)],
+  };
+  const bar = made("div", { role: "toolbar", "aria-label": "Part of the time that is shown" });
+  for (const [name, [key, act]] of Object.entries(acts)) {
+    const button = made("button", { type: "button", title: `${name} (${key})` }, name);
+    button.addEventListener("click", act);
+    bar.append(button);
+  }
+  const choose = made("select", { title: "How much time is shown, up to now and what is predicted" },
+    ...RANGES.map(([value, text]) => made("option", { value }, text)));
+  choose.addEventListener("change", () => set(null, choose.value === "all" ? null : Number(choose.value)));
+  bar.append(made("label", {}, "Range ", choose));
+  bar.addEventListener("keydown", (event) => {
+    const act = event.target === choose ? null : Object.values(acts).find(([key]) => key === event.key);
+    if (!act) return;
+    act[1]();
+    event.preventDefault();
+  });
+  return { bar, zoom, pan, set, follow: () => { choose.value = view.width === null ? "all" : view.from === null ? String(view.width) : ""; } };
+}
+
+// A job to ask about, and what was answered.
+function question(state, model) {
+  const choose = made("select", {});
+  const ask = made("button", { type: "button" }, "What blocks it?");
+  const answer = made("div", { role: "status", class: "answer" });
+  let waits = "";
+  const about = (id) => {
+    const one = state.jobs.find((job) => job.id === id);
+    if (!one) return;
+    waits = id;
+    choose.value = id;
+    answer.replaceChildren(made("p", {}, `Asked about ${one.letter} ${one.name}. The kernel answers when it is free: after the cell that runs.`));
+    model.send({ ask: "why", job: id });
+  };
+  ask.addEventListener("click", () => about(choose.value));
+  const box = made("div", { class: "question" }, made("label", {}, "Job ", choose), ask);
+  const follow = () => {
+    const jobs = active(state).slice(0, 200), ids = jobs.map((one) => one.id).join("\n");
+    box.hidden = jobs.length === 0;
+    if (box.dataset.ids === ids) return;
+    box.dataset.ids = ids;
+    const before = choose.value;
+    choose.replaceChildren(...jobs.map((one) => made("option", { value: one.id }, `${one.letter} ${one.name}`)));
+    if (jobs.some((one) => one.id === before)) choose.value = before;
+  };
+  const show = (message) => {
+    if (message.why !== waits) return;
+    answer.replaceChildren(...message.text.split("\n").map((line) => made("p", {}, line)));
+  };
+  return { box, answer, about, follow, show };
+}
+
+// The mouse: what is under it is told, a click asks, dragging moves, with Shift it chooses.
+function mouse(state, canvas, bar, ask, drawn, hovered) {
+  let begin = null;
+  canvas.addEventListener("pointerdown", (event) => {
+    begin = { x: event.offsetX, seen: drawn().seen, moved: false, t: drawn().at(event.offsetX) };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    hovered(toldAt(state, under(state, drawn(), event.offsetX, event.offsetY)));
+    if (!begin || (!begin.moved && Math.abs(event.offsetX - begin.x) < 5)) return;
+    begin.moved = true;
+    if (event.shiftKey) {
+      hovered(`From ${when(state, begin.t)} to ${when(state, drawn().at(event.offsetX))}: let go to show that.`);
+      return;
+    }
+    const wide = begin.seen.to - begin.seen.from;
+    bar.set(begin.seen.from - ((event.offsetX - begin.x) * wide) / (canvas.clientWidth - LEFT), wide);
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const done = begin;
+    begin = null;
+    if (!done) return;
+    const t = drawn().at(event.offsetX);
+    if (done.moved && event.shiftKey) {
+      bar.set(Math.min(done.t, t), Math.max(1, Math.abs(t - done.t)));
+    } else if (!done.moved) {
+      const { span, mark } = under(state, drawn(), event.offsetX, event.offsetY);
+      const job = span ? span.job : mark ? mark.job : -1;
+      if (job >= 0) ask(state.jobs[job].id);
+    }
+  });
+  canvas.addEventListener("dblclick", () => bar.set(null, null));
+  canvas.addEventListener("wheel", (event) => {
+    // without Ctrl it scrolls the page
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    bar.zoom(event.deltaY > 0 ? 1.25 : 0.8, drawn().at(event.offsetX));
+  }, { passive: false });
+  canvas.addEventListener("pointerleave", () => hovered(""));
 }
 
 function render({ model, el }) {
   if (!model.daskHpc) initialize({ model });
-  const { state, views } = model.daskHpc;
-  const figure = document.createElement("div");
-  figure.className = "dask-hpc-live";
-  figure.setAttribute("role", "group");
-  figure.setAttribute("aria-label", "Timeline");
-  const canvas = document.createElement("canvas");
-  canvas.setAttribute("role", "img");
-  const jobs = document.createElement("p");
-  const said = document.createElement("p");
-  said.setAttribute("role", "status");
-  figure.append(canvas, jobs, said);
-  el.append(figure);
+  const { state, views, answers } = model.daskHpc;
+  const view = { from: null, width: null };
+  // keys that are for the timeline are not JupyterLab's
+  const figure = made("div", { class: "dask-hpc-live", role: "group", "aria-label": "Timeline", "data-lm-suppress-shortcuts": "true" });
+  const tiles = made("dl");
+  const canvas = made("canvas", { role: "img" });
+  const jobs = made("p"), said = made("p", { role: "status" });
   let drawn = null, hover = "";
+  const bar = toolbar(state, view, () => show());
+  const why = question(state, model);
+  figure.append(tiles, canvas, bar.bar, jobs, said, why.box, why.answer);
+  el.append(figure);
   const age = () => {
-    const late = Date.now() - state.heard;
-    const text = late > 3 * PERIOD_MS + 500 ? `Nothing new for ${seconds(late / 1000)}.` : hover || "White is idle.";
-    if (said.textContent !== text) said.textContent = text;
+    const late = Date.now() - state.heard, old = late > 3 * state.gap + 500;
+    figure.classList.toggle("old", old);
+    write(said, old ? `Nothing new for ${seconds(late / 1000)}: what is shown may be over.` : hover || HELP);
   };
   const show = () => {
-    drawn = draw(state, canvas);
-    figure.dataset.updates = state.updates;
-    figure.dataset.now = state.now;
-    jobs.textContent = told(state);
-    canvas.setAttribute("aria-label", `Who has which of ${state.nodes.length} nodes over time. ${told(state)}`);
+    drawn = draw(state, canvas, view);
+    bar.follow();
+    why.follow();
+    Object.assign(figure.dataset, {
+      updates: state.updates, now: state.now, from: drawn.seen.from, to: drawn.seen.to, lanes: state.lanes.length, marks: state.marks.length,
+    });
+    if (tiles.dataset.told !== JSON.stringify(state.tiles)) {
+      tiles.dataset.told = JSON.stringify(state.tiles);
+      tiles.replaceChildren(...state.tiles.map(([label, value, more]) =>
+        made("div", {}, made("dt", {}, label), made("dd", {}, made("strong", {}, value), ...(more ? [` ${more}`] : [])))));
+    }
+    write(jobs, told(state) + toldLanes(state));
+    canvas.setAttribute("aria-label", `Who has which of ${state.nodes.length} nodes over time. ${told(state)}${toldLanes(state)}`);
     age();
   };
-  canvas.addEventListener("mousemove", (event) => {
-    const node = state.order[Math.floor(event.offsetY / drawn.row)], t = drawn.at(event.offsetX);
-    const span = state.spans.findLast((one) => one.node === node && one.start <= t && t <= (one.end ?? state.now));
-    const until = span && span.end !== null ? `for ${seconds(span.end - span.start)}` : "until now";
-    hover = span ? `Node ${state.nodes[node]}: ${holder(state, span)} ${STATES[span.state]} from ${seconds(state.now - span.start)} ago ${until}.` : "";
-    age();
-  });
-  canvas.addEventListener("mouseleave", () => { hover = ""; age(); });
+  mouse(state, canvas, bar, why.about, () => drawn, (text) => { hover = text; age(); });
   views.add(show);
+  answers.add(why.show);
   const timer = setInterval(age, PERIOD_MS);
   const sized = new ResizeObserver(() => show());
   sized.observe(figure);
   show();
-  return () => { views.delete(show); clearInterval(timer); sized.disconnect(); };
+  return () => { views.delete(show); answers.delete(why.show); clearInterval(timer); sized.disconnect(); };
 }
 
 export default { initialize, render };

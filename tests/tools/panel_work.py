@@ -1,0 +1,30 @@
+"""Jobs for the tests of panels on a live cluster, and a wait with an end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+PATIENCE_S = 30.0
+#: A task whose futures are gone is forgotten.
+kept: list[Any] = []
+
+
+def until(true: Callable[[], Any], what: str) -> Any:
+    """Ask until it is true."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (found := true()):
+        assert time.monotonic() < deadline_s, f"not in {PATIENCE_S:g} s: {what}"
+        time.sleep(0.01)
+    return found
+
+
+def working(rt: Any, name: str, **request: Any) -> Any:
+    """A job that runs for as long as it is not cancelled."""
+    with rt.job(name, **request) as job:
+        futures = rt.client.map(time.sleep, [0.05] * 1500, pure=False, key=name)
+    kept.append(futures)
+    # what opens it and its tasks travels beside the questions
+    until(lambda: rt.find(job.id).status()["unfinished_tasks"], "its tasks are there")
+    return job

@@ -1,0 +1,138 @@
+"""What the timeline shows of the future: jobs go on where they are, and the tiles say what was predicted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from panel_states import ASSUMED_S, FCFS, MALLEABLE, ROWS, STATE, large, many_changes
+
+from dask_hpc.sim.what_if import simulate_from
+from dask_hpc.trace.records import encode_line
+from dask_hpc_widgets.live.forecast import Forecast
+from dask_hpc_widgets.live.forecast import forecast as forecast_of
+from dask_hpc_widgets.live.tiles import tiles
+from dask_hpc_widgets.live.timeline import TimelinePart
+from dask_hpc_widgets.live.what_if import what_if
+from dask_hpc_widgets.views import Picture
+
+NODES = [{"id": f"n{i}", "job": "j-1", "state": "up"} for i in range(4)]
+JOBS = [
+    {"id": "j-1", "name": "heat", "state": "running", "submit_s": 1.0},
+    {"id": "j-2", "name": "late", "state": "pending", "submit_s": 80.0},
+]
+
+
+@pytest.fixture(scope="module")
+def forecast():
+    return what_if(STATE, ROWS, FCFS, MALLEABLE, ASSUMED_S).forecast
+
+
+def now(now_s=100.0, **status):
+    given = {"now_s": now_s, "nodes": NODES, "pool_nodes": 4, "jobs_pending": 1, **status}
+    return Picture(status=given, jobs=JOBS)
+
+
+def told(picture, forecast=None):
+    return {one.label: (one.value, one.more) for one in tiles(picture, forecast)}
+
+
+def test_jobs_go_on_where_they_are(forecast):
+    runs, chosen = forecast.rows
+    assert runs[0] == ("j-1", 100.0, 200.0, ["n0", "n1", "n2", "n3"])
+    # the chosen policy has it give up its last two nodes at once, and they come back
+    assert chosen[:2] == (
+        ("j-1", 100.0, pytest.approx(205.0), ["n0", "n1"]),
+        ("j-2", 100.0, 110.0, ["n2", "n3"]),
+    )
+    assert ("j-1", 110.0, pytest.approx(205.0), ["n2", "n3"]) in chosen
+
+
+def test_a_job_that_has_the_last_nodes_goes_on_there():
+    held = replace(STATE.jobs[0], nodes=2, max_nodes=2, remaining_s=50.0)
+    nodes = tuple(replace(node, job=None if i < 2 else "j-1") for i, node in enumerate(STATE.nodes))
+    state = replace(STATE, nodes=nodes, jobs=(held,), idle_nodes=2)
+    found = forecast_of(simulate_from(state, FCFS), None, state.nodes)
+    assert found.rows == ((("j-1", 100.0, 150.0, ["n2", "n3"]),), ())
+    assert found.end_s == pytest.approx(150.0)
+
+
+def test_tiles_are_what_the_cluster_says_and_what_was_predicted(forecast):
+    assert told(now()) == {
+        "Nodes at work": ("4 of 4", ""),
+        "Jobs waiting": ("1", "the longest 20 s: late"),
+        "Next start": ("not known", "Simulate predicts it"),
+        "Gain if applied": ("not known", "Simulate predicts it"),
+    }
+    found = told(now(), forecast)
+    assert found["Next start"] == ("in 1.6 min", "late, predicted")
+    assert found["Gain if applied"][0].startswith("mean turnaround 47.5 s earlier, the last end 5 s earlier")
+    lost = [{**NODES[0], "state": "lost"}, *NODES[1:]]
+    assert told(now(nodes=lost))["Nodes at work"] == ("3 of 4", "")
+    assert told(now(now_s=300.0), forecast)["Next start"] == ("overdue", "late; simulate again")
+
+
+def test_what_is_stale_is_not_told_as_if_it_were_not(forecast):
+    old = replace(forecast, stale="applied since")
+    assert told(now(), old)["Gain if applied"] == ("stale", "applied since")
+    assert told(now(), old)["Next start"] == ("not known", "simulate again")
+
+
+def test_a_run_that_is_missing_leaves_its_row_and_gain_open(forecast):
+    alone = Forecast(runs=None, chosen=forecast.chosen)
+    assert [run is None for _, run in alone.lanes] == [True, False]
+    assert alone.gain() == ""
+    assert told(now(), alone)["Next start"] == ("not seen", "as it runs")
+
+
+def test_the_browser_is_told_of_both_rows_in_small_pieces_and_again_when_it_asks(forecast):
+    part = TimelinePart(now())
+    sent = []
+    part.box.send = sent.append
+    part.predict(forecast)
+    part.heard(now())
+    (head,) = [one for one in sent if "lanes" in one]
+    assert [(one["title"], one["policy"], one["known"]) for one in head["lanes"]] == [
+        ("as it runs", "fcfs", True),
+        ("as chosen", "pwma-fpsma", True),
+    ]
+    assert (head["from"], head["end"]) == (100.0, pytest.approx(210.0))
+    names = [event[1] for event in part._events.all if event[0] == "job"]
+    rows = [
+        [(names[job], begin, ranges) for job, begin, _, ranges in one["spans"]]
+        for one in sent
+        if "lane" in one
+    ]
+    assert rows[0] == [("j-1", 100.0, [0, 4]), ("j-2", 200.0, [0, 2])]
+    assert rows[1][:2] == [("j-1", 100.0, [0, 2]), ("j-2", 100.0, [2, 2])]
+    sent.clear()
+    part.heard(now())
+    assert not any("lanes" in one for one in sent), "said once"
+    part._asked({"ask": "all"}, lambda job: None)
+    assert head in sent
+    sent.clear()
+    part.predict(replace(forecast, stale="applied since"))
+    part.heard(now())
+    assert [one["stale"] for one in sent if "lanes" in one] == ["applied since"]
+    assert "Nodes over time, as chosen (stale: applied since)" in part.html()
+    part.box.close()
+
+
+def test_a_page_of_a_large_cluster_is_filled_in_small_messages_and_not_many():
+    state, nodes = large()
+    lines = [encode_line(one) for one in many_changes()]
+    happened = {"lines": lines, "number": len(lines), "whole": True}
+    picture = Picture(status={"now_s": 100.0, "nodes": nodes, "pool_nodes": 500}, happened=happened)
+    part = TimelinePart(picture)
+    sent = []
+    part.box.send = sent.append
+    part.predict(forecast_of(simulate_from(state, FCFS), simulate_from(state, MALLEABLE), state.nodes))
+    part.heard(replace(picture, happened={"lines": [], "number": len(lines), "whole": False}))
+    sent.clear()
+    part._asked({"ask": "all"}, lambda job: None)
+    sizes = [len(json.dumps(one, separators=(",", ":"))) for one in sent]
+    assert max(sizes) <= 8_000
+    assert sum(sizes) <= 300_000
+    assert len([one for one in sent if "lane" in one]) > 2, "in pieces"
+    part.box.close()

@@ -1,0 +1,117 @@
+"""The panel on a live cluster: its numbers are the cluster's, what it predicts is drawn, and ages."""
+
+from __future__ import annotations
+
+from panel_work import until, working
+
+import dask_hpc
+from dask_hpc_widgets.live import questions
+
+
+def tile(panel, label):
+    return next(one for one in panel.timeline._moment()["tiles"] if one[0] == label)
+
+
+def refreshed(rt, panel):
+    """The panel, once it has heard of now."""
+    answer = rt.client.sync(questions.picture, rt, panel.timeline.number)
+    panel.timeline.heard(answer)
+    panel._show(answer)
+    return answer
+
+
+def test_tiles_agree_with_the_status_at_every_update_of_a_run(rt, panel):
+    seen = set()
+    jobs = [working(rt, f"j{i}", min_nodes=1, max_nodes=2) for i in range(5)]
+
+    def same():
+        answer = refreshed(rt, panel)
+        held = {node["id"] for node in answer.status["nodes"] if node["job"] and node["state"] != "lost"}
+        at_work, waiting = tile(panel, "Nodes at work")[1], tile(panel, "Jobs waiting")[1]
+        assert at_work == f"{len(held)} of {answer.status['pool_nodes']}"
+        assert waiting == str(answer.status["jobs_pending"])
+        assert sum(row["state"] == "pending" for row in answer.jobs) == int(waiting)
+        seen.add((at_work, waiting))
+        return answer
+
+    until(lambda: same().status["jobs_running"] >= 2, "two run")
+    rt.find(jobs[0].id).resize(1)
+    until(lambda: same().status["jobs_running"] >= 3, "a third starts on what the first gave up")
+    for job in jobs:
+        rt.cancel(job.id)
+        same()
+    until(lambda: same().status["jobs_running"] == 0, "all have ended")
+    assert len(seen) >= 4
+
+
+def test_what_simulate_predicts_is_in_the_picture_until_it_is_applied(rt, panel):
+    working(rt, "heat", min_nodes=1, max_nodes=4, walltime="30 min")
+    working(rt, "late", nodes=2, walltime="10 min")
+    refreshed(rt, panel)
+    assert tile(panel, "Next start")[1] == "not known"
+    panel.tuning.form.policy.value = "pwma-fpsma"
+    panel.tuning.simulate.click()
+    forecast = panel.timeline.forecast
+    assert [run.policy["policy"] for _, run in forecast.lanes] == ["fcfs", "pwma-fpsma"]
+    assert not forecast.stale
+    assert tile(panel, "Next start")[1].startswith("in ")
+    assert tile(panel, "Gain if applied")[1].endswith(" earlier")
+    panel.tuning.apply.click()
+    panel.tuning.go.click()
+    assert panel.timeline.forecast.stale == "applied since"
+    assert "Stale. Applied since" in panel.tuning.predicted.value
+    assert tile(panel, "Gain if applied")[1] == "stale"
+
+
+def test_an_edit_makes_a_prediction_stale(rt, panel):
+    working(rt, "heat", min_nodes=1, max_nodes=4)
+    panel.tuning.simulate.click()
+    assert not panel.timeline.forecast.stale
+    panel.tuning.form.policy.value = "easy"
+    assert panel.timeline.forecast.stale == "the settings have changed since"
+
+
+def test_a_click_on_a_job_says_what_blocks_it(rt, panel):
+    heat = working(rt, "heat", min_nodes=1, max_nodes=4)
+    late = working(rt, "late", nodes=2)
+    answers = {}
+    panel.timeline.answered = answers.__setitem__
+    panel._why(late.id)
+    assert "late needs 2 nodes; 0 idle; heat 4." in answers[late.id]
+    assert "It starts at once if heat gives 2 nodes" in answers[late.id]
+    panel._why(heat.id)
+    assert answers[heat.id].startswith("Nothing blocks heat: it has 4 nodes.")
+    assert "At this size it needs" in answers[heat.id]
+    panel._why("gone-9")
+    assert answers["gone-9"] == "gone-9 neither runs nor waits now."
+
+
+def test_the_best_of_all_policies_is_a_click_from_as_chosen(rt, panel):
+    working(rt, "heat", min_nodes=1, max_nodes=4, walltime="30 min")
+    late = working(rt, "late", nodes=2, walltime="10 min")
+    refreshed(rt, panel)
+    trial = panel.trial
+    trial.goal.value = f"job:{late.id}"
+    trial.start.click()
+    assert trial.best.layout.display is None
+    name = trial.best.description.removeprefix("Choose ")
+    assert name in dask_hpc_names()
+    trial.best.click()
+    assert panel.tuning.model.spec()["policy"] == name
+    assert [run.policy["policy"] for _, run in panel.timeline.forecast.lanes] == ["fcfs", name]
+    assert not panel.timeline.forecast.stale
+    assert rt.status()["policy"]["policy"] == "fcfs", "nothing was applied"
+    # another goal ranks what was found anew: the long job is best off as it is
+    trial.goal.value = next(value for text, value in trial.goal.options if text.endswith(" heat"))
+    assert trial.best.layout.display == "none"
+    assert "None is predicted to do better than what runs." in trial.says.value
+
+
+def test_trying_without_a_job_says_why_not(rt, panel):
+    panel.trial.start.click()
+    assert "not tried: this cluster: no job" in panel.trial.says.value
+    assert not panel.trial.start.disabled
+
+
+def dask_hpc_names():
+    return {row["name"] for row in dask_hpc.policies()}

@@ -1,0 +1,92 @@
+"""Every policy is tried from the present state, and the best by a goal is the best of what was run."""
+
+from __future__ import annotations
+
+import pytest
+from panel_states import ASSUMED_S, FCFS, MALLEABLE, ROWS, STATE
+
+from dask_hpc.errors import WorkloadError
+from dask_hpc.sim.what_if import simulate_from
+from dask_hpc_policies import registry
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_widgets.base.background import Cancelled
+from dask_hpc_widgets.live import ranking
+from dask_hpc_widgets.live.ranking import try_all
+
+
+def test_every_policy_is_tried_and_the_one_that_runs_only_once():
+    found = try_all(STATE, ROWS, FCFS, ASSUMED_S)
+    assert found.tried[0].runs
+    assert {one.name for one in found.tried} == set(registry.names())
+    assert len(found.tried) == found.count == len(registry.names())
+    other = {**MALLEABLE, "params": {**MALLEABLE["params"], "min_remaining_s": 5.0}}
+    assert len(try_all(STATE, ROWS, other, ASSUMED_S).tried) == len(registry.names()) + 1
+
+
+@pytest.mark.parametrize("goal", ["mean_turnaround_s", "makespan_s", "job:j-2", "job:j-1"])
+def test_the_order_is_that_of_runs_of_their_own(goal):
+    found = try_all(STATE, ROWS, FCFS, ASSUMED_S)
+    values = [value for _, value in found.ranked(goal)]
+    assert values == sorted(values)
+    best, least_s = found.ranked(goal)[0]
+    again = simulate_from(STATE, best.result.policy, default_s=100.0)
+    assert best.result.policy == again.policy
+    assert least_s == min(one.value_s(goal) for one in found.tried if one.result)
+
+
+def test_the_best_is_better_than_what_runs_or_nobody():
+    found = try_all(STATE, ROWS, FCFS, ASSUMED_S)
+    best = found.best("job:j-2")
+    # as it runs the short one waits 100 s for its 10 s
+    assert found.tried[0].value_s("job:j-2") == pytest.approx(110)
+    assert best.value_s("job:j-2") == pytest.approx(10)
+    assert not best.runs
+    # the long one is never better off than with all nodes: what runs stays
+    assert found.best("job:j-1") is None
+    assert found.best("job:gone") is None
+    outcome = found.what_if(best)
+    assert list(outcome.runs) == ["fcfs, as it runs", f"{best.name}, as chosen"]
+    html = found.html("job:j-2", "End of B <b>")
+    assert "fcfs, as it runs" in html
+    assert "1.7 min sooner" in html or "100 s sooner" in html
+    assert "<b>" not in html
+
+
+def test_one_that_fails_is_named_and_the_others_rank(monkeypatch):
+    run = ranking.simulate_from
+
+    def failing(view, spec, **more):
+        if spec["policy"] == "easy":
+            raise ZeroDivisionError("by <zero>")
+        return run(view, spec, **more)
+
+    monkeypatch.setattr(ranking, "simulate_from", failing)
+    found = try_all(STATE, ROWS, FCFS, ASSUMED_S)
+    assert "easy" not in {one.name for one, _ in found.ranked("makespan_s")}
+    assert "easy cannot be run from here: ZeroDivisionError: by &lt;zero&gt;." in found.html(
+        "makespan_s", "x"
+    )
+
+
+def test_it_is_told_how_far_it_is_and_what_was_found_stays_when_it_is_stopped():
+    shares, kept = [], []
+
+    def stop(share):
+        shares.append(share)
+        if share > 0.5:
+            raise Cancelled("cancelled")
+
+    with pytest.raises(Cancelled):
+        try_all(STATE, ROWS, FCFS, ASSUMED_S, stop, kept.append)
+    assert shares == sorted(shares)
+    assert 5 < len(kept[-1].tried) < kept[-1].count
+    assert f"of {kept[-1].count} not tried." in kept[-1].html("makespan_s", "Last end")
+
+
+def test_a_policy_that_only_the_cluster_knows_ranks_nowhere_and_without_jobs_there_is_nothing():
+    custom = {"policy": "mine", "params": {}, "custom": True}
+    found = try_all(STATE, ROWS, custom, ASSUMED_S)
+    assert not any(one.runs for one in found.tried)
+    assert found.best("makespan_s") is not None
+    with pytest.raises(WorkloadError, match="no job runs or waits"):
+        try_all(ClusterSnapshot(now_s=0.0), [], FCFS, ASSUMED_S)

@@ -1,0 +1,109 @@
+"""What the timeline shows of the future: nodes over time as policies are predicted to give them out.
+
+Rules of the file: pure. Runs of the simulator and who holds which node now in, plain values out; the model of
+spans (`dask_hpc.report.spans`) gives jobs their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from dask_hpc.report.spans import Spans, packed
+from dask_hpc.sim.run import Result
+from dask_hpc_policies.model import NodeView
+from dask_hpc_widgets.base import markup
+
+#: Changes below this part of a time are none.
+_SAME = 0.005
+
+
+#: Job, from, to, and the nodes that it has just so long.
+Row = tuple[str, float, float, list[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is predicted of one moment on, on the clock of the cluster. Made by `forecast`.
+
+    Either run may be missing: a policy that only the cluster knows cannot be run.
+    """
+
+    runs: Result | None
+    chosen: Result | None
+    #: Who is to have which nodes, of either run.
+    rows: tuple[tuple[Row, ...], tuple[Row, ...]] = ((), ())
+    #: When the last job ends, in either.
+    end_s: float = 0.0
+    #: Why it is not of now any more; empty while it is.
+    stale: str = ""
+
+    @property
+    def lanes(self) -> tuple[tuple[str, Result | None], ...]:
+        """The rows of the picture, from above: what each is called, and its run."""
+        return (("as it runs", self.runs), ("as chosen", self.chosen))
+
+    def next_start(self, waiting: Iterable[str]) -> tuple[str, float] | None:
+        """Which of the jobs that wait starts first as things are, and when; None: none, or not known."""
+        run = self.runs
+        if run is None:
+            return None
+        ids = set(waiting)
+        starts = [(one.start_s, one.id) for one in run.runs if one.id in ids and one.start_s is not None]
+        if not starts:
+            return None
+        start_s, id = min(starts)
+        return id, start_s
+
+    def gain(self) -> str:
+        """What applying the chosen policy would change, in words; empty: not known."""
+        if self.runs is None or self.chosen is None:
+            return ""
+        before, after = (run.metrics(jobs=False) for run in (self.runs, self.chosen))
+        told = []
+        for key, what in (("mean_turnaround_s", "mean turnaround"), ("makespan_s", "the last end")):
+            first, then = before.get(key), after.get(key)
+            if first is None or then is None or abs(then - first) <= _SAME * max(first, then):
+                continue
+            word = "earlier" if then < first else "later"
+            told.append(f"{what} {markup.seconds(abs(then - first))} {word}")
+        return ", ".join(told) or "none: both end alike"
+
+
+def forecast(runs: Result | None, chosen: Result | None, nodes: Sequence[NodeView]) -> Forecast:
+    """What two runs from one state predict; `nodes` are those of the state: jobs go on where they are."""
+    both = (runs, chosen)
+    spans = [None if run is None else run.spans() for run in both]
+    as_it_runs, as_chosen = (() if one is None else _rows(one, nodes) for one in spans)
+    return Forecast(
+        runs=runs,
+        chosen=chosen,
+        rows=(as_it_runs, as_chosen),
+        end_s=max((one.end_s for one in spans if one is not None), default=0.0),
+    )
+
+
+def _rows(spans: Spans, nodes: Sequence[NodeView]) -> tuple[Row, ...]:
+    """In order of time."""
+    there = [node for node in nodes if node.state != "lost"]
+    holders = {node.id: node.job for node in there if node.job}
+    found: dict[tuple[str, float, float], list[str]] = {}
+    for span in packed(spans.job_spans, [node.id for node in there], holders).node_spans:
+        if span.job is not None:
+            key = (span.job, round(span.start_s, 2), round(span.end_s, 2))
+            found.setdefault(key, []).append(span.node)
+    return tuple((*key, held) for key, held in sorted(found.items(), key=lambda item: item[0][1]))
+
+
+def followed(past: Spans, origin_s: float, run: Result | None, end_s: float) -> Spans:
+    """What has happened, and what `run` predicts; up to `end_s`.
+
+    Parameters
+    ----------
+    past
+        Counts its times from `origin_s` on the clock of the cluster; so does what comes back.
+    """
+    if run is None or run.from_s is None:
+        return past
+    whole = past.followed_by(run.spans().shifted(-origin_s), run.from_s - origin_s)
+    return replace(whole, end_s=max(whole.end_s, end_s - origin_s))

@@ -1,0 +1,175 @@
+"""Try all: which policy would serve a goal best from here, and a click that chooses it.
+
+Rules of the file: decides nothing about policies; `ranking` does. Nothing reaches the cluster: what is chosen
+here is applied, or not, by *Apply to cluster*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ipywidgets as widgets
+
+from dask_hpc.client.runtime import Runtime
+from dask_hpc.errors import DaskHPCError
+from dask_hpc.report.looks import looks, printable
+from dask_hpc.sim.waiting import ASSUMED_S
+from dask_hpc_widgets.base import background, markup
+from dask_hpc_widgets.base.link import Link
+from dask_hpc_widgets.live import questions
+from dask_hpc_widgets.live.ranking import GOALS, JOB, Ranking, try_all
+from dask_hpc_widgets.live.what_if import WhatIf
+
+_FULL = {"width": "auto"}
+_WRAP = {"width": "auto", "flex_flow": "row wrap"}
+_BUTTON = {"width": "auto", "min_width": "8rem"}
+#: Jobs whose end can be the goal, the first of those that are active.
+_MAX_JOBS = 100
+
+
+class TryAll:
+    """The part of the panel that ranks all policies.
+
+    Parameters
+    ----------
+    runtime, link
+        Of the cluster.
+    choose
+        Given the name of the policy that a person takes, and what it is predicted to do.
+    """
+
+    def __init__(self, runtime: Runtime, link: Link, choose: Callable[[str, WhatIf], None]) -> None:
+        self._runtime, self._link, self._take = runtime, link, choose
+        self.goal = widgets.Dropdown(
+            description="Goal",
+            tooltip="By what policies are ranked: less is better",
+            options=GOALS,
+            style={"description_width": "initial"},
+            layout={"width": "auto", "max_width": "25rem"},
+        )
+        self.start = widgets.Button(
+            description="Try all policies",
+            tooltip="Simulate every policy from the present state; nothing is changed",
+            layout=_BUTTON,
+        )
+        self.progress = widgets.FloatProgress(
+            max=1.0, description="Simulating", style={"description_width": "initial"}
+        )
+        self.stop = widgets.Button(
+            description="Stop trying", tooltip="End it; what was found stays", layout=_BUTTON
+        )
+        self._running = widgets.HBox([self.progress, self.stop], layout={**_WRAP, "display": "none"})
+        self.best = widgets.Button(description="Choose", layout={**_BUTTON, "display": "none"})
+        #: What came out.
+        self.says = widgets.HTML(layout=_FULL)
+        self.box = widgets.VBox(
+            [
+                widgets.HBox([self.goal, self.start, self.best], layout=_WRAP),
+                self._running,
+                self.says,
+            ],
+            layout=_FULL,
+        )
+        self.start.on_click(lambda _: self._try())
+        self.stop.on_click(lambda _: self._work.cancel() if self._work else None)
+        self.best.on_click(lambda _: self._choose())
+        self.goal.observe(lambda _: self._show(), names="value")
+        self._work: background.Work | None = None
+        self._busy = False
+        #: What was found, whole or up to where it was stopped.
+        self._found = Ranking()
+
+    def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take the jobs of now, as `Runtime.jobs` tells of them: the end of each can be a goal."""
+        active = [row for row in rows if row["end_s"] is None and row["name"] != "default"][:_MAX_JOBS]
+        styles = looks([row["id"] for row in active])
+        options = list(GOALS)
+        for row in active:
+            name = printable(row["name"] or row["id"])
+            options.append((f"End of {styles[row['id']].letter} {name}", f"{JOB}{row['id']}"))
+        value = self.goal.value
+        if tuple(options) != self.goal.options:
+            # what ranks stays what was picked, though the job has ended since
+            kept = value if value in {goal for _, goal in options} else GOALS[0][1]
+            with self.goal.hold_trait_notifications():
+                self.goal.options = options
+                self.goal.value = kept
+
+    def close(self) -> None:
+        """End what is under way."""
+        if self._work is not None:
+            self._work.cancel()
+
+    # ---------------------------------------------------------------- people
+
+    def _try(self) -> None:
+        if self._busy:
+            return
+
+        def seen(answer: Any) -> None:
+            if isinstance(answer, Exception):
+                ended(answer)
+                return
+            view, rows, present = answer
+            self.progress.value = 0.0
+            self._running.layout.display = "flex"
+            self._work = background.Work(
+                lambda progress: try_all(view, rows, present, ASSUMED_S, progress, self._keep),
+                self._progressed,
+                ended,
+            )
+
+        def ended(outcome: Any) -> None:
+            if self._link.closed:
+                return
+            self._work, self._busy, self.start.disabled = None, False, False
+            self._running.layout.display = "none"
+            if isinstance(outcome, Exception) and not isinstance(outcome, background.Cancelled):
+                known = isinstance(outcome, (ValueError, DaskHPCError))
+                error = str(outcome) if known else f"{type(outcome).__name__}: {outcome}"
+                self._found = Ranking()
+                self._show(markup.alert(f"not tried: {error}"))
+            else:
+                self._show()
+
+        self._busy, self.start.disabled = True, True
+        self._found = Ranking()
+        self._show(markup.soft("Trying all policies from the present state; the cluster is not touched."))
+        self._link.ask(lambda: questions.state(self._runtime), seen)
+
+    def _keep(self, ranking: Ranking) -> None:
+        # called beside the loop: a whole value at a time
+        self._found = ranking
+
+    def _progressed(self, share: float) -> None:
+        if not self._link.closed:
+            self.progress.value = share
+
+    def _choose(self) -> None:
+        found = self._found
+        best = found.best(self.goal.value)
+        if best is None:
+            return
+
+        def drawn(outcome: Any) -> None:
+            if not self._link.closed:
+                self._take(best.name, outcome)
+
+        # beside the loop: on a large cluster the picture takes a while
+        background.Work(lambda _: found.what_if(best), lambda share: None, drawn)
+
+    def _show(self, *said: str) -> None:
+        """What was found, by the goal of now."""
+        goal = self.goal.value
+        best = None if self._busy else self._found.best(goal)
+        self.best.layout.display = "none" if best is None else None
+        if best is not None:
+            self.best.description = f"Choose {printable(best.name)}"
+            self.best.tooltip = "Put it into the form, and what it is predicted to do into the picture"
+        pieces: list[str] = list(said)
+        if self._found.tried and not self._busy:
+            label = next(text for text, value in self.goal.options if value == goal)
+            told = f"Best: {best.name}." if best else "None is predicted to do better than what runs."
+            pieces += [markup.element("p", markup.strong(told)), self._found.html(goal, label)]
+        self.says.value = markup.part(markup.status(*pieces)) if pieces else ""

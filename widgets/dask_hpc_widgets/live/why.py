@@ -1,0 +1,52 @@
+"""What is answered to a click on a job: what blocks it and what would start it, or how long it still needs.
+
+Rules of the file: pure; a state of the cluster in, sentences out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dask_hpc.sim.learned import learn
+from dask_hpc.sim.waiting import why_waiting
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.wording import counted
+from dask_hpc_widgets.base import markup
+
+
+def about(
+    view: ClusterSnapshot,
+    rows: Sequence[Mapping[str, Any]],
+    present: Mapping[str, Any],
+    job: str,
+    assumed_s: float,
+) -> str:
+    """Sentences about `job` in the state `view`, one a line.
+
+    Parameters
+    ----------
+    view, rows, present, assumed_s
+        As `dask_hpc.sim.waiting.why_waiting` takes them.
+
+    Raises
+    ------
+    WorkloadError
+        When it waits and there is no node to go on from.
+    """
+    found = next((one for one in view.jobs if one.id == job), None)
+    row: Mapping[str, Any] = next((one for one in rows if one["id"] == job), {})
+    name = row.get("name") or job
+    reason = f"Last decision: {row['reason']}." if row.get("reason") else ""
+    if found is None:
+        return "\n".join(filter(None, [f"{name} neither runs nor waits now.", reason]))
+    if not found.nodes and not found.is_default:
+        waiting = why_waiting(view, rows, present, job, assumed_s)
+        return f"{name} waits no longer." if waiting is None else str(waiting)
+    lines = [f"Nothing blocks {name}: it has {counted(found.nodes)}.", reason]
+    _, knowledge = learn(view, rows, assumed_s)
+    known = next((one for one in knowledge if one.job == job), None)
+    if known is not None:
+        left = markup.seconds(known.remaining_s)
+        lines.append(f"At this size it needs {left} more ({known.confidence}: {known.text}).")
+    return "\n".join(filter(None, lines))

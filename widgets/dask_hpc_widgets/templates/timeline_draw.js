@@ -1,0 +1,173 @@
+// The timeline on a canvas: the same past in every chart, what is predicted beyond it, one axis below.
+const LEFT = 90;
+const HEAD = 16;
+const MARKS = 12;
+const FOOT = 18;
+const ROOM = 360;
+
+// What part of time is seen; `view` null: all of it, and it follows the clock.
+function range(state, view) {
+  const first = state.first ?? state.now;
+  const last = Math.max(state.now, state.lanes.length ? state.end : 0, first + 10);
+  if (view.width === null) return { from: first, to: last };
+  if (view.from !== null) return { from: view.from, to: view.from + view.width };
+  // followed: the present stays where it is
+  const ahead = state.lanes.length ? view.width / 2 : 0;
+  return { from: state.now + ahead - view.width, to: state.now + ahead };
+}
+
+function hatch(pen) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 6;
+  const ink = tile.getContext("2d");
+  ink.strokeStyle = "rgba(255, 255, 255, 0.75)";
+  ink.lineWidth = 2;
+  ink.beginPath();
+  for (const shift of [-6, 0, 6]) {
+    ink.moveTo(shift, 6);
+    ink.lineTo(shift + 6, 0);
+  }
+  ink.stroke();
+  return pen.createPattern(tile, "repeat");
+}
+
+function draw(state, canvas, view) {
+  const width = canvas.clientWidth || 600;
+  const lanes = charts(state);
+  const count = Math.max(1, state.nodes.length);
+  const exact = Math.min(18, ROOM / (count * lanes.length));
+  const row = exact > 2 ? Math.floor(exact) : exact;
+  const tall = Math.ceil(row * count), head = state.lanes.length ? HEAD : 0;
+  const height = MARKS + lanes.length * (tall + head) + FOOT;
+  const scale = window.devicePixelRatio || 1;
+  canvas.width = width * scale;
+  canvas.height = height * scale;
+  canvas.style.height = `${height}px`;
+  const pen = canvas.getContext("2d");
+  pen.scale(scale, scale);
+  pen.fillStyle = "#ffffff";
+  pen.fillRect(0, 0, width, height);
+  pen.textBaseline = "middle";
+  const seen = range(state, view), span = seen.to - seen.from;
+  const x = (t) => LEFT + ((width - LEFT) * (t - seen.from)) / span;
+  const at = (px) => seen.from + ((px - LEFT) * span) / (width - LEFT);
+  const ghost = state.lanes.length ? hatch(pen) : null;
+  const tops = lanes.map((_, i) => MARKS + head + i * (tall + head));
+
+  function block(one, start, end, top) {
+    const from = Math.max(LEFT, x(start)), to = Math.min(width, x(end));
+    if (to < LEFT || from > width || end <= start) return;
+    const wide = Math.max(1, to - from), high = row > 3 ? row - 1 : row;
+    pen.fillStyle = one.job < 0 || one.state === 2 ? "#ffffff" : state.jobs[one.job].color;
+    pen.fillRect(from, top, wide, high);
+    if (one.predicted) {
+      pen.fillStyle = ghost;
+      pen.fillRect(from, top, wide, high);
+    }
+    if (row < 8) return;
+    pen.strokeStyle = one.state ? "#000000" : one.predicted ? "#5a626b" : "#d5d9de";
+    pen.setLineDash(one.state ? [4, 3] : one.predicted ? [2, 2] : []);
+    pen.strokeRect(from + 0.5, top + 0.5, Math.max(0, wide - 1), row - 2);
+    const text = one.state === 2 ? "lost" : one.job < 0 ? "" : state.jobs[one.job].letter;
+    if (text && wide > 9 * text.length + 4) {
+      pen.lineWidth = 3;
+      pen.setLineDash([]);
+      pen.strokeStyle = "#ffffff";
+      pen.strokeText(text, from + 3, top + row / 2);
+      pen.lineWidth = 1;
+      pen.fillStyle = "#000000";
+      pen.fillText(text, from + 3, top + row / 2);
+    }
+  }
+
+  lanes.forEach((lane, i) => {
+    pen.font = "bold 11px system-ui, sans-serif";
+    for (const one of state.spans) block(one, one.start, one.end ?? state.now, tops[i] + state.row[one.node] * row);
+    // what has come meanwhile covers what was predicted of it
+    for (const one of lane.spans) block(one, Math.max(one.start, state.now), one.end, tops[i] + state.row[one.node] * row);
+    pen.setLineDash([]);
+    pen.fillStyle = "#1c1f23";
+    if (head) {
+      const known = lane.known ? lane.policy : "cannot be predicted here";
+      pen.fillText(`${lane.title}: ${known}${state.stale && lane.known ? ", stale" : ""}`, 2, tops[i] - head / 2);
+    }
+    pen.font = "11px system-ui, sans-serif";
+    if (row >= 11) state.order.forEach((node, k) => pen.fillText(state.nodes[node].slice(0, 14), 2, tops[i] + k * row + row / 2));
+  });
+
+  for (const mark of state.marks) {
+    const px = x(mark.t);
+    if (px < LEFT || px > width) continue;
+    pen.fillStyle = mark.job < 0 ? "#5a626b" : state.jobs[mark.job].color;
+    pen.strokeStyle = "#000000";
+    pen.beginPath();
+    pen.moveTo(px - 4, 1);
+    pen.lineTo(px + 4, 1);
+    pen.lineTo(px, MARKS - 2);
+    pen.closePath();
+    pen.fill();
+    pen.stroke();
+  }
+
+  const now = x(state.now), bottom = height - FOOT;
+  if (now >= LEFT && now <= width) {
+    pen.strokeStyle = "#000000";
+    pen.setLineDash([2, 3]);
+    pen.beginPath();
+    pen.moveTo(now, MARKS);
+    pen.lineTo(now, bottom);
+    pen.stroke();
+    pen.setLineDash([]);
+  }
+  axis(state, pen, x, seen, width, bottom);
+  return { row, at, x, seen, tops, tall, height };
+}
+
+function axis(state, pen, x, seen, width, top) {
+  const steps = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400, 604800];
+  const wanted = (seen.to - seen.from) / Math.max(2, (width - LEFT) / 110);
+  const step = steps.find((one) => one >= wanted) ?? Math.ceil(wanted / 604800) * 604800;
+  pen.font = "11px system-ui, sans-serif";
+  pen.fillStyle = "#1c1f23";
+  pen.strokeStyle = "#5a626b";
+  for (let k = Math.ceil((seen.from - state.now) / step); state.now + k * step <= seen.to; k += 1) {
+    const px = x(state.now + k * step);
+    pen.beginPath();
+    pen.moveTo(px, top);
+    pen.lineTo(px, top + 4);
+    pen.stroke();
+    pen.textAlign = px < LEFT + 30 ? "left" : px > width - 40 ? "right" : "center";
+    pen.fillText(k === 0 ? "now" : when(state, state.now + k * step), px, top + 11);
+  }
+  pen.textAlign = "left";
+}
+
+// What is at a point of the canvas: a decision, a stretch of a node, or nothing.
+function under(state, drawn, px, py) {
+  if (py < MARKS) {
+    const near = state.marks.filter((one) => Math.abs(drawn.x(one.t) - px) <= 5);
+    return { mark: near.at(-1) };
+  }
+  const lane = drawn.tops.findIndex((top) => py >= top && py < top + drawn.tall);
+  if (lane < 0 || px < LEFT) return {};
+  const node = state.order[Math.floor((py - drawn.tops[lane]) / drawn.row)], t = drawn.at(px);
+  const there = t > state.now ? charts(state)[lane].spans : state.spans;
+  const span = there.findLast((one) => one.node === node && one.start <= t && t <= (one.end ?? state.now));
+  return { span, lane, node, t };
+}
+
+function toldAt(state, { mark, span, lane, node, t }) {
+  if (mark) {
+    const size = mark.nodes === null ? "" : ` to ${mark.nodes}`;
+    return `${when(state, mark.t)}: ${mark.action} ${called(state, mark.job)}${size}: ${mark.reason}.`;
+  }
+  if (node === undefined) return "";
+  if (!span) return t > state.now && state.lanes.length ? `Node ${state.nodes[node]}: idle ${when(state, t)}, predicted.` : "";
+  const chart = charts(state)[lane];
+  if (span.predicted) {
+    return `Node ${state.nodes[node]}, ${chart.title}: ${called(state, span.job)} from ${when(state, span.start)} ` +
+      `for ${seconds(span.end - span.start)}, predicted.`;
+  }
+  const until = span.end !== null ? `for ${seconds(span.end - span.start)}` : "until now";
+  return `Node ${state.nodes[node]}: ${called(state, span.job)} ${STATES[span.state]} from ${seconds(state.now - span.start)} ago ${until}.`;
+}
