@@ -19,8 +19,20 @@ from dask_hpc.config.rows import BUILTIN, Setting, find, is_setting, no_setting,
 from dask_hpc.errors import ConfigError
 from dask_hpc.wire import SERVICES
 from dask_hpc_policies.jobs.jobspec import WEIGHTS
-from dask_hpc_policies.params import AbsolutePath, Choice, Duration, Float, Int, Parameter, Table, Text, shown
+from dask_hpc_policies.params import (
+    AbsolutePath,
+    Choice,
+    Duration,
+    Float,
+    Int,
+    Parameter,
+    Power,
+    Table,
+    Text,
+    shown,
+)
 from dask_hpc_policies.pool import HOLD, MOST_S, MULTIPLE
+from dask_hpc_policies.power.checks import MOST_NODE_W
 from dask_hpc_policies.resilience.redundancy_sets import MOST_HOSTS, SCHEMES
 
 __all__ = [
@@ -158,6 +170,15 @@ class Settings:
     share_weight: float = _row(Float("share.weight", 1.0, lo=WEIGHTS[0], hi=WEIGHTS[1], live=False,
         help="How much the user of this client is to get beside others, in proportion, where the policy "
         "shares nodes between users (fair). Read where a job is declared, which may say otherwise (weight)."))
+    power_idle_w: float | None = _row(Power("power.idle", None, hi=MOST_NODE_W, none_ok=True,
+        help="Watts of a node on which nothing executes, where nobody measures them. None: not known, and no "
+        "corridor is kept."))
+    power_busy_w: float | None = _row(Power("power.busy", None, hi=MOST_NODE_W, none_ok=True,
+        help="Watts of a node whose threads all execute, under jobs that do not say what they draw. None: "
+        "not known, and no corridor is kept."))
+    power_curve: Mapping[str, Any] = _row(Table("power.curve", {},
+        help="Watts of such a node at loads between, by load (above 0, below 1), as dask hpc power fit finds "
+        "them. Without any, a straight line."))
     pool_max_nodes: int | None = _row(
         Int("pool.max-nodes", None, lo=1, hi=_MOST_NODES, unit="nodes", none_ok=True,
         help="Nodes the cluster can ever have. A job that needs more is refused at once. None: as many as "
