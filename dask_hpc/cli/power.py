@@ -1,6 +1,6 @@
 """``dask hpc power``: the models behind the power corridor, usable alone.
 
-Files in, figures out; no cluster is needed. ``-`` is standard input.
+Files in, figures out; no cluster is needed. ``-`` is standard input. What a running cluster does: `corridor`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PLAN_COLUMNS = {
 
 @click.group()
 def power() -> None:
-    """Solve, forecast and fit for a power corridor.
+    """Solve, forecast and fit for a power corridor; set that of a running cluster.
 
     Each command has --json.
     """

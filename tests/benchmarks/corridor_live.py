@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import Counter
 from itertools import pairwise
 from typing import Any
 
 import harness
 from distributed import LocalCluster
-from harness import Row, main, percentile
+
+from harness import Row, main, percentile  # isort: skip
+from counted import began, counted_nap  # isort: skip
 from machine import SEED
 
 import dask_hpc
@@ -28,18 +29,6 @@ CENTRES, HALF_W = (950.0, 1150.0, 1350.0, 1550.0, 1750.0), 100.0
 RESERVE_W = (max(CENTRES) - min(CENTRES)) / 2
 #: A stretch inside counts when it holds for so long.
 HOLDS_S = 0.2
-
-#: How often each task of this process has been executed.
-_ran: Counter[str] = Counter()
-_lock = threading.Lock()
-
-
-def work(name: str, number: int) -> str:
-    """One task."""
-    with _lock:
-        _ran[f"{name}-{number}"] += 1
-    time.sleep(TASK_S)
-    return f"{name}-{number}"
 
 
 class Watch(threading.Thread):
@@ -113,7 +102,7 @@ def _centres(moves: int) -> list[float]:
 
 def _follow(bounds: list[tuple[float, float]], period_s: float, keep: bool) -> dict[str, Any]:
     """The jobs' work while the corridor moves, or as if it did; draw with the centre of each moment."""
-    _ran.clear()
+    began.clear()
     lasts_s = len(bounds) * period_s
     with (
         LocalCluster(
@@ -131,7 +120,7 @@ def _follow(bounds: list[tuple[float, float]], period_s: float, keep: bool) -> d
                 # more than can be done: the rest is cancelled
                 count = int(NODES * lasts_s / TASK_S) + 50
                 keys = [f"{name}-{number}" for number in range(count)]
-                futures += client.map(work, [name] * count, range(count), key=keys)
+                futures += client.map(counted_nap, keys, [TASK_S] * count, key=keys)
         while sum(row["nodes"] for row in rt.jobs()) < NODES:
             time.sleep(0.01)
         rows = [(at_s, centre - HALF_W, centre + HALF_W) for at_s, centre in bounds]
@@ -152,7 +141,7 @@ def _follow(bounds: list[tuple[float, float]], period_s: float, keep: bool) -> d
         watch.end()
         told["outside_ws"] -= before["outside_ws"]
         done = [future for future in futures if future.done()]
-        started = dict(_ran)
+        started = dict(began)
         rt.corridor(clear=True)
         # what executes ends; what never began is dropped
         client.cancel([future for future in futures if future.key not in started])
@@ -160,7 +149,7 @@ def _follow(bounds: list[tuple[float, float]], period_s: float, keep: bool) -> d
         results = client.gather(waiting, errors="skip")
         for job in jobs:
             job.cancel()
-        twice = sum(count > 1 for count in _ran.values())
+        twice = sum(count > 1 for count in began.values())
     return {
         "draw": [
             (t_s - begin_s, watts, _centre(bounds, t_s - begin_s))

@@ -22,6 +22,7 @@ from dask_hpc.scheduler.power.draw import Draw, Sample
 from dask_hpc.scheduler.power.planner import Planner
 from dask_hpc.scheduler.power.request import Wanted, from_file, wanted
 from dask_hpc.scheduler.power.told import told
+from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.trace.records import Other
 from dask_hpc_policies.combine import corridor as rules
@@ -340,6 +341,10 @@ class Corridor:
     def guards(self) -> Sequence[SumGuard]:
         """What the decision about the last picture is held to."""
         return self._guards
+
+    def lends(self, node: Node) -> bool:
+        """Jobs borrow no node that the corridor keeps idle; on those of jobs the plan counts busy threads."""
+        return node.job is not None or self._view is None or not (self._view.acts and self._view.bounded)
 
     def amended(self, view: ClusterSnapshot, decision: Decision) -> Decision:
         """What is done in place of the decision where the draw is outside."""
