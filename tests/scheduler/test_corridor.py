@@ -37,6 +37,11 @@ def upper(s: Any) -> float:
     return row["upper_w"]
 
 
+def busy(s: Any) -> int:
+    """Workers on which something executes."""
+    return sum(bool(ws.processing) for ws in s.workers.values())
+
+
 def last_power(s: Any) -> Any:
     """What the last decision saw of power."""
     return seen([one for one in engine(s).state.records if isinstance(one, Pass)][-1].snapshot)
@@ -187,6 +192,26 @@ async def test_a_schedule_and_a_watched_file_move_the_bounds(c, s, *workers, tmp
     assert (await rt.power())["problem"] == ""
     await rt.corridor(clear=True)
     await asleep(s)
+
+
+@live(workers=4, lend="5 s")
+async def test_nodes_that_the_corridor_keeps_idle_are_lent_to_nobody(c, s, *workers):
+    rt = await dask_hpc.install(c, policy="power-aware", **WATTS)
+    async with rt.job("heat", nodes=4, min_nodes=1, max_nodes=4, min_power_w=250, max_power_w=250) as job:
+        futures = c.map(nap, range(2000))
+        await started(s, job, 4)
+        await rt.corridor(lower_w=600, upper_w=700)
+        await settled(s, job, 2)
+        await until(lambda: busy(s) <= 2, "what was lent before has ended")
+        most = 0
+        for _ in range(60):
+            most = max(most, busy(s))
+            await asyncio.sleep(0.01)
+        assert most == 2
+        assert (await rt.power())["draw_w"] == 640
+        await rt.corridor(clear=True)
+        await until(lambda: busy(s) == 4, "idle nodes are lent again")
+        await c.cancel(futures)
 
 
 @live(workers=3)

@@ -66,11 +66,13 @@ def wanted(
     steps: list[tuple[float, float, float]] = []
     if lower_w is not None or upper_w is not None:
         steps.append((now_s, *_bounds(lower_w, upper_w)))
-    for number, (t_s, *pair) in enumerate(_rows(schedule), start=1):
-        at_s = now_s + _read(f"schedule, step {number}: t_s", t_s, parse_duration)
-        if steps and at_s == now_s and len(steps) == 1 and number == 1:
+    for number, (t_s, low, high) in enumerate(_rows(schedule), start=1):
+        where = f"schedule, step {number}: "
+        at_s = now_s + _read(f"{where}t_s", t_s, parse_duration)
+        if number == 1 and steps and at_s == now_s:
+            # the schedule says what holds from now on
             steps.pop()
-        steps.append((at_s, *_bounds(*pair, where=f"schedule, step {number}: ")))
+        steps.append((at_s, *_bounds(low, high, where)))
     try:
         return Wanted(bounds=Bounds(steps=tuple(steps)), over_s=over_s, mode=mode or "enforce")
     except BoundsError as error:
