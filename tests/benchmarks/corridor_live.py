@@ -134,13 +134,14 @@ def _follow(bounds: list[tuple[float, float]], period_s: float, keep: bool) -> d
                 time.sleep(0.05)
         watch = Watch(cluster.workers.values())
         watch.start()
+        done = sum(future.done() for future in futures)
         begin_s = time.monotonic()
         told: dict[str, Any] = rt.corridor(schedule=rows, mode="enforce" if keep else "monitor")
         time.sleep(lasts_s)
         before, told = told, rt.power()
         watch.end()
         told["outside_ws"] -= before["outside_ws"]
-        done = [future for future in futures if future.done()]
+        done = sum(future.done() for future in futures) - done
         started = dict(began)
         rt.corridor(clear=True)
         # what executes ends; what never began is dropped
@@ -157,7 +158,7 @@ def _follow(bounds: list[tuple[float, float]], period_s: float, keep: bool) -> d
             if t_s - begin_s <= lasts_s
         ],
         "told": told,
-        "done": len(done),
+        "done": done,
         "lost": len(waiting) - len(results),
         "twice": twice,
     }
