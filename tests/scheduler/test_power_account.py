@@ -30,7 +30,7 @@ def test_between_two_samples_the_draw_is_that_of_the_first() -> None:
 
 def test_with_a_time_the_mean_over_it_is_held_to_the_bounds() -> None:
     account, bounds = Account(0.0, over_s=10.0), (0.0, 0.0, 300.0)
-    for t_s in range(0, 21):
+    for t_s in range(21):
         # 200 W, with a peak of 700 W for one second
         account.add(sample(float(t_s), 600 if t_s == 12 else 100), bounds)
     assert account.outside_s == 0
