@@ -176,7 +176,7 @@ class Settings:
     power_busy_w: float | None = _row(Power("power.busy", None, hi=MOST_NODE_W, none_ok=True,
         help="Watts of a node whose threads all execute, under jobs that do not say what they draw. None: "
         "not known, and no corridor is kept."))
-    power_curve: Mapping[str, Any] = _row(Table("power.curve", {},
+    power_curve: Mapping[str, Any] = _row(Table("power.curve", {}, live=False,
         help="Watts of such a node at loads between, by load (above 0, below 1), as dask hpc power fit finds "
         "them. Without any, a straight line."))
     pool_max_nodes: int | None = _row(

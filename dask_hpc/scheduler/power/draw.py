@@ -125,15 +125,15 @@ class Draw:
     def _measured_w(self, address: str, section: Any, now_s: float) -> float | None:
         if not isinstance(section, Mapping) or section.get("label") != "measured":
             return None
-        watts, at_s = section.get("watts"), section.get("at_s")
-        if not (_is_number(watts) and _is_number(at_s)) or not 0 < watts <= MOST_NODE_W:
+        watts, at_s = _number(section.get("watts")), _number(section.get("at_s"))
+        if watts is None or at_s is None or not 0 < watts <= MOST_NODE_W:
             return None
         told_s, heard_s = self._heard.get(address, (None, 0.0))
         if told_s != at_s:
             self._heard[address] = at_s, now_s
         elif now_s - heard_s > FRESH_S:
             return None
-        return float(watts)
+        return watts
 
 
 def _asleep(state: State) -> Iterable[Node]:
@@ -149,5 +149,6 @@ def _busy_w(state: State, job: JobRecord | None, busy_w: float) -> float:
     return busy_w if job is None else mean_w(job.request, max(1, state.nodes_up(job)), busy_w)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+def _number(value: Any) -> float | None:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return float(value) if good else None
