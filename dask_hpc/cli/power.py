@@ -39,7 +39,7 @@ _PLAN_COLUMNS = {
 
 @click.group()
 def power() -> None:
-    """Solve, forecast and fit for a power corridor; set that of a running cluster.
+    """Solve, forecast, fit or set a power corridor.
 
     Each command has --json.
     """
