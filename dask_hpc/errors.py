@@ -24,6 +24,10 @@ class TraceError(DaskHPCError, ValueError):
     """A trace cannot be read or replayed; the message names file, line and what was expected."""
 
 
+class CorridorError(DaskHPCError, ValueError):
+    """A power corridor that cannot be; the message names the argument, its value and what is allowed."""
+
+
 class WorkloadError(DaskHPCError, ValueError):
     """A workload cannot be read or simulated; the message names file, line and field, or the option."""
 

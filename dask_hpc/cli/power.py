@@ -1,6 +1,7 @@
 """``dask hpc power``: the models behind the power corridor, usable alone.
 
-Files, or sensors, in, figures out; no cluster is needed. ``-`` is standard input.
+Files, or sensors, in, figures out; no cluster is needed. ``-`` is standard input. `corridor` sets that of
+a running cluster.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _PLAN_COLUMNS = {
 
 @click.group()
 def power() -> None:
-    """Measure, solve, forecast and fit for a power corridor.
+    """Measure, solve, forecast, fit or set a power corridor.
 
     Each command has --json.
     """

@@ -24,6 +24,7 @@ from dask_hpc.channel import Channel, raise_error
 from dask_hpc.client import checkpoints, methods, notices, timelines
 from dask_hpc.client.arguments import policy_arguments
 from dask_hpc.client.job import Job as Job
+from dask_hpc.client.power import PowerMethods
 from dask_hpc.config import find
 from dask_hpc.errors import InstallError
 from dask_hpc.scheduler import install as scheduler_install
@@ -111,7 +112,7 @@ def _made(client: Client) -> Runtime:
         return found
 
 
-class Runtime:
+class Runtime(PowerMethods):
     """The runtime of one cluster, seen from one client. Made by `install` or `runtime`."""
 
     def __init__(self, client: Client) -> None:

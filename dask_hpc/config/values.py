@@ -223,9 +223,11 @@ class Settings:
     power_file: str | None = _row(AbsolutePath("power.file", None, none_ok=True, live=False,
         help="CSV file with the columns t_s and watts that is played again and again (source replay)."))
     power_model_idle_w: float | None = _row(Power("power.model.idle", None, hi=MOST_NODE_W, none_ok=True,
-        live=False, help="What a node draws at no load, for the model. None: as the curve says."))
+        help="Watts of a node on which nothing executes, where nobody measures them. Read by the "
+        "scheduler, and on nodes. None: as the curve says; without one no corridor is kept."))
     power_model_busy_w: float | None = _row(Power("power.model.busy", None, hi=MOST_NODE_W, none_ok=True,
-        live=False, help="What it draws when all its threads are busy. None: as the curve says."))
+        help="Watts of a node whose threads all execute, under jobs that do not say what they draw. None: as "
+        "the curve says; without one no corridor is kept."))
     power_model_curve: str | None = _row(AbsolutePath("power.model.curve", None, none_ok=True, live=False,
         help="CSV file with the columns cpu_load (in %) and rapl_power (in W) that the model is fitted to "
         "(dask hpc power fit). None: a line from idle to busy."))

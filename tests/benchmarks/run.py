@@ -10,7 +10,8 @@ from pathlib import Path
 BENCHMARKS = (
     "hooks", "jobs", "in_flight", "fairness", "pays_off", "policy_pass", "resize", "window", "adopt", "pool",
     "adapt",
-    "simulator", "panel", "what_if", "placement", "power", "corridor", "checkpoint", "redundancy",
+    "simulator", "panel", "what_if", "placement", "power", "corridor", "corridor_live",
+    "checkpoint", "redundancy",
     "host_memory", "versions", "synthetic", "trends", "full_memory", "killed",
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from command_line import refused, run
 
+import dask_hpc
 from dask_hpc.cli import hpc
 
 UPPER: dict[str, Any] = {
@@ -266,3 +267,29 @@ def test_bytes_that_are_no_text_are_one_line(tmp_path: Path) -> None:
     path.write_bytes(bytes(range(256)) * 8)
     for arguments in (("fit",), ("forecast", "--horizon", "3"), ("solve",)):
         refused(run("power", *arguments, str(path)), 1, "noise.csv")
+
+
+def test_the_corridor_of_a_running_cluster_is_set_shown_and_cleared() -> None:
+    with dask_hpc.LocalCluster(n_workers=2, threads_per_worker=1, processes=False) as cluster:
+        where = ("--address", cluster.scheduler_address)
+        refused(
+            run("power", "set", "--upper", "1 kW", *where),
+            1,
+            "set hpc.power.model.idle and hpc.power.model.busy",
+        )
+        told = run("update", "power.model.idle=70", "power.model.busy=200 W", *where)
+        assert told.exit_code == 0, told.stderr
+        refused(run("power", "set", "--lower", "2000", "--upper", "1 kW", *where), 1, "above upper_w")
+        refused(run("power", "set", *where), 2, "give --lower, --upper, --file or --clear")
+        refused(run("power", "set", "--upper", "5", "--mode", "hold", *where), 2, "'hold' is not one of")
+        found = run("power", "set", "--lower", "100", "--upper", "1 kW", *where, "--json")
+        assert found.exit_code == 0, found.stderr
+        row = json.loads(found.stdout)
+        assert (row["lower_w"], row["upper_w"], row["draw_w"], row["label"]) == (100, 1000, 140, "modelled")
+        shown = run("power", "set", "--upper", "900", "--mode", "monitor", *where).stdout
+        assert "upper w  900.00" in shown
+        shown = run("status", *where).stdout
+        assert "power:\n  draw w " in shown
+        assert "label           modelled" in shown
+        assert run("power", "set", "--clear", *where).stdout == "there is no corridor any more\n"
+        assert '"mode": null' in json.dumps(json.loads(run("status", *where, "--json").stdout)["power"])

@@ -12,7 +12,7 @@ from dask_hpc.slurm.energy import parse_node_watts, parse_step_joules
 from dask_hpc.worker.power.cray import Cray
 from dask_hpc.worker.power.figures import Figure, Meter, SensorError, Source
 from dask_hpc.worker.power.hwmon import Hwmon
-from dask_hpc.worker.power.load import at_load, curve
+from dask_hpc.worker.power.load import curve
 from dask_hpc.worker.power.nvml import Nvml
 from dask_hpc.worker.power.recorded import Replay
 from dask_hpc.worker.power.sources import Added, Auto, of_the_tree
@@ -186,16 +186,16 @@ def test_a_recorded_draw_is_played_again_and_again(tmp_path: Path) -> None:
 
 def test_a_model_is_a_line_or_what_was_measured_between_the_ends_that_are_set(tmp_path: Path) -> None:
     line = curve(71.0, 171.0, None)
-    assert [at_load(line, load) for load in (-1, 0, 0.25, 1, 2)] == [71, 71, 96, 171, 171]
+    assert [line.watts(load) for load in (-1, 0, 0.25, 1, 2)] == [71, 71, 96, 171, 171]
     path = tmp_path / "points.csv"
     loads, watts = [0, 20, 50, 80, 100], [50.0, 90.0, 120.0, 135.0, 140.0]
     rows = (f"{load},{power}" for load, power in zip(loads, watts, strict=True))
     path.write_text("\n".join(("cpu_load,rapl_power", *rows)))
     fitted = curve(None, None, str(path))
-    assert fitted == fit_curve([load / 100 for load in loads], watts).points
-    assert at_load(fitted, 0.5) == pytest.approx(120.0, rel=0.02)
+    assert fitted == fit_curve([load / 100 for load in loads], watts).between(fitted.idle_w, fitted.busy_w)
+    assert fitted.watts(0.5) == pytest.approx(120.0, rel=0.02)
     scaled = curve(100.0, 280.0, str(path))
-    assert (scaled[0][1], scaled[-1][1]) == pytest.approx((100.0, 280.0))
+    assert (scaled.idle_w, scaled.busy_w) == pytest.approx((100.0, 280.0))
 
 
 @pytest.mark.parametrize("ends", [(None, None), (71.0, None), (0.0, 100.0), (200.0, 100.0)])

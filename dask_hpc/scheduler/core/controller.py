@@ -118,7 +118,7 @@ class Controller:
     def decide(self, trigger: Trigger) -> None:
         """One pass: call the policy on the state of now and begin the round it asks for."""
         state = self.state
-        view = state.snapshot(trigger)
+        view = self.picture(trigger)
         before = self._memory
         began_s = stopwatch_s()
         try:
@@ -139,12 +139,12 @@ class Controller:
             self._back()
             return
         self.failure = None
-        acts = any(not isinstance(action, Hold) for action in decision.actions)
+        decide_s = stopwatch_s() - began_s
+        allowed = self._arbitrated(view, decision)
+        acts = any(not isinstance(action, Hold) for action in (*decision.actions, *allowed.actions))
         if not acts and decision == self._last and self._memory == before:
             return  # nothing new: a quiet cluster writes no trace
         self._last = decision
-        decide_s = stopwatch_s() - began_s
-        allowed = self._arbitrated(view, decision)
         state.record(
             Pass(
                 policy=self._spec,
@@ -166,10 +166,19 @@ class Controller:
                 self._log(view.now_s, trigger, action, action.reason, "held")
         self.act([a for a in decision.actions if not isinstance(a, Hold)], trigger)
 
-    def _arbitrated(self, view: ClusterSnapshot, decision: Decision) -> Decision:
-        """What the guards of the parts let through; nothing when one of them fails."""
+    def picture(self, trigger: Trigger) -> ClusterSnapshot:
+        """The state of now as the policy sees it."""
+        view = self.state.snapshot(trigger)
         try:
-            return arbitrate(view, decision, self._parts.guards())
+            return self._parts.completed(view, self.policy)
+        except Exception:
+            logger.exception("A part cannot complete the picture; the policy goes without")
+            return view
+
+    def _arbitrated(self, view: ClusterSnapshot, decision: Decision) -> Decision:
+        """What the guards of the parts let through, or what is done instead; nothing when one fails."""
+        try:
+            return self._parts.amended(view, arbitrate(view, decision, self._parts.guards()))
         except Exception as error:
             logger.exception("A guard failed; allotments stay as they are")
             why = Reason(ReasonCode.GUARD_FAILED, f"a guard failed: {type(error).__name__}: {error}")
@@ -237,10 +246,9 @@ class Controller:
         return {"result": outcome.result, "reason": outcome.reason.text, **_flat(outcome)}
 
     def _requested(self, action: Action) -> tuple[list[tuple[Action, int]], list[Outcome]]:
-        allowed = Decision(actions=(action,), whole=True)
-        if self._parts.guards():
-            allowed = self._arbitrated(self.state.snapshot("request"), allowed)
-        if allowed.actions == (action,):
+        view = self.picture("request")
+        allowed = self._arbitrated(view, Decision(actions=(action,), whole=True))
+        if action in allowed.actions:
             return self.act([action], "request")
         outcome = Outcome(action=action, result="refused", reason=allowed.suppressed[-1].reason)
         self.report(outcome, "request")

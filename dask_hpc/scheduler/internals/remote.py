@@ -150,6 +150,12 @@ async def ask(scheduler: Scheduler, address: str, handler: str, timeout_s: float
     return await asyncio.wait_for(getattr(scheduler.rpc(address), handler)(**arguments), timeout_s)
 
 
+async def tell(scheduler: Scheduler, addresses: list[str], handler: str, **arguments: Any) -> None:
+    """Call a handler of several workers; what they answer, or that they do not, is passed over."""
+    message = {"op": handler, **arguments}
+    await _told_all(scheduler.broadcast(msg=message, workers=addresses, on_error="return"))
+
+
 def _heard(task: asyncio.Future[Any]) -> None:
     """What comes of a question that nobody waits for any more."""
     if not task.cancelled():

@@ -30,6 +30,7 @@ from dask_hpc.scheduler.leaving.departures import Departures
 from dask_hpc.scheduler.leaving.pool_target import PoolTarget
 from dask_hpc.scheduler.leaving.releases import Releases
 from dask_hpc.scheduler.leaving.roles import Roles
+from dask_hpc.scheduler.power.corridor import Corridor
 from dask_hpc.scheduler.rpc.awaited import Awaited
 from dask_hpc.scheduler.rpc.jobs import JobMethods
 from dask_hpc.scheduler.rpc.pool import PoolMethods
@@ -76,6 +77,7 @@ class Service:
             self.pool_target,
             Roles(self.engine),
             Io(state),
+            Corridor(self.engine),
         )
         self.pool_target.wrap()
         self.engine.losses.wrap()

@@ -86,7 +86,7 @@ class StatusMethods:
 
     async def snapshot(self) -> dict[str, Any]:
         """The picture that a policy would get now, encoded."""
-        snapshot: dict[str, Any] = encode(self._state.snapshot("request"))
+        snapshot: dict[str, Any] = encode(self.engine.controller.picture("request"))
         return snapshot
 
     async def picture(self, ended: int, decisions: int) -> dict[str, Any]:

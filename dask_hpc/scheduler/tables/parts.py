@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc_policies.combine.limits import AnyGuard
-from dask_hpc_policies.decision import Action, Outcome, Reason
+from dask_hpc_policies.decision import Action, Decision, Outcome, Reason
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.protocol import Policy
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -90,6 +92,22 @@ class Sections(Protocol):
 
     def section(self) -> Mapping[str, Any]:
         """Plain JSON data by name; or the value of the field of the picture that has this name."""
+        ...
+
+
+class Completes(Protocol):
+    """Adds to the picture what can only be told of the whole of it, such as the plan of a solver."""
+
+    def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
+        """The picture that `policy` gets; guards are then about that one."""
+        ...
+
+
+class Amends(Protocol):
+    """Knows better than the policy what to do now and then."""
+
+    def amended(self, view: ClusterSnapshot, decision: Decision) -> Decision:
+        """What is done in place of a decision that guards have let through."""
         ...
 
 
@@ -187,6 +205,8 @@ _PROTOCOLS: tuple[type, ...] = (
     Leaves,
     Reserves,
     Sections,
+    Completes,
+    Amends,
     Guards,
     Enactors,
     Methods,
@@ -262,6 +282,18 @@ class Parts:
     def sections(self) -> dict[str, Any]:
         """What parts add to the picture, by name."""
         return {name: value for ask in self._of["section"] for name, value in ask().items()}
+
+    def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
+        """The picture with what parts can tell of the whole of it, before `policy` sees it."""
+        for add in self._of["completed"]:
+            view = add(view, policy)
+        return view
+
+    def amended(self, view: ClusterSnapshot, decision: Decision) -> Decision:
+        """What is done in place of a decision, by every part in turn."""
+        for amend in self._of["amended"]:
+            decision = amend(view, decision)
+        return decision
 
     def guards(self) -> list[AnyGuard]:
         """All guards, as things are now."""

@@ -23,7 +23,7 @@ from dask_hpc_policies.decision import Decision
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.problem import Problem
 from dask_hpc_policies.power.program import Plan, solve
-from dask_hpc_policies.power.question import Terms, drawn_w, planned, terms_of
+from dask_hpc_policies.power.question import asked_by, drawn_w, mode_of, planned
 from dask_hpc_policies.power.view import Mode, PowerView
 from dask_hpc_policies.protocol import Policy
 
@@ -40,9 +40,10 @@ class CorridorTwin:
         self._world = world
         self._corridor = corridor
         self._power = power
-        self._mode: str | None = world.options.extra.get(EXTRA, {}).get(MODE)
-        if self._mode not in (None, "monitor", "enforce"):
-            raise SimulationError(f"corridor: mode is {self._mode!r}; allowed: monitor, enforce")
+        mode = world.options.extra.get(EXTRA, {}).get(MODE)
+        if mode not in (None, "monitor", "enforce"):
+            raise SimulationError(f"corridor: mode is {mode!r}; allowed: monitor, enforce")
+        self._mode: Mode | None = mode
         self._guards: tuple[SumGuard, ...] = ()
         #: Answers by question: the policy is asked several times about one state of things.
         self._answers: dict[Problem, Plan] = {}
@@ -53,13 +54,13 @@ class CorridorTwin:
 
     def minds(self, policy: Policy) -> bool:
         """Whether the policy is asked then: not where the draw is only looked at."""
-        return self._mode_of(policy) != "monitor"
+        return mode_of(policy, self._mode) != "monitor"
 
     def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
         """The picture with the section ``power``, and in it the plan where there is something to plan."""
         now = self._corridor.at(view.now_s)
         power = PowerView(
-            mode=self._mode_of(policy),
+            mode=mode_of(policy, self._mode),
             lower_w=None if now is None else now[1],
             upper_w=None if now is None else now[2],
             announced=self._corridor.after(view.now_s),
@@ -69,8 +70,7 @@ class CorridorTwin:
         )
         low_w, high_w = drawn_w(view, power)
         power = replace(power, draw_w=(low_w + high_w) / 2, min_w=low_w, max_w=high_w)
-        terms = terms_of(getattr(policy, "params", {})) if power.mode == "policy" else Terms()
-        seen = planned(view, power, terms, self._solve)
+        seen = planned(view, power, asked_by(policy, power.mode), self._solve)
         self._guards = rules.guards(seen)
         return seen
 
@@ -81,13 +81,6 @@ class CorridorTwin:
     def amended(self, view: ClusterSnapshot, decision: Decision) -> Decision:
         """What is done in place of the decision where the draw is outside."""
         return rules.enforced(view, decision)
-
-    def _mode_of(self, policy: Policy) -> Mode:
-        if self._mode == "monitor":
-            return "monitor"
-        if getattr(policy, "keeps_corridor", False):
-            return "policy"
-        return "enforce" if self._mode == "enforce" else "monitor"
 
     def _beside_w(self, view: ClusterSnapshot) -> float:
         """What nodes draw that no job has and that are not idle: of other roles, lost, absent, set aside."""

@@ -5,22 +5,16 @@ Rules of the file: frozen dataclasses; seconds of the workload's clock, watts of
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import isfinite
 
 from dask_hpc.errors import WorkloadError
-
-#: From when on, lower and upper bound.
-Step = tuple[float, float, float]
-#: Most watts that a bound may have.
-_MOST_W = 1e12
+from dask_hpc_policies.power.bounds import Bounds, BoundsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Corridor:
-    """Lower and upper bounds, each pair from its time on until the next one; before the first there is none.
+class Corridor(Bounds):
+    """The bounds of a workload's machine.
 
     Raises
     ------
@@ -28,36 +22,11 @@ class Corridor:
         Without steps, when their times do not rise, or when bounds cannot be.
     """
 
-    steps: tuple[Step, ...]
-
     def __post_init__(self) -> None:
-        if not self.steps:
-            raise WorkloadError("corridor: no steps; give at least one [t_s, lower_w, upper_w]")
-        before_s = -1.0
-        for number, (t_s, lower_w, upper_w) in enumerate(self.steps, start=1):
-            where = f"corridor: step {number}"
-            if not (isfinite(t_s) and t_s >= 0):
-                raise WorkloadError(f"{where}: t_s is {t_s!r}; allowed: at least 0 s")
-            if t_s <= before_s:
-                raise WorkloadError(f"{where}: t_s is {t_s:g}, not after {before_s:g}; times rise")
-            if not 0 <= lower_w <= upper_w <= _MOST_W:
-                raise WorkloadError(
-                    f"{where}: lower_w is {lower_w!r}, upper_w {upper_w!r}; allowed: from 0 to "
-                    f"{_MOST_W:g} W, lower_w not above upper_w"
-                )
-            before_s = t_s
-
-    def at(self, t_s: float) -> Step | None:
-        """The step that holds at `t_s`; None before the first one."""
-        number = self._begun(t_s)
-        return self.steps[number - 1] if number else None
-
-    def after(self, t_s: float) -> tuple[Step, ...]:
-        """The steps that are still to come at `t_s`."""
-        return self.steps[self._begun(t_s) :]
-
-    def _begun(self, t_s: float) -> int:
-        return bisect_right(self.steps, t_s, key=lambda step: step[0])
+        try:
+            Bounds.__post_init__(self)
+        except BoundsError as error:
+            raise WorkloadError(f"corridor: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

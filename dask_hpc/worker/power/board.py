@@ -183,7 +183,11 @@ class Board:
         if self._here is None:
             return
         self._path.unlink(missing_ok=True)
-        last = self.leads() and self.members() == [self.member]
+        try:
+            last = self.leads() and self.members() == [self.member]
+        except FileNotFoundError:
+            # another one was the last, and has removed the folder since
+            last = False
         if last:
             for name in (_BOARD, _LEADER):
                 (self._folder / name).unlink(missing_ok=True)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import csv
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dask_hpc.worker.power.figures import Gauge, Label, Reading, SensorError, summed
 from dask_hpc_policies.power.fit import fit_curve
+from dask_hpc_policies.power.load_curve import LoadCurve
 
-#: Pairs of load (0 to 1) and watts, loads rising.
-Curve = tuple[tuple[float, float], ...]
 _REMEDY = (
     "set hpc.power.model.idle and hpc.power.model.busy, or hpc.power.model.curve to a file of measurements"
 )
 
 
-def curve(idle_w: float | None, busy_w: float | None, path: str | None) -> Curve:
+@functools.lru_cache(maxsize=8)
+def curve(idle_w: float | None, busy_w: float | None, path: str | None) -> LoadCurve:
     """Watts by load from what is set: a file of measurements, else a line from idle to busy.
 
     A file has the columns ``cpu_load`` (in %) and ``rapl_power`` (in W) and is fitted as ``dask hpc power
@@ -31,35 +32,22 @@ def curve(idle_w: float | None, busy_w: float | None, path: str | None) -> Curve
         if idle_w is None or busy_w is None or not 0 < idle_w <= busy_w:
             said = ", ".join(f"{name} {value}" for name, value in (("idle", idle_w), ("busy", busy_w)))
             raise SensorError(f"no model of the power of a node is set ({said})", _REMEDY)
-        return ((0.0, idle_w), (1.0, busy_w))
+        return LoadCurve(((0.0, idle_w), (1.0, busy_w)))
     try:
         with Path(path).open(encoding="utf-8", newline="") as file:
             rows = [(float(row["cpu_load"]) / 100, float(row["rapl_power"])) for row in csv.DictReader(file)]
-        points = fit_curve([load for load, _ in rows], [watts for _, watts in rows]).points
+        fitted = fit_curve([load for load, _ in rows], [watts for _, watts in rows])
     except OSError as error:
         raise SensorError(f"{path} cannot be read: {error.strerror or error}", _REMEDY) from None
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise SensorError(
             f"{path} is no series of loads and watts: {error}", "try it with dask hpc power fit"
         ) from None
-    first_w, last_w = points[0][1], points[-1][1]
-    low_w = first_w if idle_w is None else idle_w
-    high_w = last_w if busy_w is None else busy_w
-    if not 0 <= low_w <= high_w or last_w <= first_w:
+    low_w = fitted.idle_w if idle_w is None else idle_w
+    high_w = fitted.busy_w if busy_w is None else busy_w
+    if not 0 <= low_w <= high_w or fitted.busy_w <= fitted.idle_w:
         raise SensorError(f"the model goes from {low_w:g} to {high_w:g} W: that is no rise", _REMEDY)
-    scale = (high_w - low_w) / (last_w - first_w)
-    return tuple((load, low_w + (watts - first_w) * scale) for load, watts in points)
-
-
-def at_load(points: Curve, load: float) -> float:
-    """Watts at a load; loads outside of 0 to 1 count as the nearer of these."""
-    before = points[0]
-    for after in points[1:]:
-        if load <= after[0]:
-            share = max(0.0, load - before[0]) / (after[0] - before[0])
-            return before[1] + share * (after[1] - before[1])
-        before = after
-    return before[1]
+    return fitted.between(low_w, high_w)
 
 
 class Model:
@@ -67,7 +55,7 @@ class Model:
 
     Parameters
     ----------
-    points
+    curve
         Watts by load.
     load
         The load now, from 0 to 1.
@@ -76,12 +64,12 @@ class Model:
     name = "model"
     label: Label = "modelled"
 
-    def __init__(self, points: Curve, load: Callable[[], float]) -> None:
-        self._points, self._load = points, load
+    def __init__(self, curve: LoadCurve, load: Callable[[], float]) -> None:
+        self._curve, self._load = curve, load
 
     def read(self) -> Reading:
         """What a node draws at the load of now."""
-        return {"model": Gauge(at_load(self._points, self._load()))}
+        return {"model": Gauge(self._curve.watts(self._load()))}
 
     def total(self, spent_j: Mapping[str, float], before: Reading, now: Reading) -> float:
         """All of it."""

@@ -23,8 +23,9 @@ from dask_hpc.config import Settings
 from dask_hpc.worker.node import node_settings
 from dask_hpc.worker.power.board import Board, Member, Told
 from dask_hpc.worker.power.figures import FIRST, Figure, Meter, SensorError, unavailable
-from dask_hpc.worker.power.load import Curve, at_load, curve
+from dask_hpc.worker.power.load import curve
 from dask_hpc.worker.power.sources import made
+from dask_hpc_policies.power.load_curve import LoadCurve
 
 logger = logging.getLogger("distributed.dask_hpc.power")
 
@@ -72,12 +73,12 @@ class PowerSection:
         energy_j = told.energy_j.get(self._sampler.member.id, 0.0) + self._modelled_j
         return {**said, "energy_j": energy_j, **({"reason": reason} if reason else {})}
 
-    def _modelled_w(self, told: Told, points: Curve) -> float:
+    def _modelled_w(self, told: Told, points: LoadCurve) -> float:
         """Watts of this worker's node by its load, or of its part of the node that all of a host are."""
         state = self._worker.state
         if told.workers == 1:
-            return at_load(points, psutil.cpu_percent() / 100)
-        watts = at_load(points, len(state.executing) / max(1, state.nthreads))
+            return points.watts(psutil.cpu_percent() / 100)
+        watts = points.watts(len(state.executing) / max(1, state.nthreads))
         alone = self._settings.node_by == "worker"
         return watts if alone else watts * self._sampler.member.threads / told.threads
 
@@ -173,7 +174,7 @@ def _member(worker: Any) -> Member:
     return Member(str(worker.address), os.getpid(), max(1, int(worker.state.nthreads)))
 
 
-def _curve(settings: Settings) -> Curve | SensorError:
+def _curve(settings: Settings) -> LoadCurve | SensorError:
     try:
         return curve(settings.power_model_idle_w, settings.power_model_busy_w, settings.power_model_curve)
     except SensorError as error:

@@ -40,11 +40,14 @@ def guards(view: ClusterSnapshot) -> tuple[SumGuard, ...]:
     power = seen(view)
     if power is None or power.mode != "enforce" or not power.bounded or outside_w(power, _TERMS) > 0:
         return ()
-    held = sum([job.nodes for job in view.jobs])
+    held = sum([job.nodes for job in view.jobs if not job.is_default])
     base_w = power.base_w + (view.idle_nodes + held) * power.idle_w
 
     def more_w(which: int) -> Any:
         def cost(job: JobView, nodes: int) -> float:
+            if job.is_default:
+                # what plain work draws on idle nodes is in the base
+                return 0.0
             return nodes * (node_w(job, nodes, power.busy_w)[which] - power.idle_w)
 
         return cost

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_hpc_policies.params import shown
 from dask_hpc_policies.power.checks import MOST_TOTAL_W, watts
+from dask_hpc_policies.power.load_curve import LoadCurve
 
 #: Straight pieces from load 0 to 1.
 PIECES = 20
@@ -34,32 +34,6 @@ _Values = NDArray[np.float64]
 
 class FitError(ValueError):
     """What was measured cannot be, or is too little; the message names it and says what is needed."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadCurve:
-    """Watts by load.
-
-    Parameters
-    ----------
-    points
-        Pairs of load (0 to 1) and watts, loads rising, watts never falling; straight lines lie between them.
-    error
-        Mean absolute error at points left out, a share of the largest watts that were measured.
-    """
-
-    points: tuple[tuple[float, float], ...]
-    error: float
-
-    @property
-    def idle_w(self) -> float:
-        """Watts at no load."""
-        return self.points[0][1]
-
-    def watts(self, load: float) -> float:
-        """Watts at a load; loads outside of 0 to 1 count as the nearer of these."""
-        loads, values = np.array(self.points).T
-        return float(np.interp(load, loads, values))
 
 
 def fit_curve(loads: Sequence[float], measured_w: Sequence[float]) -> LoadCurve:

@@ -19,7 +19,7 @@ from dask_hpc_policies.jobs.constraints import legal_sizes
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
 from dask_hpc_policies.power.problem import PowerJob, Problem, Rigid
 from dask_hpc_policies.power.program import Plan
-from dask_hpc_policies.power.view import SECTION, PowerPlan, PowerView
+from dask_hpc_policies.power.view import SECTION, Mode, PowerPlan, PowerView
 from dask_hpc_policies.power.watts import node_w
 
 #: Waiting jobs that differ in what they ask for and draw of which a question holds at most so many, while
@@ -55,13 +55,41 @@ def terms_of(params: Mapping[str, Any]) -> Terms:
     )
 
 
+def mode_of(policy: Any, wanted: Mode | None) -> Mode:
+    """Who keeps the corridor under `policy`: by itself if it can, else it is held to it where that is wanted.
+
+    Parameters
+    ----------
+    wanted
+        ``monitor``, ``advise`` or ``enforce``; None: a policy that keeps the corridor by itself does, no
+        other is held to it.
+    """
+    if wanted in ("monitor", "advise"):
+        return wanted
+    if getattr(policy, "keeps_corridor", False):
+        return "policy"
+    return "enforce" if wanted == "enforce" else "monitor"
+
+
+def asked_by(policy: Any, mode: Mode) -> Terms:
+    """The terms of the questions under `policy`: its own where it keeps the corridor by itself."""
+    return terms_of(getattr(policy, "params", {})) if mode == "policy" else Terms()
+
+
 def planned(
-    view: ClusterSnapshot, power: PowerView, terms: Terms, solve: Callable[[Problem], Plan]
+    view: ClusterSnapshot, power: PowerView, terms: Terms, solve: Callable[[Problem], Plan | None]
 ) -> ClusterSnapshot:
-    """`view` with the section ``power``, and in it the program's answer where there is something to ask."""
+    """`view` with the section ``power``, and in it the program's answer where there is something to ask.
+
+    Parameters
+    ----------
+    solve
+        Gives the answer; None: it is not known yet, and the picture goes without a plan.
+    """
     problem = question(view, power, terms)
-    if problem is not None:
-        power = replace(power, plan=answered(view, power, solve(problem)))
+    plan = None if problem is None else solve(problem)
+    if plan is not None:
+        power = replace(power, plan=answered(view, power, plan))
     return replace(view, sections={**view.sections, SECTION: encode(power)})
 
 
@@ -110,8 +138,12 @@ def answered(view: ClusterSnapshot, power: PowerView, plan: Plan) -> PowerPlan:
 
 
 def drawn_w(view: ClusterSnapshot, power: PowerView) -> tuple[float, float]:
-    """Least and most watts at the sizes of `view`, by what is known of its jobs."""
-    pairs = [(job.nodes, node_w(job, job.nodes, power.busy_w)) for job in view.jobs if job.nodes]
+    """Least and most watts at the sizes of `view`, by what is known of its jobs.
+
+    Plain work has the nodes that are idle: what it draws there beyond them is in `PowerView.base_w`.
+    """
+    held = [job for job in view.jobs if job.nodes and not job.is_default]
+    pairs = [(job.nodes, node_w(job, job.nodes, power.busy_w)) for job in held]
     idle_w = power.base_w + view.idle_nodes * power.idle_w
     return (
         idle_w + sum(nodes * watts[0] for nodes, watts in pairs),

@@ -19,7 +19,8 @@ from dask_hpc_policies.model import ClusterSnapshot
 SECTION = "power"
 #: Who keeps the corridor. ``policy``: the policy that decides, which reads the plan. ``enforce``: what the
 #: policy decides is held to it (`combine.corridor`). ``monitor``: nobody; the draw is only looked at.
-Mode = Literal["monitor", "policy", "enforce"]
+#: ``advise``: nobody either, but what would be done is found out and told.
+Mode = Literal["monitor", "advise", "policy", "enforce"]
 #: From when on (on the clock of `now_s`), lower and upper bound in watts.
 Step = tuple[float, float, float]
 
@@ -52,7 +53,7 @@ class PowerView:
     upper_w: float | None = None
     #: Bounds that are known to come, in order.
     announced: tuple[Step, ...] = ()
-    #: What is drawn now; None: it is not measured.
+    #: What is drawn now; None: it is not known.
     draw_w: float | None = None
     #: Least and most watts expected over the next interval at the present sizes; None: no forecast.
     min_w: float | None = None
@@ -64,11 +65,18 @@ class PowerView:
     base_w: float = 0.0
     #: The last answer of the program; it may be about other sizes (`fits`).
     plan: PowerPlan | None = None
+    #: Where `draw_w` comes from: ``measured``, ``modelled`` or ``unavailable``; empty: not said.
+    label: str = ""
 
     @property
     def bounded(self) -> bool:
         """Whether there is a corridor now."""
         return self.lower_w is not None and self.upper_w is not None
+
+    @property
+    def acts(self) -> bool:
+        """Whether anybody keeps the corridor, if there is one."""
+        return self.mode in ("policy", "enforce")
 
 
 def seen(view: ClusterSnapshot) -> PowerView | None:

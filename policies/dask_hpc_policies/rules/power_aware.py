@@ -68,7 +68,7 @@ def decide(view: ClusterSnapshot, state: None, params: Any) -> tuple[Decision, N
     """Keep the draw inside the corridor; without one, first come, first served."""
     power = seen(view)
     plan = Pass(view)
-    if power is None or power.mode == "monitor" or not power.bounded:
+    if power is None or not power.acts or not power.bounded:
         plan.admit()
         return plan.answer(), state
     terms = terms_of(params)

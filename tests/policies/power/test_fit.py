@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.power.checks import ProgramError
-from dask_hpc_policies.power.fit import FitError, LoadCurve, fit_curve
+from dask_hpc_policies.power.fit import FitError, fit_curve
+from dask_hpc_policies.power.load_curve import LoadCurve
 
 
 def column(path: Path, name: str) -> list[float]:

@@ -1,0 +1,88 @@
+"""The power corridor, seen from a client: methods that `Runtime` has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+from dask_hpc.channel import Channel
+
+
+class PowerMethods:
+    """What a runtime's handle knows of power."""
+
+    #: The way to the scheduler.
+    channel: Channel
+
+    def corridor(
+        self,
+        *,
+        lower_w: float | str | None = None,
+        upper_w: float | str | None = None,
+        over: float | str | timedelta | None = None,
+        schedule: Sequence[Sequence[float | str]] | None = None,
+        file: str | os.PathLike[str] | None = None,
+        mode: Literal["enforce", "advise", "monitor"] | None = None,
+        clear: bool = False,
+    ) -> Any:
+        """Keep what all nodes together draw between two bounds, in place of those that were set before.
+
+        Jobs are resized, held or started smaller; nothing that executes is interrupted. The policy
+        ``power-aware`` keeps the corridor by itself; what any other decides is held to it. The runtime stays
+        awake until the corridor is cleared.
+
+        Parameters
+        ----------
+        lower_w, upper_w
+            Watts, or text such as ``"1.7 kW"``; one alone leaves the other side open.
+        over
+            Bounds are held against the mean of the draw over this time (seconds, or text). None: against the
+            draw.
+        schedule
+            Rows ``[t_s, lower_w, upper_w]``: the bounds from so many seconds from now on.
+        file
+            Absolute path, on the scheduler's machine, of a YAML file with these arguments, which is looked at
+            every ``hpc.tick``; one that cannot be taken changes nothing.
+        mode
+            ``enforce`` (the default): decisions are held to it. ``advise``: what would be done is told
+            (`power`, `decisions`). ``monitor``: the draw is looked at.
+        clear
+            No corridor any more.
+
+        Returns
+        -------
+        dict
+            As of `power`.
+
+        Raises
+        ------
+        CorridorError, ValueError
+            For bounds that cannot be, or while nobody knows what a node draws; nothing is changed then.
+        """
+        seconds = over.total_seconds() if isinstance(over, timedelta) else over
+        rows = [list(row) if isinstance(row, Sequence) else row for row in schedule] if schedule else schedule
+        return self.channel.sync(
+            "corridor",
+            lower_w=lower_w,
+            upper_w=upper_w,
+            over=seconds,
+            schedule=rows,
+            file=None if file is None else os.fspath(file),
+            mode=mode,
+            clear=clear,
+        )
+
+    def power(self) -> Any:
+        """What is drawn, between which bounds, and what it has come to since the corridor was set.
+
+        Returns
+        -------
+        dict
+            ``draw_w`` and ``label`` (``measured``, ``modelled``, or ``unavailable``, when the watts are
+            None), ``lower_w``, ``upper_w``, ``min_w`` and ``max_w`` (expected at the present sizes),
+            ``energy_j``, which is ``idle_j``, ``plain_j``, ``earlier_jobs_j`` and the rows of ``jobs``
+            together, ``outside_ws`` (watts outside over time), ``outside_s``; the rest as they are called.
+        """
+        return self.channel.sync("power")

@@ -1,0 +1,102 @@
+"""What the draw comes to: energy by what drew it, time and watts outside the corridor, watts of jobs.
+
+Rules of the file: it adds up samples and knows no cluster. Between two samples the draw is that of the first.
+The total is added up apart from its parts; both must agree. What was measured of a job is kept by its name
+and size, for its next run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dask_hpc.scheduler.power.draw import Sample
+from dask_hpc_policies.power.view import Step
+
+#: Jobs whose energy is kept one by one; what the oldest had is kept together.
+_JOBS_KEPT = 1000
+#: Names whose watts are kept.
+_NAMES_KEPT = 1000
+#: Less than this share of the upper bound outside is inside.
+_TOLERANCE = 1e-6
+
+
+class Account:
+    """The account since it was opened.
+
+    Parameters
+    ----------
+    over_s
+        Bounds are held against the mean of the draw over this time; 0: against the draw.
+    """
+
+    def __init__(self, now_s: float, over_s: float = 0.0) -> None:
+        self.from_s = now_s
+        self.over_s = over_s
+        self.total_j = self.idle_j = self.plain_j = self.earlier_j = 0.0
+        self.jobs_j: dict[str, float] = {}
+        self.outside_ws = self.outside_s = 0.0
+        #: Time in which the draw was known.
+        self.known_s = 0.0
+        self.last: Sample | None = None
+        self._recent: deque[tuple[float, float, float]] = deque()
+
+    def add(self, sample: Sample, step: Step | None) -> None:
+        """A newer sample; `step`: the bounds that have held since the last one."""
+        last, self.last = self.last, sample
+        if last is None:
+            return
+        length_s = sample.t_s - last.t_s
+        if length_s <= 0 or last.label == "unavailable":
+            return
+        self.known_s += length_s
+        self.total_j += last.total_w * length_s
+        self.idle_j += last.idle_w * length_s
+        self.plain_j += last.plain_w * length_s
+        for id, watts in last.jobs_w.items():
+            self.jobs_j[id] = self.jobs_j.get(id, 0.0) + watts * length_s
+        while len(self.jobs_j) > _JOBS_KEPT:
+            self.earlier_j += self.jobs_j.pop(next(iter(self.jobs_j)))
+        self._recent.append((last.t_s, sample.t_s, last.total_w))
+        while self._recent[0][1] <= sample.t_s - self.over_s and len(self._recent) > 1:
+            self._recent.popleft()
+        if step is not None:
+            draw_w = self._window_w() if self.over_s else last.total_w
+            out_w = max(step[1] - draw_w, draw_w - step[2])
+            if out_w > _TOLERANCE * max(1.0, step[2]):
+                self.outside_ws += out_w * length_s
+                self.outside_s += length_s
+
+    @property
+    def draw_w(self) -> float | None:
+        """What bounds are held against: the mean over `over_s` up to the last sample; None: unknown."""
+        last = self.last
+        if last is None or last.label == "unavailable":
+            return None
+        return self._window_w() if self.over_s and self._recent else last.total_w
+
+    def _window_w(self) -> float:
+        since_s = self._recent[-1][1] - self.over_s
+        spans = [(end_s - max(begin_s, since_s), watts) for begin_s, end_s, watts in self._recent]
+        return sum(length * watts for length, watts in spans) / sum(length for length, _ in spans)
+
+
+class History:
+    """What jobs were measured to draw, by their name and size."""
+
+    def __init__(self) -> None:
+        #: Sums and counts of watts of a node.
+        self._tables: dict[str, dict[int, tuple[float, int]]] = {}
+
+    def add(self, name: str, nodes: int, watts: float) -> None:
+        """A job of that name, on so many nodes, drew so many watts a node."""
+        table = self._tables.setdefault(name, {})
+        total, count = table.get(nodes, (0.0, 0))
+        table[nodes] = total + watts, count + 1
+        while len(self._tables) > _NAMES_KEPT:
+            del self._tables[next(iter(self._tables))]
+
+    def of(self, name: str) -> dict[int, float]:
+        """Mean watts of a node of jobs of that name by size, in whole watts; empty: none was measured."""
+        # a plan is asked for anew whenever watts change: a mean must not creep
+        table = self._tables.get(name, {})
+        return {nodes: float(round(total / count)) for nodes, (total, count) in sorted(table.items())}

@@ -1,0 +1,373 @@
+"""The power corridor of a live cluster: set, looked at, and kept by the rules that the simulator has.
+
+Rules of the file: nothing of it runs before a corridor is set, and the loop never waits for the solver: a
+pass whose plan is not known goes without, and is made again when it is (`planner`). What the policy sees of
+power comes with its picture, so that a trace replays without solver and sensors. While a corridor is set the
+runtime stays awake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dask_hpc.config.file import Mark, mark
+from dask_hpc.errors import CorridorError, InstallError
+from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.power.account import Account, History
+from dask_hpc.scheduler.power.draw import Draw, Sample
+from dask_hpc.scheduler.power.planner import Planner
+from dask_hpc.scheduler.power.request import Wanted, from_file, wanted
+from dask_hpc.scheduler.power.sampling import Sampling
+from dask_hpc.scheduler.power.told import told
+from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc.scheduler.tables.parts import Method
+from dask_hpc.trace.records import Other
+from dask_hpc.worker.power.figures import SensorError
+from dask_hpc.worker.power.load import curve
+from dask_hpc_policies.combine import corridor as rules
+from dask_hpc_policies.combine.limits import SumGuard
+from dask_hpc_policies.decision import Decision, ReasonCode
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.power.load_curve import LoadCurve
+from dask_hpc_policies.power.question import asked_by, drawn_w, mode_of, planned
+from dask_hpc_policies.power.view import PowerPlan, PowerView, Step, seen
+from dask_hpc_policies.protocol import Policy
+
+logger = logging.getLogger(__name__)
+
+#: What is closed with the scheduler, by name.
+_EXTENSION = "hpc-corridor"
+#: Samples of passes that follow each other are not taken anew within this.
+_SAMPLE_S = 0.02
+#: Announced steps that a picture has.
+_ANNOUNCED = 100
+
+
+class Corridor:
+    """The part that keeps it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._state = engine.state
+        self._draw = Draw(engine.state)
+        self._sampling = Sampling(engine.state)
+        self._history = History()
+        self._wanted: Wanted | None = None
+        self._account: Account | None = None
+        self._planner: Planner | None = None
+        self._guards: tuple[SumGuard, ...] = ()
+        #: What the last picture said, and what was advised last.
+        self._view: PowerView | None = None
+        self._advised = ""
+        #: The file that is watched, what it was when it was looked at last, and what is wrong with it.
+        self._path: str | None = None
+        self._mark: Mark | None = None
+        self._problem = ""
+        self._looking: asyncio.Task[None] | None = None
+        #: When the bounds change next, and those of now, as they are in the trace.
+        self._timer: asyncio.TimerHandle | None = None
+        self._step: Step | None = None
+
+    # ------------------------------------------------------------ what clients say
+
+    def methods(self) -> Mapping[str, Method]:
+        """What clients may call."""
+        return {"corridor": self.set, "power": self.power}
+
+    async def set(
+        self,
+        lower_w: Any = None,
+        upper_w: Any = None,
+        over: Any = None,
+        schedule: Any = None,
+        file: Any = None,
+        mode: Any = None,
+        clear: bool = False,
+    ) -> dict[str, Any]:
+        """Set a corridor in place of the one there is, or clear it; all or nothing. Returns `power`.
+
+        Raises
+        ------
+        CorridorError
+            For what cannot be; the corridor and the cluster stay as they are.
+        """
+        given = (lower_w, upper_w, over, schedule, file, mode)
+        if clear:
+            if any(value is not None for value in given):
+                raise CorridorError("clear=True stands alone; leave the other arguments out")
+            self._clear()
+            return await self.power()
+        now_s = self._state.now_s()
+        if file is None:
+            asked = wanted(now_s, lower_w, upper_w, over, schedule, mode)
+        elif any(value is not None for value in given if value is not file):
+            raise CorridorError("file stands alone: it says bounds, schedule, over and mode")
+        else:
+            found = await asyncio.to_thread(mark, file) if isinstance(file, str) else None
+            asked = await asyncio.to_thread(from_file, file, now_s)
+            self._mark = found
+        self._require_draw(asked)
+        if self._engine.leaving:
+            raise InstallError("dask_hpc is being uninstalled; install it again to set a corridor")
+        before, self._wanted = self._wanted, asked
+        try:
+            await self._engine.wake()
+        except BaseException:
+            self._wanted = before
+            raise
+        self._path, self._problem = file, ""
+        self._begin(asked)
+        return await self.power()
+
+    async def power(self) -> dict[str, Any]:
+        """What is drawn, between which bounds, and what it has come to; see `told`."""
+        return self._told()
+
+    def status(self) -> Mapping[str, Any]:
+        """The same, where a corridor is set or the settings say what a node draws."""
+        if self._wanted is None and self._model() == (None, None, None):
+            return {}
+        return {"power": self._told()}
+
+    def _told(self) -> dict[str, Any]:
+        now_s = self._state.now_s()
+        account = self._account
+        if account is None:
+            # nobody keeps an account: only what is drawn now can be told
+            account = Account(now_s)
+            account.add(self._draw.sample(now_s, self._curve()), None)
+        else:
+            self._advance(now_s)
+        row = told(now_s, self._wanted, account, self._view)
+        planner = self._planner
+        return {
+            **row,
+            "file": self._path,
+            "problem": self._problem or ("" if planner is None else planner.failure),
+            "programs": 0 if planner is None else planner.asked,
+        }
+
+    def _require_draw(self, asked: Wanted) -> None:
+        curve = self._curve()
+        sample = self._draw.sample(self._state.now_s(), curve)
+        if curve is None and (asked.mode != "monitor" or (sample.nodes and sample.label == "unavailable")):
+            raise CorridorError(
+                f"what a node draws is not known{': ' * bool(self._problem)}{self._problem}; set "
+                "hpc.power.model.idle and hpc.power.model.busy (watts of a node), in the configuration or by "
+                "rt.update(power_model_idle_w=..., power_model_busy_w=...)"
+            )
+
+    def _curve(self) -> LoadCurve | None:
+        try:
+            return curve(*self._model())
+        except SensorError as error:
+            if self._model() != (None, None, None):
+                self._problem = str(error)
+            return None
+
+    def _model(self) -> tuple[float | None, float | None, str | None]:
+        settings = self._state.settings
+        return settings.power_model_idle_w, settings.power_model_busy_w, settings.power_model_curve
+
+    # ----------------------------------------------------------------- its life
+
+    def needed(self) -> bool:
+        """The runtime stays awake while there is a corridor."""
+        return self._wanted is not None
+
+    def _begin(self, asked: Wanted) -> None:
+        now_s = self._state.now_s()
+        if self._account is None:
+            self._account = Account(now_s, asked.over_s)
+        else:
+            # what has been drawn so far was under the bounds before
+            self._add(now_s)
+            self._account.over_s = asked.over_s
+        if self._planner is None and asked.mode != "monitor":
+            self._planner = Planner(self._answered)
+            self._planner.start()
+        self._sampling.begin(now_s)
+        self._state.scheduler.extensions[_EXTENSION] = self
+        self._wanted = asked
+        self._bounds_moved()
+
+    def _clear(self) -> None:
+        if self._wanted is None:
+            return
+        self._end()
+        self._note_bounds(None, "none")
+        self._engine.controller.request("corridor")
+        self._engine.rest()
+
+    def _end(self) -> None:
+        """Forget the corridor, and whatever was begun for it."""
+        self._wanted = self._account = self._view = self._path = self._mark = None
+        self._guards, self._advised, self._problem = (), "", ""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+        self._timer = self._looking = None
+        self._sampling.end()
+        planner, self._planner = self._planner, None
+        if planner is not None:
+            planner.close()
+        extensions = self._state.scheduler.extensions
+        if extensions.get(_EXTENSION) is self:
+            del extensions[_EXTENSION]
+
+    def unwrap(self) -> None:
+        """The runtime is being uninstalled."""
+        self._end()
+
+    def teardown(self) -> None:
+        """The scheduler closes."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._planner is not None:
+            self._planner.close()
+
+    def _bounds_moved(self) -> None:
+        """Other bounds hold from now on, until the next ones do."""
+        asked = self._wanted
+        if asked is None:
+            return
+        now_s = self._state.now_s()
+        self._add(now_s)
+        self._note_bounds(asked.bounds.at(now_s), asked.mode)
+        if self._timer is not None:
+            self._timer.cancel()
+        later = asked.bounds.after(now_s)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(later[0][0] - now_s, self._bounds_moved) if later else None
+        self._engine.controller.request("corridor")
+
+    def _note_bounds(self, step: Step | None, mode: str) -> None:
+        self._step = step
+        lower_w, upper_w = (None, None) if step is None else step[1:]
+        data = {"t_s": self._state.now_s(), "lower_w": lower_w, "upper_w": upper_w, "mode": mode}
+        self._state.record(Other(kind="corridor", data=data))
+
+    def _answered(self) -> None:
+        self._engine.controller.request("corridor")
+
+    # ------------------------------------------------------------------ ticks
+
+    def tick(self, now_s: float) -> None:
+        """Take a sample, note what was measured of jobs, look at the file."""
+        if self._wanted is None:
+            return
+        self._sampling.look(now_s)
+        sample = self._add(now_s)
+        if sample is not None:
+            self._measure(sample)
+        if self._path is not None and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.get_running_loop().create_task(self._look(self._path))
+
+    def _measure(self, sample: Sample) -> None:
+        state, history = self._state, self._history
+        for id, watts in sample.measured_w.items():
+            job = state.jobs.active.get(id)
+            # an adapting job has nodes that do nothing yet, or any more
+            if job is not None and job.state == "running" and not job.is_default:
+                history.add(job.name, state.nodes_up(job), watts)
+        for job in state.jobs.named:
+            table = history.of(job.name)
+            if table and tuple(table.items()) != job.request.power_by_nodes:
+                job.measured(power_by_nodes=table)
+
+    async def _look(self, path: str) -> None:
+        """In a thread: a file system may take its time."""
+        found = await asyncio.to_thread(mark, path)
+        if found == self._mark and (found is not None or self._problem):
+            return
+        self._mark = found
+        try:
+            asked = await asyncio.to_thread(from_file, path, self._state.now_s())
+            self._require_draw(asked)
+        except CorridorError as error:
+            self._problem = str(error)
+            logger.error("The corridor stays as it is: %s", error)
+            return
+        if self._path == path and self._wanted is not None:
+            self._problem = ""
+            self._begin(asked)
+
+    def _advance(self, now_s: float) -> None:
+        """Bring the account up to date, unless that has just been done."""
+        account = self._account
+        if account is not None and (account.last is None or now_s - account.last.t_s >= _SAMPLE_S):
+            self._add(now_s)
+
+    def _add(self, now_s: float) -> Sample | None:
+        if self._account is None:
+            return None
+        sample = self._draw.sample(now_s, self._curve())
+        self._account.add(sample, self._step)
+        return sample
+
+    # ------------------------------------------------------------- the decision
+
+    def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
+        """The picture with the section ``power``, and in it the plan where it is known."""
+        asked, account, curve = self._wanted, self._account, self._curve()
+        if asked is None or account is None:
+            return view
+        self._advance(view.now_s)
+        step = asked.bounds.at(view.now_s)
+        power = PowerView(
+            mode="monitor" if curve is None else mode_of(policy, asked.mode),
+            lower_w=None if step is None else step[1],
+            upper_w=None if step is None else step[2],
+            announced=asked.bounds.after(view.now_s)[:_ANNOUNCED],
+            draw_w=account.draw_w,
+            label="unavailable" if account.last is None else account.last.label,
+        )
+        if curve is not None:
+            kept = len(self._state.nodes.free()) - view.idle_nodes
+            beside_w = 0.0 if account.last is None else account.last.beside_w
+            # in whole watts: a plan is asked for anew whenever they change
+            base_w = float(round(beside_w + kept * curve.idle_w))
+            power = replace(power, idle_w=curve.idle_w, busy_w=curve.busy_w, base_w=base_w)
+            low_w, high_w = drawn_w(view, power)
+            power = replace(power, min_w=low_w, max_w=high_w)
+        if self._planner is not None:
+            view = planned(view, power, asked_by(policy, power.mode), self._planner.solve)
+        else:
+            view = planned(view, replace(power, mode="monitor"), asked_by(policy, "monitor"), _none)
+        self._view = seen(view)
+        self._guards = rules.guards(view)
+        if power.mode == "advise" and self._view is not None:
+            self._advise(view, self._view.plan)
+        return view
+
+    def guards(self) -> Sequence[SumGuard]:
+        """What the decision about the last picture is held to."""
+        return self._guards
+
+    def lends(self, node: Node) -> bool:
+        """Jobs borrow no node that the corridor keeps idle; on those of jobs the plan counts busy threads."""
+        return node.job is not None or self._view is None or not (self._view.acts and self._view.bounded)
+
+    def amended(self, view: ClusterSnapshot, decision: Decision) -> Decision:
+        """What is done in place of the decision where the draw is outside."""
+        return decision if self._wanted is None else rules.enforced(view, decision)
+
+    def _advise(self, view: ClusterSnapshot, plan: PowerPlan | None) -> None:
+        """Say what would be done, once."""
+        sizes = {job.id: job.nodes for job in view.running}
+        steps = {} if plan is None else {id: n for id, n in plan.nodes.items() if sizes.get(id) != n}
+        text = ", ".join(f"{id} to {nodes}" for id, nodes in steps.items())
+        if text and text != self._advised:
+            assert plan is not None
+            why = plan.reason or f"inside {plan.lower_w:g} to {plan.upper_w:g} W"
+            self._engine.controller.note("", ReasonCode.CORRIDOR, f"advised, not done: {text} nodes: {why}")
+        self._advised = text
+
+
+def _none(problem: Any) -> None:
+    """Nobody plans where the draw is only looked at."""

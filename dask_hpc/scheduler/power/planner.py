@@ -1,0 +1,93 @@
+"""Has the corridor's program solved beside the scheduler's loop.
+
+Rules of the file: the loop never waits. A question whose answer is not known is handed to a process of its
+own; when the answer is there, whoever asked is told and asks again. Of questions that come while one is under
+way the last alone counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from dask_hpc.processes import Process, ProcessError
+from dask_hpc.scheduler.power import solving
+from dask_hpc_policies.power.problem import Problem
+from dask_hpc_policies.power.program import Plan
+
+logger = logging.getLogger(__name__)
+
+#: Answers that are kept.
+_KEPT = 200
+#: Processor seconds of one question, loading the solver included.
+_CPU_S = 30.0
+#: How much lower than the scheduler's its priority is.
+_NICE = 1
+
+
+class Planner:
+    """Questions and answers.
+
+    Parameters
+    ----------
+    answered
+        Called on the loop when there is an answer that was asked for.
+    """
+
+    def __init__(self, answered: Callable[[], None]) -> None:
+        self._answered = answered
+        self._process = Process(_NICE)
+        self._answers: dict[Problem, Plan | None] = {}
+        self._wanted: Problem | None = None
+        self._closed = False
+        self._task: asyncio.Task[None] | None = None
+        #: Why the last question has no answer; empty when it has one.
+        self.failure = ""
+        #: Questions that were handed on.
+        self.asked = 0
+
+    def start(self) -> None:
+        """Load the solver, before it is needed."""
+        self._task = asyncio.get_running_loop().create_task(self._work(warm=True))
+
+    def solve(self, problem: Problem) -> Plan | None:
+        """The answer; None: it is not known (yet)."""
+        if problem in self._answers:
+            return self._answers[problem]
+        self._wanted = problem
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._work())
+        return None
+
+    def close(self) -> None:
+        """End the process; nothing more is answered."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+        self._process.close()
+
+    async def _work(self, warm: bool = False) -> None:
+        if warm:
+            with suppress(ProcessError):
+                await asyncio.to_thread(self._process.call, solving.SOLVED, {}, cpu_s=_CPU_S)
+        while self._wanted is not None and not self._closed:
+            problem, self._wanted = self._wanted, None
+            self.asked += 1
+            while len(self._answers) >= _KEPT:
+                del self._answers[next(iter(self._answers))]
+            try:
+                arguments = solving.asked(problem)
+                found = await asyncio.to_thread(self._process.call, solving.SOLVED, arguments, cpu_s=_CPU_S)
+            except ProcessError as error:
+                if self._closed:
+                    return
+                # nobody asks again for what cannot be answered
+                self._answers[problem] = None
+                self.failure = str(error)
+                logger.error("The corridor's program has no answer: %s", error)
+            else:
+                self._answers[problem] = solving.answer(found)
+                self.failure = ""
+                self._answered()

@@ -1,0 +1,39 @@
+"""The corridor's program in a process of its own: what that process does.
+
+Rules of the file: it is imported there, and imports no cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dask_hpc.processes import Tell, load_solver
+from dask_hpc_policies.codec import decode, encode
+from dask_hpc_policies.power.allocation import Status
+from dask_hpc_policies.power.problem import Problem
+from dask_hpc_policies.power.program import Plan, solve
+
+#: For `processes.Process.call`.
+SOLVED = f"{__name__}:solved"
+#: Seconds for one question.
+LIMIT_S = 5.0
+
+
+def asked(problem: Problem) -> dict[str, Any]:
+    """What the process is called with; None of it: it loads the solver."""
+    return {"problem": encode(problem)}
+
+
+def solved(arguments: Mapping[str, Any], tell: Tell) -> dict[str, Any] | None:
+    """Called in the process: the answer to a question as JSON; None without one."""
+    load_solver()
+    if "problem" not in arguments:
+        return None
+    return solve(decode(Problem, arguments["problem"]), "highs", LIMIT_S).to_json(several=True)
+
+
+def answer(data: Mapping[str, Any]) -> Plan:
+    """The plan that the process has found."""
+    status: Status = data["status"]
+    return Plan(**{**data, "status": status, "start": tuple(data["start"]), "score": None})

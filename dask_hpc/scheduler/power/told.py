@@ -1,0 +1,56 @@
+"""What clients are told of power, as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_hpc.scheduler.power.account import Account
+from dask_hpc.scheduler.power.request import Wanted
+from dask_hpc_policies.codec import encode
+from dask_hpc_policies.power.view import PowerView
+
+
+def told(now_s: float, asked: Wanted | None, account: Account, view: PowerView | None) -> dict[str, Any]:
+    """The row of ``rt.power()``.
+
+    Returns
+    -------
+    dict
+        ``draw_w`` and ``label`` (measured, modelled, unavailable: then the watts are None); ``nodes`` and
+        ``measured_nodes``; of the corridor ``mode`` (None: there is none), ``lower_w``, ``upper_w``,
+        ``over_s``, ``next_step`` ([seconds from now, lower, upper]), ``min_w`` and ``max_w`` (expected at the
+        present sizes), ``plan``; since it was set ``accounted_s``, ``energy_j`` (of all) and what it is made
+        of, ``idle_j``, ``plain_j``, ``earlier_jobs_j`` and the rows of ``jobs``; ``outside_ws`` and
+        ``outside_s``.
+    """
+    last = account.last
+    known = last is not None and last.label != "unavailable"
+    step = None if asked is None else asked.bounds.at(now_s)
+    later = () if asked is None else asked.bounds.after(now_s)
+    now_w = {} if last is None else last.jobs_w
+    kept = asked is not None
+    return {
+        "draw_w": account.draw_w,
+        "label": "unavailable" if last is None else last.label,
+        "nodes": 0 if last is None else last.nodes,
+        "measured_nodes": 0 if last is None else last.measured_nodes,
+        "mode": None if asked is None else asked.mode,
+        "lower_w": None if step is None else step[1],
+        "upper_w": None if step is None else step[2],
+        "over_s": None if asked is None else asked.over_s,
+        "next_step": [later[0][0] - now_s, *later[0][1:]] if later else None,
+        "min_w": None if view is None else view.min_w,
+        "max_w": None if view is None else view.max_w,
+        "plan": None if view is None or view.plan is None else encode(view.plan),
+        "accounted_s": account.known_s if kept else None,
+        "energy_j": account.total_j if kept else None,
+        "idle_j": account.idle_j if kept else None,
+        "plain_j": account.plain_j if kept else None,
+        "earlier_jobs_j": account.earlier_j if kept else None,
+        "outside_ws": account.outside_ws if kept else None,
+        "outside_s": account.outside_s if kept else None,
+        "jobs": [
+            {"job": id, "draw_w": now_w.get(id) if known else None, "energy_j": account.jobs_j.get(id, 0.0)}
+            for id in {**account.jobs_j, **now_w}
+        ],
+    }

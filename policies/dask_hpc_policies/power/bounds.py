@@ -1,0 +1,62 @@
+"""Between which bounds a machine is to draw power, over time; the same live and simulated.
+
+Rules of the file: frozen dataclasses; seconds of one clock, watts of all nodes together.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from math import isfinite
+
+from dask_hpc_policies.power.checks import MOST_TOTAL_W
+from dask_hpc_policies.power.view import Step
+
+#: Most watts that a bound may have: what the program takes.
+MOST_W = MOST_TOTAL_W
+
+
+class BoundsError(ValueError):
+    """Bounds that cannot be; the message names the step, its values and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Lower and upper bounds, each pair from its time on until the next one; before the first there is none.
+
+    Raises
+    ------
+    BoundsError
+        Without steps, when their times do not rise, or when bounds cannot be.
+    """
+
+    steps: tuple[Step, ...]
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise BoundsError("no steps; give at least one [t_s, lower_w, upper_w]")
+        before_s = -1.0
+        for number, (t_s, lower_w, upper_w) in enumerate(self.steps, start=1):
+            where = f"step {number}"
+            if not (isfinite(t_s) and t_s >= 0):
+                raise BoundsError(f"{where}: t_s is {t_s!r}; allowed: at least 0 s")
+            if t_s <= before_s:
+                raise BoundsError(f"{where}: t_s is {t_s:g}, not after {before_s:g}; times rise")
+            if not 0 <= lower_w <= upper_w <= MOST_W:
+                raise BoundsError(
+                    f"{where}: lower_w is {lower_w!r}, upper_w {upper_w!r}; allowed: from 0 to "
+                    f"{MOST_W:g} W, lower_w not above upper_w"
+                )
+            before_s = t_s
+
+    def at(self, t_s: float) -> Step | None:
+        """The step that holds at `t_s`; None before the first one."""
+        number = self._begun(t_s)
+        return self.steps[number - 1] if number else None
+
+    def after(self, t_s: float) -> tuple[Step, ...]:
+        """The steps that are still to come at `t_s`."""
+        return self.steps[self._begun(t_s) :]
+
+    def _begun(self, t_s: float) -> int:
+        return bisect_right(self.steps, t_s, key=lambda step: step[0])

@@ -1,0 +1,51 @@
+"""The account of a corridor, by hand: energy by what drew it, and what was outside of which bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from dask_hpc.scheduler.power.account import Account, History
+from dask_hpc.scheduler.power.draw import Sample
+
+
+def sample(t_s: float, job_w: float, idle_w: float = 100.0, label: str = "modelled") -> Sample:
+    watts = job_w + idle_w
+    return Sample(t_s, label=label, total_w=watts, jobs_w={"a": job_w}, idle_w=idle_w)  # type: ignore[arg-type]
+
+
+def test_between_two_samples_the_draw_is_that_of_the_first() -> None:
+    account, bounds = Account(0.0), (0.0, 200.0, 350.0)
+    account.add(sample(0, 50), bounds)  # 150 W for 2 s: 50 W below
+    account.add(sample(2, 250), bounds)  # 350 W for 3 s: on the bound
+    account.add(sample(5, 300), bounds)  # 400 W for 1 s: 50 W above
+    assert account.draw_w == 400
+    account.add(sample(6, 0, label="unavailable"), bounds)  # nobody knows for 4 s
+    assert account.draw_w is None
+    account.add(sample(10, 0), None)
+    account.add(sample(11, 0), None)
+    assert (account.total_j, account.idle_j) == (300 + 1050 + 400 + 100, 600 + 100)
+    assert account.jobs_j == {"a": 100 + 750 + 300}
+    assert (account.outside_ws, account.outside_s, account.known_s) == (150, 3, 7)
+
+
+def test_with_a_time_the_mean_over_it_is_held_to_the_bounds() -> None:
+    account, bounds = Account(0.0, over_s=10.0), (0.0, 0.0, 300.0)
+    for t_s in range(21):
+        # 200 W, with a peak of 700 W for one second
+        account.add(sample(float(t_s), 600 if t_s == 12 else 100), bounds)
+    assert account.outside_s == 0
+    assert account.draw_w == pytest.approx((9 * 200 + 700) / 10)
+    for t_s in range(21, 41):
+        account.add(sample(float(t_s), 400), bounds)
+    assert account.draw_w == pytest.approx(500)
+    # the mean is above 300 W from the moment when three of ten seconds and a bit had 500 W
+    assert 15 <= account.outside_s <= 18
+
+
+def test_what_was_measured_of_a_name_is_kept_by_size_in_whole_watts() -> None:
+    history = History()
+    for nodes, watts in ((4, 100.2), (1, 180.0), (4, 101.0)):
+        history.add("heat", nodes, watts)
+    assert history.of("heat") == {1: 180.0, 4: 101.0}
+    assert list(history.of("heat")) == [1, 4]
+    assert history.of("pi") == {}
