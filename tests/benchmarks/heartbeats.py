@@ -154,7 +154,9 @@ def run(options: Options) -> list[Row]:
         more = [one.more(names) for one in samples[name]]
         ratios = [ours.us / its.us for ours, its in zip(samples[name], stock, strict=True)]
         rows += [
-            row(f"{text}: more than stock", more, "bytes", bar=BAR_BYTES if held else None, stock=stock_bytes),
+            row(
+                f"{text}: more than stock", more, "bytes", bar=BAR_BYTES if held else None, stock=stock_bytes
+            ),
             row(f"{text}: loop time, ratio to stock", ratios, "", bar=BAR_RATIO if held else None),
         ]
     return [*rows, row("loop time of a heartbeat, stock", [one.us for one in stock], "us")]

@@ -28,7 +28,9 @@ class FakeQueue:
             end = "N/A" if endless else str(round(end_s))
             limit, left = ("UNLIMITED", "UNLIMITED") if endless else ("1:00:00", "0:30")
             begun = "1750000000"
-            rows.append(f"{job}|{job}|compute|me|RUNNING|1|n1|{limit}|{left}|{begun}|{begun}|{end}|None|work\n")
+            rows.append(
+                f"{job}|{job}|compute|me|RUNNING|1|n1|{limit}|{left}|{begun}|{begun}|{end}|None|work\n"
+            )
         part = self._rows.with_suffix(".part")
         part.write_text("".join(rows))
         part.replace(self._rows)
