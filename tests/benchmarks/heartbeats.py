@@ -2,10 +2,10 @@
 
 Real workers on sockets of this machine, in one event loop with their scheduler: stock, with the runtime
 installed and nothing switched on, and (information) with a job that does nothing. Configurations take turns,
-in a shuffled order, each on a cluster of its own; a repetition gives one difference to stock. A message is
-measured as the scheduler gets it; what it has more is what stock's have no name for, since numbers take more or
-fewer bytes from one message to the next. Time is CPU of the loop's thread, of the worker that makes the message and
-the scheduler that takes it in together.
+in a shuffled order, each on a cluster of its own; a repetition gives one ratio to stock. A message is
+measured as the scheduler gets it; what it has more is what stock's have no name for, since numbers take more
+or fewer bytes from one message to the next. Time is CPU of the loop's thread, of the worker that makes the
+message and the scheduler that takes it in together.
 """
 
 from __future__ import annotations
@@ -151,13 +151,12 @@ def run(options: Options) -> list[Row]:
         ("asleep", "installed, nothing switched on", True),
         ("awake", "an idle job", False),
     ):
+        bar_bytes, bar_ratio = (BAR_BYTES, BAR_RATIO) if held else (None, None)
         more = [one.more(names) for one in samples[name]]
         ratios = [ours.us / its.us for ours, its in zip(samples[name], stock, strict=True)]
         rows += [
-            row(
-                f"{text}: more than stock", more, "bytes", bar=BAR_BYTES if held else None, stock=stock_bytes
-            ),
-            row(f"{text}: loop time, ratio to stock", ratios, "", bar=BAR_RATIO if held else None),
+            row(f"{text}: more than stock", more, "bytes", bar=bar_bytes, stock=stock_bytes),
+            row(f"{text}: loop time, ratio to stock", ratios, "", bar=bar_ratio),
         ]
     return [*rows, row("loop time of a heartbeat, stock", [one.us for one in stock], "us")]
 

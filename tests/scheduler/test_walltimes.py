@@ -128,7 +128,7 @@ async def test_walltime_left_follows_squeue_and_a_worker_that_ends_sooner_than_i
             names = {str(w.name): ends_s for w in (a, b)}
             await until(lambda: left_is(**names, late=ends_s), "all as it began")
             queue.says({"7": ends_s + 1800, "8": ends_s})
-            longer = {name: ends_s + 1800 for name in names}
+            longer = dict.fromkeys(names, ends_s + 1800)
             await until(lambda: left_is(**longer, late=ends_s), "one job has got half an hour more")
             queue.fails()
             asked = len(queue.asked())

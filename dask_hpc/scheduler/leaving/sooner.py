@@ -33,17 +33,21 @@ class Sooner:
         settings = self._state.settings
         margin_s = settings.walltime_margin_s
         due = self._state.nodes.sooner(now_s + settings.walltime_notice_s + margin_s)
+        # one that cannot be emptied is tried once
+        self._going = {address: task for address, task in self._going.items() if address in due}
         for address, end_s in due.items():
             if address not in self._going:
-                task = asyncio.ensure_future(self._let_go(address, max(0.0, end_s - margin_s - now_s)))
-                self._going[address] = task
-                task.add_done_callback(lambda _, address=address: self._going.pop(address, None))
+                within_s = max(0.0, end_s - margin_s - now_s)
+                self._going[address] = asyncio.ensure_future(self._let_go(address, within_s))
 
     async def _let_go(self, address: str, within_s: float) -> None:
         logger.warning(
             "Worker %s ends sooner than it was to: %.0f s of its walltime are left", address, within_s
         )
-        await self._depart(address, within_s, "its walltime ends")
+        try:
+            await self._depart(address, within_s, "its walltime ends")
+        except Exception as error:  # nobody waits for this task
+            logger.error("Worker %s was not emptied before its walltime ends", address, exc_info=error)
 
     def unwrap(self) -> None:
         """The runtime is being uninstalled: nobody is emptied any more."""
