@@ -60,9 +60,8 @@ class Walltimes:
             self._trouble = str(error)
             return
         self._trouble = ""
-        self._ends_s = {
-            job: told.get(job, known) for job, known in self._ends_s.items() if job in jobs
-        } | told
+        kept = {job: end_s for job, end_s in self._ends_s.items() if job in jobs}
+        self._ends_s = kept | told
 
     def end_s(self, section: Mapping[str, Any]) -> tuple[float | None, bool]:
         """When a worker has to end, in seconds since 1970, and whether that is sooner than it knows itself.
