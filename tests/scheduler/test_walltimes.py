@@ -86,10 +86,13 @@ def test_one_question_for_all_jobs_every_so_often_and_what_cannot_be_asked_stays
         assert "--jobs=7,8,9" in queue.asked()[0]
         ends = [walltimes.end_s(other)[0] for other in others]
         assert ends == [1_800_000_060.0, 1_800_000_120.0, 1_800_000_120.0, 1.8e9]
+        queue.says({"7": 1_800_000_300.0})
+        await ask(walltimes, others, 16.0)
+        ends[0] = 1_800_000_300.0
         queue.fails()
-        for now_s in (16.0, 31.0):
+        for now_s in (31.0, 46.0):
             await ask(walltimes, others, now_s)
-        assert len(queue.asked()) == 3
+        assert len(queue.asked()) == 4
         assert [walltimes.end_s(other)[0] for other in others] == ends
         assert caplog.text.count("another time limit is not known") == 1
 
