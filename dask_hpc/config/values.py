@@ -166,8 +166,9 @@ class Settings:
         "is in a file: when its worker is lost it is not computed again, nor is what it was made from. 0: of "
         "none, as is right where such results are names of what is on their worker alone."))
     slurm_poll_s: float = _row(Duration("slurm.poll", 15.0, lo=0.1, hi=3600.0, live=False,
-        help="How often squeue is asked what has become of a cluster's jobs. Many sites ask for no more than "
-        "a few questions a minute."))
+        help="How often squeue is asked what has become of a cluster's jobs and, by the scheduler while jobs "
+        "are active, whether time limits were changed. Many sites ask for no more than a few questions a "
+        "minute."))
     default_job_min_nodes: int = _row(Int("default-job.min-nodes", 1, lo=0, hi=_MOST_NODES, unit="nodes",
         help="Nodes kept for undeclared work while it is unfinished and named jobs are active."))
     share_weight: float = _row(Float("share.weight", 1.0, lo=WEIGHTS[0], hi=WEIGHTS[1], live=False,

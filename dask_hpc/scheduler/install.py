@@ -44,7 +44,7 @@ def attach(scheduler: Scheduler, wanted: Settings | None = None, policy: Any = N
         )
         logger.warning(text, wanted.spill_directory, why)
     service = Service(scheduler, wanted, policy if policy is not None else configured_policy(wanted))
-    scheduler.loop.add_callback(remote.equip, scheduler)
+    scheduler.loop.add_callback(service.equip)
     return service
 
 

@@ -198,13 +198,44 @@ async def own_job_end_s(
     if not (job := known.get("SLURM_JOB_ID", "")):
         return None
     try:
-        rows = await squeue([job], timeout_s=timeout_s, environment=environment)
+        ends_s = await job_ends_s([job], timeout_s=timeout_s, environment=environment)
     except SlurmError as error:
         logger.warning("the end of job %s is not known: %s", job, error)
         return None
+    end_s = ends_s.get(job, math.inf)
+    return end_s if end_s < math.inf else None
+
+
+async def job_ends_s(
+    jobs: Iterable[str], *, timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None
+) -> dict[str, float]:
+    """When the time of jobs that have begun is up now, in seconds since 1970; infinity: they have no limit.
+
+    A time limit may be changed while a job runs (``scontrol update JobId=... TimeLimit=...``).
+
+    Parameters
+    ----------
+    jobs
+        The numbers that they have in their own environment as ``SLURM_JOB_ID``.
+    timeout_s, environment
+        As for `squeue`.
+
+    Returns
+    -------
+    dict
+        By number; those that wait, or that Slurm does not know, are left out.
+
+    Raises
+    ------
+    SlurmError
+        As `squeue`.
+    """
+    wanted = set(jobs)
+    rows = await squeue(sorted(wanted), timeout_s=timeout_s, environment=environment)
     # components of a heterogeneous job and tasks of an array share an id, but not this number
-    row = next((row for row in rows if str(row.number) == job), None)
-    return None if row is None or row.time_limit_s == math.inf else row.end_s
+    begun = {str(row.number): row for row in rows if row.state != "PENDING" and str(row.number) in wanted}
+    ends_s = {job: math.inf if row.time_limit_s == math.inf else row.end_s for job, row in begun.items()}
+    return {job: end_s for job, end_s in ends_s.items() if end_s is not None}
 
 
 def own_switch(environment: Mapping[str, str] | None = None) -> str | None:

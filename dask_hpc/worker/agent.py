@@ -12,12 +12,16 @@
 
 Before the end of the walltime, on a notice (SIGUSR1) and on SIGTERM, the scheduler is asked to let the
 worker finish what it executes and to move what only it holds. The scheduler needs dask_hpc, too.
+
+Shortly before a worker would be emptied for the end of its Slurm job, Slurm is asked once more: a time limit
+that was extended meanwhile keeps it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from contextlib import suppress
@@ -27,16 +31,22 @@ from distributed import Nanny
 from distributed.core import Status
 
 from dask_hpc.config import Settings, settings
-from dask_hpc.errors import DaskHPCError
-from dask_hpc.slurm.commands import own_job_end_s, own_kill_wait_s
+from dask_hpc.errors import DaskHPCError, SlurmError
+from dask_hpc.slurm.commands import job_ends_s, own_job_end_s, own_kill_wait_s
 from dask_hpc.worker.answers import answered
-from dask_hpc.worker.node import END_VARIABLE, walltime_end_s
+from dask_hpc.worker.node import END_VARIABLE, LIMIT_VARIABLE, walltime_end_s
 
 # below distributed's own, so that what a worker says is in its log without further configuration
 logger = logging.getLogger("distributed.dask_hpc.agent")
 
 #: By how long before SIGKILL a worker has to be through.
 _BEFORE_KILL_S = 2.0
+#: How long `squeue` may take to say whether a job has got more time; asked so long before it counts.
+_ASK_AGAIN_S = 5.0
+#: Not all agents of a large job ask at once; they do within so many seconds.
+_SPREAD_S = 10
+#: Ends that differ by less are the same.
+_SAME_S = 1.0
 #: How long the scheduler may take to answer a call.
 _CONNECT_S = 3.0
 #: Agents by their nanny or worker.
@@ -57,6 +67,8 @@ class Agent:
     def __init__(self, server: Any, settings: Settings) -> None:
         self.server = server
         self.settings = settings
+        #: When the walltime ends by the setting alone.
+        self.limit_end_s = walltime_end_s(settings.walltime_limit_s, None)
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving = asyncio.Lock()
         self._left = False
@@ -156,8 +168,36 @@ class Agent:
                 margin_s,
             )
             notice_s = max(0.0, left_s) / 2
-        await asyncio.sleep(max(0.0, left_s - notice_s))
-        await self.leave(max(0.0, ends_s - margin_s - time.time()), "its walltime ends")
+        while True:
+            begins_s = ends_s - margin_s - notice_s
+            before_s = _ASK_AGAIN_S + os.getpid() % _SPREAD_S
+            await asyncio.sleep(max(0.0, begins_s - before_s - time.time()))
+            asked_s = await self._end_now(ends_s)
+            if asked_s > ends_s + _SAME_S:
+                logger.info("The walltime of this worker ends %.0f s later than it did", asked_s - ends_s)
+                ends_s = asked_s
+                continue
+            await asyncio.sleep(max(0.0, min(begins_s, asked_s - margin_s) - time.time()))
+            await self.leave(max(0.0, asked_s - margin_s - time.time()), "its walltime ends")
+            return
+
+    async def _end_now(self, known_s: float) -> float:
+        """When the walltime ends as Slurm sees it now; `known_s` without a job, and when it does not tell."""
+        job = os.environ.get("SLURM_JOB_ID")
+        if not job:
+            return known_s
+        try:
+            job_end_s = (await job_ends_s([job], timeout_s=_ASK_AGAIN_S)).get(job)
+        except SlurmError as error:
+            logger.info("Whether job %s has got more time is not known: %s", job, error)
+            return known_s
+        if job_end_s is None:
+            return known_s
+        end_s = job_end_s if self.limit_end_s is None else min(self.limit_end_s, job_end_s)
+        if isinstance(self.server, Nanny):
+            # what its worker will be told when it is started again
+            self.server.env[END_VARIABLE] = repr(end_s)
+        return end_s
 
     def noticed(self) -> None:
         """The batch system has said that the end is near."""
@@ -188,6 +228,8 @@ async def dask_setup(server: Any) -> None:
     if end_s is not None and isinstance(server, Nanny):
         # the worker may be started again and tells the scheduler; what counts is when it is ended from here
         server.env[END_VARIABLE] = repr(end_s)
+        if agent.limit_end_s is not None:
+            server.env[LIMIT_VARIABLE] = repr(agent.limit_end_s)
     agent.start(end_s)
 
 

@@ -1,7 +1,8 @@
 """What a worker's heartbeats carry for us: small sections by name, sampled on the worker.
 
-They travel among the worker's own metrics, so nothing of ours is sent by itself. Stock drops a metric that
-raises without a word; a section that fails is sent as what went wrong.
+They travel among the worker's own metrics, so nothing of ours is sent by itself, and nothing at all by a
+worker that has nothing to tell: its heartbeats are those of stock. Stock drops a metric that raises without a
+word; a section that fails is sent as what went wrong.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
 }
 
 
+class NothingToTell(Exception):
+    """No section has anything; stock leaves a metric out that raises, the name of the metric included."""
+
+
 class Heartbeat:
     """All sections of one worker; called by it before each heartbeat."""
 
@@ -40,15 +45,25 @@ class Heartbeat:
                 self._note(name, error)
 
     def __call__(self, worker: Any = None) -> dict[str, Any]:
-        """The sections as they are now; ``{"error": text}`` in place of one that fails."""
+        """The sections that have something, as they are now; ``{"error": text}`` in place of one that fails.
+
+        Raises
+        ------
+        NothingToTell
+            When none has.
+        """
         told: dict[str, Any] = {}
         for name, sample in self._sections.items():
             try:
-                told[name] = dict(sample())
+                if section := dict(sample()):
+                    told[name] = section
                 self._failed.pop(name, None)
             except Exception as error:  # stock would drop all sections without a word
                 self._note(name, error)
-        return told | {name: {"error": text} for name, text in self._failed.items()}
+        told |= {name: {"error": text} for name, text in self._failed.items()}
+        if not told:
+            raise NothingToTell
+        return told
 
     def section(self, name: str) -> Section | None:
         """The section of that name; None when there is none."""

@@ -18,6 +18,8 @@ from dask_hpc.slurm.commands import own_job_end_s, own_switch
 #: Environment variable in which a nanny tells its worker when the walltime ends, in seconds since 1970.
 #: Not one that Dask takes for configuration.
 END_VARIABLE = "_DASK_HPC_WALLTIME_END"
+#: The same, by ``hpc.walltime.limit`` alone: that does not move when Slurm's limit does.
+LIMIT_VARIABLE = "_DASK_HPC_WALLTIME_LIMIT_END"
 #: In place of a label, who fails together is what Slurm's topology says.
 TOPOLOGY = "slurm-topology"
 
@@ -60,7 +62,9 @@ class NodeSection:
 
     Labels are read on the node (its configuration or environment), so no client can change them. The end
     of the walltime is what the agent in the worker's nanny goes by; without one, the end of the batch job or
-    what ``hpc.walltime.limit`` says, counted from the start of this process.
+    what ``hpc.walltime.limit`` says, counted from the start of this process. In a job of Slurm's the section
+    also has ``slurm_job``, so that the scheduler can ask again for all of them at once, and ``limit_end_s``,
+    the end by that setting, if there is one.
 
     Raises
     ------
@@ -73,17 +77,26 @@ class NodeSection:
         labels = {"host": wanted.node_host, "domain": wanted.node_domain}
         self._told: dict[str, Any] = {name: label for name, label in labels.items() if label is not None}
         self._asking: asyncio.Future[None] | None = None
+        if job := os.environ.get("SLURM_JOB_ID"):
+            self._told["slurm_job"] = job
         known = os.environ.get(END_VARIABLE)
         if known is not None and getattr(worker, "nanny", None):
             self._told["end_s"] = float(known)
+            limit = os.environ.get(LIMIT_VARIABLE)
+            self._limited(None if limit is None else float(limit))
         else:
             # a Slurm that is slow to answer does not keep the worker from starting
             self._asking = asyncio.ensure_future(self._ask(wanted.walltime_limit_s))
 
     async def _ask(self, limit_s: float | None) -> None:
+        self._limited(walltime_end_s(limit_s, None))
         end_s = walltime_end_s(limit_s, await own_job_end_s())
         if end_s is not None:
             self._told["end_s"] = end_s
+
+    def _limited(self, end_s: float | None) -> None:
+        if end_s is not None and "slurm_job" in self._told:
+            self._told["limit_end_s"] = end_s
 
     def __call__(self) -> Mapping[str, Any]:
         """What is known now."""

@@ -31,7 +31,7 @@ from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.install import attach
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.jobs import JobRecord
-from dask_hpc.wire import ANNOTATION, HEARTBEAT
+from dask_hpc.wire import ANNOTATION
 from dask_hpc_policies import registry
 from dask_hpc_policies.jobs.jobspec import job_spec
 
@@ -254,7 +254,6 @@ class Machine:
                     "memory": 2**28,
                     "managed_bytes": 0,
                     "spilled_bytes": {"memory": 0, "disk": 0},
-                    HEARTBEAT: {"node": {}},
                 },
                 services={},
                 local_directory="",

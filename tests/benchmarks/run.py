@@ -8,8 +8,8 @@ from pathlib import Path
 
 #: In order of importance.
 BENCHMARKS = (
-    "hooks", "jobs", "in_flight", "fairness", "pays_off", "policy_pass", "resize", "window", "adopt", "pool",
-    "adapt",
+    "hooks", "heartbeats", "jobs", "in_flight", "fairness", "pays_off", "policy_pass", "resize", "window",
+    "adopt", "pool", "adapt",
     "simulator", "panel", "what_if", "placement", "power", "corridor", "corridor_live",
     "checkpoint", "redundancy",
     "host_memory", "versions", "synthetic", "trends", "full_memory", "killed",

@@ -16,6 +16,7 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client, wait
+from fake_queue import FakeQueue
 from outside import PATHS, PATIENCE_S, Marks, lost, until, workers
 
 import dask_hpc
@@ -146,6 +147,24 @@ def test_a_worker_leaves_before_its_walltime_ends(local: Machine, by: str) -> No
     assert lost(local.client) == (0, 0, {True})
     assert len(local.client.gather([*done, *busy])) == 36
     assert set(local.marks.started().values()) == {1}
+
+
+def test_a_worker_stays_for_as_long_as_its_job_was_extended(local: Machine) -> None:
+    """`squeue` is a program that says so; the real one is asked in tests/slurm."""
+    ends_s = int(time.time()) + 9
+    queue = FakeQueue(local.folder / "bin")
+    queue.says({"7": ends_s + 8})
+    local.start("stays")
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(ends_s), "PATH": queue.path}
+    local.start("goes", **slurm, DASK_HPC__WALLTIME__NOTICE="4 s")
+    until(lambda: len(workers(local.client)) == 2, "two workers")
+    while time.time() < ends_s:
+        assert "goes" in workers(local.client)
+        time.sleep(0.1)
+    local.gone("goes")
+    assert ends_s < time.time() < ends_s + 8
+    assert "ends 8 s later" in local.log("goes")
+    assert "nothing is lost" in local.log("goes")
 
 
 def test_what_cannot_be_finished_is_named_and_runs_again(local: Machine) -> None:

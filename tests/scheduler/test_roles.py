@@ -108,6 +108,30 @@ async def test_a_role_is_changed_in_no_time_where_nothing_runs_and_after_drainin
     assert (await rt.set_role(name, "compute"))["result"] == "done"
 
 
+@live(workers=2, timeout=90)
+async def test_of_two_nodes_that_are_drained_for_another_role_one_goes_on_computing(c, s, a, b):
+    rt = await dask_hpc.install(c)
+    gate = Gate()
+    running = [c.submit(through, i, gate, pure=False, workers=[w.address]) for i, w in enumerate((a, b))]
+    await until(lambda: all(len(w.state.executing) == 1 for w in (a, b)), "both execute")
+    changes = [asyncio.ensure_future(rt.set_role(str(w.name), "staging")) for w in (a, b)]
+
+    def drained():
+        return engine(s).awake and all(node.reserved for node in engine(s).state.nodes.nodes.values())
+
+    await until(drained, "both are drained")
+    queued = c.map(inc, range(20), pure=False)
+    gate.open()
+    ended = await asyncio.gather(*changes)
+    assert sorted(one["result"] for one in ended) == ["aborted", "done"]
+    assert any("the last one for computing" in one["reason"] for one in ended)
+    assert await c.gather(queued) == list(range(1, 21))
+    await wait(running)
+    for worker in (a, b):
+        await rt.set_role(str(worker.name), "compute")
+    await asleep(s)
+
+
 @live(workers=3, timeout=90)
 async def test_roles_that_were_given_outlive_workers_and_jobs(c, s, a, b, d):
     rt = await dask_hpc.install(c)

@@ -22,7 +22,6 @@ from peer_to_peer import P2P
 
 import dask_hpc
 from dask_hpc.scheduler.internals.reads import is_barrier
-from dask_hpc.scheduler.internals.remote import sections_of
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.scheduler.tables import losses
 from dask_hpc.wire import TELL
@@ -253,7 +252,7 @@ async def test_what_tasks_before_a_shuffle_leave_has_no_copy(c, s, *workers):
         inputs = s.tasks[barrier].dependencies
         await until(lambda: sum(ts.state == "memory" for ts in inputs) == 7, "shards are sent")
         assert {ts.nbytes < 1024 for ts in inputs if ts.state == "memory"} == {True}
-        await until(lambda: all(map(sections_of, s.workers.values())), "workers know the question")
+        await until(lambda: small_part(s).equipped, "workers know the question")
         await until(lambda: not small_part(s)._calls and not engine(s).small.waiting, "all have been asked")
         assert not held(s).keys() & {ts.key for ts in inputs}
         waits = next(

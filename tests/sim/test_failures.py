@@ -159,6 +159,15 @@ def test_random_failures_of_one_class_are_the_same_whatever_others_there_are() -
     assert len(times("domain", domain_mtbf_s=200.0)) == 3
 
 
+def test_random_failures_go_on_however_many_there_would_have_been_while_nothing_ran() -> None:
+    # some 40,000 while a node that failed is down; a run of 5 s has none every seventh time
+    failures = Failures(node_mtbf_s=10.0, downtime_s=100_000.0)
+    work = workload(rigid("a", 4, 5.0), nodes=4, failures=failures)
+    restarts = [run(work, seed=seed).rows[0].restarts for seed in range(30)]
+    assert 4 < sum(restarts) / len(restarts) < 10
+    assert max(restarts) > 10
+
+
 def test_rates_are_those_that_were_asked_for() -> None:
     # 16 nodes for 20,000 s, all of them held: 320 processes and 80 domains of two nodes are expected
     failures = Failures(process_mtbf_s=1000.0, domain_mtbf_s=2000.0, downtime_s=1e-3)

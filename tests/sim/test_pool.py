@@ -273,6 +273,22 @@ def test_walltimes_run_down_while_nothing_moves() -> None:
     assert (left[10.0], left[20.0]) == (80.0, 70.0)
 
 
+@pytest.mark.parametrize("more", [{}, {"seed": 2}], ids=["ticks", "failures"])
+def test_nodes_that_come_after_a_long_wait_are_told_to_the_policy(more: dict[str, Any]) -> None:
+    """Tens of thousands of ticks, or of failures that concern nobody, pass before they are there."""
+    failures = Failures(node_mtbf_s=2.0, downtime_s=0.001) if more else Failures()
+    pool = Pool(initial_nodes=1, wait_s=30_000.0)
+    result = run(
+        workload(rigid("a", 3, 0.01), nodes=3, pool=pool, failures=failures),
+        Following(),
+        **(more or {"tick_s": 1.0}),
+    )
+    start_s, end_s = times(result)["a"]
+    assert start_s is not None
+    assert end_s is not None
+    assert start_s >= 30_000.0
+
+
 def test_who_asks_and_gives_back_for_ever_is_stopped() -> None:
     class Endless(Asking):
         def decide(self, view: ClusterSnapshot, state: float) -> tuple[Decision, float]:

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,50 @@ def test_walltime_that_is_left_is_what_squeue_says_and_pools_have_their_roles(
         assert all(("staging" in name) == (role == "staging") for name, role in roles.items())
         places = client.gather(client.map(_place, range(20), pure=False))
         assert not any("staging" in place for place in places)
+
+
+def test_walltime_left_follows_a_time_limit_that_is_changed_while_the_job_runs(
+    cluster: Any, tmp_path: Path
+) -> None:
+    short = {"hpc.walltime.notice": "35 s", "hpc.walltime.margin": "5 s"}
+    pools = {"staging": {"queue": "staging", "role": "staging", "walltime": "00:30:00"}}
+    with (
+        dask.config.set(short),
+        dask_on(cluster, tmp_path, walltime="00:01:00", pools=pools) as (made, client),
+    ):
+        made.scale(jobs=1)
+        made.scale(jobs=1, pool="staging")
+        until(lambda: len(made.workers) == 2, "two jobs")
+        ids = {str(spec): str(job.job_id) for spec, job in made.workers.items()}
+        [extended] = [name for name in ids if "staging" not in name]
+        [lowered] = [name for name in ids if "staging" in name]
+        cluster.wait_for(int(ids[extended]), "RUNNING")
+        client.wait_for_workers(2, timeout=PATIENCE_S)
+        began_s = time.monotonic()
+        cluster.run("scontrol", "update", f"JobId={ids[extended]}", "TimeLimit=12")
+        cluster.run("scontrol", "update", f"JobId={ids[lowered]}", "TimeLimit=10")
+        runtime = dask_hpc.runtime(client)
+
+        def as_squeue_says() -> bool:
+            rows = cluster.run("squeue", "--noheader", "--format=%i %L").splitlines()
+            said = dict(line.split() for line in rows)
+            left_s = _left_s(runtime)
+            for name, id in ids.items():
+                minutes, seconds = map(int, said[id].split(":"))
+                if abs(left_s.get(name, 0.0) - (60 * minutes + seconds)) > 5:
+                    return False
+            return True
+
+        until(as_squeue_says, "walltime left is what squeue says")
+        # the agent of the first would have had it emptied 20 s after its start
+        until(lambda: time.monotonic() > began_s + 25, "the first end has been passed")
+        assert extended in workers(client)
+        assert client.submit(_place, 0, pure=False).result() == extended
+        assert as_squeue_says()
+        assert 600 < _left_s(runtime)[extended] < 720
+        # a minute more than it has run: less than it takes to empty it is left soon
+        cluster.run("scontrol", "update", f"JobId={ids[lowered]}", "TimeLimit=1")
+        until(lambda: lowered not in workers(client), "it has been emptied")
 
 
 def _place(_: int) -> str:

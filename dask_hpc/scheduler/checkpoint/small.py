@@ -44,6 +44,8 @@ class SmallCopies:
         self._small = engine.small
         self._protected = protected
         self._calls: dict[str, asyncio.Task[None]] = {}
+        #: Whether every worker that was there at first has had our plugin; those that come later bring it.
+        self.equipped = False
         #: Addresses of workers that do not answer such a question.
         self._deaf: set[str] = set()
         #: Protected results that were lost when one last looked.
@@ -70,8 +72,8 @@ class SmallCopies:
             ws = self._scheduler.workers.get(address)
             if ws is None or address in self._deaf:
                 del waiting[address]
-            # one whose heartbeats carry nothing of ours yet does not know the question
-            elif address not in self._calls and remote.sections_of(ws):
+            # without our plugin they do not know the question
+            elif address not in self._calls and self.equipped:
                 self._ask(address, waiting.pop(address))
 
     async def leave(self, departure: Departure) -> bool:

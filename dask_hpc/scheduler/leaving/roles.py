@@ -18,7 +18,7 @@ from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.scheduler.tables.parts import Enactor, Method
 from dask_hpc_policies.decision import Outcome, Reason, ReasonCode, SetRole
 from dask_hpc_policies.model import COMPUTE, ROLES
-from dask_hpc_policies.rules.roles import Standing, refusal
+from dask_hpc_policies.rules.roles import Standing, last_one, refusal
 
 
 class Roles:
@@ -86,8 +86,14 @@ class Roles:
 
         def taken(drained: list[Node], why: Reason) -> None:
             # in the very call in which the node has fallen quiet
-            aborted = Outcome(action=action, result="aborted", reason=why)
-            ended(self._play(node, action) if drained else aborted)
+            # others have got another role, or have gone, while this one was drained
+            kept = last_one(action, node.id, node.role, self._state.nodes.computing()) if drained else None
+            if drained and kept is None:
+                return ended(self._play(node, action))
+            if kept is not None:
+                self._state.give(drained, None)
+                self._engine.admission.scan(*self._state.plain)
+            return ended(Outcome(action=action, result="aborted", reason=kept or why))
 
         refusal = self._engine.rounds.withdraw([node], action.reason, taken, None)
         return None if refusal is None else Outcome(action=action, result="refused", reason=refusal)

@@ -30,6 +30,7 @@ from dask_hpc.scheduler.leaving.departures import Departures
 from dask_hpc.scheduler.leaving.pool_target import PoolTarget
 from dask_hpc.scheduler.leaving.releases import Releases
 from dask_hpc.scheduler.leaving.roles import Roles
+from dask_hpc.scheduler.leaving.sooner import Sooner
 from dask_hpc.scheduler.power.corridor import Corridor
 from dask_hpc.scheduler.rpc.awaited import Awaited
 from dask_hpc.scheduler.rpc.jobs import JobMethods
@@ -78,6 +79,7 @@ class Service:
             Roles(self.engine),
             Io(state),
             Corridor(self.engine),
+            Sooner(state, self.departures.depart),
         )
         self.pool_target.wrap()
         self.engine.losses.wrap()
@@ -241,6 +243,11 @@ class Service:
         self.scheduler.unsubscribe_topic(wire.notice_topic(client), client)
         await self.detach()
         return {"uninstalled": True}
+
+    async def equip(self) -> None:
+        """Give our plugin to every worker."""
+        await remote.equip(self.scheduler)
+        self._small.equipped = True
 
     async def detach(self) -> None:
         """Take everything of ours out of the scheduler; what runs goes on as plain Dask work."""

@@ -1,14 +1,17 @@
-"""What workers say of their nodes with their heartbeats, brought into the node table."""
+"""What workers say of their nodes with their heartbeats, brought into the node table.
+
+When the Slurm job of a worker ends, Slurm knows better (`walltimes`).
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.internals import reads, remote
 from dask_hpc.scheduler.tables.nodes import Told
 from dask_hpc.scheduler.tables.state import State
+from dask_hpc.scheduler.tables.walltimes import Walltimes
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
@@ -24,6 +27,7 @@ class Heard:
         self._state = state
         #: The section that was read last, by address: heartbeats that carry the same cost next to nothing.
         self._read: dict[str, Any] = {}
+        self._walltimes = Walltimes()
 
     def tick(self, now_s: float) -> None:
         """Look for what is new."""
@@ -36,18 +40,26 @@ class Heard:
             section = remote.sections_of(ws).get("node")
             read[address] = section
             # again and again for what ends: the clocks of two machines may be set
-            if isinstance(section, Mapping) and (section != self._read.get(address) or "end_s" in section):
+            if isinstance(section, Mapping) and (
+                section != self._read.get(address) or "end_s" in section or "slurm_job" in section
+            ):
                 nodes.hear(address, self._told(section))
         self._read = read
+        sections = [section for section in read.values() if isinstance(section, Mapping)]
+        self._walltimes.look(sections, now_s, self._state.settings.slurm_poll_s)
 
     def _told(self, section: Mapping[str, Any]) -> Told:
-        said = section.get("end_s")
-        end_s = float(said) if isinstance(said, int | float) else math.nan
+        end_s, sooner = self._walltimes.end_s(section)
         return Told(
             host=_label(section.get("host")),
             domain=_label(section.get("domain")),
-            end_s=self._state.clock.at_s(end_s) if math.isfinite(end_s) else None,
+            end_s=None if end_s is None else self._state.clock.at_s(end_s),
+            sooner=sooner,
         )
+
+    def unwrap(self) -> None:
+        """The runtime is being uninstalled."""
+        self._walltimes.stop()
 
     def status(self) -> Mapping[str, Any]:
         """Sections of heartbeats that fail, with the reason, by worker and section."""

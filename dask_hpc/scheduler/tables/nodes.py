@@ -41,6 +41,8 @@ class Told:
     domain: str | None = None
     #: When the walltime ends, on the runtime's clock.
     end_s: float | None = None
+    #: Whether that is sooner than it knows: its own agent will be late.
+    sooner: bool = False
 
 
 _NOTHING = Told()
@@ -218,6 +220,15 @@ class NodeTable:
             self._views = tuple([node.view() for node in self.nodes.values()])
         return self._views
 
+    def sooner(self, before_s: float) -> dict[str, float]:
+        """When workers end that do so before `before_s` and sooner than they know, by address."""
+        return {
+            address: told.end_s
+            for node in self._limited.values()
+            for address, told in node.told.items()
+            if told.sooner and told.end_s is not None and told.end_s < before_s
+        }
+
     def free(self) -> list[Node]:
         """Compute nodes that are up, held by no named job and promised to none."""
         return [node for node in self.unheld() if node.role == COMPUTE]
@@ -239,6 +250,6 @@ def _differs(known: Told, told: Told) -> bool:
     """Whether a worker says something else than before; clocks that go a little apart are none."""
     if (known.host, known.domain) != (told.host, told.domain):
         return True
-    if known.end_s is None or told.end_s is None:
-        return known.end_s is not told.end_s
+    if known.end_s is None or told.end_s is None or known.sooner != told.sooner:
+        return known.end_s is not told.end_s or known.sooner != told.sooner
     return abs(known.end_s - told.end_s) >= _STEP_S / 2

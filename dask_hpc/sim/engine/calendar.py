@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 from dask_hpc.sim.engine.active import ActiveJob
+from dask_hpc.sim.model.machine import NodeFailure
 
 #: Kinds of entries, in the order in which they happen at one moment. What happens with the submissions of
 #: the workload, or later, is `SUBMIT` and after. A commit is due, or what it (or reading back what was saved)
@@ -25,6 +26,11 @@ from dask_hpc.sim.engine.active import ActiveJob
 
 #: Kinds whose entries carry the version of their job.
 VERSIONED = (STAGE, COMMIT, WINDOW)
+
+#: Kinds of which one follows the other for as long as there is a run.
+_ENDLESS = (TICK, LOOK, ANSWER)
+#: There are never so many entries of those, and of random failures, at once.
+_FEW = 8
 
 #: Time, kind, sequence number, job, and what the kind needs to know.
 Entry = tuple[float, int, int, ActiveJob | None, Any]
@@ -52,6 +58,14 @@ class Calendar:
                 return at_s
             heapq.heappop(entries)
         return inf
+
+    def leads_on(self) -> bool:
+        """Whether anything is to come but what comes for ever: ticks, and random failures."""
+        entries = self.entries
+        return len(entries) > _FEW or any(
+            isinstance(data, NodeFailure) if kind == NODE_FAILS else kind not in _ENDLESS
+            for _, kind, _, _, data in entries
+        )
 
     def enter(self, at_s: float, kind: int, active: ActiveJob | None = None, data: Any = None) -> None:
         """Something of this kind happens at `at_s`."""

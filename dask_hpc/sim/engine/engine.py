@@ -278,7 +278,7 @@ class Engine:
             self._late = False
             enactor.carry_out(data)
         elif kind == TICK:
-            if self._goes_on():
+            if self._goes_on(kind):
                 assert world.options.tick_s is not None
                 self.calendar.enter(world.now_s + world.options.tick_s, TICK)
                 if world.active:
@@ -291,8 +291,8 @@ class Engine:
                 world.news.changed("tick")
         elif kind == NODE_FAILS:
             # random failures, which know no node yet, end with the run
-            if isinstance(data, NodeFailure) or self._goes_on():
-                for lost in self.failures.happen(data):
+            if isinstance(data, NodeFailure) or self._goes_on(kind):
+                for lost in self.failures.happen(data, min(self.calendar.next_s(), self._submit_s)):
                     enactor.lose_node(lost)
         elif kind == NODE_BACK:
             if self.nodes.back(data):
@@ -300,17 +300,17 @@ class Engine:
         elif kind == NODE_GRANTED:
             self.supply.granted(*data)
         elif kind == NODE_UP:
-            if self.supply.up(*data) and self._goes_on():
+            if self.supply.up(*data) and self._goes_on(kind):
                 world.news.changed("node-added")
         elif kind == NODE_GOES:
             gone = self.supply.over(*data)
-            if gone is not None and (gone.active is not None or self._goes_on()):
+            if gone is not None and (gone.active is not None or self._goes_on(kind)):
                 enactor.lose_node(gone)
 
-    def _goes_on(self) -> bool:
+    def _goes_on(self, kind: int) -> bool:
         """Whether ticks, random failures, and nodes that come and go, still have a run to happen in.
 
-        They end with the last job, or when nothing runs, nothing more will come, and the policy has started
+        They end with the last job, or when nothing runs, nothing else is to come, and the policy has started
         nothing for many of them.
         """
         world = self.world
@@ -319,7 +319,7 @@ class Engine:
             self._stalled = 0
         if self._submit_s < inf:
             return True
-        if self.nodes.held == 0:
+        if self.nodes.held == 0 and (kind in (NODE_UP, NODE_GOES) or not self.calendar.leads_on()):
             self._stalled += 1
         return bool(world.active) and self._stalled < _MOST_STALLED
 

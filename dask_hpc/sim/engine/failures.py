@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 from dask_hpc.errors import WorkloadError
@@ -27,6 +28,9 @@ from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.machine import FAILING, NodeFailure
 from dask_hpc_policies.jobs.constraints import is_legal
 from dask_hpc_policies.rules.losses import Severity
+
+#: So many failures in a row of which nobody notices anything are drawn one by one.
+_MOST_PASSED = 200
 
 
 class Lost(NamedTuple):
@@ -89,20 +93,30 @@ class FailureSource:
             for what in FAILING:
                 self._next_random(what, jobs[0].submit_s)
 
-    def _next_random(self, what: Severity, after_s: float) -> None:
+    def _next_random(self, what: Severity, after_s: float, idle_until_s: float = -inf) -> None:
+        """Enter the next one after `after_s`; of those before `idle_until_s` nobody would notice anything."""
         mtbf_s = self._world.machine.failures.mtbf_s[what]
-        if mtbf_s is not None:
-            at_s = after_s + self._rng[what].expovariate(len(self._struck[what]) / mtbf_s)
-            self._calendar.enter(at_s, NODE_FAILS, None, what)
+        if mtbf_s is None:
+            return
+        rate = len(self._struck[what]) / mtbf_s
+        at_s = after_s + self._rng[what].expovariate(rate)
+        passed = 0
+        while at_s < idle_until_s < inf:
+            passed += 1
+            # of what fails at random nothing depends on when the last one was
+            from_s = idle_until_s if passed > _MOST_PASSED else at_s
+            at_s = from_s + self._rng[what].expovariate(rate)
+        self._calendar.enter(at_s, NODE_FAILS, None, what)
 
-    def happen(self, failure: NodeFailure | Severity) -> list[Lost]:
+    def happen(self, failure: NodeFailure | Severity, next_s: float) -> list[Lost]:
         """Something fails: what is listed, or anything of a class; nothing when it is down, or not there.
 
         Random failures strike machines that work: while no job holds a node, none happens. Else a job that
-        needs many nodes would wait for ever for all of them to be up at once.
+        needs many nodes would wait for ever for all of them to be up at once. `next_s` is when anything else
+        happens: until then no job gets nodes.
         """
         if not isinstance(failure, NodeFailure):
-            self._next_random(failure, self._world.now_s)
+            self._next_random(failure, self._world.now_s, -inf if self._nodes.held else next_s)
             if not self._nodes.held:
                 return []
             failure = self._drawn(failure)

@@ -38,8 +38,18 @@ def refusal(action: SetRole, node: Standing | None, computing: int) -> Reason | 
         return Reason(ReasonCode.NODES_GONE, f"there is no node {action.node!r} for the role {action.role!r}")
     if node.job is not None:
         return Reason(ReasonCode.WRONG_STATE, f"{node.job} holds node {node.id}; shrink it first")
-    if action.role != COMPUTE and node.role == COMPUTE and computing == 1:
-        return Reason(ReasonCode.KEPT, f"node {node.id} is the last one for computing")
+    if (kept := last_one(action, node.id, node.role, computing)) is not None:
+        return kept
     if node.reserved:
         return Reason(ReasonCode.LOCKED, f"node {node.id} is changing hands; ask again")
     return None
+
+
+def last_one(action: SetRole, node: str, role: str, computing: int) -> Reason | None:
+    """Why a node that plays `role` has to go on with it: it is the last that computes; None: it need not.
+
+    Asked when an action comes, and again when its node has been drained.
+    """
+    if action.role == COMPUTE or role != COMPUTE or computing > 1:
+        return None
+    return Reason(ReasonCode.KEPT, f"node {node} is the last one for computing")
