@@ -13,7 +13,6 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
 
@@ -24,15 +23,13 @@ from distributed import wait
 from distributed.core import ConnectionPool
 from harness import Options, Row, main, row
 from machine import SEED
-from trend_cells import DISK, MEMORY, PATIENCE_S, Cell, cell, in_turns, over
+from trend_cells import DISK, MEMORY, PATIENCE_S, TOLERANCE, Cell, cell, in_turns, over
+from trend_fallback import fallback, overheads
 
-import dask_hpc
 from dask_hpc.checkpoint.blobs import Home, Range
 from dask_hpc.worker import fetching
 from dask_hpc.worker.host_memory import listening
 
-#: A commit that is not waited for may cost so much more or less than equation 6.3 says, over one that is.
-TOLERANCE = 0.2
 #: Time between commits over that of one: it hides the transfer, or does not.
 INTERVALS = (3.0, 0.3)
 
@@ -144,46 +141,6 @@ def first(options: Options) -> Iterator[Row]:
     yield row("T4 a later commit over the second, ratio", of_second, "", bar=1.0, note=note)
 
 
-# ------------------------------------------------------------------ T8: fallback
-
-
-def digest(block: np.ndarray) -> str:
-    """Of the bytes of a block."""
-    return blake2b(block.data).hexdigest()
-
-
-def fallback(options: Options) -> Iterator[Row]:
-    """T8: without memory it is the disk, slower, and the bytes are the same."""
-    nbytes, blocks, rounds = options.pick(2**28, 2**27, 2**24), 8, options.pick(5, 3, 1)
-    ratios, differ, anew = [], [], []
-    for _ in range(rounds):
-        # a host holds half of the data: a version of it and of what is half as much again, and no more
-        with cell(2, 1.3 * nbytes) as on:
-            data = on.data(nbytes, blocks, 2)
-            expected = on.each(digest, data)
-            memory_s = [on.commit(data, ["L1"]) for _ in range(3)][-1]
-            on.lose(memory=False)
-            read = [on.each(digest, data)]
-            more = on.data(3 * nbytes // 2, blocks, 2)
-            on.runtime.checkpoint(more, "more", levels=["L1"])
-            disk_s = on.commit(data, ["L1", "L3"], reached=["L3"])
-            on.client.cancel(more)
-            on.lose(memory=True)
-            read += [on.each(digest, data), on.each(digest, dask_hpc.restore("trend", on.client))]
-            on.workers()
-            anew.append(on.commit(data, ["L1", "L3"]) / disk_s)
-            ratios.append(memory_s / disk_s)
-            differ.append(float(sum(a != b for found in read for a, b in zip(found, expected, strict=True))))
-            told = on.runtime.status()["checkpoints"]
-            assert told["restored_results"] >= 2 * blocks, told
-            assert not told["lost_results"] + told["recomputed_results"], told
-    note = "memory of hosts is full: asked for L1 and L3, it is L3"
-    yield row("T8 a commit to memory over one that falls back to disk, ratio", ratios, "", bar=1.0, note=note)
-    note = f"of 3 times {blocks}: workers killed, then workers and managers, then dask_hpc.restore"
-    yield row("T8 blocks that differ, from memory, from disk, restored", differ, "blocks", bar=0.0, note=note)
-    yield row("T8 the next commit, managers started anew, over the fallback, ratio", anew, "")
-
-
 # ------------------------------------------------------------------ T10: pieces
 
 
@@ -289,7 +246,7 @@ def compression(options: Options) -> Iterator[Row]:
         yield row(name, over(found["raw"], found[codec]), "", bar=1.0, note=note)
 
 
-TRENDS = (asynchronous, push_and_pull, first, fallback, pieces, compression)
+TRENDS = (asynchronous, push_and_pull, first, fallback, overheads, pieces, compression)
 
 
 def run(options: Options) -> list[Row]:
