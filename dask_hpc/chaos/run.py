@@ -124,7 +124,7 @@ def _check(client: Client, futures: Iterable[Future], expected: Any, outcome: Ou
 
 
 def _strike(client: Client, plan: Plan, chance: Any) -> int:
-    """Have happen what is to happen to workers; gives how many were killed, once the scheduler misses them."""
+    """Have happen what is to happen to workers; gives how many were killed."""
     hosts: dict[str, str] = client.run(work.host, on_error="ignore")
     doomed: set[str] = set()
     for fault in plan.faults if hosts else ():

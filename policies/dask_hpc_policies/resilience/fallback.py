@@ -1,8 +1,8 @@
 """What it costs a run that checkpoints cannot go to the memory of hosts, so that the file system takes them.
 
-Source: John (2024, section 6.5.2, equations 6.13 and 6.14). What the source calls the checkpoint frequency is a
-time, from one checkpoint to the next: below 6.13 it says itself that the time until memory is there again, over
-it, is the number of checkpoints that the file system takes. All times are in seconds.
+Source: John (2024, section 6.5.2, equations 6.13 and 6.14). What the source calls the checkpoint frequency is
+a time, from one checkpoint to the next: below 6.13 it says itself that the time until memory is there again,
+over it, is the number of checkpoints that the file system takes. All times are in seconds.
 """
 
 from __future__ import annotations
