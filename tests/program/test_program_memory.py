@@ -39,7 +39,7 @@ class Losing:
     def __init__(self, client, count, memory=True, levels=(["L1", "L2"],)):
         self.client, self.count, self.memory, self.levels = client, count, memory, levels
         self.lost_at = None
-        self.deadline_s = time.monotonic() + 120.0
+        self.deadline_s = time.monotonic() + 300.0
 
     def __call__(self, program):
         if self.lost_at is None and all(len(whole(program, levels)) > 1 for levels in self.levels):
