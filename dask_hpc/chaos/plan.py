@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: What can fail: a worker's process; all workers of a host, and its memory; scheduler and workers at once;
-#: the newest version in the store; nothing, but a worker stands still for a while; a worker and its host's
-#: manager; nothing, but all of a host answers nobody for longer than the scheduler waits; a worker in the
-#: middle of a write; the scheduler, after which the next one takes over.
+#: the newest version in the store, and a worker whose results would be read from it; nothing, but a worker
+#: stands still for a while; a worker and its host's manager; nothing, but all of a host answers nobody for
+#: longer than the scheduler waits; a worker in the middle of a write; the scheduler, after which the next one
+#: takes over.
 FAULTS = (
     "worker", "host", "cluster", "store", "delay", "manager", "partition", "agent", "controller"
 )  # fmt: skip

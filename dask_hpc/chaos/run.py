@@ -91,7 +91,7 @@ def run(client: Client, rt: Any, plan: Plan, folder: Path) -> Outcome:
             time.sleep(plan.after_s)
             outcome.killed += _strike(client, plan, chance)
         again.wait(_PATIENCE_S)
-        outcome.killed += len(doomed - client.scheduler_info(n_workers=-1)["workers"].keys())
+        outcome.killed += _kill(client, doomed)
         if "store" in plan.faults:
             _damage(Path(again.path), chance)
     outcome.killed += _strike(client, plan, chance)
@@ -124,13 +124,7 @@ def _check(client: Client, futures: Iterable[Future], expected: Any, outcome: Ou
 
 
 def _strike(client: Client, plan: Plan, chance: Any) -> int:
-    """Have happen what is to happen to workers; gives how many were killed, once the scheduler misses them.
-
-    Raises
-    ------
-    RuntimeError
-        When one that was to be killed lives on.
-    """
+    """Have happen what is to happen to workers; gives how many were killed."""
     hosts: dict[str, str] = client.run(work.host, on_error="ignore")
     doomed: set[str] = set()
     for fault in plan.faults if hosts else ():
@@ -141,15 +135,31 @@ def _strike(client: Client, plan: Plan, chance: Any) -> int:
             _tell(client, work.stand_still, _some(hosts, host), _CUT_OFF_S, True)
         elif fault == "host":
             host = chance.choice(sorted(set(hosts.values())))
-            _tell(client, work.end_manager, _some(hosts, host)[:1], True)
+            # one that has just come back does not know where its manager is
+            _tell(client, work.end_manager, _some(hosts, host), True)
             doomed |= set(_some(hosts, host))
         elif fault == "manager":
             victim = chance.choice(sorted(hosts))
             _tell(client, work.end_manager, [victim], False)
             doomed.add(victim)
-        elif fault == "worker":
+        elif fault in ("worker", "store"):
             doomed.add(chance.choice(sorted(hosts)))
-    _tell(client, work.die, sorted(doomed))
+    return _kill(client, doomed)
+
+
+def _kill(client: Client, doomed: set[str]) -> int:
+    """End workers that are not gone yet; gives how many have gone, once the scheduler misses them.
+
+    One that was to end while it writes, and had too little to write, ends here: left alone it would do so in
+    the middle of the next run, with data that nobody has protected yet.
+
+    Raises
+    ------
+    RuntimeError
+        When one lives on.
+    """
+    there = client.scheduler_info(n_workers=-1)["workers"].keys()
+    _tell(client, work.die, sorted(doomed & there))
     deadline_s = time.monotonic() + _PATIENCE_S
     while doomed & client.scheduler_info(n_workers=-1)["workers"].keys():
         if time.monotonic() > deadline_s:

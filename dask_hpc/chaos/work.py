@@ -10,11 +10,13 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_hpc.errors import WorkerError
 from dask_hpc.worker.host_memory import listening, manager_folder
 from dask_hpc.worker.node import node_settings
 
@@ -63,7 +65,7 @@ def host() -> str:
 
 async def end_manager(dask_worker: Any, memory: bool) -> None:
     """End the manager of this host at once, with all that is in the host's memory or not."""
-    folder = manager_folder(dask_worker)
+    folder = _folder(dask_worker)
     if folder is None:
         return
     with suppress(OSError, ValueError):
@@ -92,7 +94,7 @@ async def die_while_writing(calls: int) -> None:
 async def stand_still(seconds: float, manager: bool, dask_worker: Any) -> None:
     """Stop this process, and the manager of its host or not, and have them go on later."""
     stopped = [os.getpid()]
-    if manager and (folder := manager_folder(dask_worker)) is not None:
+    if manager and (folder := _folder(dask_worker)) is not None:
         with suppress(OSError, ValueError):
             stopped.insert(0, listening(folder)["pid"])
     for process in stopped:
@@ -101,6 +103,14 @@ async def stand_still(seconds: float, manager: bool, dask_worker: Any) -> None:
         subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     for process in stopped:
         os.kill(process, signal.SIGSTOP)
+
+
+def _folder(worker: Any) -> Path | None:
+    """Folder of the manager of a worker's host; None also of one that has come a moment ago."""
+    try:
+        return manager_folder(worker)
+    except WorkerError:
+        return None
 
 
 def _note(notes: str, text: str) -> None:

@@ -149,6 +149,11 @@ class Settings:
     checkpoint_host_memory: float = _row(Float("checkpoint.host-memory", 0.25, lo=0.001, hi=0.9, live=False,
         help="Share of the memory of a host that checkpoints may have (levels L1 and L2), beside what its "
         "workers have. Read when the manager of the host starts."))
+    checkpoint_transfer: Literal["push", "pull"] = _row(
+        Choice("checkpoint.transfer", "push", ("push", "pull"),
+        help="Who moves what is written to the memory of a host. push: the worker, which writes to it. pull: "
+        "the manager of the host, which reads the worker over the network, at a time of its own: slower, and "
+        "the worker need not see the memory of the manager. Reading back is as it is."))
     checkpoint_services: str = _row(Choice("checkpoint.services", "plain", SERVICES,
         help="What is done to blocks on their way to the store, when a call does not say it (services). "
         "compress: Blosc with LZ4, which every reader of Zarr knows. encrypt: AES-256-GCM with the key in "

@@ -158,6 +158,16 @@ def next_nodes(layout: Layout) -> list[str]:
     return [after[part.node] for part in layout.parts]
 
 
+async def gathered(futures: list[Future]) -> list[Any]:
+    """What all of them are, once they are; raises the error of the first that failed.
+
+    Who gathers what is not there yet, and is cancelled, leaves tasks behind that nobody looks at: each logs
+    an error when its result is lost.
+    """
+    await all_right(futures)
+    return list(await futures[0].client.gather(futures)) if futures else []
+
+
 async def all_right(futures: list[Future]) -> None:
     """Wait until all are computed; raise the error of the first that failed."""
     if not futures:

@@ -18,7 +18,7 @@ import dask
 from dask_hpc.channel import OnChannel
 from dask_hpc.errors import CheckpointError, JobCancelled, JobError, JobFailed, WindowError
 from dask_hpc.program import block_tasks, blocks
-from dask_hpc.program.block_tasks import Graph, all_right
+from dask_hpc.program.block_tasks import Graph, all_right, gathered
 from dask_hpc.program.copies import Copies
 from dask_hpc.program.found import Place
 from dask_hpc.program.outlines import VersionLost
@@ -332,7 +332,7 @@ class Driver:
                 for node, part in parts.items()
             ]
         )
-        failures = [text for text in await self.job.channel.client.gather(made) if text]
+        failures = [text for text in await gathered(made) if text]
         if failures:
             raise WindowError(failures[0])
 

@@ -16,7 +16,7 @@ from dask_hpc.checkpoint.describe import describe
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.program import outlines
-from dask_hpc.program.block_tasks import Graph, all_right
+from dask_hpc.program.block_tasks import Graph, all_right, gathered
 from dask_hpc.program.found import Found, Place, all_found, require_none, told
 from dask_hpc.program.producer import Producer
 from dask_hpc_policies.codec import encode
@@ -167,7 +167,7 @@ class Saving:
             first.add(part.node, "outline", number, i, outlines.outline, block, dim)
             for i, (part, block) in enumerate(zip(layout.parts, blocks, strict=True))
         ]
-        found = await self._producer._job.channel.client.gather(first.submit(asked))
+        found = await gathered(first.submit(asked))
         made, places = outlines.whole(found, dim, layout.size)
         plan, keys = describe(made, str(self._where["name"]))
         second = graph()

@@ -6,6 +6,7 @@ The manager outlives the worker (`dask_hpc.worker.host_process`) and holds what 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ from distributed.comm import get_address_host, parse_address
 from distributed.system import MEMORY_LIMIT
 
 from dask_hpc.checkpoint.blobs import Home
+from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.layout import slot_bytes
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.segments import held_bytes, open_segment, write_segment
@@ -32,12 +34,15 @@ from dask_hpc.worker.host_process import HostProcess
 from dask_hpc.worker.left_behind import MANAGER, TARGET, LeftBehind, Owner, write_owner
 from dask_hpc.worker.manager import LISTENS, SECURITY, WANTED
 from dask_hpc.worker.node import node_settings
+from dask_hpc.worker.pulling import Offers
 from dask_hpc.worker.values import read_values
 
 #: A manager listens by then, in seconds; how often one looks.
 _STARTS_S, _LOOK_S = 30.0, 0.02
 #: One that was started and does not run is started anew, in seconds.
 _AGAIN_S = 3.0
+#: A manager has read what it was offered by then, at least and by bytes per second, in seconds.
+_LEAST_S, _SLOWEST = 30.0, 50e6
 #: A block in parts, the digest of what is opaque, and the type of the value.
 _Made = tuple[list[memoryview], str | None, str]
 #: Threads that write what is asked for at once.
@@ -66,6 +71,7 @@ class ManagerSection:
         #: Managers of earlier clusters that this one has taken over.
         self._taken: list[HostProcess] = []
         self.left_behind = LeftBehind(worker, self.take)
+        self.offers = Offers(worker)
 
     def __call__(self) -> Mapping[str, Any]:
         """What is known now: where the manager listens, what managers of this host hold and may hold."""
@@ -84,6 +90,7 @@ class ManagerSection:
     def stop(self) -> None:
         """Be no worker of it any more."""
         self.left_behind.stop()
+        self.offers.stop()
         for process in [self._process, *self._taken]:
             if process is not None:
                 process.stop()
@@ -212,9 +219,19 @@ async def looked(dask_worker: Any) -> bool:
 
 
 async def write(
-    array: Array, keys: Mapping[int, Any], manager: Mapping[str, Any], dask_worker: Any
+    array: Array, keys: Mapping[int, Any], manager: Mapping[str, Any], transfer: str, dask_worker: Any
 ) -> dict[int, tuple[Written, str, Home] | str | None]:
     """Write results of the worker that this runs on to the memory of its host.
+
+    Parameters
+    ----------
+    array, keys
+        What they are of, and their keys by number in it.
+    manager
+        What `ManagerSection.home` wants to know.
+    transfer
+        ``push``: this worker writes; ``pull``: the manager reads. A worker inside its client's process, which
+        nobody can connect to, writes itself.
 
     Returns
     -------
@@ -239,7 +256,10 @@ async def write(
     for number, length in lengths.items():
         offsets[number] = at
         at += slot_bytes(length)
-    checksums = await asyncio.to_thread(_write, where.folder, segment, blocks, offsets)
+    if transfer == "pull" and not dask_worker.address.startswith("inproc"):
+        checksums = await _pulled(dask_worker, where, segment, blocks, offsets)
+    else:
+        checksums = await asyncio.to_thread(_write, where.folder, segment, blocks, offsets)
     await ask(dask_worker.rpc, where.address, "seal", segment=segment)
     for number, (_, digest, type_name) in blocks.items():
         written = Written(offsets[number], lengths[number], checksums[number], digest, segment)
@@ -287,6 +307,28 @@ def _write(
             return dict(zip(blocks, pool.map(written, blocks), strict=True))
     finally:
         os.close(descriptor)
+
+
+async def _pulled(
+    worker: Any, where: Home, segment: str, blocks: Mapping[int, _Made], offsets: Mapping[int, int]
+) -> dict[int, int]:
+    """Have the manager read blocks; gives their checksums, as `_write` does."""
+    with _manager(worker).offers.of(
+        segment, {offsets[number]: blocks[number][0] for number in blocks}
+    ) as nbytes:
+        within_s = _LEAST_S + nbytes / _SLOWEST
+        reading = ask(
+            worker.rpc, where.address, "pull", within_s, segment=segment, source=worker.address, nbytes=nbytes
+        )
+        checksums, _ = await asyncio.gather(asyncio.to_thread(_summed, blocks), reading)
+    return checksums
+
+
+def _summed(blocks: Mapping[int, _Made]) -> dict[int, int]:
+    return {
+        number: functools.reduce(lambda crc, part: crc32c(part, crc), parts, 0)
+        for number, (parts, _, _) in blocks.items()
+    }
 
 
 def _manager(worker: Any) -> ManagerSection:

@@ -34,6 +34,7 @@ from dask_hpc.checkpoint.segments import Segments, open_segment, read_segment
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.fetching import CHUNK, fetch
 from dask_hpc.worker.host_process import LINGER_S, occupied, seen
+from dask_hpc.worker.pulling import pull
 from dask_hpc_policies.resilience.redundancy_sets import parity_bytes
 
 logger = logging.getLogger("distributed.dask_hpc.manager")
@@ -59,6 +60,7 @@ class Manager(Server):
         self._open_s: dict[str, float] = {}
         handlers: dict[str, Callable[..., Awaitable[Any]]] = {
             "reserve": self.reserve,
+            "pull": self.pull,
             "seal": self.seal,
             "read": self.read,
             "protect": self.protect,
@@ -93,6 +95,11 @@ class Manager(Server):
         segment = await asyncio.to_thread(self.segments.reserve, nbytes)
         self._open_s[segment] = now_s
         return {"segment": segment}
+
+    async def pull(self, segment: str, source: str, nbytes: int) -> dict[str, Any]:
+        """Read what a worker offers into a segment that it has reserved."""
+        await pull(self.rpc, source, self.folder, segment, nbytes)
+        return {}
 
     async def seal(self, segment: str) -> dict[str, Any]:
         """All was written to a segment that is to be: it stays until it is dropped."""

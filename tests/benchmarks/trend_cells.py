@@ -13,16 +13,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
+import psutil
 from distributed import Client, Future, wait
 from distributed.system import MEMORY_LIMIT
 from machine import SEED
 
 import dask_hpc
+from dask_hpc.checkpoint.segments import held_bytes
 from dask_hpc.worker.host_memory import listening, manager_folder
 
 HOSTS = ("one", "two", "three", "four")
@@ -30,6 +33,8 @@ MEMORY, DISK = ("L1", "L2"), ("L3",)
 _HOST = "DASK_HPC__NODE__HOST"
 #: What is to come has come by then, in seconds.
 PATIENCE_S = 120.0
+#: How far times may be from what an equation says, over the time of a commit.
+TOLERANCE = 0.2
 
 
 @contextmanager
@@ -104,18 +109,41 @@ class Cell:
         """Their folders."""
         return [Path(each) for each in self.client.run(_folder).values() if each is not None]
 
+    def held_bytes(self) -> int:
+        """What checkpoints have of the memory of all hosts."""
+        return sum(held_bytes(str(folder)) for folder in self.managers())
+
+    def let_go(self, data: Sequence[Future]) -> None:
+        """Nobody wants this any more, nor a version of it in memory."""
+        before = self.held_bytes()
+        self.client.cancel(data)
+        self.until(lambda: self.held_bytes() < before, "its version is dropped")
+
+    def until(self, so: Callable[[], bool], what: str) -> None:
+        """Wait until something is so."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not so():
+            assert time.monotonic() < deadline_s, f"not after {PATIENCE_S:g} s: {what}"
+            time.sleep(0.05)
+
+    def kill(self, folder: Path) -> None:
+        """SIGKILL of the manager of a folder, which the next checkpoint starts anew, until it is gone."""
+        process = psutil.Process(listening(folder)["pid"])
+        process.kill()
+        self.until(
+            lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "a manager is gone"
+        )
+
     def lose(self, memory: bool) -> None:
         """SIGKILL of all workers; and of what holds the memory of their hosts, which goes too."""
         folders, pids = self.managers(), self.client.run(os.getpid)
         for folder in folders if memory else ():
-            os.kill(listening(folder)["pid"], signal.SIGKILL)
+            self.kill(folder)
             shutil.rmtree(folder)
         for pid in pids.values():
             os.kill(pid, signal.SIGKILL)
-        deadline_s = time.monotonic() + PATIENCE_S
-        while pids.keys() & self.client.scheduler_info(-1)["workers"].keys():
-            assert time.monotonic() < deadline_s, "workers that were killed are there"
-            time.sleep(0.05)
+        there = partial(self.client.scheduler_info, -1)
+        self.until(lambda: not pids.keys() & there()["workers"].keys(), "killed workers are gone")
 
 
 def _host() -> str:

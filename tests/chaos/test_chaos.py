@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import posix
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,27 @@ def test_nothing_protected_is_lost_computed_again_or_wrong(tmp_path: Path) -> No
     assert [row for row in found if not row["good"]] == []
     assert {row["seed"] for row in found if not row["killed"]} <= {4, 6}
     assert all(row["restored"] for row in found if row["killed"])
+
+
+@pytest.mark.slow
+def test_every_fault_happens_within_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # no worker of so few results writes so often
+    monkeypatch.setattr("dask_hpc.chaos.run._CALLS", 10**6)
+    with own() as cluster, Client(cluster) as client:
+        rt = dask_hpc.install(client)
+        for fault in ("agent", "store"):
+            chosen = next(one for one in map(plan, range(1000)) if one.faults == (fault,))
+            (tmp_path / fault).mkdir()
+            outcome = run_once(client, rt, chosen, tmp_path / fault)
+            assert outcome.good, outcome.row()
+            assert outcome.killed, fault
+            # none is left that ends in the middle of what the next run writes
+            client.wait_for_workers(4)
+            assert not any(client.run(_ends_while_writing).values())
+
+
+def _ends_while_writing() -> bool:
+    return os.pwrite is not posix.pwrite
 
 
 class Unprotected:

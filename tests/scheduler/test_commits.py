@@ -225,6 +225,21 @@ async def test_a_version_that_is_given_up_while_it_is_begun_leaves_nothing(c, s,
     await until(lambda: not folders(tmp_path), "what was begun is given up")
 
 
+@pytest.mark.errors("no new version")
+@live(workers=2)
+async def test_what_is_lost_before_it_is_in_any_version_is_said_to_be_lost(c, s, a, b, tmp_path, monkeypatch):
+    rt = await dask_hpc.install(c)
+    gate, begin = Gate(), Store.begin
+    monkeypatch.setattr(Store, "begin", lambda store, plan: gate.wait(begin(store, plan)))
+    data = await c.scatter(array(1), workers=[b.address])
+    commit = await rt.checkpoint(data, "value", store=tmp_path, wait=False)
+    await until(lambda: gate.arrived, "it is begun")
+    await kill(s, [b])
+    gate.open()
+    with pytest.raises(CheckpointError, match=f"'{data.key}' cannot be written: it was lost with its worker"):
+        await commit.wait()
+
+
 @live(workers=1)
 async def test_a_departing_worker_leaves_to_the_store_what_is_in_it(c, s, a, tmp_path):
     with dask.config.set({"hpc.spill.directory": str(tmp_path / "spill")}):

@@ -23,12 +23,8 @@ import pytest
 
 #: Loggers of callbacks, tasks and futures, and ours: on schedulers and clients, in notebooks, on workers.
 WATCHED = ("asyncio", "tornado.application", "dask_hpc", "dask_hpc_widgets", "distributed.dask_hpc")
-#: What no test of ours can help: tornado sets a limit to a connection attempt that distributed has given up;
-#: of several results that are gathered and lost at once distributed looks at the first error alone.
-OTHERS = (
-    r"^asyncio: Future exception was never retrieved\n.*exception=TimeoutError\('Timeout'\)>",
-    r"^asyncio: Task exception was never retrieved\n.*coro=<Client\._gather\.<locals>\.wait.*=AllExit\(\)>",
-)
+#: What no test of ours can help: tornado sets a limit to a connection attempt that distributed has given up.
+OTHERS = (r"^asyncio: Future exception was never retrieved\n.*exception=TimeoutError\('Timeout'\)>",)
 #: What a test may name.
 MARKER = "errors"
 

@@ -53,11 +53,18 @@ class InMemory:
     domains: Mapping[Home, str]
     #: What `host_memory.home` wants to know.
     manager: Mapping[str, Any]
+    #: Who moves what is written: see `host_memory.write`.
+    transfer: str
     version: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def call(self, address: str, array: Array, keys: Mapping[int, Any]) -> tuple[Any, dict[str, Any]]:
         """What writes results on a worker, and its arguments."""
-        return host_memory.write, {"array": array, "keys": keys, "manager": self.manager}
+        return host_memory.write, {
+            "array": array,
+            "keys": keys,
+            "manager": self.manager,
+            "transfer": self.transfer,
+        }
 
 
 class Memory:
@@ -153,7 +160,7 @@ class Memory:
         if not domains:
             why = next(iter(answers), "there is no worker")
             raise CheckpointError(f"no host holds checkpoints in memory: {why}")
-        return InMemory(domains, manager)
+        return InMemory(domains, manager, self._state.settings.checkpoint_transfer)
 
     async def _home(self, address: str, manager: Mapping[str, Any]) -> tuple[Home, str] | str:
         try:

@@ -209,7 +209,9 @@ class Writing:
         if finish == "memory":
             self._is_there([key])
         elif finish in ("erred", "forgotten"):
-            why = "its task has failed" if finish == "erred" else "nobody wants it any more"
+            # what is held here goes for nobody's lack of interest
+            gone = "it was lost with its worker" if key in self._held else "nobody wants it any more"
+            why = "its task has failed" if finish == "erred" else gone
             self._problem = f"result {key!r} cannot be written: {why}"
         self._moves.set()
 
