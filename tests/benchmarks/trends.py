@@ -29,7 +29,7 @@ from trend_cells import DISK, MEMORY, PATIENCE_S, Cell, cell, in_turns, over
 import dask_hpc
 from dask_hpc.checkpoint.blobs import Home, Range
 from dask_hpc.worker import fetching
-from dask_hpc.worker.host_memory import listening
+from dask_hpc.worker.managers import listening
 
 #: A commit that is not waited for may cost so much more or less than equation 6.3 says, over one that is.
 TOLERANCE = 0.2

@@ -15,7 +15,7 @@ from hosts import HOSTS, before, five_hosts, lose, places
 
 import dask_hpc
 from dask_hpc.scheduler.rpc.service import of
-from dask_hpc.worker.host_memory import listening
+from dask_hpc.worker.managers import listening
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ import dask
 from distributed import Client
 
 import dask_hpc
-from dask_hpc.worker.host_memory import listening, manager_folder
+from dask_hpc.worker.host_memory import manager_folder
+from dask_hpc.worker.managers import listening
 from dask_hpc.worker.node import node_settings
 
 HOSTS = ("alpha", "beta", "gamma", "delta", "epsilon")

@@ -15,12 +15,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from dask_hpc.checkpoint.draft import Draft
+from dask_hpc.checkpoint.levels import checked_levels, levels_of
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.services import checked_services
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError, ConfigError
-from dask_hpc.scheduler.checkpoint.commit import Commit, checked_levels, levels_of
+from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.held import Held
 from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.memory import Memory

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from dask_hpc.checkpoint.held import Done
+from dask_hpc.session.held import Done
 
 logger = logging.getLogger(__name__)
 

@@ -18,17 +18,17 @@ import dask
 import numpy as np
 
 from dask_hpc.checkpoint.checksums import crc32c
-from dask_hpc.checkpoint.going_back import Found, go_back
-from dask_hpc.checkpoint.held import Done, Held, checked_values, copied, held, write_version
 from dask_hpc.checkpoint.labelled import TAKEN
 from dask_hpc.checkpoint.names import checked_name, checked_variable
-from dask_hpc.checkpoint.probing import SETTING, Probe, configured, probe
-from dask_hpc.checkpoint.ranks import Ranks
 from dask_hpc.checkpoint.services import checked_services
-from dask_hpc.checkpoint.session_commit import SessionCommit
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError, CheckpointTypeError
+from dask_hpc.session.commit import SessionCommit
+from dask_hpc.session.going_back import Found, go_back
+from dask_hpc.session.held import Done, Held, checked_values, copied, held, write_version
+from dask_hpc.session.probing import SETTING, Probe, configured, probe
+from dask_hpc.session.ranks import Ranks
 from dask_hpc_policies.params import Duration
 from dask_hpc_policies.states import IllegalTransition, session_step
 

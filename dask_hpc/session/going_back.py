@@ -15,15 +15,15 @@ import numpy as np
 
 from dask_hpc.checkpoint.blocks import block_file, check_written
 from dask_hpc.checkpoint.dtypes import from_json
-from dask_hpc.checkpoint.held import Held
 from dask_hpc.checkpoint.manifest import Manifest, check_signed
 from dask_hpc.checkpoint.opening import check_files, load
 from dask_hpc.checkpoint.plan import Array
-from dask_hpc.checkpoint.ranks import Ranks
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.values import form
 from dask_hpc.checkpoint.versions import Version, numbers
 from dask_hpc.errors import CheckpointError, CheckpointValueError
+from dask_hpc.session.held import Held
+from dask_hpc.session.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 

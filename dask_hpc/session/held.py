@@ -18,13 +18,13 @@ from dask_hpc.checkpoint.blocks import write_blocks
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.dtypes import to_json
 from dask_hpc.checkpoint.plan import Plan, Written
-from dask_hpc.checkpoint.ranks import Ranks
 from dask_hpc.checkpoint.services import served
-from dask_hpc.checkpoint.shares import Piece, Share, share_of, together
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.versions import Version, numbers
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError, CheckpointTypeError, CheckpointValueError
+from dask_hpc.session.ranks import Ranks
+from dask_hpc.session.shares import Piece, Share, share_of, together
 from dask_hpc_policies.codec import decode, encode
 
 logger = logging.getLogger(__name__)
