@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,10 +25,10 @@ from dask_hpc.checkpoint.segments import held_bytes, open_segment, write_segment
 from dask_hpc.checkpoint.values import to_bytes
 from dask_hpc.errors import WorkerError
 from dask_hpc.wire import HEARTBEAT
-from dask_hpc.worker.fetching import ask, listens
+from dask_hpc.worker.fetching import ask
 from dask_hpc.worker.host_process import HostProcess
 from dask_hpc.worker.left_behind import MANAGER, TARGET, LeftBehind, Owner, write_owner
-from dask_hpc.worker.managers import LOOK_S, STARTS_S, listening, started, wanted
+from dask_hpc.worker.managers import listening, reserved, started, wanted
 from dask_hpc.worker.node import node_settings
 from dask_hpc.worker.values import read_values
 
@@ -181,27 +180,13 @@ async def write(
     blocks = await asyncio.to_thread(_made, array, values, answers)
     if not blocks:
         return answers
-    where, segment = await _reserved(dask_worker, manager, slots_bytes(blocks))
+    section = _manager(dask_worker)
+    where, segment = await reserved(dask_worker.rpc, lambda: section.home(**manager), slots_bytes(blocks))
     places = await asyncio.to_thread(fill, where.folder, segment, blocks)
     await ask(dask_worker.rpc, where.address, "seal", segment=segment)
     for number, (_, digest, type_name) in blocks.items():
         answers[number] = Written(*places[number], digest, segment), type_name, where
     return answers
-
-
-async def _reserved(worker: Any, manager: Mapping[str, Any], nbytes: int) -> tuple[Home, str]:
-    """Room for so many bytes: the manager that has it, and the name of the segment."""
-    deadline_s = time.monotonic() + STARTS_S
-    while True:
-        where = await _manager(worker).home(**manager)
-        try:
-            return where, (await ask(worker.rpc, where.address, "reserve", nbytes=nbytes))["segment"]
-        except OSError:
-            # one that was killed a moment ago seems to be there until it is gone
-            if time.monotonic() > deadline_s:
-                raise
-            listens(where.address)
-            await asyncio.sleep(LOOK_S)
 
 
 def _made(array: Array, values: Mapping[int, Any], answers: dict[int, Any]) -> dict[int, _Made]:

@@ -28,7 +28,7 @@ from distributed.core import Server
 from distributed.protocol import to_serialize
 
 from dask_hpc.checkpoint.blobs import Home, Range
-from dask_hpc.checkpoint.record import read_records, record_path, records, write_record
+from dask_hpc.checkpoint.record import parse, read_records, record_path, records, write_record
 from dask_hpc.checkpoint.redundancy import encode
 from dask_hpc.checkpoint.segments import Segments, open_segment, read_segment
 from dask_hpc.errors import CheckpointError
@@ -65,6 +65,7 @@ class Manager(Server):
             "keep": self.keep,
             "drop": self.drop,
             "records": self.records,
+            "tidy": self.tidy,
         }
         super().__init__(
             handlers={name: _refusing(handler) for name, handler in handlers.items()},
@@ -145,6 +146,21 @@ class Manager(Server):
         # first: a version whose record is there is whole
         Path(record_path(self.folder, version)).unlink(missing_ok=True)
         await asyncio.to_thread(self.segments.drop, segments)
+        return {}
+
+    async def tidy(self) -> dict[str, Any]:
+        """Drop what no record names; whoever asks knows that nobody is writing a version.
+
+        Raises
+        ------
+        CheckpointError
+            When a record is not what was written: nobody knows what it names.
+        """
+        named: set[str] = set()
+        for text in await asyncio.to_thread(read_records, self.folder):
+            named = named.union(*parse(text).segments().values())
+        self._open_s.clear()
+        self.segments.drop([name for name in self.segments.names() if name not in named])
         return {}
 
     # ------------------------------------------------------------------ how

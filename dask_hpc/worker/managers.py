@@ -7,18 +7,20 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from distributed.system import MEMORY_LIMIT
 
+from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.errors import CheckpointError
+from dask_hpc.worker.fetching import ask, listens
 from dask_hpc.worker.host_process import HostProcess
 from dask_hpc.worker.manager import LISTENS, SECURITY, WANTED
 
 #: A manager listens by then, in seconds; how often one looks.
-STARTS_S, LOOK_S = 30.0, 0.02
+_STARTS_S, _LOOK_S = 30.0, 0.02
 #: One that was started and does not run is started anew, in seconds.
 _AGAIN_S = 3.0
 
@@ -53,21 +55,49 @@ async def started(process: HostProcess, told: Mapping[str, Any], who: str) -> st
     CheckpointError
         When none comes to listen on the host of `who`.
     """
-    deadline_s = time.monotonic() + STARTS_S
+    deadline_s = time.monotonic() + _STARTS_S
     started_s = -_AGAIN_S
     while (address := listens_now(process)) is None:
         now_s = time.monotonic()
         if now_s > deadline_s:
             raise CheckpointError(
-                f"no manager has come up within {STARTS_S:g} s on the host of {who}; see manager.log in "
+                f"no manager has come up within {_STARTS_S:g} s on the host of {who}; see manager.log in "
                 f"{process.folder}"
             )
         if process.pid is None and now_s - started_s > _AGAIN_S:
             started_s = now_s
             _write(process.folder, told)
             await asyncio.to_thread(process.start)
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(_LOOK_S)
     return address
+
+
+async def reserved(pool: Any, home: Callable[[], Awaitable[Home]], nbytes: int) -> tuple[Home, str]:
+    """Room for so many bytes: the manager that has it, and the name of the segment.
+
+    Parameters
+    ----------
+    home
+        Gives the manager of this host, which listens.
+
+    Raises
+    ------
+    OSError
+        When it does not answer.
+    CheckpointError
+        When there is none, or no room.
+    """
+    deadline_s = time.monotonic() + _STARTS_S
+    while True:
+        where = await home()
+        try:
+            return where, (await ask(pool, where.address, "reserve", nbytes=nbytes))["segment"]
+        except OSError:
+            # one that was killed a moment ago seems to be there until it is gone
+            if time.monotonic() > deadline_s:
+                raise
+            listens(where.address)
+            await asyncio.sleep(_LOOK_S)
 
 
 def listens_now(process: HostProcess) -> str | None:
