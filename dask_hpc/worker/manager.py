@@ -27,13 +27,14 @@ from distributed import Security
 from distributed.core import Server
 from distributed.protocol import to_serialize
 
-from dask_hpc.checkpoint.blobs import Home, Range
+from dask_hpc.checkpoint.blobs import Group, Home, Range
 from dask_hpc.checkpoint.record import parse, read_records, record_path, records, write_record
 from dask_hpc.checkpoint.redundancy import encode
 from dask_hpc.checkpoint.segments import Segments, open_segment, read_segment
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import CHUNK, fetch
+from dask_hpc.worker.fetching import CHUNK, fetch, remake
 from dask_hpc.worker.host_process import LINGER_S, occupied, seen
+from dask_hpc_policies.codec import decode
 from dask_hpc_policies.resilience.redundancy_sets import parity_bytes
 
 logger = logging.getLogger("distributed.dask_hpc.manager")
@@ -62,6 +63,7 @@ class Manager(Server):
             "seal": self.seal,
             "read": self.read,
             "protect": self.protect,
+            "adopt": self.adopt,
             "keep": self.keep,
             "drop": self.drop,
             "records": self.records,
@@ -125,6 +127,24 @@ class Manager(Server):
             descriptor = open_segment(self.folder, segment, os.O_WRONLY)
             try:
                 await self._encode(descriptor, sources, max(lengths), parities, number)
+            finally:
+                os.close(descriptor)
+        except BaseException:
+            self.segments.drop([segment])
+            raise
+        return {"segment": segment}
+
+    async def adopt(self, group: Any, blob: int) -> dict[str, Any]:
+        """Make again what a lost host held, of what others of its group hold; gives its segment."""
+        found = decode(Group, group)
+        nbytes = found.blobs[blob].nbytes
+        segment = await asyncio.to_thread(self.segments.reserve, nbytes)
+        try:
+            descriptor = open_segment(self.folder, segment, os.O_WRONLY)
+            try:
+                for start in range(0, nbytes, CHUNK):
+                    piece = await remake(self.rpc, found, blob, start, min(nbytes, start + CHUNK))
+                    await asyncio.to_thread(_write_at, descriptor, start, piece.data)
             finally:
                 os.close(descriptor)
         except BaseException:
@@ -201,7 +221,12 @@ def _write_parity(
     descriptor: int, offset: int, pieces: Sequence[np.ndarray], parities: int, number: int
 ) -> None:
     # the parity of one part is the part
-    rest = pieces[0].data if len(pieces) == 1 else encode(pieces, parities)[number].data
+    _write_at(
+        descriptor, offset, pieces[0].data if len(pieces) == 1 else encode(pieces, parities)[number].data
+    )
+
+
+def _write_at(descriptor: int, offset: int, rest: memoryview) -> None:
     while rest:
         count = os.pwrite(descriptor, rest, offset)
         rest, offset = rest[count:], offset + count

@@ -57,7 +57,7 @@ class Commits:
         self._watched = watched
         self._memory = memory = Memory(engine.state, watched)
         self.protected = Protected(engine.state, watched, engine.ownership.let_run_anywhere)
-        self._held = Held(engine.state, watched, self.protected, memory)
+        self._held = Held(engine.state, watched, self.protected, memory, self._store_instead)
         lost = engine.losses.scheduler_lost
         self.left = Left(engine.state, watched, self.protected, memory, self._held, lost)
         self.protected.unused.append(self._unused)
@@ -205,6 +205,7 @@ class Commits:
                 "commits": Counter(one.state for one in self._commits.values()),
                 "latest": list(latest.values()),
                 "managers": self._managers(),
+                "repairs": self._held.status(),
                 **left,
             }
         }
@@ -233,6 +234,14 @@ class Commits:
         self._held.end()
         self.protected.unwrap()
         self._memory.end()
+
+    def _store_instead(self, plan: Plan, keys: Sequence[Any]) -> str:
+        """Have results in the store of which too few hosts are left; what is said of that."""
+        folder = self._state.settings.checkpoint_store
+        if folder is None:
+            return "; hpc.checkpoint.store is not set, so the loss of their hosts loses them"
+        self.begin(plan, keys, folder)
+        return f"; they are written to {folder}"
 
     def _unused(self, folders: Collection[str]) -> None:
         self._held.drop(self.left.unneeded(folders))

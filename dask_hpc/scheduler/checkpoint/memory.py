@@ -27,6 +27,7 @@ from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import host_memory
 from dask_hpc.worker.fetching import ask
 from dask_hpc.worker.parities import blobs_of, protect
+from dask_hpc.worker.repairing import repaired
 from dask_hpc.worker.saved import MEMORY, MemoryCopy
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 #: A manager has come up by then, in seconds.
 _COMES_UP_S = 40.0
+#: Who reads a version that is made whole again meanwhile has read it by then, in seconds.
+_READ_S = 60.0
 #: One that is there says so by then; versions that go with the scheduler are dropped by then, in seconds.
 _LOOKED_S, _CLOSES_S = 2.0, 3.0
 
@@ -141,6 +144,49 @@ class Memory:
         """Whether all that these versions are made of is still there, also where there is no worker."""
         homes = {home for name in names for home in self._segments.get(name.removeprefix(MEMORY), {})}
         return await self.there(homes) == homes
+
+    async def repair(self, name: str, scheme: Scheme) -> tuple[str, str]:
+        """Make a version whole again of which hosts are lost: managers do so, of what they hold.
+
+        Returns
+        -------
+        tuple
+            What it is called from now on, and why it has not the redundancy of the scheme; empty: it has.
+
+        Raises
+        ------
+        OSError, CheckpointError
+            When that cannot be; it stays as it is.
+        """
+        old = self.records[name.removeprefix(MEMORY)]
+        domains = (await self._begin()).domains
+        new: dict[Home, set[str]] = {}
+
+        def note(home: Home, segment: str) -> None:
+            new.setdefault(home, set()).add(segment)
+
+        try:
+            record, reason = await repaired(self._scheduler.rpc, old, domains, scheme, note)
+            await self._keep(record)
+        except BaseException:
+            for home, segments in new.items():
+                # its record is nobody's: that of the old one stays
+                self._later(self._drop(home, segments, uuid.uuid4().hex))
+            raise
+        if old.id not in self.records:
+            # nobody wants it any more
+            self._segments[record.id] = record.segments()
+            self.drop([record.id])
+            raise CheckpointError("it was replaced meanwhile")
+        self._segments[record.id] = kept = record.segments()
+        self.records.pop(old.id)
+        loop = asyncio.get_running_loop()
+        for home, segments in self._segments.pop(old.id, {}).items():
+            self._later(self._drop(home, set(), old.id))
+            if unused := segments - kept.get(home, set()):
+                # who reads it by its old record goes on
+                loop.call_later(_READ_S, self._drop_late, home, unused, old.id)
+        return f"{MEMORY}{record.id}", reason
 
     async def _begin(self) -> InMemory:
         """Have a manager on every host, for a version.
@@ -272,6 +318,9 @@ class Memory:
                 self._later(self._drop(home, segments, version))
         if not self.records:
             self._watched.leave(self)
+
+    def _drop_late(self, home: Home, segments: set[str], version: str) -> None:
+        self._later(self._drop(home, segments, version))
 
     async def _drop(self, home: Home, segments: set[str], version: str) -> None:
         try:
