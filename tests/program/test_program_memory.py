@@ -142,8 +142,8 @@ def repairs(rt):
 def test_state_that_nobody_has_but_managers_is_made_whole_again_after_each_loss(client, rt):
     rt.update(checkpoint_redundancy="partner")
     with rt.job("calm", nodes=4, protect=True) as job:
-        program = heat(job, lambda program: program.step < 7, keep=3)
-        program.run()
+        program = job.program(HEAT.rows, "y").init(HEAT.start)
+        program.elastic(HEAT.step, lambda program: program.step < 7, halo=1, keep=3, name="steps").run()
         last = whole(program, ["L1", "L2"])[-1]
     # more hosts one after the other than have a copy of anything
     for host in ("alpha", "beta", "gamma", "delta"):
