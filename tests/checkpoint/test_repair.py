@@ -91,11 +91,8 @@ async def check(pool: ConnectionPool, record: Record) -> None:
 def test_one_host_after_the_other_is_lost_until_too_few_are_left(
     folder: Path, scheme: Scheme, hosts: int
 ) -> None:
-    async def lose() -> None:
-        there = Hosts(folder)
+    async def lose(there: Hosts, pool: ConnectionPool) -> None:
         await there.start(hosts)
-        pool = ConnectionPool()
-        await pool.start()
         record = await there.write(pool, scheme)
         while True:
             # any one of those that hold blocks, then as many more as may be lost at once
@@ -117,8 +114,15 @@ def test_one_host_after_the_other_is_lost_until_too_few_are_left(
         if not record.readable(there.managers):
             with pytest.raises(CheckpointError, match="too many of the hosts that held it are lost"):
                 await repaired(pool, record, there.domains, scheme, lambda home, one: None)
-        await pool.close()
-        for home in list(there.managers):
-            await there.lose(home)
 
-    asyncio.run(lose())
+    async def run() -> None:
+        there, pool = Hosts(folder), ConnectionPool()
+        await pool.start()
+        try:
+            await lose(there, pool)
+        finally:
+            await pool.close()
+            for home in list(there.managers):
+                await there.lose(home)
+
+    asyncio.run(run())
