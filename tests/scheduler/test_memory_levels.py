@@ -202,3 +202,5 @@ def test_with_too_few_hosts_left_the_store_has_it_and_status_says_so(monkeypatch
         lose(client, "alpha")
         are_there(client, field, data, expected)
         assert only_restored(rt, (0, 0, 0))
+        # once is enough
+        assert len(list(tmp_path.glob("*/0*"))) == 2

@@ -240,7 +240,9 @@ class Commits:
         folder = self._state.settings.checkpoint_store
         if folder is None:
             return "; hpc.checkpoint.store is not set, so the loss of their hosts loses them"
-        self.begin(plan, keys, folder)
+        last = self._latest().get((folder, plan.name))
+        if last is None or last.plan != plan or last.state == "failed":
+            self.begin(plan, keys, folder)
         return f"; they are written to {folder}"
 
     def _unused(self, folders: Collection[str]) -> None:
