@@ -32,7 +32,7 @@ from dask_hpc.session.held import Held, blocks_of
 from dask_hpc.session.host import Host
 from dask_hpc.session.ranks import Ranks
 from dask_hpc.session.shares import Piece
-from dask_hpc.worker.fetching import ask, is_silent
+from dask_hpc.worker.fetching import ask, is_silent, listens
 from dask_hpc.worker.host_memory import fill, slots_bytes
 from dask_hpc.worker.managers import reserved
 from dask_hpc.worker.node import node_settings
@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 #: A manager that is there says so by then, in seconds.
 _ANSWERS_S = 3.0
+#: How often one is asked that does not answer, at first.
+_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +179,19 @@ class Memory:
 
     async def _tidied(self, pool: Any) -> dict[str, Any]:
         """Have a manager on this host, without what a run that was killed has left unfinished."""
-        home = await self._home()
-        try:
-            await ask(pool, home.address, "tidy")
-        except CheckpointError as error:
-            logger.warning("What an earlier run has left unfinished stays in memory: %s", error)
+        for last in (*[False] * _TRIES, True):
+            home = await self._home()
+            try:
+                await ask(pool, home.address, "tidy")
+                break
+            except CheckpointError as error:
+                logger.warning("What an earlier run has left unfinished stays in memory: %s", error)
+                break
+            except OSError:
+                # one that was killed a moment ago seems to be there until it is gone
+                if last:
+                    raise
+                listens(home.address)
         return {"home": asdict(home)}
 
     def _texts(self) -> dict[str, Any]:
