@@ -13,7 +13,6 @@ from dask_hpc._version import __version__
 
 if TYPE_CHECKING:
     from dask_hpc.checkpoint.opening import open_checkpoint as open_checkpoint
-    from dask_hpc.checkpoint.session import CheckpointSession as CheckpointSession
     from dask_hpc.client.checkpoints import restore as restore
     from dask_hpc.client.runtime import Job as Job
     from dask_hpc.client.runtime import Runtime as Runtime
@@ -23,13 +22,14 @@ if TYPE_CHECKING:
     from dask_hpc.deploy.local import LocalCluster as LocalCluster
     from dask_hpc.deploy.slurm.cluster import SLURMCluster as SLURMCluster
     from dask_hpc.deploy.slurm.runner import SLURMRunner as SLURMRunner
+    from dask_hpc.session.session import CheckpointSession as CheckpointSession
     from dask_hpc.show import explore as explore
     from dask_hpc.show import policies as policies
     from dask_hpc.worker.awaited import provide as provide
     from dask_hpc.worker.metered import metered as metered
 
 _PUBLIC = {
-    "CheckpointSession": "dask_hpc.checkpoint.session",
+    "CheckpointSession": "dask_hpc.session.session",
     "LocalCluster": "dask_hpc.deploy.local",
     "SLURMCluster": "dask_hpc.deploy.slurm.cluster",
     "SLURMRunner": "dask_hpc.deploy.slurm.runner",

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_hpc.errors import WorkerError
-from dask_hpc.worker.host_memory import listening, manager_folder
+from dask_hpc.worker.host_memory import manager_folder
+from dask_hpc.worker.managers import listening
 from dask_hpc.worker.node import node_settings
 
 #: Results of a version of a cluster that is killed.

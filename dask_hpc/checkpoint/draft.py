@@ -36,10 +36,10 @@ class Draft:
         The number that it gets.
     """
 
-    def __init__(self, folder: Path, plan: Plan, newest: int) -> None:
+    def __init__(self, folder: Path, plan: Plan, newest: int, after: int = 0) -> None:
         self._key = None if plan.sealed is None else read_key()
         self.plan = plan if self._key is None else sealed_files(plan, self._key)
-        self.version = newest + 1
+        self.version = max(newest, after) + 1
         self._folder = folder
         self._newest = newest
         self.path = str(folder / f".{folder_name(self.version)}-{uuid.uuid4().hex}")

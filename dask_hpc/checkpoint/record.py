@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -23,6 +23,8 @@ from dask_hpc.checkpoint.blobs import Group, Home
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.manifest import MOST_BYTES, Manifest, of_plain, plain, seal, unseal
 from dask_hpc.checkpoint.names import is_pack
+from dask_hpc.checkpoint.plan import Plan, Written
+from dask_hpc.clock import epoch_s
 from dask_hpc.errors import CheckpointError
 from dask_hpc_policies.codec import decode, encode
 
@@ -85,6 +87,42 @@ class Record:
     def token(self, trusted: bool) -> str:
         """The same for the same bytes that are read in the same way, another one for others."""
         return blake2b(f"{self.id} {trusted}".encode(), digest_size=12).hexdigest()
+
+
+def made(
+    id: str,
+    plan: Plan,
+    number: int,
+    written: Sequence[Written],
+    home_of: Mapping[str, Home],
+    groups: tuple[Group, ...],
+) -> Record:
+    """The record of a version that was written.
+
+    Parameters
+    ----------
+    number
+        Which version of its name it is.
+    written
+        Its blocks in the order of the plan; their packs are segments.
+    home_of
+        The host of each segment.
+    """
+    homes = {home: place for place, home in enumerate(dict.fromkeys(home_of.values()))}
+    packs = {str(at): str(each.pack) for at, each in enumerate(written)}
+    manifest = Manifest(
+        plan=plan,
+        version=number,
+        created_s=epoch_s(),
+        levels=("L1",),
+        files={path: (len(content), crc32c(content)) for path, content in plan.files.items()},
+        blocks=tuple((each.offset, each.nbytes, each.crc32c) for each in written),
+        digests={str(at): each.digest for at, each in enumerate(written) if each.digest is not None},
+        packs=packs,
+        bytes=sum(each.nbytes for each in written),
+    )
+    places = tuple(homes[home_of[pack]] for pack in packs.values())
+    return Record(id, manifest, plan.files, tuple(homes), places, groups)
 
 
 def dump(record: Record) -> str:

@@ -166,6 +166,11 @@ class Segments:
             ) from None
         return name
 
+    def names(self) -> list[str]:
+        """All that are reserved."""
+        with self._turn:
+            return list(self._sizes)
+
     def drop(self, names: Collection[str]) -> None:
         """Nobody needs these any more; unknown ones are left alone."""
         with self._turn:

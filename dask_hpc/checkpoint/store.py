@@ -66,8 +66,13 @@ class Store:
             )
         return None
 
-    def begin(self, plan: Plan) -> Draft:
+    def begin(self, plan: Plan, after: int = 0) -> Draft:
         """Begin the next version of a checkpoint: its folder, with metadata and reserved space.
+
+        Parameters
+        ----------
+        after
+            Number of a version that is elsewhere: this one comes after it, too.
 
         Raises
         ------
@@ -79,7 +84,7 @@ class Store:
         crc32c(b"")  # says now that it is not installed
         folder = self.home(plan.name)
         try:
-            return Draft(folder, plan, max(numbers(folder), default=0))
+            return Draft(folder, plan, max(numbers(folder), default=0), after)
         except OSError as error:
             raise self._refused(plan.name, error) from None
 

@@ -65,6 +65,11 @@ def listens(address: str) -> None:
     _silent_s.pop(address, None)
 
 
+def is_silent(address: str) -> None:
+    """A manager is known not to answer: it is not asked for a while."""
+    _silent_s.setdefault(address, time.monotonic())
+
+
 async def fetch(pool: Any, home: Home, ranges: Sequence[Range]) -> np.ndarray:
     """Bytes of ranges that a host holds, one behind the other.
 

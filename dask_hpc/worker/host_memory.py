@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import os
 import socket
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from dask.utils import typename
 from distributed.comm import get_address_host, parse_address
-from distributed.system import MEMORY_LIMIT
 
 from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.checksums import crc32c
@@ -27,20 +25,16 @@ from dask_hpc.checkpoint.layout import slot_bytes
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.segments import held_bytes, open_segment, write_segment
 from dask_hpc.checkpoint.values import to_bytes
-from dask_hpc.errors import CheckpointError, WorkerError
+from dask_hpc.errors import WorkerError
 from dask_hpc.wire import HEARTBEAT
-from dask_hpc.worker.fetching import ask, listens
+from dask_hpc.worker.fetching import ask
 from dask_hpc.worker.host_process import HostProcess
 from dask_hpc.worker.left_behind import MANAGER, TARGET, LeftBehind, Owner, write_owner
-from dask_hpc.worker.manager import LISTENS, SECURITY, WANTED
+from dask_hpc.worker.managers import listening, reserved, started, wanted
 from dask_hpc.worker.node import node_settings
 from dask_hpc.worker.pulling import Offers
 from dask_hpc.worker.values import read_values
 
-#: A manager listens by then, in seconds; how often one looks.
-_STARTS_S, _LOOK_S = 30.0, 0.02
-#: One that was started and does not run is started anew, in seconds.
-_AGAIN_S = 3.0
 #: A manager has read what it was offered by then, at least and by bytes per second, in seconds.
 _LEAST_S, _SLOWEST = 30.0, 50e6
 #: A block in parts, the digest of what is opaque, and the type of the value.
@@ -123,20 +117,7 @@ class ManagerSection:
         return await self._home(process, share)
 
     async def _home(self, process: HostProcess, share: float) -> Home:
-        deadline_s = time.monotonic() + _STARTS_S
-        started_s = -_AGAIN_S
-        while (address := listens_now(process)) is None:
-            now_s = time.monotonic()
-            if now_s > deadline_s:
-                raise CheckpointError(
-                    f"no manager has come up within {_STARTS_S:g} s on the host of {self._worker.address}; "
-                    f"see manager.log in {process.folder}"
-                )
-            if process.pid is None and now_s - started_s > _AGAIN_S:
-                started_s = now_s
-                self._write_wanted(process, share)
-                await asyncio.to_thread(process.start)
-            await asyncio.sleep(_LOOK_S)
+        address = await started(process, self._wanted(share), self._worker.address)
         if process is self._process:
             self._address = address
         return Home(address, str(process.folder))
@@ -153,44 +134,11 @@ class ManagerSection:
         own = address if address.startswith("inproc") else get_address_host(address)
         return self._domain or self._host or own
 
-    def _write_wanted(self, process: HostProcess, share: float) -> None:
-        address, security = self._worker.address, self._worker.security
+    def _wanted(self, share: float) -> dict[str, Any]:
+        address = self._worker.address
         scheme, _ = parse_address(address)
-        inside = scheme == "inproc"
-        fields = {name: getattr(security, name, None) for name in SECURITY}
-        least = getattr(security, "tls_min_version", None)
-        wanted = {
-            "protocol": "tls" if scheme in ("tls", "wss") else "tcp",
-            "host": "127.0.0.1" if inside else get_address_host(address),
-            "limit_bytes": int(share * MEMORY_LIMIT),
-            "security": {**fields, "tls_min_version": None if least is None else int(least)},
-        }
-        # several workers may do so at once
-        path = process.folder / f"{WANTED}.{os.getpid()}-{id(self)}"
-        path.touch(0o600)
-        path.write_text(json.dumps(wanted))
-        path.replace(process.folder / WANTED)
-
-
-def listens_now(process: HostProcess) -> str | None:
-    """Where the manager listens that runs now."""
-    try:
-        said = listening(process.folder)
-    except (OSError, ValueError):
-        return None
-    return str(said["address"]) if said.get("pid") == process.pid else None
-
-
-def listening(folder: Path) -> dict[str, Any]:
-    """Address and process of the manager that was the last to listen.
-
-    Raises
-    ------
-    OSError, ValueError
-        When none has.
-    """
-    said: dict[str, Any] = json.loads((folder / LISTENS).read_text())
-    return said
+        host = "127.0.0.1" if scheme == "inproc" else get_address_host(address)
+        return wanted(scheme in ("tls", "wss"), host, share, self._worker.security)
 
 
 def manager_folder(worker: Any) -> Path | None:
@@ -249,37 +197,16 @@ async def write(
     blocks = await asyncio.to_thread(_made, array, values, answers)
     if not blocks:
         return answers
-    lengths = {number: sum(map(len, parts)) for number, (parts, _, _) in blocks.items()}
-    nbytes = sum(map(slot_bytes, lengths.values()))
-    where, segment = await _reserved(dask_worker, manager, nbytes)
-    offsets, at = {}, 0
-    for number, length in lengths.items():
-        offsets[number] = at
-        at += slot_bytes(length)
+    section = _manager(dask_worker)
+    where, segment = await reserved(dask_worker.rpc, lambda: section.home(**manager), slots_bytes(blocks))
     if transfer == "pull" and not dask_worker.address.startswith("inproc"):
-        checksums = await _pulled(dask_worker, where, segment, blocks, offsets)
+        places = await _pulled(dask_worker, where, segment, blocks)
     else:
-        checksums = await asyncio.to_thread(_write, where.folder, segment, blocks, offsets)
+        places = await asyncio.to_thread(fill, where.folder, segment, blocks)
     await ask(dask_worker.rpc, where.address, "seal", segment=segment)
     for number, (_, digest, type_name) in blocks.items():
-        written = Written(offsets[number], lengths[number], checksums[number], digest, segment)
-        answers[number] = written, type_name, where
+        answers[number] = Written(*places[number], digest, segment), type_name, where
     return answers
-
-
-async def _reserved(worker: Any, manager: Mapping[str, Any], nbytes: int) -> tuple[Home, str]:
-    """Room for so many bytes: the manager that has it, and the name of the segment."""
-    deadline_s = time.monotonic() + _STARTS_S
-    while True:
-        where = await _manager(worker).home(**manager)
-        try:
-            return where, (await ask(worker.rpc, where.address, "reserve", nbytes=nbytes))["segment"]
-        except OSError:
-            # one that was killed a moment ago seems to be there until it is gone
-            if time.monotonic() > deadline_s:
-                raise
-            listens(where.address)
-            await asyncio.sleep(_LOOK_S)
 
 
 def _made(array: Array, values: Mapping[int, Any], answers: dict[int, Any]) -> dict[int, _Made]:
@@ -293,14 +220,30 @@ def _made(array: Array, values: Mapping[int, Any], answers: dict[int, Any]) -> d
     return found
 
 
-def _write(
-    folder: str, segment: str, blocks: Mapping[int, _Made], offsets: Mapping[int, int]
-) -> dict[int, int]:
-    """Write blocks; gives their checksums, which are taken of what was to be written."""
+def slots_bytes(blocks: Mapping[int, _Made]) -> int:
+    """Bytes of a segment that blocks need."""
+    return sum(slot_bytes(sum(map(len, parts))) for parts, *_ in blocks.values())
+
+
+def fill(folder: str, segment: str, blocks: Mapping[int, _Made]) -> dict[int, tuple[int, int, int]]:
+    """Write blocks one behind the other to a segment.
+
+    Returns
+    -------
+    dict
+        Offset, length and checksum of each, which is taken of what was to be written.
+
+    Raises
+    ------
+    OSError
+        When it cannot be written.
+    """
+    offsets, lengths = _places(blocks)
     descriptor = open_segment(folder, segment, os.O_WRONLY)
 
-    def written(number: int) -> int:
-        return write_segment(descriptor, offsets[number], blocks[number][0])
+    def written(number: int) -> tuple[int, int, int]:
+        offset = offsets[number]
+        return offset, lengths[number], write_segment(descriptor, offset, blocks[number][0])
 
     try:
         with ThreadPoolExecutor(_WRITERS, "hpc-memory") as pool:
@@ -309,25 +252,30 @@ def _write(
         os.close(descriptor)
 
 
+def _places(blocks: Mapping[int, _Made]) -> tuple[dict[int, int], dict[int, int]]:
+    """Offsets and lengths of blocks that lie one behind the other."""
+    lengths = {number: sum(map(len, parts)) for number, (parts, *_) in blocks.items()}
+    return dict(zip(lengths, accumulate(map(slot_bytes, lengths.values()), initial=0), strict=False)), lengths
+
+
 async def _pulled(
-    worker: Any, where: Home, segment: str, blocks: Mapping[int, _Made], offsets: Mapping[int, int]
-) -> dict[int, int]:
-    """Have the manager read blocks; gives their checksums, as `_write` does."""
-    with _manager(worker).offers.of(
-        segment, {offsets[number]: blocks[number][0] for number in blocks}
-    ) as nbytes:
+    worker: Any, where: Home, segment: str, blocks: Mapping[int, _Made]
+) -> dict[int, tuple[int, int, int]]:
+    """Have the manager read blocks; gives what `fill` does."""
+    offsets, lengths = _places(blocks)
+    offered = {offsets[number]: parts for number, (parts, *_) in blocks.items()}
+    with _manager(worker).offers.of(segment, offered) as nbytes:
         within_s = _LEAST_S + nbytes / _SLOWEST
-        reading = ask(
-            worker.rpc, where.address, "pull", within_s, segment=segment, source=worker.address, nbytes=nbytes
-        )
+        what = {"segment": segment, "source": worker.address, "nbytes": nbytes}
+        reading = ask(worker.rpc, where.address, "pull", within_s, **what)
         checksums, _ = await asyncio.gather(asyncio.to_thread(_summed, blocks), reading)
-    return checksums
+    return {number: (offsets[number], lengths[number], checksums[number]) for number in blocks}
 
 
 def _summed(blocks: Mapping[int, _Made]) -> dict[int, int]:
     return {
         number: functools.reduce(lambda crc, part: crc32c(part, crc), parts, 0)
-        for number, (parts, _, _) in blocks.items()
+        for number, (parts, *_) in blocks.items()
     }
 
 

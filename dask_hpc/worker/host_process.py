@@ -18,6 +18,7 @@ import importlib
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -121,6 +122,12 @@ class HostProcess:
                 cwd=self.folder,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
+
+    def end(self) -> None:
+        """Have the process end now; what it has in files stays."""
+        if (pid := self.pid) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
 
     def stop(self) -> None:
         """Be a worker there no more."""

@@ -27,14 +27,15 @@ from distributed import Security
 from distributed.core import Server
 from distributed.protocol import to_serialize
 
-from dask_hpc.checkpoint.blobs import Home, Range
-from dask_hpc.checkpoint.record import read_records, record_path, records, write_record
+from dask_hpc.checkpoint.blobs import Group, Home, Range
+from dask_hpc.checkpoint.record import parse, read_records, record_path, records, write_record
 from dask_hpc.checkpoint.redundancy import encode
 from dask_hpc.checkpoint.segments import Segments, open_segment, read_segment
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import CHUNK, fetch
+from dask_hpc.worker.fetching import CHUNK, fetch, remake
 from dask_hpc.worker.host_process import LINGER_S, occupied, seen
 from dask_hpc.worker.pulling import pull
+from dask_hpc_policies.codec import decode
 from dask_hpc_policies.resilience.redundancy_sets import parity_bytes
 
 logger = logging.getLogger("distributed.dask_hpc.manager")
@@ -64,9 +65,11 @@ class Manager(Server):
             "seal": self.seal,
             "read": self.read,
             "protect": self.protect,
+            "adopt": self.adopt,
             "keep": self.keep,
             "drop": self.drop,
             "records": self.records,
+            "tidy": self.tidy,
         }
         super().__init__(
             handlers={name: _refusing(handler) for name, handler in handlers.items()},
@@ -138,6 +141,24 @@ class Manager(Server):
             raise
         return {"segment": segment}
 
+    async def adopt(self, group: Any, blob: int) -> dict[str, Any]:
+        """Make again what a lost host held, of what others of its group hold; gives its segment."""
+        found = decode(Group, group)
+        nbytes = found.blobs[blob].nbytes
+        segment = await asyncio.to_thread(self.segments.reserve, nbytes)
+        try:
+            descriptor = open_segment(self.folder, segment, os.O_WRONLY)
+            try:
+                for start in range(0, nbytes, CHUNK):
+                    piece = await remake(self.rpc, found, blob, start, min(nbytes, start + CHUNK))
+                    await asyncio.to_thread(_write_at, descriptor, start, piece.data)
+            finally:
+                os.close(descriptor)
+        except BaseException:
+            self.segments.drop([segment])
+            raise
+        return {"segment": segment}
+
     async def keep(self, version: str, record: str) -> dict[str, Any]:
         """Have the record of a whole version, as long as it is not dropped."""
         await asyncio.to_thread(write_record, self.folder, version, record)
@@ -152,6 +173,21 @@ class Manager(Server):
         # first: a version whose record is there is whole
         Path(record_path(self.folder, version)).unlink(missing_ok=True)
         await asyncio.to_thread(self.segments.drop, segments)
+        return {}
+
+    async def tidy(self) -> dict[str, Any]:
+        """Drop what no record names; whoever asks knows that nobody is writing a version.
+
+        Raises
+        ------
+        CheckpointError
+            When a record is not what was written: nobody knows what it names.
+        """
+        named: set[str] = set()
+        for text in await asyncio.to_thread(read_records, self.folder):
+            named = named.union(*parse(text).segments().values())
+        self._open_s.clear()
+        self.segments.drop([name for name in self.segments.names() if name not in named])
         return {}
 
     # ------------------------------------------------------------------ how
@@ -192,7 +228,12 @@ def _write_parity(
     descriptor: int, offset: int, pieces: Sequence[np.ndarray], parities: int, number: int
 ) -> None:
     # the parity of one part is the part
-    rest = pieces[0].data if len(pieces) == 1 else encode(pieces, parities)[number].data
+    _write_at(
+        descriptor, offset, pieces[0].data if len(pieces) == 1 else encode(pieces, parities)[number].data
+    )
+
+
+def _write_at(descriptor: int, offset: int, rest: memoryview) -> None:
     while rest:
         count = os.pwrite(descriptor, rest, offset)
         rest, offset = rest[count:], offset + count

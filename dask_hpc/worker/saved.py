@@ -100,14 +100,21 @@ class MemoryCopy:
             When neither its host nor the others of its group hold what was written.
         """
         worker = get_worker()
+        return self.value(sync(worker.loop, self.content, worker.rpc), trusted)
+
+    def value(self, content: np.ndarray, trusted: bool) -> Any:
+        """The value that `content` has; raises ValueError when it may not be made."""
+        return from_bytes(form(self.array, self.number), content, self.written.digest, trusted)
+
+    async def content(self, pool: Any) -> np.ndarray:
+        """Its bytes, from its host, or made of what others of its group hold; raises as `read`."""
         try:
-            content = self._checked(sync(worker.loop, self._held, worker.rpc))
+            return self._checked(await self._held(pool))
         except (OSError, ValueError, CheckpointError) as error:
             if self.group is None:
                 raise
             logger.info("%s is made of what other hosts hold: %s", self.name, error)
-            content = self._checked(sync(worker.loop, self._remade, worker.rpc))
-        return from_bytes(form(self.array, self.number), content, self.written.digest, trusted)
+            return self._checked(await self._remade(pool))
 
     async def _held(self, pool: Any) -> np.ndarray:
         written = self.written

@@ -26,7 +26,8 @@ from machine import SEED
 
 import dask_hpc
 from dask_hpc.checkpoint.segments import held_bytes
-from dask_hpc.worker.host_memory import listening, manager_folder
+from dask_hpc.worker.host_memory import manager_folder
+from dask_hpc.worker.managers import listening
 
 HOSTS = ("one", "two", "three", "four")
 MEMORY, DISK = ("L1", "L2"), ("L3",)

@@ -28,7 +28,7 @@ from trend_fallback import fallback, overheads
 
 from dask_hpc.checkpoint.blobs import Home, Range
 from dask_hpc.worker import fetching
-from dask_hpc.worker.host_memory import listening
+from dask_hpc.worker.managers import listening
 
 #: Time between commits over that of one: it hides the transfer, or does not.
 INTERVALS = (3.0, 0.3)

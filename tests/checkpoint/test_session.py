@@ -21,7 +21,6 @@ from saved import save
 
 import dask_hpc
 from dask_hpc import CheckpointSession, open_checkpoint
-from dask_hpc.checkpoint import session as module
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.verify import verify
 from dask_hpc.cli import hpc
@@ -30,6 +29,7 @@ from dask_hpc.errors import (
     CheckpointValueError,
     UnknownCheckpoint,
 )
+from dask_hpc.session import session as module
 
 #: One of every kind of dtype that xarray and NumPy share.
 VALUES = {
@@ -100,7 +100,7 @@ def test_a_version_is_one_for_every_reader(tmp_path: Path) -> None:
 def test_large_arrays_are_cut_into_blocks_along_the_first_dimension(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dask_hpc.checkpoint.shares.MOST_BYTES", 100)
+    monkeypatch.setattr("dask_hpc.session.shares.MOST_BYTES", 100)
     value = np.arange(77.0).reshape(11, 7)  # 56 bytes an index
     saved(tmp_path, a=value, b=np.arange(30.0))
     plan = Store(tmp_path).newest("run").manifest().plan

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from outside import until
 
 from dask_hpc import CheckpointSession, open_checkpoint
-from dask_hpc.checkpoint import shares
-from dask_hpc.checkpoint.exchange import FolderExchange
-from dask_hpc.checkpoint.shares import cut
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.verify import verify
 from dask_hpc.errors import CheckpointError, CheckpointValueError
+from dask_hpc.session import shares
+from dask_hpc.session.exchange import FolderExchange
+from dask_hpc.session.shares import cut
 
 WHOLE = np.arange(60.0).reshape(20, 3)
 
@@ -158,9 +158,9 @@ def test_ranks_that_say_different_things_of_a_version_are_refused(tmp_path: Path
 def test_what_fails_in_one_process_fails_in_all_and_the_next_version_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dask_hpc.checkpoint import held
+    from dask_hpc.session import in_store
 
-    real, once = held.write_blocks, threading.Event()
+    real, once = in_store.write_blocks, threading.Event()
 
     def failing(folder: str, array: Any, numbers: Sequence[int], values: Sequence[Any]) -> Any:
         if array.path == "field" and 8 in numbers and not once.is_set():
@@ -168,7 +168,7 @@ def test_what_fails_in_one_process_fails_in_all_and_the_next_version_is_whole(
             raise OSError("no space left")
         return real(folder, array, numbers, values)
 
-    monkeypatch.setattr(held, "write_blocks", failing)
+    monkeypatch.setattr(in_store, "write_blocks", failing)
     at = bounds(3)
 
     def program(rank: int) -> Any:

@@ -131,7 +131,7 @@ def test_bad_arguments_are_refused_at_once(tmp_path: Path) -> None:
         dask.config.set({"hpc.checkpoint.store": None}),
         pytest.raises(ValueError, match="no store is named"),
     ):
-        CheckpointSession("run")
+        CheckpointSession("run", levels="L3")
     with dask.config.set({"hpc.checkpoint.store": str(tmp_path)}):
         assert str(tmp_path) in repr(CheckpointSession("run"))
     blocked = tmp_path / "file"

@@ -138,3 +138,33 @@ def test_with_a_store_more_hosts_than_the_redundancy_says_cost_more_steps(client
         assert back["step"] in stored[-2:]
         assert back["step"] > 0
     rt.update(checkpoint_store=None)
+
+
+def repairs(rt):
+    return {row["name"]: row for row in rt.status()["checkpoints"]["repairs"]}
+
+
+@pytest.mark.slow
+def test_state_that_nobody_has_but_managers_is_made_whole_again_after_each_loss(client, rt):
+    rt.update(checkpoint_redundancy="partner")
+    with rt.job("calm", nodes=4, protect=True) as job:
+        program = job.program(HEAT.rows, "y").init(HEAT.start)
+        program.elastic(HEAT.step, lambda program: program.step < 7, halo=1, keep=3, name="steps").run()
+        last = whole(program, ["L1", "L2"])[-1]
+    # more hosts one after the other than have a copy of anything
+    for host in ("alpha", "beta", "gamma", "delta"):
+        earlier = client.run_on_scheduler(ids, "calm")
+        lose(client, host)
+        before(lambda old=earlier: client.run_on_scheduler(ids, "calm") != old, "it is held again")
+        assert (repairs(rt)["calm"]["state"], repairs(rt)["calm"]["reason"]) == ("whole", "")
+        before(lambda: set(places(client)) == set(HOSTS), "the host is back")
+    with rt.job("calm", nodes=3, protect=True) as job:
+        again = heat(job, lambda program: program.step < 9)
+        again.run(resume=True)
+        assert [row["step"] for row in restored(again)] == [last["step"]]
+        assert again.field().identical(HEAT.undisturbed(again.step))
+
+
+def ids(name, dask_scheduler):
+    """Versions of a name in memory."""
+    return {each.id for each in of(dask_scheduler).commits._memory.records.values() if each.name == name}

@@ -15,7 +15,7 @@ from hosts import HOSTS, before, five_hosts, lose, places
 
 import dask_hpc
 from dask_hpc.scheduler.rpc.service import of
-from dask_hpc.worker.host_memory import listening
+from dask_hpc.worker.managers import listening
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +176,31 @@ def test_memory_is_given_back_with_the_last_future(client):
     before(lambda: len(held()) <= count, "the version before is given up")
     del field, data
     before(lambda: not held(), "nothing is held")
+
+
+@pytest.mark.slow
+def test_with_too_few_hosts_left_the_store_has_it_and_status_says_so(monkeypatch, tmp_path):
+    start = Nanny.instantiate
+
+    async def late(self):
+        if self.env.get("DASK_HPC__NODE__HOST") == "beta":
+            await asyncio.sleep(20)
+        return await start(self)
+
+    with five_hosts(HOSTS[:2]) as client:
+        rt, field, data, expected, commit = protected(client, ["L1", "L2"])
+        assert commit.status()["levels"] == ["L1", "L2"]
+        rt.update(checkpoint_store=str(tmp_path))
+        monkeypatch.setattr(Nanny, "instantiate", late)
+        lose(client, "beta")
+        before(lambda: len(rt.status()["checkpoints"]["repairs"]) == 2, "both are looked at")
+        for row in rt.status()["checkpoints"]["repairs"]:
+            assert (row["name"], row["state"]) in [("field", "less"), ("data", "less")]
+            assert "needs 2 failure domains" in row["reason"]
+            assert row["reason"].endswith(f"; they are written to {tmp_path}")
+        before(lambda: len(list(tmp_path.glob("*/000001"))) == 2, "both are in the store")
+        lose(client, "alpha")
+        are_there(client, field, data, expected)
+        assert only_restored(rt, (0, 0, 0))
+        # once is enough
+        assert len(list(tmp_path.glob("*/0*"))) == 2

@@ -25,9 +25,9 @@ from dask_hpc.doctor.store import _taken_over
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker import left_behind
-from dask_hpc.worker.host_memory import listening
 from dask_hpc.worker.host_process import folders, occupied
 from dask_hpc.worker.left_behind import Owner, answers, read_owner
+from dask_hpc.worker.managers import listening
 
 
 @contextmanager

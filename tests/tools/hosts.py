@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,16 +14,17 @@ import dask
 from distributed import Client
 
 import dask_hpc
-from dask_hpc.worker.host_memory import listening, manager_folder
+from dask_hpc.worker.host_memory import manager_folder
+from dask_hpc.worker.managers import listening
 from dask_hpc.worker.node import node_settings
 
 HOSTS = ("alpha", "beta", "gamma", "delta", "epsilon")
 
 
 @contextmanager
-def five_hosts() -> Iterator[Client]:
-    """Five hosts with a worker each; where they are is said by their environment."""
-    first, *others = HOSTS
+def five_hosts(hosts: Sequence[str] = HOSTS) -> Iterator[Client]:
+    """Five hosts, or so many, with a worker each; where they are is said by their environment."""
+    first, *others = hosts
     with (
         # one that takes longer than this to come back is given up, which is not what is tried here
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),

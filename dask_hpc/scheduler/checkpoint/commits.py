@@ -15,12 +15,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from dask_hpc.checkpoint.draft import Draft
+from dask_hpc.checkpoint.levels import checked_levels, levels_of
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.services import checked_services
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError, ConfigError
-from dask_hpc.scheduler.checkpoint.commit import Commit, checked_levels, levels_of
+from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.held import Held
 from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.memory import Memory
@@ -56,7 +57,7 @@ class Commits:
         self._watched = watched
         self._memory = memory = Memory(engine.state, watched)
         self.protected = Protected(engine.state, watched, engine.ownership.let_run_anywhere)
-        self._held = Held(engine.state, watched, self.protected, memory)
+        self._held = Held(engine.state, watched, self.protected, memory, self._store_instead)
         lost = engine.losses.scheduler_lost
         self.left = Left(engine.state, watched, self.protected, memory, self._held, lost)
         self.protected.unused.append(self._unused)
@@ -204,6 +205,7 @@ class Commits:
                 "commits": Counter(one.state for one in self._commits.values()),
                 "latest": list(latest.values()),
                 "managers": self._managers(),
+                "repairs": self._held.status(),
                 **left,
             }
         }
@@ -232,6 +234,16 @@ class Commits:
         self._held.end()
         self.protected.unwrap()
         self._memory.end()
+
+    def _store_instead(self, plan: Plan, keys: Sequence[Any]) -> str:
+        """Have results in the store of which too few hosts are left; what is said of that."""
+        folder = self._state.settings.checkpoint_store
+        if folder is None:
+            return "; hpc.checkpoint.store is not set, so the loss of their hosts loses them"
+        last = self._latest().get((folder, plan.name))
+        if last is None or last.plan != plan or last.state == "failed":
+            self.begin(plan, keys, folder)
+        return f"; they are written to {folder}"
 
     def _unused(self, folders: Collection[str]) -> None:
         self._held.drop(self.left.unneeded(folders))

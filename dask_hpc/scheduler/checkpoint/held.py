@@ -1,14 +1,15 @@
 """Versions in the memories of hosts by name: the newest takes the place of the one before, and is made again
 when a host that had some of it is lost.
 
-Until then one more loss may be one too many. What is made again is what workers have, or soon will have.
+Until then one more loss may be one too many. Results are made again of what workers have, or soon will have;
+the state of a program, which nobody has any more, by managers of what they hold.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from dask_hpc.scheduler.checkpoint.writing import Writing
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
+from dask_hpc.worker.saved import MEMORY
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
 logger = logging.getLogger(__name__)
@@ -45,7 +47,14 @@ class _Version:
 class Held:
     """The versions in memory of one scheduler."""
 
-    def __init__(self, state: State, watched: Watched, protected: Protected, memory: Memory) -> None:
+    def __init__(
+        self,
+        state: State,
+        watched: Watched,
+        protected: Protected,
+        memory: Memory,
+        store_instead: Callable[[Plan, Sequence[Any]], str],
+    ) -> None:
         self._state, self._scheduler = state, state.scheduler
         self._watched = watched
         self._protected = protected
@@ -54,6 +63,10 @@ class Held:
         self._versions: dict[str, _Version] = {}
         #: Of each name, the newest state of a program: it is nobody's result.
         self._states: dict[str, set[str]] = {}
+        #: Has a version of results in the store, where there is one.
+        self._store_instead = store_instead
+        #: What has become of versions that a host was lost of, by name.
+        self._repairs: dict[str, dict[str, Any]] = {}
         self._left = False
         self._task: asyncio.Task[None] | None = None
 
@@ -80,6 +93,7 @@ class Held:
             The levels that have it, and why there is less of them than was asked for.
         """
         copies, note = await self._memory.write(plan, number, writing, scheme)
+        self._repairs.pop(plan.name, None)
         made = {copy.folder for copy, _ in copies.values()}
         if protect:
             self._protected.add(copies)
@@ -87,6 +101,7 @@ class Held:
         else:
             self._memory.drop(self._states.pop(plan.name, ()))
             self._states[plan.name] = made
+            self._watched.listen(self)
         grouped = any(copy.group is not None for copy, _ in copies.values())
         return ("L1", "L2") if grouped else ("L1",), note
 
@@ -110,24 +125,37 @@ class Held:
         if self._states.get(name) is state:
             del self._states[name]
             self._memory.drop(state)
+            self._leave()
 
     def left(self, address: str) -> None:
         """A worker has gone."""
         self._left = True
-        if self._versions and (self._task is None or self._task.done()):
+        if (self._versions or self._states) and (self._task is None or self._task.done()):
             self._task = asyncio.ensure_future(self._look())
 
     def drop(self, folders: Collection[str]) -> None:
         """No result is read from these any more; those that are no versions in memory are left alone."""
         self._versions = {folder: one for folder, one in self._versions.items() if folder not in folders}
         self._memory.drop(folders)
-        if not self._versions:
+        self._leave()
+
+    def status(self) -> list[dict[str, Any]]:
+        """What has become of each version that a host was lost of, as long as it is the newest of its name.
+
+        Its name, number, ``state`` and the reason: ``whole``, it has the redundancy that was asked for again;
+        ``less``, it has less; ``failed``, what is lost of it is not held again.
+        """
+        return list(self._repairs.values())
+
+    def _leave(self) -> None:
+        if not self._versions and not self._states:
             self._watched.leave(self)
 
     def end(self) -> None:
         """Make nothing again any more."""
         self._versions.clear()
         self._states.clear()
+        self._repairs.clear()
         self._watched.leave(self)
         if self._task is not None:
             self._task.cancel()
@@ -153,13 +181,18 @@ class Held:
             if self._left:
                 continue
             try:
-                lacking = await self._memory.lacking(self._versions)
+                of_states = {folder: name for name, state in self._states.items() for folder in state}
+                lacking = await self._memory.lacking([*self._versions, *of_states])
                 if lacking and tries + 1 < _TRIES and await self._memory.answers(lacking):
                     # a worker that was killed comes back to what its host still holds
                     self._left, tries = True, tries + 1
                     continue
                 for folder in lacking:
-                    await self._again(folder)
+                    await (
+                        self._remake(of_states[folder], folder)
+                        if folder in of_states
+                        else self._again(folder)
+                    )
             except (CheckpointError, OSError) as error:
                 logger.warning("What a lost host held in memory is not held elsewhere yet: %s", error)
                 self._left, tries = True, tries + 1
@@ -176,10 +209,44 @@ class Held:
         plan, every = _again(version, keys)
         writing = Writing(self._scheduler, self._watched, plan, every, _HOLDER, 0.0)
         try:
-            await self.write(plan, version.number, every, writing, version.scheme)
+            levels, note = await self.write(plan, version.number, every, writing, version.scheme)
+        except (CheckpointError, OSError) as error:
+            self._tell(plan.name, version.number, "failed", str(error))
+            raise
         finally:
             writing.end()
-        logger.info("%d results of %r are held again by as many hosts as before", len(every), plan.name)
+        less = note if version.scheme is not None and "L2" not in levels else ""
+        if less:
+            less += self._store_instead(plan, every)
+        self._tell(plan.name, version.number, "less" if less else "whole", less)
+
+    async def _remake(self, name: str, folder: str) -> None:
+        """Have managers make the state of a program whole again: no worker need have it."""
+        record = self._memory.records.get(folder.removeprefix(MEMORY))
+        if record is None or folder not in self._states.get(name, ()):
+            return  # a newer one has come
+        if not record.groups:
+            return  # nobody else was to hold it
+        settings, number = self._state.settings, record.manifest.version
+        scheme = Scheme(settings.checkpoint_redundancy, settings.checkpoint_set_size)
+        try:
+            made, less = await self._memory.repair(folder, scheme)
+        except (CheckpointError, OSError) as error:
+            # the program goes back to another version, or writes the next one
+            self._tell(name, number, "failed", str(error))
+            return
+        if self._states.get(name) == {folder}:
+            self._states[name] = {made}
+        else:
+            self._memory.drop([made])
+        self._tell(name, number, "less" if less else "whole", less)
+
+    def _tell(self, name: str, number: int, state: str, reason: str) -> None:
+        self._repairs[name] = {"name": name, "version": number, "state": state, "reason": reason}
+        if state == "whole":
+            logger.info("Version %d of %r is held again by as many hosts as before", number, name)
+        else:
+            logger.warning("Version %d of %r has lost a host: %s", number, name, reason)
 
 
 def _again(version: _Version, keys: Sequence[Any]) -> tuple[Plan, Sequence[Any]]:

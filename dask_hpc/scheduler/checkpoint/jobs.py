@@ -20,11 +20,12 @@ from statistics import fmean
 from typing import Any
 
 from dask_hpc.checkpoint.checksums import crc32c
+from dask_hpc.checkpoint.levels import levels_of
 from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
-from dask_hpc.scheduler.checkpoint.commit import Commit, levels_of
+from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.commits import Commits
 from dask_hpc.scheduler.checkpoint.results import Results, found_in
 from dask_hpc.scheduler.checkpoint.rows import versions_row

@@ -11,18 +11,14 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dask_hpc.checkpoint import whereabouts
-from dask_hpc.checkpoint.blobs import Blob, Group, Home, Part, Stripe
-from dask_hpc.checkpoint.checksums import crc32c
-from dask_hpc.checkpoint.layout import slot_bytes
-from dask_hpc.checkpoint.manifest import Manifest
+from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.plan import Array, Plan
-from dask_hpc.checkpoint.record import Record, dump
+from dask_hpc.checkpoint.record import Record, dump, made
 from dask_hpc.checkpoint.whereabouts import Whereabouts
-from dask_hpc.clock import epoch_s
 from dask_hpc.errors import CheckpointError, WorkerError
 from dask_hpc.scheduler.checkpoint.writing import Block, Writing
 from dask_hpc.scheduler.internals import remote
@@ -30,14 +26,17 @@ from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import host_memory
 from dask_hpc.worker.fetching import ask
+from dask_hpc.worker.parities import blobs_of, protect
+from dask_hpc.worker.repairing import repaired
 from dask_hpc.worker.saved import MEMORY, MemoryCopy
-from dask_hpc_policies.resilience import redundancy_sets
-from dask_hpc_policies.resilience.redundancy_sets import RedundancySet, Scheme, part_bounds
+from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
 logger = logging.getLogger(__name__)
 
-#: A manager has come up by then; a parity is made by then, at least and by bytes per second, in seconds.
-_COMES_UP_S, _LEAST_S, _SLOWEST = 40.0, 60.0, 50e6
+#: A manager has come up by then, in seconds.
+_COMES_UP_S = 40.0
+#: Who reads a version that is made whole again meanwhile has read it by then, in seconds.
+_READ_S = 60.0
 #: One that is there says so by then; versions that go with the scheduler are dropped by then, in seconds.
 _LOOKED_S, _CLOSES_S = 2.0, 3.0
 
@@ -122,7 +121,14 @@ class Memory:
         try:
             await writing.run(version.call)
             copies, note = await self._protect(version, writing.blocks, scheme)
-            await self._keep(await asyncio.to_thread(_record, version.version, plan, number, writing, copies))
+            homes = {str(copy.written.pack): copy.home for copy, _ in copies.values()}
+            groups = {id(copy.group): copy.group for copy, _ in copies.values() if copy.group is not None}
+            written = [writing.written[at] for at in range(plan.count)]
+            await self._keep(
+                await asyncio.to_thread(
+                    made, version.version, plan, number, written, homes, tuple(groups.values())
+                )
+            )
             return copies, note
         except BaseException:
             self._note(version, writing.blocks)
@@ -145,6 +151,49 @@ class Memory:
         """Whether all that these versions are made of is still there, also where there is no worker."""
         homes = {home for name in names for home in self._segments.get(name.removeprefix(MEMORY), {})}
         return await self.there(homes) == homes
+
+    async def repair(self, name: str, scheme: Scheme) -> tuple[str, str]:
+        """Make a version whole again of which hosts are lost: managers do so, of what they hold.
+
+        Returns
+        -------
+        tuple
+            What it is called from now on, and why it has not the redundancy of the scheme; empty: it has.
+
+        Raises
+        ------
+        OSError, CheckpointError
+            When that cannot be; it stays as it is.
+        """
+        old = self.records[name.removeprefix(MEMORY)]
+        domains = (await self._begin()).domains
+        new: dict[Home, set[str]] = {}
+
+        def note(home: Home, segment: str) -> None:
+            new.setdefault(home, set()).add(segment)
+
+        try:
+            record, reason = await repaired(self._scheduler.rpc, old, domains, scheme, note)
+            await self._keep(record)
+        except BaseException:
+            for home, segments in new.items():
+                # its record is nobody's: that of the old one stays
+                self._later(self._drop(home, segments, uuid.uuid4().hex))
+            raise
+        if old.id not in self.records:
+            # nobody wants it any more
+            self._segments[record.id] = record.segments()
+            self.drop([record.id])
+            raise CheckpointError("it was replaced meanwhile")
+        self._segments[record.id] = kept = record.segments()
+        self.records.pop(old.id)
+        loop = asyncio.get_running_loop()
+        for home, segments in self._segments.pop(old.id, {}).items():
+            self._later(self._drop(home, set(), old.id))
+            if unused := segments - kept.get(home, set()):
+                # who reads it by its old record goes on
+                loop.call_later(_READ_S, self._drop_late, home, unused, old.id)
+        return f"{MEMORY}{record.id}", reason
 
     async def _begin(self) -> InMemory:
         """Have a manager on every host, for a version.
@@ -184,71 +233,26 @@ class Memory:
         self._note(version, blocks)
         if scheme is None:
             return copies, ""
-        blobs = _blobs(copies.values())
-        homes = {home.address: home for home in version.domains}
-        domains = {home.address: domain for home, domain in version.domains.items()}
-        grouping = redundancy_sets.form_sets(domains, scheme)
-        found: dict[Home, tuple[Group, int]] = {}  # and which of its blobs a host has
+        blobs = blobs_of((copy.home, copy.written) for copy, _ in copies.values())
+
+        def note(home: Home, segment: str) -> None:
+            self._segments.setdefault(version.version, {}).setdefault(home, set()).add(segment)
+
         try:
-            for each in grouping.sets:
-                group = await self._group(version, each, homes, blobs)
-                found.update({homes[host]: (group, number) for number, host in enumerate(each.hosts)})
+            groups, reason = await protect(self._scheduler.rpc, blobs, version.domains, scheme, note)
         except (OSError, CheckpointError) as error:
             return copies, f"L2: {error}"
-        made: dict[Any, Kept] = {}
+        # and which of its blobs a host has
+        found = {blob.home: (group, number) for group in groups for number, blob in enumerate(group.blobs)}
+        grouped: dict[Any, Kept] = {}
         for key, (copy, type_name) in copies.items():
             # a host that has joined since then is in no group
             if copy.home in found:
                 group, number = found[copy.home]
                 start = blobs[copy.home].start(str(copy.written.pack))
                 copy = replace(copy, group=group, blob=number, start=start)
-            made[key] = copy, type_name
-        return made, "" if grouping.reason is None else f"L2: {grouping.reason.text}"
-
-    async def _group(
-        self, version: InMemory, hosts: RedundancySet, homes: Mapping[str, Home], blobs: Mapping[Home, Blob]
-    ) -> Group:
-        places = {host: number for number, host in enumerate(hosts.hosts)}
-        there = tuple(blobs.get(homes[host]) or Blob(homes[host], ()) for host in hosts.hosts)
-        bounds = {
-            host: part_bounds(blob.nbytes, hosts.parts) for host, blob in zip(hosts.hosts, there, strict=True)
-        }
-        stripes = []
-        for stripe in hosts.stripes():
-            parts = tuple(Part(places[part.host], *bounds[part.host][part.number]) for part in stripe.parts)
-            stripes.append(Stripe(parts, tuple((homes[host], "") for host in stripe.holders)))
-        group = Group(there, tuple(stripes))
-        made = await asyncio.gather(*(self._parities(version, group, stripe) for stripe in stripes))
-        return Group(there, tuple(made))
-
-    async def _parities(self, version: InMemory, group: Group, stripe: Stripe) -> Stripe:
-        """Have the parities of a stripe made."""
-        if not stripe.nbytes:
-            return replace(stripe, parities=())
-        parts = []
-        for part in stripe.parts:
-            blob = group.blobs[part.blob]
-            ranges = [[one.segment, one.offset, one.nbytes] for one in blob.ranges(part.start, part.stop)]
-            parts.append({"home": asdict(blob.home), "ranges": ranges})
-        within_s = _LEAST_S + stripe.nbytes * len(parts) / _SLOWEST
-        answers = await asyncio.gather(
-            *(
-                ask(
-                    self._scheduler.rpc,
-                    home.address,
-                    "protect",
-                    within_s,
-                    parts=parts,
-                    parities=len(stripe.parities),
-                    number=number,
-                )
-                for number, (home, _) in enumerate(stripe.parities)
-            )
-        )
-        made = tuple((home, str(a["segment"])) for (home, _), a in zip(stripe.parities, answers, strict=True))
-        for home, segment in made:
-            self._segments.setdefault(version.version, {}).setdefault(home, set()).add(segment)
-        return replace(stripe, parities=made)
+            grouped[key] = copy, type_name
+        return grouped, f"L2: {reason}" if reason else ""
 
     def _note(self, version: InMemory, blocks: Mapping[Any, Block]) -> None:
         """What a version has so far, whether or not it becomes whole."""
@@ -322,6 +326,9 @@ class Memory:
         if not self.records:
             self._watched.leave(self)
 
+    def _drop_late(self, home: Home, segments: set[str], version: str) -> None:
+        self._later(self._drop(home, segments, version))
+
     async def _drop(self, home: Home, segments: set[str], version: str) -> None:
         try:
             await ask(self._scheduler.rpc, home.address, "drop", segments=sorted(segments), version=version)
@@ -362,35 +369,3 @@ class Memory:
 
 def _address(home: Home) -> str:
     return home.address
-
-
-def _record(version: str, plan: Plan, number: int, writing: Writing, copies: Mapping[Any, Kept]) -> Record:
-    """The record of a version that was written."""
-    written = [writing.written[at] for at in range(plan.count)]
-    of_segment = {str(copy.written.pack): copy.home for copy, _ in copies.values()}
-    homes = {home: place for place, home in enumerate(dict.fromkeys(of_segment.values()))}
-    packs = {str(at): str(each.pack) for at, each in enumerate(written)}
-    manifest = Manifest(
-        plan=plan,
-        version=number,
-        created_s=epoch_s(),
-        levels=("L1",),
-        files={path: (len(content), crc32c(content)) for path, content in plan.files.items()},
-        blocks=tuple((each.offset, each.nbytes, each.crc32c) for each in written),
-        digests={str(at): each.digest for at, each in enumerate(written) if each.digest is not None},
-        packs=packs,
-        bytes=sum(each.nbytes for each in written),
-    )
-    places = tuple(homes[of_segment[pack]] for pack in packs.values())
-    groups = {id(copy.group): copy.group for copy, _ in copies.values() if copy.group is not None}
-    return Record(version, manifest, plan.files, tuple(homes), places, tuple(groups.values()))
-
-
-def _blobs(copies: Iterable[Kept]) -> dict[Home, Blob]:
-    """What each host holds."""
-    ends: dict[Home, dict[str, int]] = {}
-    for copy, _ in copies:
-        of = ends.setdefault(copy.home, {})
-        segment = str(copy.written.pack)
-        of[segment] = max(of.get(segment, 0), copy.written.offset + slot_bytes(copy.written.nbytes))
-    return {home: Blob(home, tuple(segments.items())) for home, segments in ends.items()}

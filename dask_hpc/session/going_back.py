@@ -6,24 +6,27 @@ import itertools
 import json
 import logging
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dask_hpc.checkpoint.blocks import block_file, check_written
 from dask_hpc.checkpoint.dtypes import from_json
-from dask_hpc.checkpoint.held import Held
 from dask_hpc.checkpoint.manifest import Manifest, check_signed
 from dask_hpc.checkpoint.opening import check_files, load
 from dask_hpc.checkpoint.plan import Array
-from dask_hpc.checkpoint.ranks import Ranks
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.values import form
-from dask_hpc.checkpoint.versions import Version, numbers
-from dask_hpc.errors import CheckpointError, CheckpointValueError
+from dask_hpc.checkpoint.versions import numbers
+from dask_hpc.errors import CheckpointError, CheckpointValueError, UnknownCheckpoint
+from dask_hpc.session.held import Held
+from dask_hpc.session.ranks import Ranks
+
+if TYPE_CHECKING:
+    from dask_hpc.session.memory import Memory
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +35,11 @@ logger = logging.getLogger(__name__)
 class Found:
     """A version that was opened."""
 
-    version: Version
+    #: What it is called.
+    where: str
     manifest: Manifest
+    #: What reads a block: its array, number in it, and number over all arrays.
+    block: Callable[[Array, int, int], Any]
 
     @property
     def values(self) -> dict[str, Any]:
@@ -71,7 +77,7 @@ class Found:
                 return array, first
             first += array.count
         there = ", ".join(array.path for array in self.manifest.plan.arrays if array.dtype is not None)
-        raise CheckpointValueError(f"{self.version.path} has no array {name!r}; it has {there or 'none'}")
+        raise CheckpointValueError(f"{self.where} has no array {name!r}; it has {there or 'none'}")
 
     def _new(self, array: Array, box: tuple[int, int] | None) -> tuple[int, np.ndarray]:
         """An array for the indices of a box, or for all, and the first of them."""
@@ -84,7 +90,7 @@ class Found:
             if not shape or not 0 <= start <= stop <= shape[0]:
                 raise CheckpointValueError(
                     f"box is {box!r}; allowed for {array.path!r} of the shape {shape} in "
-                    f"{self.version.path}: an index along the first dimension, and that behind the last"
+                    f"{self.where}: an index along the first dimension, and that behind the last"
                 )
             shape = (stop - start, *shape[1:])
         return start, np.empty(shape, from_json(array.dtype))
@@ -100,13 +106,13 @@ class Found:
         if value.shape != shape or value.dtype not in (dtype, swapped):
             problem = (
                 f"is {value.dtype} of the shape {value.shape} here, and {dtype} of the shape {array.shape} "
-                f"in {self.version.path}; add one like that, with start= when it is a block of it, or read "
+                f"in {self.where}; add one like that, with start= when it is a block of it, or read "
                 "it with dask_hpc.open_checkpoint"
             )
         elif start is not None and start + shape[0] > array.shape[0]:
             problem = (
                 f"has the indices {start} to {start + shape[0]} here, and 0 to {array.shape[0]} in "
-                f"{self.version.path}; give its block another start or length"
+                f"{self.where}; give its block another start or length"
             )
         elif not value.flags.writeable:
             problem = "cannot be written to; add a copy of it"
@@ -126,27 +132,23 @@ class Found:
                     continue
                 inside = slice(low - where[0].start, high - where[0].start)
                 where[0] = slice(low - start, high - start)
-            target[tuple(where)] = self._block(array, number, first)[inside]
-
-    def _block(self, array: Array, number: int, first: int) -> Any:
-        written, folder = self.manifest.written(first + number), self.version.path
-        try:
-            check_written(array, number, written)
-        except ValueError as error:
-            raise CheckpointError(
-                f"{folder} is not what was written: {error}; restore another version"
-            ) from None
-        told = (written.offset, written.nbytes, written.crc32c, written.digest)
-        return load(folder, block_file(array, number, written), form(array, number, written), told, False)
+            target[tuple(where)] = self.block(array, number, first + number)[inside]
 
 
 def go_back(
-    store: Store, name: str, ranks: Ranks, asked: int | None, targets: Mapping[str, Held]
+    store: Store | None,
+    memory: Memory | None,
+    name: str,
+    ranks: Ranks,
+    asked: int | None,
+    targets: Mapping[str, Held],
 ) -> tuple[int, Found | None]:
     """The newest version that all processes can open and read, or the one asked for.
 
     Parameters
     ----------
+    memory
+        The memories of hosts, which are read first; None: there are none.
     targets
         Arrays that are read into, by name.
 
@@ -164,11 +166,15 @@ def go_back(
     CheckpointValueError
         When no session has written it, or a target cannot take what there is.
     """
-    newest, candidates = ranks.first(lambda: _candidates(store, name, asked))
+    held = [] if memory is None else memory.readable()
+    newest, candidates = ranks.first(lambda: _candidates(store, held, name, asked))
+    if memory is not None:
+        newest = max(newest, memory.newest)
     problem = None
-    for number in candidates:
+    for number, id in candidates:
         opened: list[Found] = []
-        told = ranks.together(partial(_problem, store, name, number, targets, opened))
+        place = memory if id else store
+        told = ranks.together(partial(_problem, place, name, number, id, targets, opened))
         first = next((each for each in told if each is not None), None)
         if first is None:
             return newest, opened[0]
@@ -176,32 +182,53 @@ def go_back(
         logger.warning("Version %d of %s is not gone back to: %s", number, name, first)
     if problem is not None:
         raise CheckpointError(problem)
+    if memory is not None and memory.newest:
+        raise CheckpointError(
+            f"version {memory.newest} of {name!r} is not in memory any more: too many of the hosts that held "
+            "it are lost, and no store has one; begin anew under another name"
+        )
     return newest, None
 
 
-def _candidates(store: Store, name: str, asked: int | None) -> list[Any]:
-    """Number of the newest version, and of those to try, in order."""
-    newest = max(numbers(store.folder / name), default=0)
+def _candidates(
+    store: Store | None, held: Sequence[tuple[int, str]], name: str, asked: int | None
+) -> list[Any]:
+    """Number of the newest version, and of those to try, in order, with the id of those in memory."""
+    there = [] if store is None else numbers(store.folder / name)
+    newest = max([0, *there, *(number for number, _ in held)])
     if asked is not None:
-        return [newest, [store.newest(name, asked).version]]
-    whole = [each.version for each in store.versions(name) if each.complete]
-    if newest and not whole:
+        found: list[Any] = [[number, id] for number, id in held if number == asked]
+        if store is not None and (asked in there or not found):
+            found.append([store.newest(name, asked).version, None])
+        if not found:
+            known = ", ".join(str(number) for number, _ in held) or "none"
+            raise UnknownCheckpoint(
+                f"{name!r} has no version {asked} in the memory of hosts; there are {known}"
+            )
+        return [newest, found]
+    whole = [] if store is None else [each.version for each in store.versions(name) if each.complete]
+    if store is not None and there and not whole and not held:
         store.newest(name)  # says what is wrong with it
-    return [newest, whole[::-1]]
+    found = [[number, id] for number, id in held] + [[number, None] for number in whole]
+    # of the same number, memory first
+    return [newest, sorted(found, key=lambda each: (-each[0], each[1] is None))]
 
 
 def _problem(
-    store: Store, name: str, number: int, targets: Mapping[str, Held], opened: list[Found]
+    place: Memory | Store | None,
+    name: str,
+    number: int,
+    id: str | None,
+    targets: Mapping[str, Held],
+    opened: list[Found],
 ) -> str | None:
     """Open a version and read; why not."""
     try:
-        version = store.find(name, number)
-        found = Found(version, version.manifest())
-        check_signed(version.path, found.manifest)
-        check_files(version.path, found.manifest)
+        assert place is not None
+        found = _in_store(place, name, number) if isinstance(place, Store) else _in_memory(place, id or "")
         if found.manifest.plan.kind != "xarray.Dataset":
             raise CheckpointValueError(
-                f"{version.path} is a {found.manifest.plan.kind}, which no session has written; give the "
+                f"{found.where} is a {found.manifest.plan.kind}, which no session has written; give the "
                 "session another name"
             )
         opened.append(found)
@@ -210,3 +237,36 @@ def _problem(
     except CheckpointError as error:
         return str(error)
     return None
+
+
+def _in_store(store: Store, name: str, number: int) -> Found:
+    version = store.find(name, number)
+    folder, manifest = version.path, version.manifest()
+    check_signed(folder, manifest)
+    check_files(folder, manifest)
+
+    def block(array: Array, number: int, at: int) -> Any:
+        written = manifest.written(at)
+        try:
+            check_written(array, number, written)
+        except ValueError as error:
+            raise CheckpointError(
+                f"{folder} is not what was written: {error}; restore another version"
+            ) from None
+        told = (written.offset, written.nbytes, written.crc32c, written.digest)
+        return load(folder, block_file(array, number, written), form(array, number, written), told, False)
+
+    return Found(folder, manifest, block)
+
+
+def _in_memory(memory: Memory, id: str) -> Found:
+    record, read = memory.record(id)
+    where = f"version {record.manifest.version} of {record.name!r} in the memory of hosts"
+
+    def block(_array: Array, _number: int, at: int) -> Any:
+        try:
+            return read(at)
+        except (OSError, ValueError, CheckpointError) as error:
+            raise CheckpointError(f"{where} cannot be read: {error}; restore another version") from None
+
+    return Found(where, record.manifest, block)

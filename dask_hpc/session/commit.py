@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from dask_hpc.checkpoint.held import Done
+from dask_hpc.session.places import Done
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ class SessionCommit:
     def __init__(self, name: str) -> None:
         self._future: Future[Done] = Future()
         self._row: dict[str, Any] = {"name": name, "version": None, "state": "writing", "reason": ""}
-        self._row |= {"path": None, "blocks": 0, "bytes": 0}
+        self._row |= {"path": None, "levels": [], "blocks": 0, "bytes": 0}
         self._row |= dict.fromkeys(("held_s", "waiting_s", "copying_s", "writing_s", "finishing_s"), 0.0)
 
     def __repr__(self) -> str:
@@ -38,7 +38,7 @@ class SessionCommit:
 
     @property
     def path(self) -> str | None:
-        """Folder of the version, a Zarr group; None: it is not whole."""
+        """Folder of the version, a Zarr group; None: it is not whole, or in the memories of hosts alone."""
         path: str | None = self._row["path"]
         return path
 
@@ -56,7 +56,9 @@ class SessionCommit:
         return self
 
     def status(self) -> dict[str, Any]:
-        """Name, version, state, the reason if it has failed, path, blocks, bytes, and seconds.
+        """Name, version, state, the reason if it has failed, path, levels, blocks, bytes, and seconds.
+
+        The ``reason`` of one that is whole says why it has not all levels that were asked for.
 
         ``held_s`` is how long the program was held up; of that, after `CheckpointSession.enable_async`,
         ``waiting_s`` for the version before and ``copying_s`` to copy the arrays. ``writing_s`` is until all
@@ -77,8 +79,8 @@ class SessionCommit:
                 logger.warning("%s has no new version: %s", self.name, error)
             self._future.set_exception(error)
             return
-        version = done.version
-        self._row |= {"state": "complete", "version": version.version, "path": version.path}
-        self._row |= {"blocks": done.blocks, "bytes": version.bytes}
+        self._row |= {"state": "complete", "version": done.version, "path": done.path}
+        self._row |= {"levels": list(done.levels), "reason": done.problem}
+        self._row |= {"blocks": done.blocks, "bytes": done.bytes}
         self._row |= {"writing_s": done.writing_s, "finishing_s": done.finishing_s}
         self._future.set_result(done)

@@ -20,12 +20,15 @@ _FOLDER = AbsolutePath(SETTING, None)
 class Probe:
     """What `CheckpointSession.probe_agents` has found."""
 
-    #: Whether the next version goes to another store than those before.
+    #: Whether the next version goes to other places than those before.
     changed: bool
-    #: Folder that it goes to.
-    store: str
-    #: Why that cannot be, or why the store that is configured now is not taken; None: nothing is wrong.
+    #: Folder of the store that it goes to; None: there is none.
+    store: str | None
+    #: Why that cannot be, or why the store that is configured now is not taken, or why the memories of hosts
+    #: cannot be had; None: nothing is wrong.
     problem: str | None
+    #: Whether it goes to the memories of hosts.
+    memory: bool = False
 
 
 def configured() -> Any:
@@ -36,11 +39,11 @@ def configured() -> Any:
         return f"in files that cannot be read: {error}"
 
 
-def probe(store: Store, name: str, changed_to: Any) -> Probe:
+def probe(store: Store | None, name: str, changed_to: Any) -> Probe:
     """Look at a store, and at the one that is configured now; None: there is no other."""
-    here = str(store.folder)
+    here = None if store is None else str(store.folder)
     if changed_to is None:
-        return Probe(False, here, store.problem())
+        return Probe(False, here, None if store is None else store.problem())
     try:
         other = Store(_FOLDER.validate(changed_to))
     except ValueError as error:

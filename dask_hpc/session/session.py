@@ -1,6 +1,7 @@
 """Checkpoints of programs without collections: arrays of one process, or of several that go in step.
 
-No scheduler, no cluster: a process writes what it has to the store itself, in the format of all checkpoints.
+No scheduler, no cluster: a process writes what it has to the store itself, in the format of all checkpoints,
+or to the memory of its host, whose manager outlives it.
 The calls are those of iCheck's library (its sections 6.1.3 and 7.4); which are legal when is a table
 (`dask_hpc_policies.states`).
 """
@@ -10,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -18,23 +18,22 @@ import dask
 import numpy as np
 
 from dask_hpc.checkpoint.checksums import crc32c
-from dask_hpc.checkpoint.going_back import Found, go_back
-from dask_hpc.checkpoint.held import Done, Held, checked_values, copied, held, write_version
 from dask_hpc.checkpoint.labelled import TAKEN
 from dask_hpc.checkpoint.names import checked_name, checked_variable
-from dask_hpc.checkpoint.probing import SETTING, Probe, configured, probe
-from dask_hpc.checkpoint.ranks import Ranks
 from dask_hpc.checkpoint.services import checked_services
-from dask_hpc.checkpoint.session_commit import SessionCommit
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError, CheckpointTypeError
+from dask_hpc.session.commit import SessionCommit
+from dask_hpc.session.going_back import Found
+from dask_hpc.session.held import Held, checked_values, copied, held
+from dask_hpc.session.places import Places, asked_levels
+from dask_hpc.session.probing import SETTING, Probe, configured
+from dask_hpc.session.ranks import Ranks
 from dask_hpc_policies.params import Duration
 from dask_hpc_policies.states import IllegalTransition, session_step
 
 _TIMEOUT = Duration("timeout", 600.0, lo=0.01, hi=30 * 86400.0)
-#: Where processes speak to each other, below the folder of the name.
-_EXCHANGE = ".session"
 
 
 class CheckpointSession:
@@ -42,14 +41,16 @@ class CheckpointSession:
 
     Each version is an xarray Dataset in the store: ``dask hpc checkpoint ls`` lists it, `dask_hpc.restore`,
     `dask_hpc.open_checkpoint` and, where blocks are regular, plain `xarray.open_zarr` read it. The last two
-    stay. Nothing is ever unpickled. Calls that are out of order raise `CheckpointError`. For one thread.
+    stay. Of what is in the memories of hosts the newest stays, for ``hpc.checkpoint.linger`` after the
+    program has ended, however it did. Nothing is ever unpickled. Calls that are out of order raise
+    `CheckpointError`. For one thread.
 
     Parameters
     ----------
     name
         Of the checkpoint.
     store
-        Its folder, on a file system that all processes see; None: ``hpc.checkpoint.store``.
+        Its folder, on a file system that all processes see; None: ``hpc.checkpoint.store``, if it is set.
     rank, size
         Which of how many processes this is. All of them call `init`, `commit`, `restart`, `restart_all`,
         `probe_agents` and `finalize`, in the same order; a version is whole when all have written theirs. A
@@ -62,13 +63,17 @@ class CheckpointSession:
     services
         What is done to blocks on their way to the store, such as ``"compress"``; what the first process says
         holds. None: ``hpc.checkpoint.services``.
+    levels
+        Where versions are to be: ``"L1"``, the memory of the host of each process; ``"L2"``, parities of that
+        in the memories of other hosts; ``"L3"``, the store. What is asked for in memory and cannot be had
+        goes to the store, where there is one. None: the store, and without one the memories.
 
     Raises
     ------
     CheckpointValueError
-        For a name, rank, size or services that cannot be.
+        For a name, rank, size, services or levels that cannot be.
     ValueError
-        When no store is named, or `timeout` is none.
+        When no store is named and one is needed, or `timeout` is none.
 
     Examples
     --------
@@ -101,31 +106,31 @@ class CheckpointSession:
         exchange: Callable[[Any], Sequence[Any]] | None = None,
         timeout: float | str = 600.0,
         services: str | None = None,
+        levels: str | Sequence[str] | None = None,
     ) -> None:
         self.name = checked_name(name)
-        self._services = checked_services(
+        served = checked_services(
             services if services is not None else dask.config.get("hpc.checkpoint.services", "plain")
         )
         self._ranks = Ranks(rank, size, exchange)
-        #: What the configuration said when it was looked at last; None: it is not asked.
-        self._configured = None if store is not None else configured()
+        said = None if store is not None else configured()
         store = store if store is not None else dask.config.get(SETTING, None)
-        if store is None:
-            raise ValueError(f"no store is named: give store=..., or set {SETTING}")
-        self._store = Store(store)
+        asked = asked_levels(self.name, levels, store)
+        named = None if store is None else Store(store)
+        self._places = Places(self.name, self._ranks, named, asked, served, said)
         self._timeout_s: float = _TIMEOUT.validate(timeout)
         self._state = "new"
         self._arrays: dict[str, Held] = {}
         self._found: Found | None = None
-        #: The newest version that this session knows of: it replaces no other.
-        self._newest = 0
         self._asynchronous = False
         #: The newest commit that the program did not wait for, and what such ones are written from.
         self._last: SessionCommit | None = None
         self._copies: Mapping[str, Held] = {}
 
     def __repr__(self) -> str:
-        return f"<CheckpointSession {self.name!r} in {self._store.folder}: {self._state}>"
+        store = self._places.store
+        where = ", ".join(self._places.levels) if store is None else store.folder
+        return f"<CheckpointSession {self.name!r} in {where}: {self._state}>"
 
     def __reduce__(self) -> Any:
         raise CheckpointTypeError("a CheckpointSession stays in its process: make one where the arrays are")
@@ -141,6 +146,7 @@ class CheckpointSession:
             return
         self._settle()
         self._ranks.give_up(f"{kind.__name__}: {error}")
+        self._places.close()
         self._state = "ended"
 
     @property
@@ -154,18 +160,25 @@ class CheckpointSession:
         return {} if self._found is None else self._found.values
 
     def init(self) -> CheckpointSession:
-        """Look at the store, and wait for the other processes; ``with`` does it. Gives the session.
+        """Look at the store, have managers on all hosts, and wait for the other processes; ``with`` does it.
+
+        Gives the session.
 
         Raises
         ------
         CheckpointError
-            When nothing can be written there, or the others do not come.
+            When nothing can be written, another run of this name has its versions in memory, or the others do
+            not come.
         """
         with self._during("init"):
             crc32c(b"")  # says now that it is not installed
-            if (problem := self._store.problem()) is not None:
-                raise CheckpointError(problem)
-            self._ranks.join(lambda: self._store.home(self.name) / _EXCHANGE, self._timeout_s)
+            self._places.check()
+            self._ranks.join(self._places.meeting, self._timeout_s)
+            try:
+                self._places.open()
+            except BaseException:
+                self._places.close()
+                raise
         return self
 
     def add(
@@ -232,11 +245,11 @@ class CheckpointSession:
                 self._copies = copied(self._arrays, self._copies)
                 commit._row |= {"waiting_s": waited_s - began_s, "copying_s": stopwatch_s() - waited_s}
                 self._last = commit
-                write = partial(self._write, self._copies, told)
+                write = partial(self._places.write, self._copies, told)
                 threading.Thread(target=commit._run, args=[write, True]).start()
             else:
                 self._last = None
-                commit._run(partial(self._write, self._arrays, told), False)
+                commit._run(partial(self._places.write, self._arrays, told), False)
                 commit.wait()
             commit._row["held_s"] = stopwatch_s() - began_s
         self._advance("done")
@@ -304,18 +317,16 @@ class CheckpointSession:
             return self._found.read(name, self._arrays.get(name), box)
 
     def probe_agents(self) -> Probe:
-        """Look whether versions can be written, and whether they are to go to another store from now on.
+        """Look whether versions can be written, and whether they are to go elsewhere from now on.
+
+        Managers that could not be had before are tried again.
 
         Files of the configuration are read again for that, unless the session was given its store. One that
         cannot be taken is not: then the old one stays, and ``problem`` says why.
         """
         with self._during("probe_agents"):
             self._settle()
-            now = None if self._configured is None else configured()
-            changed_to = None if now == self._configured else now
-            found = Probe(**self._ranks.first(lambda: asdict(probe(self._store, self.name, changed_to))))
-            if found.changed:
-                self._store, self._newest, self._configured = Store(found.store), 0, now
+            found = self._places.probe()
         self._advance("done")
         return found
 
@@ -345,10 +356,11 @@ class CheckpointSession:
         try:
             problem = self._settle()
             stay = any(self._ranks.together(lambda: bool(persist)))
-            if not stay and self._ranks.rank == 0:
-                self._store.remove(self.name, self._newest)
+            if not stay:
+                self._places.remove()
         finally:
             self._ranks.close()
+            self._places.close()
             self._advance("done")
         if stay and problem is not None:
             raise problem
@@ -374,18 +386,11 @@ class CheckpointSession:
         """Wait for the version that is being written; what went wrong with it."""
         return None if self._last is None else self._last._problem()
 
-    def _write(self, arrays: Mapping[str, Held], values: Mapping[str, Any]) -> Done:
-        done = write_version(
-            self._store, self.name, self._ranks, arrays, values, self._newest, self._services
-        )
-        self._newest = done.version.version
-        return done
-
     def _go_back(self, version: int | None, targets: Mapping[str, Held]) -> int | None:
-        self._newest, self._found = go_back(self._store, self.name, self._ranks, version, targets)
+        self._found = self._places.go_back(version, targets)
         if self._found is None:
             self._advance("done")
             return None
         if self._found.ranks != self._ranks.size:
             self._advance("resize")
-        return self._found.version.version
+        return self._found.manifest.version

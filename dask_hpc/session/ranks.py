@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dask_hpc.checkpoint.exchange import FolderExchange
 from dask_hpc.errors import CheckpointError, CheckpointValueError
+from dask_hpc.session.exchange import FolderExchange
 
 
 class Ranks:

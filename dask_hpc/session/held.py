@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from dask_hpc.checkpoint import metadata
-from dask_hpc.checkpoint.blocks import write_blocks
-from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.dtypes import to_json
-from dask_hpc.checkpoint.plan import Plan, Written
-from dask_hpc.checkpoint.ranks import Ranks
-from dask_hpc.checkpoint.services import served
-from dask_hpc.checkpoint.shares import Piece, Share, share_of, together
-from dask_hpc.checkpoint.store import Store
-from dask_hpc.checkpoint.versions import Version, numbers
-from dask_hpc.clock import stopwatch_s
-from dask_hpc.errors import CheckpointError, CheckpointTypeError, CheckpointValueError
+from dask_hpc.checkpoint.plan import Plan
+from dask_hpc.errors import CheckpointTypeError, CheckpointValueError
+from dask_hpc.session.ranks import Ranks
+from dask_hpc.session.shares import Piece, Share, share_of, together
 from dask_hpc_policies.codec import decode, encode
 
 logger = logging.getLogger(__name__)
@@ -110,37 +102,16 @@ def checked_values(values: Mapping[str, Any]) -> dict[str, Any]:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A version that was written, and what that took."""
-
-    version: Version
-    blocks: int
-    writing_s: float
-    finishing_s: float
-
-
-def write_version(
-    store: Store,
-    name: str,
-    ranks: Ranks,
-    arrays: Mapping[str, Held],
-    values: Mapping[str, Any],
-    newest: int,
-    services: str = "plain",
-) -> Done:
-    """Write what all processes hold as the version after `newest`; the last two stay.
-
-    What is done to its blocks the first process says.
+def plan_of(
+    name: str, ranks: Ranks, arrays: Mapping[str, Held], values: Mapping[str, Any]
+) -> tuple[Plan, list[tuple[Piece, ...]]]:
+    """What all processes hold as one object, and who writes which block of it.
 
     Raises
     ------
-    CheckpointError
-        When it cannot be written, or another run has written one meanwhile. The store is as it was.
     CheckpointValueError
         When what the processes hold does not go together.
     """
-    began_s = stopwatch_s()
     several = ranks.size > 1
     told = ranks.together(
         lambda: {
@@ -154,64 +125,19 @@ def write_version(
     if any(each["values"] != told[0]["values"] for each in told):
         raise CheckpointValueError("commit was given other values in some processes; give the same in all")
     shares = [{path: decode(Share, one) for path, one in each["shares"].items()} for each in told]
-    plan, pieces = together(name, shares, values)
-    # all processes do the same, and encrypt for the same version
-    plan = served(plan, *ranks.first(lambda: [services, uuid.uuid4().hex]))
-    draft: Draft | None = None
-
-    def begin() -> str:
-        nonlocal draft
-        draft = _begin(store, plan, newest)
-        return os.path.basename(draft.path)
-
-    def finish() -> Any:
-        assert draft is not None
-        blocks = {number: Written(*row) for each in written for number, row in each}
-        return encode(draft.finish(blocks))
-
-    try:
-        folder = str(store.folder / name / ranks.first(begin))
-        written = ranks.together(lambda: _write(folder, plan, pieces, arrays, ranks.rank))
-        written_s = stopwatch_s()
-        version = decode(Version, ranks.first(finish))
-    except BaseException:
-        if draft is not None:
-            draft.abandon()
-        raise
-    if ranks.rank == 0:
-        try:
-            store.collect(keep=2, name=name)
-        except CheckpointError as error:
-            logger.warning("Old versions of %s stay: %s", name, error)
-    return Done(version, plan.count, written_s - began_s, stopwatch_s() - written_s)
+    return together(name, shares, values)
 
 
-def _begin(store: Store, plan: Plan, newest: int) -> Draft:
-    there = max(numbers(store.folder / plan.name), default=0)
-    if there > newest:
-        raise CheckpointError(
-            f"{store.folder} has version {there} of {plan.name!r}, which this session has neither written "
-            "nor gone on from: call restart() or restart_all() before the first commit(), or give the "
-            "session another name"
-        )
-    return store.begin(plan)
-
-
-def _write(
-    folder: str, plan: Plan, pieces: Sequence[Sequence[Piece]], arrays: Mapping[str, Held], rank: int
-) -> list[tuple[int, tuple[Any, ...]]]:
-    """Write the blocks of this process; gives what is known of each, by number."""
-    found, first = [], 0
-    for array, among in zip(plan.arrays, pieces, strict=True):
+def blocks_of(
+    plan: Plan, pieces: Sequence[Sequence[Piece]], arrays: Mapping[str, Held], rank: int
+) -> dict[int, tuple[int, int, np.ndarray]]:
+    """The blocks that a process writes, by number over all arrays: which array, number in it, and value."""
+    found, first = {}, 0
+    for place, (array, among) in enumerate(zip(plan.arrays, pieces, strict=True)):
         value = arrays[array.path].value
-        mine = {number: piece for number, piece in enumerate(among) if piece.rank == rank}
-        blocks = [value[each.start : each.stop] if value.ndim else value for each in mine.values()]
-        for number, written in zip(mine, write_blocks(folder, array, list(mine), blocks), strict=True):
-            if isinstance(written, str):
-                raise CheckpointError(
-                    f"block {number} of {array.path} cannot be written to {folder}: {written}; look at the "
-                    "space and the permissions there"
-                )
-            found.append((first + number, astuple(written)))
+        for number, piece in enumerate(among):
+            if piece.rank == rank:
+                block = value[piece.start : piece.stop] if value.ndim else value
+                found[first + number] = place, number, block
         first += array.count
     return found

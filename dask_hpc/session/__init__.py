@@ -1,0 +1,1 @@
+"""Checkpoints of programs that have their arrays themselves: to the store, and to the memories of hosts."""

@@ -1,0 +1,124 @@
+"""A process's hold on the manager of its host, in the name of a session: there is no Dask worker.
+
+The manager outlives the program by ``hpc.checkpoint.linger``. A run that is started again finds it by the
+name of the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from distributed import Security
+from distributed.utils import get_ip
+
+from dask_hpc.checkpoint.blobs import Home
+from dask_hpc.config import Settings
+from dask_hpc.errors import CheckpointError
+from dask_hpc.worker.host_process import HostProcess
+from dask_hpc.worker.left_behind import MANAGER, TARGET
+from dask_hpc.worker.managers import listens_now, started, wanted
+
+#: What the run that has the folder holds; it says which run that is.
+_RUN = "session.lock"
+#: A manager that was told to end has ended by then; how often one looks, in seconds.
+_ENDS_S, _LOOK_S = 10.0, 0.02
+
+
+class Host:
+    """The hold; it begins at once.
+
+    Parameters
+    ----------
+    name, word
+        Of the session, and what tells this run of it from others.
+    nearby
+        Whether all processes of the run are on this host.
+
+    Raises
+    ------
+    CheckpointError
+        When another run of that name is on this host.
+    WorkerError
+        When the folder of the manager belongs to somebody else.
+    """
+
+    def __init__(self, name: str, word: str, settings: Settings, security: Security, nearby: bool) -> None:
+        self._name, self._settings, self._security = name, settings, security
+        self._address = "127.0.0.1" if nearby else get_ip()
+        linger_s = settings.checkpoint_linger_s
+        self._process = HostProcess(MANAGER, TARGET, f"session {name}", settings.node_host, linger_s)
+        try:
+            self._run: int | None = _only(self.folder / _RUN, word)
+        except BaseException:
+            self._process.stop()
+            raise
+        if self._run is None:
+            self._process.stop()
+            raise CheckpointError(
+                f"another run of session {name!r} has its versions in the memory of this host: let it end, "
+                "or give this session another name"
+            )
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the manager."""
+        return self._process.folder
+
+    @property
+    def domain(self) -> str:
+        """Who fails together with this host."""
+        return self._settings.node_domain or self._settings.node_host or self._address
+
+    async def home(self) -> Home:
+        """The manager, which listens where all processes of the run reach it; started if need be.
+
+        Raises
+        ------
+        CheckpointError
+            When none comes to listen.
+        """
+        said = listens_now(self._process)
+        if said is not None and urlsplit(said).hostname != self._address:
+            # the run before was on one host alone, or this one is
+            self._process.end()
+            deadline_s = time.monotonic() + _ENDS_S
+            while self._process.pid is not None and time.monotonic() < deadline_s:
+                await asyncio.sleep(_LOOK_S)
+        secure = bool(self._security.require_encryption)
+        share = self._settings.checkpoint_host_memory
+        told = wanted(secure, self._address, share, self._security)
+        return Home(await started(self._process, told, f"session {self._name!r}"), str(self.folder))
+
+    def stop(self) -> None:
+        """Let go of it; it lingers with what it holds."""
+        if self._run is not None:
+            os.close(self._run)
+            self._run = None
+        self._process.stop()
+
+
+def _only(path: Path, word: str) -> int | None:
+    """The lock of the one run that has a folder, shared by its processes; None when another run has it."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # who has it alone is about to say its word
+            fcntl.flock(file, fcntl.LOCK_SH)
+        else:
+            os.ftruncate(file, 0)
+            os.pwrite(file, word.encode(), 0)
+            fcntl.flock(file, fcntl.LOCK_SH)
+        if os.pread(file, 100, 0).decode() == word:
+            return file
+    except BaseException:
+        os.close(file)
+        raise
+    os.close(file)
+    return None

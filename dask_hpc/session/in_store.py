@@ -1,0 +1,127 @@
+"""A version of a session in the store: each process writes its blocks, that of rank 0 gives it its name."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from dask_hpc.checkpoint.blocks import write_blocks
+from dask_hpc.checkpoint.draft import Draft
+from dask_hpc.checkpoint.plan import Plan, Written
+from dask_hpc.checkpoint.services import served
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.versions import Version, numbers
+from dask_hpc.clock import stopwatch_s
+from dask_hpc.errors import CheckpointError
+from dask_hpc.session.held import Held, blocks_of
+from dask_hpc.session.ranks import Ranks
+from dask_hpc.session.shares import Piece
+from dask_hpc_policies.codec import decode, encode
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A version that was written, and what that took."""
+
+    version: Version
+    writing_s: float
+    finishing_s: float
+
+
+def check_newest(store: Store, name: str, newest: int) -> None:
+    """Raise CheckpointError when a store has a version that a session does not know of."""
+    there = max(numbers(store.folder / name), default=0)
+    if there > newest:
+        raise CheckpointError(unknown(str(store.folder), there, name))
+
+
+def unknown(where: str, version: int, name: str) -> str:
+    """What a session is told that has not gone on from a version."""
+    return (
+        f"{where} has version {version} of {name!r}, which this session has neither written nor gone on "
+        "from: call restart() or restart_all() before the first commit(), or give the session another name"
+    )
+
+
+def write_version(
+    store: Store,
+    ranks: Ranks,
+    made: Plan,
+    pieces: Sequence[Sequence[Piece]],
+    arrays: Mapping[str, Held],
+    newest: int,
+    services: str,
+    levels: tuple[str, ...],
+) -> Stored:
+    """Write what all processes hold as the version after `newest`; the last two stay.
+
+    What is done to its blocks the first process says.
+
+    Parameters
+    ----------
+    levels
+        Where else it is.
+
+    Raises
+    ------
+    CheckpointError
+        When it cannot be written, or another run has written one meanwhile. The store is as it was.
+    """
+    began_s = stopwatch_s()
+    # all processes do the same, and encrypt for the same version
+    plan = served(made, *ranks.first(lambda: [services, uuid.uuid4().hex]))
+    draft: Draft | None = None
+
+    def begin() -> str:
+        nonlocal draft
+        check_newest(store, plan.name, newest)
+        draft = store.begin(plan, newest)
+        return os.path.basename(draft.path)
+
+    def finish() -> Any:
+        assert draft is not None
+        blocks = {number: Written(*row) for each in written for number, row in each}
+        return encode(draft.finish(blocks, levels=(*levels, "L3")))
+
+    try:
+        folder = str(store.folder / plan.name / ranks.first(begin))
+        written = ranks.together(lambda: _write(folder, plan, pieces, arrays, ranks.rank))
+        written_s = stopwatch_s()
+        version = decode(Version, ranks.first(finish))
+    except BaseException:
+        if draft is not None:
+            draft.abandon()
+        raise
+    if ranks.rank == 0:
+        try:
+            store.collect(keep=2, name=plan.name)
+        except CheckpointError as error:
+            logger.warning("Old versions of %s stay: %s", plan.name, error)
+    return Stored(version, written_s - began_s, stopwatch_s() - written_s)
+
+
+def _write(
+    folder: str, plan: Plan, pieces: Sequence[Sequence[Piece]], arrays: Mapping[str, Held], rank: int
+) -> list[tuple[int, tuple[Any, ...]]]:
+    """Write the blocks of this process; gives what is known of each, by number."""
+    of_array: dict[int, list[tuple[int, int, Any]]] = {}
+    for at, (place, number, value) in blocks_of(plan, pieces, arrays, rank).items():
+        of_array.setdefault(place, []).append((at, number, value))
+    found = []
+    for place, blocks in of_array.items():
+        array = plan.arrays[place]
+        done = write_blocks(folder, array, [each[1] for each in blocks], [each[2] for each in blocks])
+        for (at, number, _), written in zip(blocks, done, strict=True):
+            if isinstance(written, str):
+                raise CheckpointError(
+                    f"block {number} of {array.path} cannot be written to {folder}: {written}; look at the "
+                    "space and the permissions there"
+                )
+            found.append((at, astuple(written)))
+    return found

@@ -1,0 +1,129 @@
+"""Starting the manager of a host, and finding where it listens: for workers, and for programs without any."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from distributed.system import MEMORY_LIMIT
+
+from dask_hpc.checkpoint.blobs import Home
+from dask_hpc.errors import CheckpointError
+from dask_hpc.worker.fetching import ask, listens
+from dask_hpc.worker.host_process import HostProcess
+from dask_hpc.worker.manager import LISTENS, SECURITY, WANTED
+
+#: A manager listens by then, in seconds; how often one looks.
+_STARTS_S, _LOOK_S = 30.0, 0.02
+#: One that was started and does not run is started anew, in seconds.
+_AGAIN_S = 3.0
+
+
+def wanted(secure: bool, host: str, share: float, security: Any) -> dict[str, Any]:
+    """What a manager is told when it is started.
+
+    Parameters
+    ----------
+    host
+        The address of this host at which it listens.
+    share
+        What checkpoints may have of the memory of the host.
+    security
+        The `distributed.Security` of those who ask it.
+    """
+    fields = {name: getattr(security, name, None) for name in SECURITY}
+    least = getattr(security, "tls_min_version", None)
+    return {
+        "protocol": "tls" if secure else "tcp",
+        "host": host,
+        "limit_bytes": int(share * MEMORY_LIMIT),
+        "security": {**fields, "tls_min_version": None if least is None else int(least)},
+    }
+
+
+async def started(process: HostProcess, told: Mapping[str, Any], who: str) -> str:
+    """Where the manager listens; it is started if need be, and told that then.
+
+    Raises
+    ------
+    CheckpointError
+        When none comes to listen on the host of `who`.
+    """
+    deadline_s = time.monotonic() + _STARTS_S
+    started_s = -_AGAIN_S
+    while (address := listens_now(process)) is None:
+        now_s = time.monotonic()
+        if now_s > deadline_s:
+            raise CheckpointError(
+                f"no manager has come up within {_STARTS_S:g} s on the host of {who}; see manager.log in "
+                f"{process.folder}"
+            )
+        if process.pid is None and now_s - started_s > _AGAIN_S:
+            started_s = now_s
+            _write(process.folder, told)
+            await asyncio.to_thread(process.start)
+        await asyncio.sleep(_LOOK_S)
+    return address
+
+
+async def reserved(pool: Any, home: Callable[[], Awaitable[Home]], nbytes: int) -> tuple[Home, str]:
+    """Room for so many bytes: the manager that has it, and the name of the segment.
+
+    Parameters
+    ----------
+    home
+        Gives the manager of this host, which listens.
+
+    Raises
+    ------
+    OSError
+        When it does not answer.
+    CheckpointError
+        When there is none, or no room.
+    """
+    deadline_s = time.monotonic() + _STARTS_S
+    while True:
+        where = await home()
+        try:
+            return where, (await ask(pool, where.address, "reserve", nbytes=nbytes))["segment"]
+        except OSError:
+            # one that was killed a moment ago seems to be there until it is gone
+            if time.monotonic() > deadline_s:
+                raise
+            listens(where.address)
+            await asyncio.sleep(_LOOK_S)
+
+
+def listens_now(process: HostProcess) -> str | None:
+    """Where the manager listens that runs now."""
+    try:
+        said = listening(process.folder)
+    except (OSError, ValueError):
+        return None
+    return str(said["address"]) if said.get("pid") == process.pid else None
+
+
+def listening(folder: Path) -> dict[str, Any]:
+    """Address and process of the manager that was the last to listen.
+
+    Raises
+    ------
+    OSError, ValueError
+        When none has.
+    """
+    said: dict[str, Any] = json.loads((folder / LISTENS).read_text())
+    return said
+
+
+def _write(folder: Path, told: Mapping[str, Any]) -> None:
+    # several may do so at once
+    path = folder / f"{WANTED}.{os.getpid()}-{uuid.uuid4().hex}"
+    path.touch(0o600)
+    path.write_text(json.dumps(told))
+    path.replace(folder / WANTED)

@@ -1,0 +1,128 @@
+"""Managers make a version whole again of which a host is lost: as often as hosts are left to hold it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Security
+from distributed.core import ConnectionPool
+
+from dask_hpc.checkpoint.blobs import Home
+from dask_hpc.checkpoint.describe import describe
+from dask_hpc.checkpoint.plan import Written
+from dask_hpc.checkpoint.record import Record, made
+from dask_hpc.checkpoint.repair import adoptions
+from dask_hpc.checkpoint.values import to_bytes
+from dask_hpc.errors import CheckpointError
+from dask_hpc.worker.host_memory import fill, slots_bytes
+from dask_hpc.worker.manager import Manager
+from dask_hpc.worker.parities import blobs_of, protect
+from dask_hpc.worker.repairing import repaired
+from dask_hpc.worker.saved import copies_of
+from dask_hpc_policies.resilience.redundancy_sets import Scheme
+
+VALUES = np.random.default_rng(3).random((12, 700))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
+        yield Path(name)
+
+
+class Hosts:
+    """Managers in this process; each host is its own failure domain."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.managers: dict[Home, Manager] = {}
+
+    async def start(self, count: int) -> None:
+        for _ in range(count):
+            place = self.folder / uuid.uuid4().hex
+            place.mkdir()
+            manager = Manager(str(place), 10**8, Security())
+            await manager.start_at("tcp", "127.0.0.1", 0)
+            self.managers[Home(manager.address, str(place))] = manager
+
+    async def lose(self, home: Home) -> None:
+        manager = self.managers.pop(home)
+        await manager.close()
+        shutil.rmtree(home.folder)
+
+    @property
+    def domains(self) -> dict[Home, str]:
+        return {home: home.folder for home in self.managers}
+
+    async def write(self, pool: ConnectionPool, scheme: Scheme) -> Record:
+        """A version with a block of two rows on each host in turn."""
+        plan, _ = describe(da.from_array(VALUES, chunks=(2, 700)), "field")
+        homes, written, home_of = list(self.managers), [], {}
+        for number in range(6):
+            home = homes[number % len(homes)]
+            segment = self.managers[home].segments.reserve(10**5)
+            parts, digest = to_bytes(plan.arrays[0], number, VALUES[2 * number : 2 * number + 2])
+            blocks = {number: (parts, digest, "ndarray")}
+            assert slots_bytes(blocks) <= 10**5
+            written.append(Written(*fill(home.folder, segment, blocks)[number], digest, segment))
+            home_of[segment] = home
+        blobs = blobs_of((home_of[str(each.pack)], each) for each in written)
+        groups, _ = await protect(pool, blobs, self.domains, scheme, lambda home, segment: None)
+        return made(uuid.uuid4().hex, plan, 1, written, home_of, tuple(groups))
+
+
+async def check(pool: ConnectionPool, record: Record) -> None:
+    for number, copy in enumerate(copies_of(record)):
+        found = copy.value(await copy.content(pool), False)
+        np.testing.assert_array_equal(found, VALUES[2 * number : 2 * number + 2])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "hosts"), [(Scheme("partner"), 4), (Scheme("xor", 4), 5), (Scheme("reed-solomon", 5), 6)]
+)
+def test_one_host_after_the_other_is_lost_until_too_few_are_left(
+    folder: Path, scheme: Scheme, hosts: int
+) -> None:
+    async def lose(there: Hosts, pool: ConnectionPool) -> None:
+        await there.start(hosts)
+        record = await there.write(pool, scheme)
+        while True:
+            # any one of those that hold blocks, then as many more as may be lost at once
+            holders = sorted({record.homes[place] for place in record.places}, key=lambda home: home.folder)
+            await there.lose(holders[0])
+            planned = adoptions(record, there.managers)
+            assert {each.lost for each in planned} == {holders[0]}
+            record, reason = await repaired(pool, record, there.domains, scheme, lambda home, one: None)
+            assert record.all_homes <= set(there.managers)
+            await check(pool, record)
+            if len(there.managers) <= scheme.parities:
+                break
+            assert reason == ""
+            assert all(record.readable(set(there.managers) - {home}) for home in there.managers)
+        assert "failure domains" in reason
+        assert record.groups == ()
+        await there.lose(next(iter(there.managers)))
+        await there.start(1)
+        if not record.readable(there.managers):
+            with pytest.raises(CheckpointError, match="too many of the hosts that held it are lost"):
+                await repaired(pool, record, there.domains, scheme, lambda home, one: None)
+
+    async def run() -> None:
+        there, pool = Hosts(folder), ConnectionPool()
+        await pool.start()
+        try:
+            await lose(there, pool)
+        finally:
+            await pool.close()
+            for home in list(there.managers):
+                await there.lose(home)
+
+    asyncio.run(run())

@@ -1,0 +1,171 @@
+"""Runs of one program on several hosts of this machine that are all killed, hosts among them, and begun anew.
+
+Arguments: a folder in memory, and what is tried: ``losses SCHEME HOSTS`` or ``points``. Prints how many cases
+there were.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray  # noqa: F401  (what all processes load)
+
+from dask_hpc import CheckpointSession
+from dask_hpc.errors import CheckpointError
+from dask_hpc.session import memory as session_memory
+from dask_hpc.session.exchange import FolderExchange
+from dask_hpc.worker import managers, parities
+from dask_hpc.worker.host_process import HostProcess
+from dask_hpc.worker.left_behind import MANAGER, TARGET
+
+LENGTH = 30_000
+
+
+def content(version: int) -> np.ndarray:
+    return np.arange(float(LENGTH)) + version
+
+
+def run(folder: Path, rank: int, hosts: Sequence[str], last: int, options: dict[str, Any]) -> None:
+    """One process of a run that goes on for a version; it is killed at its call of the number `last`."""
+    os.environ["DASK_HPC__NODE__HOST"] = hosts[rank]
+    size = len(hosts)
+    start, stop = rank * LENGTH // size, (rank + 1) * LENGTH // size
+    exchange = FolderExchange(folder / "exchange", rank, size, 60.0)
+    levels = options.get("levels", ("L1", "L2"))
+    session = CheckpointSession(
+        "run", rank=rank, size=size, exchange=exchange, levels=levels, store=options.get("store")
+    )
+    with session:
+        field = session.add("field", np.full(stop - start, -1.0), start=start)
+        number = session.add("number", np.zeros(3, int))
+        version = session.restart_all() or 0
+        assert version == session.values.get("version", 0)
+        assert version == 0 or np.array_equal(field, content(version)[start:stop])
+        assert set(number) == {version}
+        field[:] = content(version + 1)[start:stop]
+        number[:] = version + 1
+        if last:
+            kill_at_call(last)
+        commit = session.commit(version=version + 1)
+        assert commit.status()["levels"] == list(options.get("has", levels)), commit.status()
+        if rank == 0:
+            (folder / "newest").write_text(str(version + 1))
+        if options.get("kill", True):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_at_call(last: int) -> None:
+    """Have this process end instead of asking a manager for the time of the number `last`."""
+    done = [0]
+    for module in (session_memory, managers, parities):
+        real = module.ask
+
+        async def ask(*args: Any, real: Any = real, **more: Any) -> Any:
+            done[0] += 1
+            if done[0] == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return await real(*args, **more)
+
+        module.ask = ask
+
+
+def forked(folder: Path, rank: int, hosts: Sequence[str], last: int, options: dict[str, Any]) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            run(folder, rank, hosts, last, options)
+            os._exit(0)
+        except CheckpointError as error:
+            (folder / f"error-{rank}").write_text(str(error))
+            os._exit(2)
+        except BaseException as error:
+            print(f"rank {rank} on {hosts}: {error!r}", file=sys.stderr, flush=True)
+            os._exit(1)
+    return child
+
+
+def ended(folder: Path, hosts: Sequence[str], last: int = 0, **options: Any) -> list[int]:
+    """How the processes of a run have ended; the first one may be killed, the others then are, too."""
+    children = [forked(folder, rank, hosts, last if rank == 0 else 0, options) for rank in range(len(hosts))]
+    found = []
+    for child in children:
+        _, status = os.waitpid(child, 0)
+        if last and os.WIFSIGNALED(status):
+            for other in children[len(found) + 1 :]:
+                with suppress(ProcessLookupError):
+                    os.kill(other, signal.SIGKILL)
+        found.append(os.waitstatus_to_exitcode(status))
+    return found
+
+
+def lose(host: str) -> None:
+    """A host with all that it holds."""
+    process = HostProcess(MANAGER, TARGET, "session run", host)
+    pid = process.pid
+    shutil.rmtree(process.folder)
+    process.stop()
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
+def newest(folder: Path) -> int:
+    return int((folder / "newest").read_text())
+
+
+def losses(folder: Path, hosts: Sequence[str], parity: int) -> int:
+    """Lose as many hosts as are promised, in all ways, between two runs; then one more."""
+    count = 0
+    assert ended(folder, hosts) == [-signal.SIGKILL] * len(hosts)
+    for lost in combinations(hosts, parity):
+        for host in lost:
+            lose(host)
+        # on fewer hosts first, then on all: each goes on from what the one before has written
+        left = [host for host in hosts if host not in lost]
+        for there in (left, list(hosts)) if len(left) > parity else (list(hosts),):
+            before = newest(folder)
+            assert ended(folder, there) == [-signal.SIGKILL] * len(there), (lost, there)
+            assert newest(folder) == before + 1
+        count += 1
+    for host in hosts[: parity + 1]:
+        lose(host)
+    assert ended(folder, hosts[::-1]) == [2] * len(hosts)
+    assert "is not in memory any more: too many of the hosts" in (folder / "error-0").read_text()
+    return count
+
+
+def points(folder: Path) -> int:
+    """Kill the first process before every call of a commit: the newest whole version is there."""
+    hosts, point = ("alpha", "beta"), 0
+    assert ended(folder, hosts, kill=False) == [0, 0]
+    before = 1
+    while True:
+        point += 1
+        found = ended(folder, hosts, last=point, kill=False)
+        # the next run finds it as it was, or the next one, and says so
+        assert ended(folder, hosts, kill=False) == [0, 0], point
+        assert newest(folder) in (before + 1, before + 2), point
+        before = newest(folder)
+        if found == [0, 0]:
+            return point - 1
+        assert found[0] == -signal.SIGKILL, (point, found)
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    os.environ |= {"DASK_HPC__NODE__MEMORY_FOLDER": str(place), "DASK_HPC__CHECKPOINT__LINGER": "30s"}
+    if sys.argv[2] == "points":
+        print(points(place))
+    else:
+        scheme, hosts = sys.argv[3], sys.argv[4].split(",")
+        os.environ |= {"DASK_HPC__CHECKPOINT__REDUNDANCY": scheme}
+        os.environ |= {"DASK_HPC__CHECKPOINT__SET_SIZE": str(max(3, len(hosts)))}
+        print(losses(place, hosts, 2 if scheme == "reed-solomon" else 1))
