@@ -166,12 +166,12 @@ def test_a_view_without_its_section_is_not_offered_and_comes_when_that_does(rt, 
     panel.ticks["watts"].value = True
     assert panel.ticks["watts"].layout.display == "none"
     assert panel.bodies["watts"].value == ""
-    assert "Watts" not in panel.html()
+    assert ">Watts<" not in panel.html()
     more = {"power": "<b>42 W</b>", "section_failures": {"Meter": "OSError: broken"}}
     panel._show(replace(panel.picture, status={**panel.picture.status, **more}))
     assert panel.ticks["watts"].layout.display is None
     assert "<h3>Watts</h3><b>42 W</b>" in panel.bodies["watts"].value, "markup of its own"
-    assert "Watts" in panel.html()
+    assert ">Watts<" in panel.html()
     assert "Meter cannot tell its state: OSError: broken" in panel.head.value
     panel.close()
 
