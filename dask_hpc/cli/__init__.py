@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from dask_hpc.cli import corridor as _corridor  # noqa: F401
+from dask_hpc.cli import tariff as _tariff  # noqa: F401
 from dask_hpc.cli.chaos import chaos
 from dask_hpc.cli.checkpoint import checkpoint
 from dask_hpc.cli.cluster import cancel, decisions, io, jobs, status, why

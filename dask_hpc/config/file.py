@@ -23,6 +23,8 @@ MOST_BYTES = 1 << 16
 _DEEPEST = 10
 #: What tells whether a file is another one than when it was read: time of change, length, number.
 Mark = tuple[int, int, int]
+#: libyaml's where PyYAML was built with it: a long schedule is read far faster.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def mark(path: str) -> Mark | None:
@@ -54,13 +56,11 @@ def read_changes(path: str) -> dict[str, Any]:
     if len(raw) > MOST_BYTES:
         raise ConfigError(f"it is longer than {MOST_BYTES} bytes")
     try:
-        text = raw.decode()
-        _check_plain(text)
-        found = yaml.safe_load(text)
+        found = plain(raw.decode())
     except UnicodeDecodeError as error:
         raise ConfigError(f"it is no UTF-8 text: {error.reason} at byte {error.start}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"it is no YAML that is taken: {' '.join(str(error).split()):.200}") from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     if not isinstance(found, dict) or set(found) != {"hpc"} or not isinstance(found["hpc"], dict | None):
         raise ConfigError(f"it holds {shown(found)}; allowed: a mapping of settings below hpc")
     changes = dict(leaves(found["hpc"] or {}))
@@ -69,10 +69,29 @@ def read_changes(path: str) -> dict[str, Any]:
     return changes
 
 
+def plain(text: str) -> Any:
+    """What a YAML text says that is data alone: no tags that make objects, no aliases, not too deep.
+
+    Raises
+    ------
+    ValueError
+        For any other text; the message is one line.
+    """
+    try:
+        _check_plain(text)
+        loader = _LOADER(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"it is no YAML that is taken: {' '.join(str(error).split()):.200}") from None
+
+
 def _check_plain(text: str) -> None:
     """Raise YAMLError for aliases, and for what takes long because it is too deep."""
     depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
+    for event in yaml.parse(text, _LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
             raise yaml.YAMLError("aliases are not allowed")

@@ -1,0 +1,85 @@
+"""``dask hpc power plan``: the corridor that a series makes, before anything is set."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dask_hpc.cli.power import power
+from dask_hpc.cli.types import FILE
+from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option
+
+_COLUMNS = {"from": "FROM", "lower_w": "LOWER (W)", "upper_w": "UPPER (W)", "for": "FOR (min)"}
+
+
+@power.command()
+@click.argument("series", type=FILE)
+@click.option("--rules", type=FILE, metavar="YAML", help="What prices or carbon mean for the bounds.")
+@json_option
+def plan(series: Path, rules: Path | None, as_json: bool) -> None:
+    """Show the power corridor that a series makes.
+
+    SERIES is CSV with time (with its zone) or t_s (seconds), and lower_w, upper_w, price (per MWh) or carbon
+    (g per kWh); or day-ahead prices of the ENTSO-E Transparency Platform, as XML. YAML is a list of rules, of
+    which the first that fits counts: [{above: 100, upper_w: 2 kW}, {of: carbon, below: 50, lower_w: 3 kW}].
+
+    Where no rule fits, a bound is open. The last value holds over gaps and after the end.
+    """
+    from dask_hpc.errors import CorridorError
+    from dask_hpc.scheduler.power.tariff.read import read_series
+    from dask_hpc.scheduler.power.tariff.rules import read_rules
+    from dask_hpc_policies.power.tariff import TariffError, steps_of
+
+    found = read_series(str(series))
+    try:
+        steps = steps_of(found, None if rules is None else read_rules(str(rules)))
+    except TariffError as error:
+        raise CorridorError(f"{series}: {error}") from None
+    counts = {name: len(points) for name, points in found.columns.items()}
+    row = {
+        "steps": [list(step) for step in steps],
+        "clock": "utc" if found.absolute else "from-set",
+        "columns": counts,
+        "currency": found.currency or None,
+        "gaps": found.gaps,
+        "end_s": found.end_s,
+    }
+    if as_json:
+        echo_json(row)
+        return
+    told = ", ".join(f"{count} of {name}" for name, count in counts.items())
+    pairs = [
+        ("values", told),
+        ("gaps", f"{found.gaps}, over which the value before holds" if found.gaps else 0),
+    ]
+    echo_pairs(pairs if found.end_s is None else [*pairs, ("until", when(found.end_s, found.absolute))])
+    click.echo()
+    ends = [*(step[0] for step in steps[1:]), found.end_s]
+    rows = [_row(step, end, found.absolute) for step, end in zip(steps, ends, strict=True)]
+    echo_table(rows, _COLUMNS, "no step")
+
+
+def when(time_s: float, absolute: bool) -> str:
+    """A time as it is told: in UTC, or in seconds."""
+    if not absolute:
+        return f"{time_s:g} s"
+    return (
+        datetime.datetime.fromtimestamp(time_s, datetime.UTC)
+        .strftime("%Y-%m-%d %H:%M:%SZ")
+        .replace(":00Z", "Z")
+    )
+
+
+def _row(step: tuple[float, float, float], end_s: float | None, absolute: bool) -> dict[str, Any]:
+    from dask_hpc_policies.power.bounds import MOST_W
+
+    time_s, lower_w, upper_w = step
+    return {
+        "from": when(time_s, absolute),
+        "lower_w": f"{lower_w:g}" if lower_w else "-",
+        "upper_w": "-" if upper_w >= MOST_W else f"{upper_w:g}",
+        "for": "-" if end_s is None else f"{(end_s - time_s) / 60:g}",
+    }
