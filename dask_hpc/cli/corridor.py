@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from dask_hpc.cli.connection import connected, connection_options
 from dask_hpc.cli.power import power
+from dask_hpc.cli.types import FILE
 from dask_hpc.terminal import echo_json, echo_pairs, json_option
 
 
@@ -18,8 +20,15 @@ from dask_hpc.terminal import echo_json, echo_pairs, json_option
 @click.option(
     "--file",
     metavar="PATH",
-    help="A YAML file on the scheduler's machine, which is watched: lower_w, upper_w, over, schedule, mode.",
+    help="A YAML file on the scheduler's machine, which is watched: bounds, schedule, series, rules, ...",
 )
+@click.option(
+    "--series",
+    metavar="PATH",
+    help="A series on the scheduler's machine, which is watched: bounds, or prices or carbon with --rules.",
+)
+@click.option("--rules", type=FILE, metavar="YAML", help="What prices or carbon mean for the bounds.")
+@click.option("--ramp", metavar="W", help="Bounds change by at most so many watts a second.")
 @click.option(
     "--mode",
     type=click.Choice(["enforce", "advise", "monitor"]),
@@ -33,6 +42,9 @@ def set_corridor(
     upper: str | None,
     over: str | None,
     file: str | None,
+    series: str | None,
+    rules: Path | None,
+    ramp: str | None,
     mode: str | None,
     clear: bool,
     as_json: bool,
@@ -43,10 +55,12 @@ def set_corridor(
     It takes the place of the one before. Nothing is changed by bounds that cannot be.
     """
     import dask_hpc
+    from dask_hpc.scheduler.power.tariff.rules import rule_rows
 
-    if not (lower or upper or file or clear):
-        raise click.UsageError("nothing is to be set: give --lower, --upper, --file or --clear")
-    given = {"lower_w": lower, "upper_w": upper, "over": over, "file": file, "mode": mode}
+    if not (lower or upper or file or series or clear):
+        raise click.UsageError("nothing is to be set: give --lower, --upper, --series, --file or --clear")
+    given: dict[str, Any] = {"lower_w": lower, "upper_w": upper, "over": over, "file": file, "mode": mode}
+    given |= {"series": series, "ramp_w_s": ramp, "rules": None if rules is None else rule_rows(str(rules))}
     with connected(**where) as client:
         found = dask_hpc.runtime(client).corridor(clear=clear, **given)
     if as_json:

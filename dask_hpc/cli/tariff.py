@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dask_hpc.cli.power import power
-from dask_hpc.cli.types import FILE
+from dask_hpc.cli.types import FILE, FiniteRange
 from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option
 
 _COLUMNS = {"from": "FROM", "lower_w": "LOWER (W)", "upper_w": "UPPER (W)", "for": "FOR (min)"}
@@ -18,8 +18,14 @@ _COLUMNS = {"from": "FROM", "lower_w": "LOWER (W)", "upper_w": "UPPER (W)", "for
 @power.command()
 @click.argument("series", type=FILE)
 @click.option("--rules", type=FILE, metavar="YAML", help="What prices or carbon mean for the bounds.")
+@click.option(
+    "--ramp",
+    type=FiniteRange(0, min_open=True),
+    metavar="W",
+    help="Bounds change by at most so many watts a second.",
+)
 @json_option
-def plan(series: Path, rules: Path | None, as_json: bool) -> None:
+def plan(series: Path, rules: Path | None, ramp: float | None, as_json: bool) -> None:
     """Show the power corridor that a series makes.
 
     SERIES is CSV with time (with its zone) or t_s (seconds), and lower_w, upper_w, price (per MWh) or carbon
@@ -31,12 +37,16 @@ def plan(series: Path, rules: Path | None, as_json: bool) -> None:
     from dask_hpc.errors import CorridorError
     from dask_hpc.scheduler.power.tariff.read import read_series
     from dask_hpc.scheduler.power.tariff.rules import read_rules
+    from dask_hpc_policies.power.bounds import Bounds, BoundsError
+    from dask_hpc_policies.power.ramp import ramped
     from dask_hpc_policies.power.tariff import TariffError, steps_of
 
     found = read_series(str(series))
     try:
         steps = steps_of(found, None if rules is None else read_rules(str(rules)))
-    except TariffError as error:
+        if ramp is not None:
+            steps = list(ramped(Bounds(steps=tuple(steps)), ramp, steps[0][0]).steps)
+    except (TariffError, BoundsError) as error:
         raise CorridorError(f"{series}: {error}") from None
     counts = {name: len(points) for name, points in found.columns.items()}
     row = {

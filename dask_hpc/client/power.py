@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -24,6 +24,9 @@ class PowerMethods:
         over: float | str | timedelta | None = None,
         schedule: Sequence[Sequence[float | str]] | None = None,
         file: str | os.PathLike[str] | None = None,
+        series: str | os.PathLike[str] | None = None,
+        rules: Sequence[Mapping[str, Any]] | None = None,
+        ramp_w_s: float | str | None = None,
         mode: Literal["enforce", "advise", "monitor"] | None = None,
         clear: bool = False,
     ) -> Any:
@@ -45,6 +48,17 @@ class PowerMethods:
         file
             Absolute path, on the scheduler's machine, of a YAML file with these arguments, which is looked at
             every ``hpc.tick``; one that cannot be taken changes nothing.
+        series
+            Absolute path, on the scheduler's machine, of a series of bounds, or of prices or carbon with
+            `rules` (CSV, or day-ahead prices of ENTSO-E as XML), which is watched like `file`; it stands in
+            place of bounds and schedule. ``dask hpc power plan`` shows what comes of it.
+        rules
+            What prices or carbon mean: mappings such as ``{"above": 100, "upper_w": "2 kW"}`` (with ``of``:
+            ``"price"``, the default, or ``"carbon"``; ``below``; ``lower_w``), of which the first that fits
+            counts.
+        ramp_w_s
+            Bounds change by at most so many watts a second: upper ones fall in time and rise afterwards,
+            lower ones the other way round, and a draw that is outside at the beginning is led inside.
         mode
             ``enforce`` (the default): decisions are held to it. ``advise``: what would be done is told
             (`power`, `decisions`). ``monitor``: the draw is looked at.
@@ -70,6 +84,9 @@ class PowerMethods:
             over=seconds,
             schedule=rows,
             file=None if file is None else os.fspath(file),
+            series=None if series is None else os.fspath(series),
+            rules=[dict(rule) if isinstance(rule, Mapping) else rule for rule in rules] if rules else rules,
+            ramp_w_s=ramp_w_s,
             mode=mode,
             clear=clear,
         )

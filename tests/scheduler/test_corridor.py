@@ -197,6 +197,48 @@ async def test_a_schedule_and_a_watched_file_move_the_bounds(c, s, *workers, tmp
     await asleep(s)
 
 
+@pytest.mark.errors("The corridor stays as it is")
+@live(workers=2)
+async def test_prices_and_rules_make_the_bounds_and_a_series_is_watched(c, s, *workers, tmp_path):
+    rt = await dask_hpc.install(c, **WATTS)
+    series = tmp_path / "prices.csv"
+    series.write_text("time,price\n2020-01-01T00:00Z,30\n2020-06-01T00:00Z,150\n2999-01-01T00:00Z,20\n")
+    rules = [{"above": 100, "upper_w": "0.5 kW"}, {"upper_w": 900}]
+    with pytest.raises(CorridorError, match=r"rule 1 has 'abov'.*did you mean 'above'"):
+        await rt.corridor(series=series, rules=[{"abov": 100, "upper_w": 5}])
+    with pytest.raises(CorridorError, match=r"series is 'prices\.csv'; allowed: an absolute path"):
+        await rt.corridor(series="prices.csv", rules=rules)
+    with pytest.raises(CorridorError, match="stands in place of"):
+        await rt.corridor(series=series, rules=rules, upper_w=5)
+    with pytest.raises(CorridorError, match="rules say what a series means"):
+        await rt.corridor(upper_w=5, rules=rules)
+    assert (await rt.power())["mode"] is None
+    found = await rt.corridor(series=series, rules=rules)
+    assert found["upper_w"] == 500
+    assert found["next_step"][0] > 3e10
+    series.write_text("time,price\n2020-01-01T00:00Z,15\n")
+    await until(lambda: upper(s) == 900, "another price")
+    with captured_logger("dask_hpc.scheduler.power.corridor") as log:
+        series.write_text("time,price\nsoon,15\n")
+        await until(lambda: "prices.csv, line 2: time is 'soon'" in log.getvalue(), "it is refused")
+    assert "line 2" in (await rt.power())["problem"]
+    assert upper(s) == 900
+    # the same as a file, with bounds that change slowly: 2 idle nodes draw 140 W
+    series.write_text("t_s;upper_w\n0;100\n")
+    path = tmp_path / "corridor.yaml"
+    path.write_text(f"series: {series}\nramp_w_s: 0.01\nmode: monitor\n")
+    found = await rt.corridor(file=path)
+    assert found["ramp_w_s"] == 0.01
+    assert found["upper_w"] == pytest.approx(140, abs=1)
+    series.write_text("t_s;upper_w\n0;1000\n")
+    await until(lambda: upper(s) == 1000, "the series that the file names is watched")
+    with captured_logger("dask_hpc.scheduler.power.corridor") as log:
+        path.write_text("upper_w: &a 5\nlower_w: *a\n")
+        await until(lambda: "aliases are not allowed" in log.getvalue(), "it is refused")
+    await rt.corridor(clear=True)
+    await asleep(s)
+
+
 @live(workers=4, lend="5 s")
 async def test_nodes_that_the_corridor_keeps_idle_are_lent_to_nobody(c, s, *workers):
     rt = await dask_hpc.install(c, policy="power-aware", **WATTS)

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dask_hpc.config.file import Mark, mark
+from dask_hpc.config.file import mark
 from dask_hpc.errors import CorridorError, InstallError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.power.account import Account, History
 from dask_hpc.scheduler.power.draw import Draw, Sample
 from dask_hpc.scheduler.power.planner import Planner
-from dask_hpc.scheduler.power.request import Wanted, from_file, wanted
+from dask_hpc.scheduler.power.request import Marks, Wanted, read_wanted
 from dask_hpc.scheduler.power.sampling import Sampling
 from dask_hpc.scheduler.power.told import told
 from dask_hpc.scheduler.tables.nodes import Node
@@ -63,9 +63,10 @@ class Corridor:
         #: What the last picture said, and what was advised last.
         self._view: PowerView | None = None
         self._advised = ""
-        #: The file that is watched, what it was when it was looked at last, and what is wrong with it.
-        self._path: str | None = None
-        self._mark: Mark | None = None
+        #: What was asked, the files that it names as they were when they were looked at last, which are
+        #: watched, and what is wrong with them.
+        self._given: dict[str, Any] = {}
+        self._marks: Marks = ()
         self._problem = ""
         self._looking: asyncio.Task[None] | None = None
         #: When the bounds change next, and those of now, as they are in the trace.
@@ -86,6 +87,9 @@ class Corridor:
         schedule: Any = None,
         file: Any = None,
         mode: Any = None,
+        ramp_w_s: Any = None,
+        series: Any = None,
+        rules: Any = None,
         clear: bool = False,
     ) -> dict[str, Any]:
         """Set a corridor in place of the one there is, or clear it; all or nothing. Returns `power`.
@@ -95,21 +99,16 @@ class Corridor:
         CorridorError
             For what cannot be; the corridor and the cluster stay as they are.
         """
-        given = (lower_w, upper_w, over, schedule, file, mode)
+        given = {
+            "lower_w": lower_w, "upper_w": upper_w, "over": over, "schedule": schedule, "file": file,
+            "mode": mode, "ramp_w_s": ramp_w_s, "series": series, "rules": rules,
+        }  # fmt: skip
         if clear:
-            if any(value is not None for value in given):
+            if any(value is not None for value in given.values()):
                 raise CorridorError("clear=True stands alone; leave the other arguments out")
             self._clear()
             return await self.power()
-        now_s = self._state.now_s()
-        if file is None:
-            asked = wanted(now_s, lower_w, upper_w, over, schedule, mode)
-        elif any(value is not None for value in given if value is not file):
-            raise CorridorError("file stands alone: it says bounds, schedule, over and mode")
-        else:
-            found = await asyncio.to_thread(mark, file) if isinstance(file, str) else None
-            asked = await asyncio.to_thread(from_file, file, now_s)
-            self._mark = found
+        asked = await self._read(given)
         self._require_draw(asked)
         if self._engine.leaving:
             raise InstallError("dask_hpc is being uninstalled; install it again to set a corridor")
@@ -119,7 +118,7 @@ class Corridor:
         except BaseException:
             self._wanted = before
             raise
-        self._path, self._problem = file, ""
+        self._given, self._problem = given, ""
         self._begin(asked)
         return await self.power()
 
@@ -146,7 +145,7 @@ class Corridor:
         planner = self._planner
         return {
             **row,
-            "file": self._path,
+            "file": self._given.get("file"),
             "problem": self._problem or ("" if planner is None else planner.failure),
             "programs": 0 if planner is None else planner.asked,
         }
@@ -192,8 +191,13 @@ class Corridor:
             self._planner.start()
         self._sampling.begin(now_s)
         self._state.scheduler.extensions[_EXTENSION] = self
-        self._wanted = asked
+        self._wanted, self._marks = self._led(asked, now_s), asked.marks
         self._bounds_moved()
+
+    def _led(self, asked: Wanted, now_s: float) -> Wanted:
+        """Bounds that change slowly begin at what is drawn."""
+        sample = self._draw.sample(now_s, self._curve())
+        return asked.led(now_s, None if sample.label == "unavailable" else sample.total_w)
 
     def _clear(self) -> None:
         if self._wanted is None:
@@ -205,8 +209,8 @@ class Corridor:
 
     def _end(self) -> None:
         """Forget the corridor, and whatever was begun for it."""
-        self._wanted = self._account = self._view = self._path = self._mark = None
-        self._guards, self._advised, self._problem = (), "", ""
+        self._wanted = self._account = self._view = None
+        self._guards, self._advised, self._problem, self._given, self._marks = (), "", "", {}, ()
         if self._timer is not None:
             self._timer.cancel()
         if self._looking is not None:
@@ -265,8 +269,8 @@ class Corridor:
         sample = self._add(now_s)
         if sample is not None:
             self._measure(sample)
-        if self._path is not None and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.get_running_loop().create_task(self._look(self._path))
+        if self._marks and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.get_running_loop().create_task(self._look(self._given))
 
     def _measure(self, sample: Sample) -> None:
         state, history = self._state, self._history
@@ -280,20 +284,28 @@ class Corridor:
             if table and tuple(table.items()) != job.request.power_by_nodes:
                 job.measured(power_by_nodes=table)
 
-    async def _look(self, path: str) -> None:
-        """In a thread: a file system may take its time."""
-        found = await asyncio.to_thread(mark, path)
-        if found == self._mark and (found is not None or self._problem):
+    async def _read(self, given: Mapping[str, Any]) -> Wanted:
+        """In a thread where there are files: a file system may take its time."""
+        now_s, epoch_s = self._state.now_s(), self._state.clock.at_s(0.0)
+        if given["file"] is None and given["series"] is None:
+            return read_wanted(given, now_s, epoch_s)
+        return await asyncio.to_thread(read_wanted, given, now_s, epoch_s)
+
+    async def _look(self, given: Mapping[str, Any]) -> None:
+        """Take what was asked anew when one of its files is another one."""
+        paths = [path for path, _ in self._marks]
+        found = await asyncio.to_thread(lambda: tuple((path, mark(path)) for path in paths))
+        if found == self._marks and (all(row[1] for row in found) or self._problem):
             return
-        self._mark = found
         try:
-            asked = await asyncio.to_thread(from_file, path, self._state.now_s())
+            asked = await self._read(given)
             self._require_draw(asked)
         except CorridorError as error:
-            self._problem = str(error)
-            logger.error("The corridor stays as it is: %s", error)
+            if self._given is given:
+                self._marks, self._problem = found, str(error)
+                logger.error("The corridor stays as it is: %s", error)
             return
-        if self._path == path and self._wanted is not None:
+        if self._given is given and self._wanted is not None:
             self._problem = ""
             self._begin(asked)
 

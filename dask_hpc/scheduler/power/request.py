@@ -1,22 +1,25 @@
 """What a user asks of the corridor: checked as a whole before anything is changed.
 
-Rules of the file: pure, but for the file that is read. Times of a schedule are seconds from when it is set;
+Rules of the file: pure, but for files that are read. Times of a schedule are seconds from when it is set;
 what comes out is on the runtime's clock.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-import yaml
-
+from dask_hpc.config.file import Mark, mark, plain
 from dask_hpc.errors import CorridorError
+from dask_hpc.scheduler.power.tariff.read import read_series, read_text
+from dask_hpc.scheduler.power.tariff.rules import parse_rules
 from dask_hpc_policies.params import ParameterError, parse_duration, parse_power, shown, suggestion
 from dask_hpc_policies.power.bounds import MOST_W, Bounds, BoundsError
+from dask_hpc_policies.power.ramp import ramped
+from dask_hpc_policies.power.tariff import Series, TariffError, shifted, steps_of
+from dask_hpc_policies.power.view import Step
 
 #: ``enforce``: decisions are held to the corridor. ``advise``: what would be done is told. ``monitor``: the
 #: draw is looked at.
@@ -27,16 +30,40 @@ MOST_OVER_S, _MOST_STEPS = 86_400.0, 100_000
 #: Longer files are not read.
 _MOST_BYTES = 1 << 22
 #: What a file may say.
-_FIELDS = ("lower_w", "upper_w", "over", "schedule", "mode")
+_FIELDS = ("lower_w", "upper_w", "over", "schedule", "mode", "ramp_w_s", "series", "rules")
+#: Arguments that name files.
+_FILES = ("file", "series")
+#: Paths, and what tells whether they are other files than when they were read.
+Marks = tuple[tuple[str, Mark | None], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """A corridor that can be."""
 
+    #: As they were asked for, and led at `ramp_w_s`: these hold.
+    asked: Bounds
     bounds: Bounds
     over_s: float = 0.0
     mode: CorridorMode = "enforce"
+    ramp_w_s: float | None = None
+    #: Files that it was read from, each with its mark from just before.
+    marks: Marks = ()
+
+    def led(self, now_s: float, draw_w: float | None) -> Wanted:
+        """The same from now on, led from what is drawn (None: not known).
+
+        Raises
+        ------
+        CorridorError
+            Where nothing that changes so slowly stays inside.
+        """
+        if self.ramp_w_s is None:
+            return self
+        try:
+            return replace(self, bounds=ramped(self.asked, self.ramp_w_s, now_s, draw_w))
+        except BoundsError as error:
+            raise CorridorError(str(error)) from None
 
 
 def wanted(
@@ -46,8 +73,12 @@ def wanted(
     over: Any = None,
     schedule: Any = None,
     mode: Any = None,
+    ramp_w_s: Any = None,
+    rules: Any = None,
+    series: Series | None = None,
+    epoch_s: float = 0.0,
 ) -> Wanted:
-    """The corridor that these arguments of ``rt.corridor`` describe.
+    """The corridor that these arguments of ``rt.corridor`` describe, with a series that was read.
 
     Raises
     ------
@@ -59,11 +90,96 @@ def wanted(
     over_s = 0.0 if over is None else _read("over", over, parse_duration)
     if over_s > MOST_OVER_S:
         raise CorridorError(f"over is {shown(over)}; allowed: 0 s to {MOST_OVER_S:g} s")
-    if lower_w is None and upper_w is None and schedule is None:
+    rate = None if ramp_w_s is None else _read("ramp_w_s", ramp_w_s, parse_power)
+    if rate == 0:
+        raise CorridorError(f"ramp_w_s is {shown(ramp_w_s)}; allowed: above 0 W/s")
+    bounds_given = not (lower_w is None and upper_w is None and schedule is None)
+    if series is not None and bounds_given:
+        raise CorridorError("a series stands in place of lower_w, upper_w and schedule: leave these out")
+    if series is None and rules is not None:
+        raise CorridorError("rules say what a series means; give series, or leave rules out")
+    if series is None and not bounds_given:
         raise CorridorError(
-            "no bounds; give lower_w and upper_w (watts of all nodes), one of them, a schedule or a file"
+            "no bounds; give lower_w and upper_w (watts of all nodes), one of them, a schedule, a series or "
+            "a file"
         )
-    steps: list[tuple[float, float, float]] = []
+    if series is None:
+        steps = _steps(now_s, lower_w, upper_w, schedule)
+    else:
+        steps = _priced(now_s, epoch_s, series, rules)
+    try:
+        bounds = Bounds(steps=tuple(steps))
+    except BoundsError as error:
+        raise CorridorError(f"schedule: {error}") from None
+    asked = Wanted(asked=bounds, bounds=bounds, over_s=over_s, mode=mode or "enforce", ramp_w_s=rate)
+    return asked.led(now_s, None)
+
+
+def read_wanted(given: Mapping[str, Any], now_s: float, epoch_s: float) -> Wanted:
+    """The corridor that arguments of ``rt.corridor`` describe; files that they name are read here.
+
+    Parameters
+    ----------
+    epoch_s
+        1970 on the clock of `now_s`: series may have dates.
+
+    Raises
+    ------
+    CorridorError
+        For what cannot be read or be.
+    """
+    if given.get("file") is not None:
+        if any(value is not None for name, value in given.items() if name != "file"):
+            raise CorridorError(
+                "file stands alone: it says bounds, schedule, series, rules, over, ramp_w_s, mode"
+            )
+        return from_file(given["file"], now_s, epoch_s)
+    path, rest = given.get("series"), {name: value for name, value in given.items() if name not in _FILES}
+    if path is None:
+        return wanted(now_s, **rest)
+    _require_path("series", path)
+    found = mark(path)
+    asked = wanted(now_s, series=read_series(path), epoch_s=epoch_s, **rest)
+    return replace(asked, marks=((path, found),))
+
+
+def from_file(path: Any, now_s: float, epoch_s: float) -> Wanted:
+    """The corridor that a file describes: YAML with the arguments of ``rt.corridor``.
+
+    Raises
+    ------
+    CorridorError
+        When it cannot be read, is no such YAML, or describes no corridor.
+    """
+    _require_path("file", path)
+    before = mark(path)
+    text = read_text(path, _MOST_BYTES)
+    try:
+        found = plain(text)
+    except ValueError as error:
+        raise CorridorError(f"{path}: {error}") from None
+    if not isinstance(found, Mapping):
+        raise CorridorError(f"{path} holds {shown(found)}; allowed: a mapping with {', '.join(_FIELDS)}")
+    for name in found:
+        if name not in _FIELDS:
+            raise CorridorError(
+                f"{path} has {shown(name)}; allowed: {', '.join(_FIELDS)}{suggestion(name, _FIELDS)}"
+            )
+    try:
+        asked = read_wanted(found, now_s, epoch_s)
+    except CorridorError as error:
+        raise CorridorError(f"{path}: {error}") from None
+    return replace(asked, marks=((path, before), *asked.marks))
+
+
+def _require_path(name: str, path: Any) -> None:
+    if not isinstance(path, str) or not os.path.isabs(path):
+        raise CorridorError(f"{name} is {shown(path)}; allowed: an absolute path on the scheduler's machine")
+
+
+def _steps(now_s: float, lower_w: Any, upper_w: Any, schedule: Any) -> list[Step]:
+    """The steps that bounds and a schedule make."""
+    steps: list[Step] = []
     if lower_w is not None or upper_w is not None:
         steps.append((now_s, *_bounds(lower_w, upper_w)))
     for number, (t_s, low, high) in enumerate(_rows(schedule), start=1):
@@ -73,47 +189,16 @@ def wanted(
             # the schedule says what holds from now on
             steps.pop()
         steps.append((at_s, *_bounds(low, high, where)))
-    try:
-        return Wanted(bounds=Bounds(steps=tuple(steps)), over_s=over_s, mode=mode or "enforce")
-    except BoundsError as error:
-        raise CorridorError(f"schedule: {error}") from None
+    return steps
 
 
-def from_file(path: Any, now_s: float) -> Wanted:
-    """The corridor that a file describes: YAML with the arguments of ``rt.corridor``.
-
-    Raises
-    ------
-    CorridorError
-        When it cannot be read, is no such YAML, or describes no corridor.
-    """
-    if not isinstance(path, str) or not os.path.isabs(path):
-        raise CorridorError(f"file is {shown(path)}; allowed: an absolute path on the scheduler's machine")
+def _priced(now_s: float, epoch_s: float, series: Series, rules: Any) -> list[Step]:
+    """The steps that a series makes, on the runtime's clock."""
     try:
-        # a pipe would have the reader wait for ever
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise CorridorError(f"{path} is no file")
-            raw = file.read(_MOST_BYTES + 1)
-        if len(raw) > _MOST_BYTES:
-            raise CorridorError(f"{path} is longer than {_MOST_BYTES} bytes")
-        found = yaml.safe_load(raw.decode())
-    except OSError as error:
-        raise CorridorError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise CorridorError(f"{path} is no YAML: {' '.join(str(error).split()):.200}") from None
-    if not isinstance(found, Mapping):
-        raise CorridorError(f"{path} holds {shown(found)}; allowed: a mapping with {', '.join(_FIELDS)}")
-    for name in found:
-        if name not in _FIELDS:
-            raise CorridorError(
-                f"{path} has {shown(name)}; allowed: {', '.join(_FIELDS)}{suggestion(name, _FIELDS)}"
-            )
-    try:
-        return wanted(now_s, **found)
-    except CorridorError as error:
-        raise CorridorError(f"{path}: {error}") from None
+        steps = steps_of(series, None if rules is None else parse_rules(rules))
+    except TariffError as error:
+        raise CorridorError(f"series: {error}") from None
+    return shifted(steps, epoch_s if series.absolute else now_s, now_s)
 
 
 def _bounds(lower_w: Any, upper_w: Any, where: str = "") -> tuple[float, float]:

@@ -18,10 +18,10 @@ def told(now_s: float, asked: Wanted | None, account: Account, view: PowerView |
     dict
         ``draw_w`` and ``label`` (measured, modelled, unavailable: then the watts are None); ``nodes`` and
         ``measured_nodes``; of the corridor ``mode`` (None: there is none), ``lower_w``, ``upper_w``,
-        ``over_s``, ``next_step`` ([seconds from now, lower, upper]), ``min_w`` and ``max_w`` (expected at the
-        present sizes), ``plan``; since it was set ``accounted_s``, ``energy_j`` (of all) and what it is made
-        of, ``idle_j``, ``plain_j``, ``earlier_jobs_j`` and the rows of ``jobs``; ``outside_ws`` and
-        ``outside_s``.
+        ``over_s``, ``ramp_w_s``, ``next_step`` ([seconds from now, lower, upper]), ``min_w`` and ``max_w``
+        (expected at the present sizes), ``plan``; since it was set ``accounted_s``, ``energy_j`` (of all) and
+        what it is made of, ``idle_j``, ``plain_j``, ``earlier_jobs_j`` and the rows of ``jobs``;
+        ``outside_ws`` and ``outside_s``.
     """
     last = account.last
     known = last is not None and last.label != "unavailable"
@@ -38,6 +38,7 @@ def told(now_s: float, asked: Wanted | None, account: Account, view: PowerView |
         "lower_w": None if step is None else step[1],
         "upper_w": None if step is None else step[2],
         "over_s": None if asked is None else asked.over_s,
+        "ramp_w_s": None if asked is None else asked.ramp_w_s,
         "next_step": [later[0][0] - now_s, *later[0][1:]] if later else None,
         "min_w": None if view is None else view.min_w,
         "max_w": None if view is None else view.max_w,

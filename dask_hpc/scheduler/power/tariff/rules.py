@@ -34,7 +34,12 @@ def parse_rules(given: Any) -> tuple[Rule, ...]:
 
 
 def read_rules(path: str) -> tuple[Rule, ...]:
-    """Rules from a YAML file: a list of them, or a mapping that has it under ``rules``.
+    """Rules from a YAML file; see `rule_rows`."""
+    return parse_rules(rule_rows(path))
+
+
+def rule_rows(path: str) -> list[Any]:
+    """Rules from a YAML file, checked, as plain data: a list of them, or a mapping with it under ``rules``.
 
     Raises
     ------
@@ -44,9 +49,11 @@ def read_rules(path: str) -> tuple[Rule, ...]:
     text = read_text(path, _MOST_BYTES)
     try:
         found = plain(text)
-        return parse_rules(found.get("rules") if isinstance(found, Mapping) else found)
+        rows = found.get("rules") if isinstance(found, Mapping) else found
+        parse_rules(rows)
     except ValueError as error:
         raise CorridorError(f"{path}: {error}") from None
+    return list(rows)
 
 
 def _rule(number: int, row: Any) -> Rule:
