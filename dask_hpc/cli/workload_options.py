@@ -46,6 +46,8 @@ class Setup:
     power: dict[str, str] = field(default_factory=dict)
     #: Who keeps the machine's corridor; None: policies that do so by themselves.
     corridor_mode: str | None = None
+    #: Its bounds change by at most so many watts a second; None: they jump as they stand.
+    corridor_ramp: float | None = None
 
     def runner(self) -> tuple[Callable[..., Result], int]:
         """What runs a policy on it, and how many jobs there are.
@@ -65,6 +67,7 @@ class Setup:
             "--wide": self.wide != "refuse",
             "--recorded": self.recorded is not None,
             "--role": self.roles,
+            "--corridor-ramp": self.corridor_ramp is not None,
         }
         others = [name for name, is_given in given.items() if is_given]
         view = state_of(self.source, self.at_s, self.default_s, others)
@@ -96,7 +99,12 @@ class Setup:
             recorded=self.recorded,
             options=self.options,
         )
-        return workload, replace(machine, **self._nodes_of(machine.nodes))
+        machine = replace(machine, **self._nodes_of(machine.nodes))
+        if self.corridor_ramp is None:
+            return workload, machine
+        if machine.corridor is None:
+            raise click.UsageError("--corridor-ramp needs a workload whose machine has a power corridor")
+        return workload, replace(machine, corridor=machine.corridor.led(self.corridor_ramp))
 
     def _nodes_of(self, nodes: int) -> dict[str, Any]:
         """What is said of the nodes of a machine of `nodes` nodes, and not left to the workload."""
@@ -197,6 +205,8 @@ _RUN = (
     click.option("--corridor-mode", type=click.Choice(["monitor", "enforce"]),
                  help="Under the power corridor of the workload: only look at the draw, or hold every policy "
                  "to it; without it, only power-aware is."),
+    click.option("--corridor-ramp", type=FiniteRange(0, min_open=True), metavar="W",
+                 help="The bounds of that corridor change by at most so many watts a second."),
     click.option("--at", metavar="SECONDS", type=Seconds(),
                  help="Go on from the state that a recorded trace has at this time."),
     click.option("--default-time", metavar="SECONDS", type=Seconds(),
@@ -234,6 +244,7 @@ def _with(command: Callable[..., Any], decorators: Sequence[Callable[..., Any]])
             roles=kwargs.pop("roles", {}),
             power=kwargs.pop("power", {}),
             corridor_mode=kwargs.pop("corridor_mode", None),
+            corridor_ramp=kwargs.pop("corridor_ramp", None),
         )
         return command(*args, setup=setup, **kwargs)
 

@@ -21,6 +21,7 @@ from dask_hpc.sim.model.power import NodePower
 from dask_hpc.sim.workloads.sources import load
 from dask_hpc.trace.files import read_trace
 from dask_hpc.trace.records import Pass
+from dask_hpc_policies.power.ramp import ramped
 from dask_hpc_policies.registry import create
 
 AHEAD = {"policy": "power-aware", "params": {"lookahead": "yes"}}
@@ -169,6 +170,29 @@ def test_what_is_wrong_with_a_corridor_is_one_line(steps: str, words: str) -> No
 def test_a_corridor_needs_watts_of_nodes() -> None:
     with pytest.raises(WorkloadError, match="nobody says what nodes draw; give power"):
         yaml_file.parse(TEXT.replace("  power: {idle_w: 71}\n", ""), "w.yaml")
+
+
+def test_bounds_that_change_slowly_hold_a_job_ahead_of_a_step_and_after_it(tmp_path: Path) -> None:
+    work = two_jobs((0.0, 0.0, 900.0), (210.0, 0.0, 450.0), (400.0, 0.0, 900.0))
+    options = Options(extra={"corridor": {"mode": "enforce"}})
+    # a job draws 500 W with the idle nodes: 460 W are allowed at 200 s, 500 W again at 450 s
+    assert simulate(work, "fcfs", options=options).runs[1].start_s == 200
+    path = tmp_path / "two.yaml"
+    path.write_text(yaml_text.dump(work))
+    asked = [str(path), "--policy", "fcfs", "--corridor-mode", "enforce", "--corridor-ramp", "1", "--json"]
+    data = json.loads(CliRunner().invoke(simulate_command, asked).stdout)
+    assert [job["start_s"] for job in data["jobs"]] == [0, pytest.approx(450, abs=10)]
+    assert data["corridor"] == [list(step) for step in ramped(work.machine.corridor, 1, 0).steps]  # type: ignore[union-attr,arg-type]
+    assert data["corridor_outside_s"] == 0
+    # one that jumps further than it is wide cannot change slowly
+    far = CliRunner().invoke(
+        simulate_command, ["builtin:corridor", "--policy", "easy", "--corridor-ramp", "5"]
+    )
+    assert "no draw that changes by 5 W/s stays inside the bounds around 800 s" in str(far.exception)
+    none = CliRunner().invoke(
+        simulate_command, ["builtin:five-jobs", "--policy", "easy", "--corridor-ramp", "5"]
+    )
+    assert "whose machine has a power corridor" in none.output
 
 
 def test_on_the_command_line() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from dask_hpc.errors import WorkloadError
 from dask_hpc_policies.power.bounds import Bounds, BoundsError
+from dask_hpc_policies.power.ramp import ramped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,19 @@ class Corridor(Bounds):
     def __post_init__(self) -> None:
         try:
             Bounds.__post_init__(self)
+        except BoundsError as error:
+            raise WorkloadError(f"corridor: {error}") from None
+
+    def led(self, ramp_w_s: float) -> Corridor:
+        """The same with bounds that change by at most so many watts a second, from the start of the run.
+
+        Raises
+        ------
+        WorkloadError
+            For bounds that nothing which changes so slowly can stay inside of.
+        """
+        try:
+            return Corridor(steps=ramped(self, ramp_w_s, 0.0).steps)
         except BoundsError as error:
             raise WorkloadError(f"corridor: {error}") from None
 

@@ -149,8 +149,9 @@ def _times(
             for rise_w in (high - tops[number + 1], floors[number + 1] - low):
                 yield from (end_s - ahead for ahead in _stairs(rise_w / ramp_w_s, end_s - time))
     if draw_w is not None:
-        time, low, high = asked[0]
-        yield from (time + ahead for ahead in _stairs(max(draw_w - high, low - draw_w) / ramp_w_s, inf))
+        # it may meet a bound that moves ahead of it, at the tightest one at the latest
+        for rise_w in (draw_w - min(tops), max(floors) - draw_w):
+            yield from (asked[0][0] + ahead for ahead in _stairs(rise_w / ramp_w_s, inf))
 
 
 def _stairs(slope_s: float, most_s: float) -> Iterator[float]:

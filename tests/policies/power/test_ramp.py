@@ -104,7 +104,11 @@ def test_it_is_inside_slow_and_reached(
         assert first < second == third < fourth
         for before, after in zip(one, other, strict=True):
             assert abs(after - before) <= ramp * (fourth - first) * (1 + 1e-6) + 1e-6
-    # as wide as can be: each side is what was asked, or on its way to or from a tighter one
     assert at(found, end_s + 10_000) == steps[-1][1:]
-    for (_, *pair), (_, *later) in pairwise(found.steps):
-        assert pair != later
+    # as wide as can be: no tighter than one step on the way to or from a tighter bound
+    spans = [(begin, end, *pair) for (begin, *pair), (end, *_) in pairwise([*steps, (end_s, 0.0, 0.0)])]
+    for begin, end in pairwise(begins):
+        low, high = at(found, begin)
+        far = [max(since - begin, begin - until, 0.0) - (end - begin) for since, until, _, _ in spans]
+        assert high >= min(top + ramp * away for away, (*_, top) in zip(far, spans, strict=True)) - 1e-6
+        assert low <= max(floor - ramp * away for away, (*_, floor, _) in zip(far, spans, strict=True)) + 1e-6

@@ -47,6 +47,7 @@ def rule_rows(path: str) -> list[Any]:
         When it cannot be read, or holds no rules; the message begins with the path.
     """
     text = read_text(path, _MOST_BYTES)
+    rows: Any
     try:
         found = plain(text)
         rows = found.get("rules") if isinstance(found, Mapping) else found
