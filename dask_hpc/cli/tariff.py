@@ -1,4 +1,4 @@
-"""``dask hpc power plan``: the corridor that a series makes, before anything is set."""
+"""``dask hpc power plan`` and ``report``: what a series makes of a corridor, and what a run came to."""
 
 from __future__ import annotations
 
@@ -93,3 +93,43 @@ def _row(step: tuple[float, float, float], end_s: float | None, absolute: bool) 
         "upper_w": "-" if upper_w >= MOST_W else f"{upper_w:g}",
         "for": "-" if end_s is None else f"{(end_s - time_s) / 60:g}",
     }
+
+
+@power.command()
+@click.argument("trace", type=FILE)
+@click.option(
+    "--prices",
+    type=FILE,
+    metavar="SERIES",
+    help="Prices or carbon, in a form that plan takes: what the energy cost.",
+)
+@json_option
+def report(trace: Path, prices: Path | None, as_json: bool) -> None:
+    """Report what a run drew: energy, time outside its corridor, its bill.
+
+    TRACE is that of a cluster on which a corridor was set (mode monitor looks at the draw alone), or of a
+    simulation under one. outside_ws is watts outside over time.
+    """
+    from dask_hpc.report.power import power_report
+    from dask_hpc.scheduler.power.tariff.read import read_series
+    from dask_hpc.trace.files import read_trace
+
+    row = power_report(read_trace(trace), None if prices is None else read_series(str(prices)))
+    if as_json:
+        echo_json(row)
+        return
+    pairs = [
+        ("accounted", f"{row['accounted_s'] / 60:.1f} min"),
+        ("energy", f"{row['energy_j'] / 3.6e6:.4g} kWh"),
+        ("draw", f"{row['mean_w']:.1f} W; {row['least_w']:.1f} to {row['most_w']:.1f} W"),
+        ("outside", f"{row['outside_s'] / 60:.2f} min, {row['outside_ws']:.4g} W s"),
+    ]
+    if "bill" in row:
+        pairs.append(("bill", f"{row['bill']:.4g} {row.get('currency', '')}".strip()))
+    if "carbon_g" in row:
+        pairs.append(("carbon", f"{row['carbon_g']:.4g} g CO2"))
+    left = [(name.removesuffix("_j"), row.get(name)) for name in ("unpriced_j", "uncounted_j")]
+    pairs += [
+        (name, f"{energy_j / 3.6e6:.4g} kWh before the first value") for name, energy_j in left if energy_j
+    ]
+    echo_pairs(pairs)

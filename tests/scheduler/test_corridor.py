@@ -16,6 +16,8 @@ from helpers import PATIENCE_S, Gate, asleep, engine, live, record, started, tra
 
 import dask_hpc
 from dask_hpc.errors import CorridorError
+from dask_hpc.report.power import power_report
+from dask_hpc.trace.files import parse_trace
 from dask_hpc.trace.records import Pass, decode_line
 from dask_hpc_policies.combine.arbitrate import arbitrate
 from dask_hpc_policies.combine.corridor import enforced, guards
@@ -170,6 +172,12 @@ async def test_energy_is_that_of_its_parts(c, s, *workers):
     assert found["outside_ws"] == pytest.approx(found["energy_j"] - 150 * found["accounted_s"])
     assert (await rt.status())["power"]["energy_j"] >= found["energy_j"]
     await rt.corridor(clear=True)
+    # the trace has the same sums
+    told = power_report(parse_trace(await rt.trace()))
+    assert told["energy_j"] == pytest.approx(found["energy_j"], rel=0.1)
+    assert told["outside_s"] == pytest.approx(told["accounted_s"])
+    assert told["energy_j"] >= found["energy_j"]
+    assert len([one for one in engine(s).state.records if getattr(one, "kind", "") == "draw"]) < 20
 
 
 @pytest.mark.errors("The corridor stays as it is")

@@ -19,6 +19,7 @@ from dask_hpc.errors import CorridorError, InstallError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.power.account import Account, History
 from dask_hpc.scheduler.power.draw import Draw, Sample
+from dask_hpc.scheduler.power.noted import Noted
 from dask_hpc.scheduler.power.planner import Planner
 from dask_hpc.scheduler.power.request import Marks, Wanted, read_wanted
 from dask_hpc.scheduler.power.sampling import Sampling
@@ -56,6 +57,7 @@ class Corridor:
         self._draw = Draw(engine.state)
         self._sampling = Sampling(engine.state)
         self._history = History()
+        self._noted = Noted()
         self._wanted: Wanted | None = None
         self._account: Account | None = None
         self._planner: Planner | None = None
@@ -181,7 +183,7 @@ class Corridor:
     def _begin(self, asked: Wanted) -> None:
         now_s = self._state.now_s()
         if self._account is None:
-            self._account = Account(now_s, asked.over_s)
+            self._account, self._noted = Account(now_s, asked.over_s), Noted()
         else:
             # what has been drawn so far was under the bounds before
             self._add(now_s)
@@ -202,6 +204,7 @@ class Corridor:
     def _clear(self) -> None:
         if self._wanted is None:
             return
+        self._add(self._state.now_s(), final=True)
         self._end()
         self._note_bounds(None, "none")
         self._engine.controller.request("corridor")
@@ -315,11 +318,14 @@ class Corridor:
         if account is not None and (account.last is None or now_s - account.last.t_s >= _SAMPLE_S):
             self._add(now_s)
 
-    def _add(self, now_s: float) -> Sample | None:
+    def _add(self, now_s: float, final: bool = False) -> Sample | None:
         if self._account is None:
             return None
         sample = self._draw.sample(now_s, self._curve())
         self._account.add(sample, self._step)
+        data = self._noted.due(self._account, final)
+        if data is not None:
+            self._state.record(Other(kind="draw", data=data))
         return sample
 
     # ------------------------------------------------------------- the decision

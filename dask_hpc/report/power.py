@@ -1,0 +1,160 @@
+"""What a run drew against what was asked of it, and what that cost: from its trace.
+
+Rules of the file: pure. A live trace has records ``draw`` with what the account had come to, a simulated one
+the draw in its passes. What a trace does not know is left out, never 0.
+"""
+
+from __future__ import annotations
+
+import datetime
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from dask_hpc.errors import TraceError
+from dask_hpc.trace.files import Trace
+from dask_hpc.trace.records import Other
+from dask_hpc_policies.power.tariff import SIGNALS, Points, Series
+from dask_hpc_policies.power.view import seen
+
+_J_PER_KWH = 3.6e6
+#: Less than this share of the upper bound outside is inside.
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time in which energy was spent; of it time and watts outside."""
+
+    begin_s: float
+    end_s: float
+    energy_j: float
+    outside_s: float
+    outside_ws: float
+
+
+def power_report(trace: Trace, series: Series | None = None) -> dict[str, Any]:
+    """The sums of a run.
+
+    Parameters
+    ----------
+    series
+        With a price or with carbon; times that are no dates count from the first record of power.
+
+    Returns
+    -------
+    dict
+        ``accounted_s``, ``energy_j``, ``mean_w``, ``least_w`` and ``most_w`` (means of single spans),
+        ``outside_s``, ``outside_ws``; with a price ``bill``, ``currency`` and ``unpriced_j`` (before the
+        first price); with carbon ``carbon_g`` and ``uncounted_j``.
+
+    Raises
+    ------
+    TraceError
+        When the trace says nothing of power, or has no date while the series has some.
+    """
+    spans = power_spans(trace)
+    if not spans:
+        raise TraceError(
+            f"{trace.source} says nothing of what was drawn over time; a corridor has to be set (mode "
+            "monitor looks at the draw alone)"
+        )
+    energy_j, known_s = sum(one.energy_j for one in spans), sum(one.end_s - one.begin_s for one in spans)
+    watts = [one.energy_j / (one.end_s - one.begin_s) for one in spans]
+    row: dict[str, Any] = {
+        "accounted_s": known_s,
+        "energy_j": energy_j,
+        "mean_w": energy_j / known_s,
+        "least_w": min(watts),
+        "most_w": max(watts),
+        "outside_s": sum(one.outside_s for one in spans),
+        "outside_ws": sum(one.outside_ws for one in spans),
+    }
+    if series is None:
+        return row
+    if not any(name in series.columns for name in SIGNALS):
+        raise TraceError(f"the series has no column of {', '.join(SIGNALS)}: nothing to weigh energy by")
+    zero_s = _epoch_s(trace) if series.absolute else -spans[0].begin_s
+    for name, sum_name, left_name, per_j in (
+        ("price", "bill", "unpriced_j", 1 / (1000 * _J_PER_KWH)),
+        ("carbon", "carbon_g", "uncounted_j", 1 / _J_PER_KWH),
+    ):
+        if name in series.columns:
+            total, left_j = _weighed(spans, series.columns[name], zero_s)
+            row |= {sum_name: total * per_j, left_name: left_j}
+    return row | ({"currency": series.currency} if series.currency else {})
+
+
+def power_spans(trace: Trace) -> list[Span]:
+    """What was drawn from time to time, in order; nothing of times at which it was not known."""
+    return _simulated(trace) if trace.header.source == "simulated" else _live(trace)
+
+
+def _live(trace: Trace) -> list[Span]:
+    found: list[Span] = []
+    last: Any = None
+    for record in trace.records:
+        if not isinstance(record, Other) or record.kind not in ("draw", "corridor"):
+            continue
+        data = record.data
+        if record.kind == "corridor":
+            # a new account is opened by the next corridor
+            last = None if data.get("mode") == "none" else last
+            continue
+        try:
+            now = [float(data[name]) for name in ("t_s", "known_s", "energy_j", "outside_s", "outside_ws")]
+        except (KeyError, TypeError, ValueError):
+            raise TraceError(f"{trace.source}: a record of the draw lacks numbers: {data!s:.200}") from None
+        if last is not None and now[1] > last[1]:
+            # while the draw was not known nothing was added up: the span is what is known of it
+            known_s, *more = (now[number] - last[number] for number in range(1, 5))
+            found.append(Span(now[0] - known_s, now[0], *more))
+        last = now
+    return found
+
+
+def _simulated(trace: Trace) -> list[Span]:
+    found: list[Span] = []
+    passes = [one.snapshot for one in trace.passes]
+    ends = [one.now_s for one in passes[1:]]
+    ends.append(max((record.t_s for record in trace.records if hasattr(record, "t_s")), default=0.0))
+    for view, end_s in zip(passes, ends, strict=False):
+        power, length_s = seen(view), end_s - view.now_s
+        if power is None or power.draw_w is None or length_s <= 0:
+            continue
+        out_w = 0.0
+        if power.lower_w is not None and power.upper_w is not None:
+            out_w = max(0.0, power.lower_w - power.draw_w, power.draw_w - power.upper_w)
+            out_w = out_w if out_w > _TOLERANCE * max(1.0, power.upper_w) else 0.0
+        outside_s = length_s if out_w else 0.0
+        found.append(Span(view.now_s, end_s, power.draw_w * length_s, outside_s, out_w * length_s))
+    return found
+
+
+def _epoch_s(trace: Trace) -> float:
+    """Seconds since 1970 at the trace's 0."""
+    try:
+        started = datetime.datetime.fromisoformat(trace.header.started)
+    except ValueError:
+        raise TraceError(
+            f"{trace.source} has no date, the series has dates; give one with t_s (seconds from the start)"
+        ) from None
+    return started.timestamp()
+
+
+def _weighed(spans: list[Span], points: Points, zero_s: float) -> tuple[float, float]:
+    """Energy times the value that holds, and the energy from before the first value."""
+    total = left_j = 0.0
+    for one in spans:
+        begin_s, end_s = one.begin_s + zero_s, one.end_s + zero_s
+        first = bisect_right(points, begin_s, key=lambda point: point[0])
+        last = bisect_left(points, end_s, key=lambda point: point[0])
+        inside = [time for time, _ in points[first:last]]
+        for number, (low_s, high_s) in enumerate(pairwise([begin_s, *inside, end_s]), start=first):
+            part_j = one.energy_j * (high_s - low_s) / (end_s - begin_s)
+            if number:
+                total += part_j * points[number - 1][1]
+            else:
+                left_j += part_j
+    return total, left_j
