@@ -269,7 +269,7 @@ def test_bytes_that_are_no_text_are_one_line(tmp_path: Path) -> None:
         refused(run("power", *arguments, str(path)), 1, "noise.csv")
 
 
-def test_the_corridor_of_a_running_cluster_is_set_shown_and_cleared() -> None:
+def test_the_corridor_of_a_running_cluster_is_set_shown_and_cleared(tmp_path: Path) -> None:
     with dask_hpc.LocalCluster(n_workers=2, threads_per_worker=1, processes=False) as cluster:
         where = ("--address", cluster.scheduler_address)
         refused(
@@ -280,7 +280,7 @@ def test_the_corridor_of_a_running_cluster_is_set_shown_and_cleared() -> None:
         told = run("update", "power.model.idle=70", "power.model.busy=200 W", *where)
         assert told.exit_code == 0, told.stderr
         refused(run("power", "set", "--lower", "2000", "--upper", "1 kW", *where), 1, "above upper_w")
-        refused(run("power", "set", *where), 2, "give --lower, --upper, --file or --clear")
+        refused(run("power", "set", *where), 2, "give --lower, --upper, --series, --file or --clear")
         refused(run("power", "set", "--upper", "5", "--mode", "hold", *where), 2, "'hold' is not one of")
         found = run("power", "set", "--lower", "100", "--upper", "1 kW", *where, "--json")
         assert found.exit_code == 0, found.stderr
@@ -288,6 +288,11 @@ def test_the_corridor_of_a_running_cluster_is_set_shown_and_cleared() -> None:
         assert (row["lower_w"], row["upper_w"], row["draw_w"], row["label"]) == (100, 1000, 140, "modelled")
         shown = run("power", "set", "--upper", "900", "--mode", "monitor", *where).stdout
         assert "upper w  900.00" in shown
+        (tmp_path / "s.csv").write_text("t_s,price\n0,150\n")
+        (tmp_path / "r.yaml").write_text("[{above: 100, upper_w: 0.8 kW}]")
+        given = ("--series", str(tmp_path / "s.csv"), "--rules", str(tmp_path / "r.yaml"), "--ramp", "10")
+        row = json.loads(run("power", "set", *given, *where, "--json").stdout)
+        assert (row["upper_w"], row["ramp_w_s"]) == (800, 10)
         shown = run("status", *where).stdout
         assert "power:\n  draw w " in shown
         assert "label           modelled" in shown
