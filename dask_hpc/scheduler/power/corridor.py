@@ -198,8 +198,11 @@ class Corridor:
 
     def _led(self, asked: Wanted, now_s: float) -> Wanted:
         """Bounds that change slowly begin at what is drawn."""
-        sample = self._draw.sample(now_s, self._curve())
-        return asked.led(now_s, None if sample.label == "unavailable" else sample.total_w)
+        sample, step = self._draw.sample(now_s, self._curve()), asked.bounds.at(now_s)
+        # inside there is nothing to lead: a long series was led where it was read, beside the loop
+        if sample.label == "unavailable" or step is None or step[1] <= sample.total_w <= step[2]:
+            return asked
+        return asked.led(now_s, sample.total_w)
 
     def _clear(self) -> None:
         if self._wanted is None:
