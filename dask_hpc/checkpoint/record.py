@@ -13,7 +13,7 @@ import base64
 import binascii
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,20 @@ class Record:
             if blob.home in gone
         }
         return all(of_gone.get(home, False) for home in gone)
+
+    def at(self, now: Mapping[Home, Home]) -> Record:
+        """The same, with some managers listening elsewhere."""
+        groups = [
+            Group(
+                tuple(replace(blob, home=now.get(blob.home, blob.home)) for blob in group.blobs),
+                tuple(
+                    replace(each, parities=tuple((now.get(home, home), name) for home, name in each.parities))
+                    for each in group.stripes
+                ),
+            )
+            for group in self.groups
+        ]
+        return replace(self, homes=tuple(now.get(home, home) for home in self.homes), groups=tuple(groups))
 
     def token(self, trusted: bool) -> str:
         """The same for the same bytes that are read in the same way, another one for others."""
@@ -257,9 +271,14 @@ def records(folder: str) -> list[str]:
 
 def read_records(folder: str) -> list[str]:
     """The records in a folder as they are; `parse` checks them."""
-    found = []
+    return list(records_by_file(folder).values())
+
+
+def records_by_file(folder: str) -> dict[str, str]:
+    """The same by their files."""
+    found = {}
     for path in records(folder):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(descriptor, encoding="utf-8", errors="replace") as file:
-            found.append(file.read(MOST_BYTES))
+            found[path] = file.read(MOST_BYTES)
     return found

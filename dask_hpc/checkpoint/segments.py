@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +26,9 @@ from dask_hpc.errors import CheckpointError
 _SUFFIX, _UNUSED = ".segment", ".unused"
 #: A segment is used again for at least this share of its length.
 _FITS = 0.5
-_REMEDY = "raise hpc.checkpoint.host-memory, or leave out L1 and L2 (levels=('L3',))"
+#: What a refusal for lack of room says.
+NO_ROOM = "raise hpc.checkpoint.host-memory"
+_REMEDY = f"{NO_ROOM}, or leave out L1 and L2 (levels=('L3',))"
 #: Bytes that are written and summed while they are in the processor's cache.
 _PIECE = 1 << 18
 #: Files of a memory file system have whole pages.
@@ -42,6 +44,11 @@ def held_bytes(folder: str) -> int:
                 with suppress(FileNotFoundError):
                     found += entry.stat(follow_symlinks=False).st_size
     return found
+
+
+def segment_names(folder: str) -> list[str]:
+    """Names of the segments in a folder that somebody needs."""
+    return [path.name.removesuffix(_SUFFIX) for path in Path(folder).glob(f"*{_SUFFIX}")]
 
 
 def segment_path(folder: str, name: str) -> str:
@@ -122,11 +129,14 @@ class Segments:
         On a memory file system, of this user alone. Segments that are there already are taken over.
     limit_bytes
         What all of them may take together.
+    others
+        Bytes that others have of that.
     """
 
-    def __init__(self, folder: str, limit_bytes: int) -> None:
+    def __init__(self, folder: str, limit_bytes: int, others: Callable[[], int] = int) -> None:
         self._folder = Path(folder)
         self.limit_bytes = limit_bytes
+        self._others = others
         #: Bytes that each segment takes, and each file that nobody needs.
         self._sizes: dict[str, int] = {}
         self._unused: dict[Path, int] = {}
@@ -181,13 +191,21 @@ class Segments:
                     unused = path.rename(path.with_suffix(_UNUSED))
                     self._unused[unused] = self._sizes.pop(name)
 
+    def give_up(self, names: Collection[str]) -> None:
+        """Nobody is to write to these any more; who still does writes to what nobody reads."""
+        with self._turn:
+            for name in names:
+                if self._sizes.pop(name, None) is not None:
+                    Path(segment_path(str(self._folder), name)).unlink(missing_ok=True)
+
     def _make_room(self, size: int) -> None:
+        others = self._others()
         for path in sorted(self._unused, key=lambda each: self._unused[each]):
-            if self._taken + size <= self.limit_bytes:
+            if others + self._taken + size <= self.limit_bytes:
                 break
             path.unlink(missing_ok=True)
             self._unused.pop(path)
-        if (taken := self._taken) + size > self.limit_bytes:
+        if (taken := others + self._taken) + size > self.limit_bytes:
             raise CheckpointError(
                 f"checkpoints have {taken} of the {self.limit_bytes} bytes that they may have in this "
                 f"host's memory, {size} more do not fit; {_REMEDY}"

@@ -24,7 +24,7 @@ from dask_hpc.program.found import Place
 from dask_hpc.program.outlines import VersionLost
 from dask_hpc.program.phase import Phase
 from dask_hpc.program.producer import Change, Producer, Status
-from dask_hpc.program.saving import Saving
+from dask_hpc.program.saving import Saving, insisted
 from dask_hpc.wire import ANNOTATION
 from dask_hpc_policies.layout import (
     Layout,
@@ -125,13 +125,13 @@ class Driver:
             if fresh or self.layout is None:
                 await self._saving.begin(resume, self.step)
             if resume and self.layout is None:
-                await self._load(of_others=True)
+                await insisted(lambda: self._load(True), self._check_job)
             while self._at < len(self.phases):
                 try:
                     await self._run_phase(self.phases[self._at])
                 except (CancelledError, VersionLost):
                     await self._check_job()
-                    if not (await self._load() or self._begin_anew()):
+                    if not (await insisted(self._load, self._check_job) or self._begin_anew()):
                         raise
             await self._saving.settled()
             await self.producer._stop()

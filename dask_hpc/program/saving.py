@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +18,7 @@ from dask_hpc.errors import DaskHPCError
 from dask_hpc.program import outlines
 from dask_hpc.program.block_tasks import Graph, all_right, gathered
 from dask_hpc.program.found import Found, Place, all_found, require_none, told
+from dask_hpc.program.outlines import VersionLost
 from dask_hpc.program.producer import Producer
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.layout import Layout
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: A question after a version is answered after so long at the latest, in seconds.
 _ASK_S = 5.0
+#: How often a state is read whose readers are lost.
+_READS = 3
 #: Why a version is written that a program keeps in memory.
 KEPT = "kept"
 #: Rows of versions that later ones of the same kind have replaced are kept for so many.
@@ -252,3 +255,27 @@ class Saving:
     @property
     def _job(self) -> str:
         return self._producer._job.require_id()
+
+
+async def insisted(read: Callable[[], Awaitable[bool]], lost: Callable[[], Awaitable[None]]) -> bool:
+    """What `read` gives; it is called again when nodes that it reads to are lost meanwhile.
+
+    Parameters
+    ----------
+    lost
+        Called then; raises when nobody need read any more.
+
+    Raises
+    ------
+    CancelledError, VersionLost
+        When it was so each time.
+    """
+    for tries_left in reversed(range(_READS)):
+        try:
+            return await read()
+        except (CancelledError, VersionLost) as error:
+            await lost()
+            if not tries_left:
+                raise
+            logger.warning("A state is read again: %s", error or "a node was lost meanwhile")
+    raise AssertionError

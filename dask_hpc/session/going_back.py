@@ -182,6 +182,12 @@ def go_back(
         logger.warning("Version %d of %s is not gone back to: %s", number, name, first)
     if problem is not None:
         raise CheckpointError(problem)
+    if memory is not None and memory.damaged:
+        file, why = next(iter(memory.damaged.items()))
+        raise CheckpointError(
+            f"a version of {name!r} in the memory of hosts is not what was written ({file}: {why}), and "
+            "there is no other; begin anew under another name, or remove that file"
+        )
     if memory is not None and memory.newest:
         raise CheckpointError(
             f"version {memory.newest} of {name!r} is not in memory any more: too many of the hosts that held "

@@ -11,7 +11,6 @@ import fcntl
 import os
 import time
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from distributed import Security
 from distributed.utils import get_ip
@@ -32,6 +31,8 @@ _ENDS_S, _LOOK_S = 10.0, 0.02
 class Host:
     """The hold; it begins at once.
 
+    The manager answers those alone who are known by `security`, which is to be set before it is asked for.
+
     Parameters
     ----------
     name, word
@@ -47,8 +48,9 @@ class Host:
         When the folder of the manager belongs to somebody else.
     """
 
-    def __init__(self, name: str, word: str, settings: Settings, security: Security, nearby: bool) -> None:
-        self._name, self._settings, self._security = name, settings, security
+    def __init__(self, name: str, word: str, settings: Settings, nearby: bool) -> None:
+        self._name, self._settings = name, settings
+        self.security = Security()
         self._address = "127.0.0.1" if nearby else get_ip()
         linger_s = settings.checkpoint_linger_s
         self._process = HostProcess(MANAGER, TARGET, f"session {name}", settings.node_host, linger_s)
@@ -82,17 +84,22 @@ class Host:
         CheckpointError
             When none comes to listen.
         """
+        secure, settings = bool(self.security.require_encryption), self._settings
+        share = settings.checkpoint_host_memory
+        told = wanted(secure, self._address, share, self.security, settings.node_host)
         said = listens_now(self._process)
-        if said is not None and urlsplit(said).hostname != self._address:
-            # the run before was on one host alone, or this one is
+        if said is not None and said.get("mark") != told["mark"]:
+            # the run before was on one host alone, or this one is, or it had another key
             self._process.end()
             deadline_s = time.monotonic() + _ENDS_S
-            while self._process.pid is not None and time.monotonic() < deadline_s:
+            while self._process.pid == said["pid"] and time.monotonic() < deadline_s:
                 await asyncio.sleep(_LOOK_S)
-        secure = bool(self._security.require_encryption)
-        share = self._settings.checkpoint_host_memory
-        told = wanted(secure, self._address, share, self._security)
         return Home(await started(self._process, told, f"session {self._name!r}"), str(self.folder))
+
+    def now(self) -> Home | None:
+        """The manager, if it listens now."""
+        said = listens_now(self._process)
+        return None if said is None else Home(str(said["address"]), str(self.folder))
 
     def stop(self) -> None:
         """Let go of it; it lingers with what it holds."""

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,11 @@ from distributed import Security
 
 from dask_hpc.checkpoint.blobs import Group, Home
 from dask_hpc.checkpoint.plan import Plan, Written
-from dask_hpc.checkpoint.record import Record, dump, made, parse, read_records
+from dask_hpc.checkpoint.record import Record, dump, made, parse, records_by_file
+from dask_hpc.checkpoint.segments import NO_ROOM, segment_names
 from dask_hpc.checkpoint.values import to_bytes
 from dask_hpc.errors import CheckpointError, DaskHPCError
+from dask_hpc.session import keys
 from dask_hpc.session.calls import Calls
 from dask_hpc.session.held import Held, blocks_of
 from dask_hpc.session.host import Host
@@ -68,8 +71,7 @@ class Memory:
     def __init__(self, name: str, ranks: Ranks, parities: bool) -> None:
         self._name, self._ranks = name, ranks
         self._settings = node_settings()
-        self._security = Security()
-        self._calls = Calls(self._security)
+        self._calls = Calls(Security())
         self._scheme = None
         if parities:
             self._scheme = Scheme(self._settings.checkpoint_redundancy, self._settings.checkpoint_set_size)
@@ -78,6 +80,10 @@ class Memory:
         #: of rank 0 knows all.
         self._records: dict[str, Record] = {}
         self._homes: set[Home] = set()
+        #: Versions that came to nothing, and of which some managers may hear late.
+        self._undone: list[Record] = []
+        #: Why versions that were there are not known any more, by their files.
+        self.damaged: dict[str, str] = {}
 
     def open(self) -> str:
         """Have a manager on the host of every process; gives why that cannot be, or nothing.
@@ -89,13 +95,29 @@ class Memory:
         """
         told = self._ranks.together(lambda: [socket.gethostname(), uuid.uuid4().hex])
         nearby = len({host for host, _ in told}) == 1
-        self._ranks.together(partial(self._join, told[0][1], nearby))
-        there = self._ranks.together(partial(_caught, partial(self._calls, self._tidied)))
+        kept = self._ranks.together(partial(self._join, told[0][1], nearby))
+        known = self._ranks.first(partial(_caught, partial(_key, kept)))
+        there = [known] if "problem" in known else self._managers(str(known["key"]))
+        # also those of managers that do not come up are whole
+        self._know(self._ranks.together(partial(_caught, self._texts)))
         if problem := _first_problem(there):
             return problem
         self._homes = {Home(**each["home"]) for each in there}
-        self._know(self._ranks.together(partial(_caught, self._texts)))
         return ""
+
+    def _managers(self, key: str) -> list[dict[str, Any]]:
+        """A manager on every host, who know each other by a key, or by what is configured without one."""
+
+        def had() -> dict[str, Any]:
+            assert self._host is not None
+            if key:
+                keys.keep(self._host.folder, key)
+                self._host.security = keys.security(key)
+            self._calls.close()
+            self._calls = Calls(self._host.security)
+            return self._calls(self._tidied)
+
+        return self._ranks.together(partial(_caught, had))
 
     @property
     def newest(self) -> int:
@@ -117,7 +139,8 @@ class Memory:
                         each.manifest.version,
                         self._name,
                     )
-            return [sorted(((each.manifest.version, each.id) for each in found), reverse=True), gone]
+            found.sort(key=lambda each: (each.manifest.version, each.manifest.created_s), reverse=True)
+            return [[(each.manifest.version, each.id) for each in found], gone]
 
         found, gone = self._ranks.first(find)
         for address in gone:
@@ -143,6 +166,10 @@ class Memory:
         blocks = blocks_of(plan, pieces, arrays, self._ranks.rank)
         id = self._ranks.first(lambda: uuid.uuid4().hex)
         told = self._ranks.together(partial(_caught, partial(self._calls, partial(self._put, plan, blocks))))
+        if NO_ROOM in _first_problem(told) and self._ranks.first(partial(self._made_room, told, id)):
+            told = self._ranks.together(
+                partial(_caught, partial(self._calls, partial(self._put, plan, blocks)))
+            )
 
         def finish() -> dict[str, Any]:
             if problem := _first_problem(told):
@@ -169,9 +196,11 @@ class Memory:
 
     # ------------------------------------------------------------------ of each process
 
-    def _join(self, word: str, nearby: bool) -> None:
+    def _join(self, word: str, nearby: bool) -> str:
+        """Have this host; gives the key that the run before has left there."""
         if self._host is None:
-            self._host = Host(self._name, word, self._settings, self._security, nearby)
+            self._host = Host(self._name, word, self._settings, nearby)
+        return keys.kept(self._host.folder)
 
     async def _home(self) -> Home:
         assert self._host is not None
@@ -196,19 +225,33 @@ class Memory:
 
     def _texts(self) -> dict[str, Any]:
         assert self._host is not None
-        return {"records": read_records(str(self._host.folder))}
+        folder, home = str(self._host.folder), self._host.now()
+        names = [] if home is None else segment_names(folder)
+        told = {"records": records_by_file(folder), "segments": names}
+        return told if home is None else {**told, "home": asdict(home)}
 
-    def _know(self, told: Iterable[Mapping[str, Any]]) -> None:
+    def _know(self, told: Sequence[Mapping[str, Any]]) -> None:
         """Take over the records that hosts have."""
-        self._records = {}
-        for text in {text for each in told for text in each.get("records", ())}:
+        # a manager that was started anew may listen elsewhere: it is known by what it holds
+        now = {name: Home(**each["home"]) for each in told if "home" in each for name in each["segments"]}
+        texts = {text: file for each in told for file, text in each.get("records", {}).items()}
+        self._records, damaged = {}, {}
+        for text, file in texts.items():
             try:
                 record = parse(text)
             except CheckpointError as error:
-                logger.warning("Something in memory is not gone back to: %s", error)
+                damaged[file] = str(error)
                 continue
             if record.name == self._name:
-                self._records[record.id] = record
+                homes = {
+                    home: now[one] for home, all in record.segments().items() for one in all if one in now
+                }
+                self._records[record.id] = record.at(homes)
+        # others may have kept the same one well
+        whole = {f"{id}.version" for id in self._records}
+        self.damaged = {file: why for file, why in damaged.items() if Path(file).name not in whole}
+        for file, why in self.damaged.items():
+            logger.warning("A version of %s in memory is not gone back to: %s: %s", self._name, file, why)
 
     async def _put(self, plan: Plan, blocks: Mapping[int, Any], pool: Any) -> dict[str, Any]:
         """Write the blocks of this process to the memory of its host."""
@@ -235,7 +278,7 @@ class Memory:
         written = dict(sorted((at, Written(*row)) for each in told for at, row in each["blocks"]))
         groups: list[Group] = []
         parities: dict[Home, set[str]] = {}
-        note = ""
+        note, passed_over = "", False
         if self._scheme is not None:
             blobs = blobs_of((home_of[str(each.pack)], each) for each in written.values())
             try:
@@ -244,7 +287,7 @@ class Memory:
                 )
             except (OSError, CheckpointError) as error:
                 await self._drop(parities, id, pool)
-                groups, note = [], str(error)
+                groups, note, passed_over = [], str(error), True
         record = made(id, plan, number, list(written.values()), home_of, tuple(groups))
         text = await asyncio.to_thread(dump, record)
         kept = await asyncio.gather(
@@ -253,14 +296,28 @@ class Memory:
         )
         there = [home for home, each in zip(domains, kept, strict=True) if isinstance(each, dict)]
         if not record.readable(there):
+            self._undone.append(record)
             await self._drop_record(record, pool)
             why = next(each for each in kept if isinstance(each, BaseException))
             raise CheckpointError(f"not all hosts keep version {number} of {self._name!r}: {why}")
         before, self._records = list(self._records.values()), {record.id: record}
-        for each in before:
+        if passed_over and (safer := [each for each in before if each.groups]):
+            # what survives the loss of a host stays until there is a newer one that does
+            newest = max(safer, key=lambda each: each.manifest.version)
+            self._records[newest.id] = newest
+        for each in [each for each in before if each.id not in self._records] + self._undone:
             await self._drop_record(each, pool)
+        self._undone.clear()
         grouped = any(stripe.parities for group in groups for stripe in group.stripes)
         return {"levels": ["L1", "L2"] if grouped else ["L1"], "note": note}
+
+    def _made_room(self, told: Sequence[Mapping[str, Any]], id: str) -> bool:
+        """Let go of what stays beside the newest version, for one that has no room; whether there was any."""
+        older = sorted(self._records.values(), key=lambda each: each.manifest.version)[:-1]
+        if older:
+            self._calls(partial(self._drop, _segments(told), id))
+            self._let_go(older)
+        return bool(older)
 
     async def _there(self, pool: Any) -> set[Home]:
         self._homes |= {home for record in self._records.values() for home in record.all_homes}
@@ -291,6 +348,13 @@ class Memory:
             if isinstance(answer, Exception):
                 # it goes with its manager
                 logger.info("Something of session %r stays in memory: %s", self._name, answer)
+
+
+def _key(kept: Sequence[str]) -> dict[str, Any]:
+    """The key that all hosts are to have, of those that they have; none where certificates are configured."""
+    if Security().require_encryption:
+        return {"key": ""}
+    return {"key": next(filter(None, kept), "") or keys.drawn()}
 
 
 def _made(plan: Plan, blocks: Mapping[int, tuple[int, int, Any]]) -> dict[int, Any]:

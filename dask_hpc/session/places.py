@@ -94,6 +94,8 @@ class Places:
         self._memory: Memory | None = None
         #: Why the memories cannot be had, and when that was found.
         self._without: tuple[str, float] | None = None
+        #: The newest version in memories that cannot be had.
+        self._left = 0
         #: What was logged of the last version.
         self._told = ""
         #: The newest version that this session knows of: it replaces no other.
@@ -179,7 +181,15 @@ class Places:
     def go_back(self, version: int | None, targets: Mapping[str, Held]) -> Found | None:
         """The newest version that can be read, or the one asked for; raises as `going_back.go_back`."""
         memory = self._have_memory() if "L1" in self.levels else None
-        self.newest, found = go_back(self.store, memory, self.name, self._ranks, version, targets)
+        newest, found = go_back(self.store, memory, self.name, self._ranks, version, targets)
+        if memory is None and version is None and self._left > newest:
+            assert self._without is not None
+            raise CheckpointError(
+                f"version {self._left} of {self.name!r} is in the memory of hosts, which cannot be read: "
+                f"{self._without[0]}; run it again, restart from version={newest or None} to do without, or "
+                "begin anew under another name"
+            )
+        self.newest = newest
         return found
 
     def probe(self) -> Probe:
@@ -244,11 +254,9 @@ class Places:
                 memory.close()
                 raise
             if problem:
+                self._left = memory.newest
                 memory.close()
                 self._without = problem, stopwatch_s()
             else:
                 self._memory, self._without = memory, None
-                if before is not None:
-                    # what is left there is older than what this session has gone on from
-                    self.newest = max(self.newest, memory.newest)
         return self._memory

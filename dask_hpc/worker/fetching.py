@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from dask_hpc.checkpoint.redundancy import BLOCK_BYTES, recover
 from dask_hpc.checkpoint.segments import read_segment, segment_path
 from dask_hpc.errors import CheckpointError
 from dask_hpc_policies.resilience.redundancy_sets import parity_bytes
+
+T = TypeVar("T")
 
 #: Bytes that are asked for at once.
 CHUNK = 8 << 20
@@ -58,6 +60,20 @@ async def ask(pool: Any, address: str, op: str, within_s: float = _ANSWER_S, **a
     if not isinstance(answer, dict) or "error" in answer:
         raise CheckpointError(f"the manager at {address}: {answer.get('error')}")
     return answer
+
+
+async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """What all of these give, once all have ended; raises what the first that has failed raises.
+
+    Who is told of a failure may undo what the others have done.
+    """
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    found: list[T] = []
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+        found.append(answer)
+    return found
 
 
 def listens(address: str) -> None:

@@ -138,7 +138,7 @@ class ManagerSection:
         address = self._worker.address
         scheme, _ = parse_address(address)
         host = "127.0.0.1" if scheme == "inproc" else get_address_host(address)
-        return wanted(scheme in ("tls", "wss"), host, share, self._worker.security)
+        return wanted(scheme in ("tls", "wss"), host, share, self._worker.security, self._host)
 
 
 def manager_folder(worker: Any) -> Path | None:

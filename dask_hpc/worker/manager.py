@@ -28,12 +28,13 @@ from distributed.core import Server
 from distributed.protocol import to_serialize
 
 from dask_hpc.checkpoint.blobs import Group, Home, Range
+from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.record import parse, read_records, record_path, records, write_record
 from dask_hpc.checkpoint.redundancy import encode
-from dask_hpc.checkpoint.segments import Segments, open_segment, read_segment
+from dask_hpc.checkpoint.segments import Segments, held_bytes, open_segment, read_segment
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.fetching import CHUNK, fetch, remake
-from dask_hpc.worker.host_process import LINGER_S, occupied, seen
+from dask_hpc.worker.host_process import LINGER_S, folders, occupied, seen
 from dask_hpc.worker.pulling import pull
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.resilience.redundancy_sets import parity_bytes
@@ -53,9 +54,9 @@ SECURITY = ("require_encryption", "tls_ca_file", "tls_ciphers", "tls_worker_cert
 class Manager(Server):
     """Serves the segments of one folder."""
 
-    def __init__(self, folder: str, limit_bytes: int, security: Security) -> None:
+    def __init__(self, folder: str, limit_bytes: int, security: Security, host: str = "") -> None:
         self.folder = folder
-        self.segments = Segments(folder, limit_bytes)
+        self.segments = Segments(folder, limit_bytes, lambda: _held_by_others(folder, host))
         self._security = security
         #: When segments were reserved that are not sealed yet.
         self._open_s: dict[str, float] = {}
@@ -66,6 +67,7 @@ class Manager(Server):
             "read": self.read,
             "protect": self.protect,
             "adopt": self.adopt,
+            "verify": self.verify,
             "keep": self.keep,
             "drop": self.drop,
             "records": self.records,
@@ -105,7 +107,18 @@ class Manager(Server):
         return {}
 
     async def seal(self, segment: str) -> dict[str, Any]:
-        """All was written to a segment that is to be: it stays until it is dropped."""
+        """All was written to a segment that is to be: it stays until it is dropped.
+
+        Raises
+        ------
+        CheckpointError
+            When it was given up meanwhile.
+        """
+        if segment not in self.segments.names():
+            raise CheckpointError(
+                f"segment {segment} was given up: nothing was said of it for {_WRITTEN_S:g} s, or the "
+                "manager has begun anew since; write it again"
+            )
         self._open_s.pop(segment, None)
         return {}
 
@@ -159,6 +172,22 @@ class Manager(Server):
             raise
         return {"segment": segment}
 
+    async def verify(self, segment: str, blocks: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
+        """Hold blocks of a segment against their checksums.
+
+        Parameters
+        ----------
+        blocks
+            Offset, length and CRC-32C of each.
+
+        Raises
+        ------
+        CheckpointError
+            When one is not what was written.
+        """
+        await asyncio.to_thread(_verify, self.folder, segment, blocks)
+        return {}
+
     async def keep(self, version: str, record: str) -> dict[str, Any]:
         """Have the record of a whole version, as long as it is not dropped."""
         await asyncio.to_thread(write_record, self.folder, version, record)
@@ -195,7 +224,7 @@ class Manager(Server):
     def _give_up(self, segments: Sequence[str]) -> None:
         for name in segments:
             del self._open_s[name]
-        self.segments.drop(segments)
+        self.segments.give_up(segments)
 
     async def _encode(
         self,
@@ -250,6 +279,32 @@ def within(ranges: Sequence[Range], start: int, stop: int) -> tuple[Range, ...]:
     return tuple(found)
 
 
+def _verify(folder: str, segment: str, blocks: Sequence[tuple[int, int, int]]) -> None:
+    piece = np.empty(CHUNK, np.uint8)
+    for offset, nbytes, expected in blocks:
+        crc = 0
+        for start in range(0, nbytes, CHUNK):
+            part = piece[: min(CHUNK, nbytes - start)]
+            read_segment(folder, segment, offset + start, part)
+            crc = crc32c(part, crc)
+        if crc != expected:
+            raise CheckpointError(
+                f"{nbytes} bytes at {offset} of segment {segment} have the checksum {crc:08x}, and were "
+                f"written with {expected:08x}"
+            )
+
+
+def _held_by_others(folder: str, host: str) -> int:
+    """Bytes that checkpoints of other sessions and clusters of this user hold in the memory of a host."""
+    found = 0
+    for other in folders():
+        # managers of several hosts may be on one machine
+        with suppress(OSError, ValueError):
+            if str(other) != folder and json.loads((other / LISTENS).read_text()).get("host", "") == host:
+                found += held_bytes(str(other))
+    return found
+
+
 def _refusing(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Have refusals be answers: whoever asks cannot be made to unpickle an error."""
 
@@ -271,14 +326,16 @@ def run(folder: Path, stop: threading.Event) -> None:
 async def _serve(folder: Path, stop: threading.Event) -> None:
     path = folder / WANTED
     wanted = json.loads(path.read_text())
-    manager = Manager(str(folder), wanted["limit_bytes"], _security(wanted["security"]))
+    host = str(wanted.get("label", ""))
+    manager = Manager(str(folder), wanted["limit_bytes"], _security(wanted["security"]), host)
     last = 0
     with suppress(OSError, ValueError, KeyError):
         # who knows where the last one listened finds this one there
         last = json.loads((folder / LISTENS).read_text())["port"]
     await manager.start_at(wanted["protocol"], wanted["host"], last)
     written = folder / f"{LISTENS}.new"
-    told = {"address": manager.address, "port": manager.port, "pid": os.getpid()}
+    told = {"address": manager.address, "port": manager.port, "pid": os.getpid(), "host": host}
+    told["mark"] = wanted.get("mark", "")
     written.write_text(json.dumps({**told, "limit_bytes": wanted["limit_bytes"]}))
     written.replace(folder / LISTENS)
     # it may hold a key, which nobody needs any more

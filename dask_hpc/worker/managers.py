@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import time
@@ -25,7 +26,7 @@ _STARTS_S, _LOOK_S = 30.0, 0.02
 _AGAIN_S = 3.0
 
 
-def wanted(secure: bool, host: str, share: float, security: Any) -> dict[str, Any]:
+def wanted(secure: bool, host: str, share: float, security: Any, label: str | None) -> dict[str, Any]:
     """What a manager is told when it is started.
 
     Parameters
@@ -36,15 +37,19 @@ def wanted(secure: bool, host: str, share: float, security: Any) -> dict[str, An
         What checkpoints may have of the memory of the host.
     security
         The `distributed.Security` of those who ask it.
+    label
+        Of this host, where one machine stands for several.
     """
     fields = {name: getattr(security, name, None) for name in SECURITY}
     least = getattr(security, "tls_min_version", None)
-    return {
+    asked = {
         "protocol": "tls" if secure else "tcp",
         "host": host,
-        "limit_bytes": int(share * MEMORY_LIMIT),
         "security": {**fields, "tls_min_version": None if least is None else int(least)},
     }
+    # who finds one that runs knows by it whether it listens as it should
+    mark = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return {**asked, "limit_bytes": int(share * MEMORY_LIMIT), "label": label or "", "mark": mark}
 
 
 async def started(process: HostProcess, told: Mapping[str, Any], who: str) -> str:
@@ -57,7 +62,7 @@ async def started(process: HostProcess, told: Mapping[str, Any], who: str) -> st
     """
     deadline_s = time.monotonic() + _STARTS_S
     started_s = -_AGAIN_S
-    while (address := listens_now(process)) is None:
+    while (said := listens_now(process)) is None:
         now_s = time.monotonic()
         if now_s > deadline_s:
             raise CheckpointError(
@@ -69,7 +74,7 @@ async def started(process: HostProcess, told: Mapping[str, Any], who: str) -> st
             _write(process.folder, told)
             await asyncio.to_thread(process.start)
         await asyncio.sleep(_LOOK_S)
-    return address
+    return str(said["address"])
 
 
 async def reserved(pool: Any, home: Callable[[], Awaitable[Home]], nbytes: int) -> tuple[Home, str]:
@@ -100,13 +105,13 @@ async def reserved(pool: Any, home: Callable[[], Awaitable[Home]], nbytes: int) 
             await asyncio.sleep(_LOOK_S)
 
 
-def listens_now(process: HostProcess) -> str | None:
-    """Where the manager listens that runs now."""
+def listens_now(process: HostProcess) -> dict[str, Any] | None:
+    """Address, process and mark (`wanted`) of the manager that runs now."""
     try:
         said = listening(process.folder)
     except (OSError, ValueError):
         return None
-    return str(said["address"]) if said.get("pid") == process.pid else None
+    return said if said.get("pid") == process.pid else None
 
 
 def listening(folder: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ them from what they ask each other for.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from dask_hpc.checkpoint.blobs import Blob, Group, Home, Part, Stripe
 from dask_hpc.checkpoint.layout import slot_bytes
 from dask_hpc.checkpoint.plan import Written
-from dask_hpc.worker.fetching import ask
+from dask_hpc.worker.fetching import all_of, ask
 from dask_hpc_policies.resilience import redundancy_sets
 from dask_hpc_policies.resilience.redundancy_sets import RedundancySet, Scheme, part_bounds
 
@@ -87,7 +86,7 @@ async def _group(
         parts = tuple(Part(places[part.host], *bounds[part.host][part.number]) for part in stripe.parts)
         stripes.append(Stripe(parts, tuple((homes[host], "") for host in stripe.holders)))
     group = Group(there, tuple(stripes))
-    made = await asyncio.gather(*(_parities(pool, group, stripe, note) for stripe in stripes))
+    made = await all_of(_parities(pool, group, stripe, note) for stripe in stripes)
     return Group(there, tuple(made))
 
 
@@ -109,5 +108,5 @@ async def _parities(pool: Any, group: Group, stripe: Stripe, note: Callable[[Hom
         note(home, str(answer["segment"]))
         return home, str(answer["segment"])
 
-    made = await asyncio.gather(*(one(number, home) for number, (home, _) in enumerate(stripe.parities)))
+    made = await all_of(one(number, home) for number, (home, _) in enumerate(stripe.parities))
     return replace(stripe, parities=tuple(made))

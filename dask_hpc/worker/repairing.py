@@ -5,16 +5,16 @@ No value is needed for that, and no worker: managers make what is lost of what t
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dask_hpc.checkpoint.blobs import Home
+from dask_hpc.checkpoint.plan import Written
 from dask_hpc.checkpoint.record import Record, made
 from dask_hpc.checkpoint.repair import adoptions, moved
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import ask
+from dask_hpc.worker.fetching import all_of, ask
 from dask_hpc.worker.parities import blobs_of, patience_s, protect
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
@@ -44,7 +44,7 @@ async def repaired(
     Raises
     ------
     OSError, CheckpointError
-        When what is lost cannot be made again.
+        When what is lost cannot be made again, or is not what was written.
     """
     if not record.readable(domains):
         raise CheckpointError("too many of the hosts that held it are lost")
@@ -55,12 +55,32 @@ async def repaired(
         note(heir, str(answer["segment"]))
         return heir, str(answer["segment"])
 
-    segments = await asyncio.gather(
-        *(adopted(each.group, each.blob, each.group.blobs[each.blob].nbytes, each.heir) for each in planned)
+    segments = await all_of(
+        adopted(each.group, each.blob, each.group.blobs[each.blob].nbytes, each.heir) for each in planned
     )
     taken = {each.lost: where for each, where in zip(planned, segments, strict=True)}
     written, home_of = moved(record, taken, [each.group for each in planned])
+    await _verified(pool, written, segments)
     blobs = blobs_of((home_of[str(each.pack)], each) for each in written)
     groups, reason = await protect(pool, blobs, domains, scheme, note)
     plan, number = record.manifest.plan, record.manifest.version
     return made(uuid.uuid4().hex, plan, number, written, home_of, tuple(groups)), "" if groups else reason
+
+
+async def _verified(pool: Any, written: Sequence[Written], segments: Iterable[tuple[Home, str]]) -> None:
+    """Hold what was made again against the checksums of its blocks: a part of it may have been damaged."""
+    blocks: dict[str, list[tuple[int, int, int]]] = {}
+    for each in written:
+        blocks.setdefault(str(each.pack), []).append((each.offset, each.nbytes, each.crc32c))
+    await all_of(
+        ask(
+            pool,
+            heir.address,
+            "verify",
+            patience_s(sum(nbytes for _, nbytes, _ in blocks[segment])),
+            segment=segment,
+            blocks=blocks[segment],
+        )
+        for heir, segment in segments
+        if segment in blocks
+    )

@@ -22,6 +22,7 @@ from dask_hpc.checkpoint.record import Record, made
 from dask_hpc.checkpoint.repair import adoptions
 from dask_hpc.checkpoint.values import to_bytes
 from dask_hpc.errors import CheckpointError
+from dask_hpc.worker.fetching import all_of, ask
 from dask_hpc.worker.host_memory import fill, slots_bytes
 from dask_hpc.worker.manager import Manager
 from dask_hpc.worker.parities import blobs_of, protect
@@ -126,3 +127,63 @@ def test_one_host_after_the_other_is_lost_until_too_few_are_left(
                 await there.lose(home)
 
     asyncio.run(run())
+
+
+def test_what_is_made_again_of_a_damaged_part_is_refused(folder: Path) -> None:
+    async def go() -> None:
+        hosts = Hosts(folder)
+        await hosts.start(3)
+        async with await ConnectionPool() as pool:
+            record = await hosts.write(pool, Scheme("xor", 3))
+            lost, damaged, _ = hosts.managers
+            pack = next(
+                str(record.manifest.packs[str(at)])
+                for at, place in enumerate(record.places)
+                if record.homes[place] == damaged
+            )
+            path = Path(damaged.folder) / f"{pack}.segment"
+            path.write_bytes(bytes(each ^ 1 for each in path.read_bytes()))
+            await hosts.lose(lost)
+            made: list[str] = []
+            with pytest.raises(CheckpointError, match=r"have the checksum .*, and were written with"):
+                await repaired(
+                    pool, record, hosts.domains, Scheme("xor", 3), lambda _, name: made.append(name)
+                )
+            # whoever is told can drop all that was made
+            assert made
+        for home in list(hosts.managers):
+            await hosts.lose(home)
+
+    asyncio.run(go())
+
+
+def test_a_failure_is_told_once_all_others_have_ended() -> None:
+    ended: list[int] = []
+
+    async def one(number: int) -> int:
+        await asyncio.sleep(0.01 * number)
+        ended.append(number)
+        if number == 0:
+            raise CheckpointError("the first")
+        return number
+
+    with pytest.raises(CheckpointError, match="the first"):
+        asyncio.run(all_of(one(number) for number in range(3)))
+    assert ended == [0, 1, 2]
+    assert asyncio.run(all_of(one(number) for number in (2, 1))) == [2, 1]
+
+
+def test_a_segment_that_was_given_up_is_not_sealed(folder: Path) -> None:
+    async def go() -> None:
+        hosts = Hosts(folder)
+        await hosts.start(1)
+        ((home, manager),) = hosts.managers.items()
+        async with await ConnectionPool() as pool:
+            kept, late = [(await ask(pool, home.address, "reserve", nbytes=10))["segment"] for _ in range(2)]
+            manager._give_up([late])
+            await ask(pool, home.address, "seal", segment=kept)
+            with pytest.raises(CheckpointError, match=f"segment {late} was given up"):
+                await ask(pool, home.address, "seal", segment=late)
+        await hosts.lose(home)
+
+    asyncio.run(go())

@@ -82,6 +82,22 @@ def test_a_segment_that_nobody_needs_is_used_again_under_another_name(tmp_path):
         got(tmp_path, first, 0, 3)
 
 
+def test_a_segment_that_was_given_up_is_never_used_again_and_others_have_their_part_of_the_room(tmp_path):
+    segments = Segments(str(tmp_path), 4 * PAGE, lambda: PAGE)
+    name = segments.reserve(2 * PAGE)
+    descriptor = open_segment(str(tmp_path), name, os.O_WRONLY)
+    segments.give_up([name, uuid.uuid4().hex])
+    assert list(tmp_path.iterdir()) == []
+    other = segments.reserve(2 * PAGE)
+    # who comes late writes to what nobody reads
+    write_segment(descriptor, 0, [memoryview(b"late")])
+    os.close(descriptor)
+    assert got(tmp_path, other, 0, 4) == bytes(4)
+    with pytest.raises(CheckpointError, match=r"12288 of the 16384 bytes .* 8192 more"):
+        segments.reserve(2 * PAGE)
+    segments.reserve(PAGE)
+
+
 def test_what_nobody_needs_makes_room_for_what_does_not_fit_into_it(tmp_path):
     segments = Segments(str(tmp_path), 4 * PAGE)
     small = [segments.reserve(PAGE) for _ in range(4)]

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
 import pytest
+from distributed import Security
+from distributed.core import ConnectionPool
+from distributed.system import MEMORY_LIMIT
 from outside import PATHS, until
 
 from dask_hpc import CheckpointSession
-from dask_hpc.checkpoint.record import records
+from dask_hpc.checkpoint.record import dump, parse, read_records, records, write_record
 from dask_hpc.checkpoint.segments import held_bytes
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
+from dask_hpc.session import keys
+from dask_hpc.worker import managers
 from dask_hpc.worker.host_process import HostProcess, collect
 from dask_hpc.worker.left_behind import MANAGER, TARGET
+from dask_hpc.worker.managers import listening
 
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "session_hosts.py"
 
@@ -182,6 +192,132 @@ def test_one_run_of_a_name_at_a_time_and_none_replaces_what_it_does_not_know(mem
             session.commit()
         session.restart()
         assert session.commit().version == 2
+
+
+def test_a_manager_answers_those_alone_who_have_the_key_of_the_session(memory: Path) -> None:
+    with program() as session:
+        session.add("field", np.zeros(10))
+        session.commit()
+        folder, _ = home()
+        address = listening(folder)["address"]
+        assert address.startswith("tls://127.0.0.1:")
+        assert (folder / "session.key").stat().st_mode & 0o077 == 0
+
+        async def asked(security: Security) -> Any:
+            arguments = security.get_connection_args("worker")
+            async with await ConnectionPool(connection_args=arguments, timeout=5) as pool:
+                return await pool(address).records()
+
+        whole = asyncio.run(asked(keys.security(keys.kept(folder))))["records"]
+        assert len(whole) == 1
+        with pytest.raises(OSError, match=r"Timed out|certificate|TLS"):
+            asyncio.run(asked(keys.security(keys.drawn())))
+    # the run that comes next has the same one
+    with program() as session:
+        assert session.restart() == 1
+        assert listening(folder)["address"] == address
+
+
+def test_a_manager_that_listens_elsewhere_than_before_has_what_it_had(memory: Path) -> None:
+    with program() as session:
+        field = session.add("field", np.full(10, 4.0))
+        session.commit()
+    folder, manager = home()
+    os.kill(manager or 0, signal.SIGKILL)
+    until(lambda: home()[1] is None, "it has ended")
+    said = listening(folder)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", said["port"]))
+        taken.listen()
+        with program() as session:
+            field = session.add("field", np.zeros(10))
+            assert session.restart_all() == 1
+            assert set(field) == {4.0}
+            assert listening(folder)["port"] != said["port"]
+            assert session.commit().version == 2
+            assert len(records(str(folder))) == 1
+
+
+def test_a_record_that_is_damaged_is_said_and_never_taken_for_a_fresh_start(memory: Path) -> None:
+    with program() as session:
+        session.add("field", np.zeros(10))
+        session.commit()
+    (path,) = map(Path, records(str(home()[0])))
+    text = path.read_text()
+    path.write_text(text.replace("field", "fielt", 1))
+    with program() as session:
+        session.add("field", np.zeros(10))
+        with pytest.raises(CheckpointError, match=rf"not what was written \({path}: .* remove that file"):
+            session.restart_all()
+    path.write_text(text)
+    with program() as session:
+        assert session.restart() == 1
+
+
+def test_of_two_records_of_a_number_the_later_one_counts(
+    memory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with program() as session:
+        session.add("field", np.full(10, 5.0))
+        session.commit()
+    folder, _ = home()
+    record = parse(read_records(str(folder))[0])
+    for id, created_s in (
+        ("f" * 32, record.manifest.created_s - 9),
+        ("0" * 32, record.manifest.created_s - 8),
+    ):
+        packs = dict.fromkeys(record.manifest.packs, "a" * 32)
+        manifest = replace(record.manifest, created_s=created_s, packs=packs)
+        write_record(str(folder), id, dump(replace(record, id=id, manifest=manifest)))
+    with program() as session:
+        field = session.add("field", np.zeros(10))
+        assert session.restart_all() == 1
+        assert set(field) == {5.0}
+    assert "is not gone back to" not in caplog.text
+
+
+def test_a_manager_that_is_late_costs_no_version(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both: dict[str, Any] = {"levels": ("L1", "L3"), "store": tmp_path}
+    with program() as session:
+        field = session.add("field", np.zeros(10))
+        for field[:] in (1, 2, 3):
+            session.commit()
+    folder, manager = home()
+    os.kill(manager or 0, signal.SIGKILL)
+    until(lambda: home()[1] is None, "it has ended")
+    monkeypatch.setattr(managers, "_STARTS_S", 0.3)
+    with (folder / f"{MANAGER}.lock").open() as lock:
+        # one that has begun, and does not listen yet
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with program(**both) as session:
+            field = session.add("field", np.zeros(10))
+            with pytest.raises(
+                CheckpointError, match=r"version 3 of 'run' is in the memory of hosts, which can"
+            ):
+                session.restart_all()
+    monkeypatch.undo()
+    monkeypatch.setenv("DASK_HPC__NODE__MEMORY_FOLDER", str(memory))
+    with program(**both) as session:
+        field = session.add("field", np.zeros(10))
+        assert session.restart_all() == 3
+        assert set(field) == {3.0}
+
+
+def test_what_one_session_holds_another_one_cannot_have(memory: Path) -> None:
+    large = np.zeros(int(0.0006 * MEMORY_LIMIT), np.int8)
+    with dask.config.set({"hpc.checkpoint.host-memory": 0.001}), program() as session:
+        session.add("field", large)
+        session.commit()
+        with CheckpointSession("other", levels="L1") as other:
+            other.add("field", large)
+            with pytest.raises(CheckpointError, match="more do not fit"):
+                other.commit()
+
+
+def test_a_version_that_survives_a_host_stays_until_a_newer_one_does() -> None:
+    assert tried("passed-over") == 1
 
 
 def test_what_a_run_has_left_unfinished_is_dropped_by_the_next(memory: Path) -> None:

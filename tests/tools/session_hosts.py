@@ -1,7 +1,7 @@
 """Runs of one program on several hosts of this machine that are all killed, hosts among them, and begun anew.
 
-Arguments: a folder in memory, and what is tried: ``losses SCHEME HOSTS`` or ``points``. Prints how many cases
-there were.
+Arguments: a folder in memory, and what is tried: ``losses SCHEME HOSTS``, ``points`` or ``passed-over``.
+Prints how many cases there were.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import xarray  # noqa: F401  (what all processes load)
 
 from dask_hpc import CheckpointSession
+from dask_hpc.checkpoint.record import records
 from dask_hpc.errors import CheckpointError
 from dask_hpc.session import memory as session_memory
 from dask_hpc.session.exchange import FolderExchange
@@ -55,6 +56,8 @@ def run(folder: Path, rank: int, hosts: Sequence[str], last: int, options: dict[
         number[:] = version + 1
         if last:
             kill_at_call(last)
+        if options.get("alone"):
+            session_memory.protect = refused
         commit = session.commit(version=version + 1)
         assert commit.status()["levels"] == list(options.get("has", levels)), commit.status()
         if rank == 0:
@@ -142,6 +145,25 @@ def losses(folder: Path, hosts: Sequence[str], parity: int) -> int:
     return count
 
 
+async def refused(*_: Any) -> Any:
+    raise CheckpointError("no parities can be made")
+
+
+def passed_over(folder: Path) -> int:
+    """A version without parities does not take the place of one that has some; the next one that has does."""
+    hosts = ("alpha", "beta")
+    assert ended(folder, hosts, kill=False) == [0, 0]
+    for _ in range(2):
+        assert ended(folder, hosts, kill=False, alone=True, has=["L1"]) == [0, 0]
+    lose("beta")
+    (folder / "newest").write_text("1")
+    assert ended(folder, hosts, kill=False) == [0, 0]
+    assert newest(folder) == 2
+    count = {len(records(str(place))) for place in folder.glob("dask-hpc-*")}
+    assert count == {1}, count
+    return 1
+
+
 def points(folder: Path) -> int:
     """Kill the first process before every call of a commit: the newest whole version is there."""
     hosts, point = ("alpha", "beta"), 0
@@ -164,6 +186,8 @@ if __name__ == "__main__":
     os.environ |= {"DASK_HPC__NODE__MEMORY_FOLDER": str(place), "DASK_HPC__CHECKPOINT__LINGER": "30s"}
     if sys.argv[2] == "points":
         print(points(place))
+    elif sys.argv[2] == "passed-over":
+        print(passed_over(place))
     else:
         scheme, hosts = sys.argv[3], sys.argv[4].split(",")
         os.environ |= {"DASK_HPC__CHECKPOINT__REDUNDANCY": scheme}

@@ -63,6 +63,8 @@ class Held:
         self._versions: dict[str, _Version] = {}
         #: Of each name, the newest state of a program: it is nobody's result.
         self._states: dict[str, set[str]] = {}
+        #: What tells a state from the one after it; one that is made again is still itself.
+        self._newest: dict[str, object] = {}
         #: Has a version of results in the store, where there is one.
         self._store_instead = store_instead
         #: What has become of versions that a host was lost of, by name.
@@ -101,6 +103,7 @@ class Held:
         else:
             self._memory.drop(self._states.pop(plan.name, ()))
             self._states[plan.name] = made
+            self._newest[plan.name] = object()
             self._watched.listen(self)
         grouped = any(copy.group is not None for copy, _ in copies.values())
         return ("L1", "L2") if grouped else ("L1",), note
@@ -114,17 +117,17 @@ class Held:
 
     def let_go(self, name: str, after_s: float) -> None:
         """A job has ended: the state of its program stays so long for the next one."""
-        if state := self._states.get(name):
-            asyncio.get_running_loop().call_later(after_s, self._drop_state, name, state)
+        if (newest := self._newest.get(name)) is not None:
+            asyncio.get_running_loop().call_later(after_s, self._drop_state, name, newest)
 
     def has_state(self, name: str) -> bool:
         """Whether the state of a program is held under this name."""
         return name in self._states
 
-    def _drop_state(self, name: str, state: set[str]) -> None:
-        if self._states.get(name) is state:
-            del self._states[name]
-            self._memory.drop(state)
+    def _drop_state(self, name: str, newest: object) -> None:
+        if self._newest.get(name) is newest:
+            del self._newest[name]
+            self._memory.drop(self._states.pop(name, ()))
             self._leave()
 
     def left(self, address: str) -> None:
@@ -155,6 +158,7 @@ class Held:
         """Make nothing again any more."""
         self._versions.clear()
         self._states.clear()
+        self._newest.clear()
         self._repairs.clear()
         self._watched.leave(self)
         if self._task is not None:
