@@ -12,6 +12,7 @@ from programs import HEAT, finish, going, heat, same, start, stepped, worker_of
 
 import dask_hpc
 from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.checkpoint import memory
 from dask_hpc.scheduler.rpc.service import of
 
 pytestmark = pytest.mark.filterwarnings("ignore:job .* is in the memory of hosts alone")
@@ -43,9 +44,7 @@ class Losing:
 
     def __call__(self, program):
         if self.lost_at is None and all(len(whole(program, levels)) > 1 for levels in self.levels):
-            hosts = {address: host for host, (_, _, address) in places(self.client).items()}
-            found = self.client.run_on_scheduler(workers_of, list(program.producer.nodes[: self.count]))
-            lose(self.client, *(hosts[address] for address in found), memory=self.memory)
+            lose_neighbours(self.client, program, self.count, self.memory)
             self.lost_at = program.step
 
     def more(self, program):
@@ -54,6 +53,13 @@ class Losing:
             assert time.monotonic() < self.deadline_s, f"{program.commits} are whole, lost at {self.lost_at}"
             return True
         return program.step < self.lost_at + 5
+
+
+def lose_neighbours(client, program, count, memory=True):
+    """Lose the hosts of the first nodes of a program."""
+    hosts = {address: host for host, (_, _, address) in places(client).items()}
+    found = client.run_on_scheduler(workers_of, list(program.producer.nodes[:count]))
+    lose(client, *(hosts[address] for address in found), memory=memory)
 
 
 def workers_of(names, dask_scheduler):
@@ -65,7 +71,7 @@ def workers_of(names, dask_scheduler):
 def run(client, job, losing):
     program = job.program(HEAT.rows, "y").init(HEAT.start)
     program.elastic(HEAT.step, losing.more, halo=1, keep=3, after=losing, name="steps")
-    program.run()
+    program.run(resume=False)
     assert program.field().identical(HEAT.undisturbed(program.step))
     return program
 
@@ -117,6 +123,34 @@ def test_two_neighbours_lost_with_their_memories_cost_steps_and_no_state(client,
     earlier = [row for row in whole(program, ["L1", "L2"]) if row["step"] == back["step"]]
     assert back["step"] > 0
     assert earlier[0]["why"] == "kept"
+
+
+@pytest.mark.slow
+def test_hosts_that_are_lost_while_parities_are_made_cost_no_state(client, rt, monkeypatch):
+    made, protect = [], memory.protect
+
+    async def losing(rpc, blobs, domains, scheme, note):
+        made.append(blobs)
+        if len(made) == 3:
+            await asyncio.to_thread(lose_neighbours, client, program, 2)
+        return await protect(rpc, blobs, domains, scheme, note)
+
+    monkeypatch.setattr(memory, "protect", losing)
+    with rt.job("torn", nodes=4, min_nodes=1, max_nodes=4, protect=True) as job:
+        program = job.program(HEAT.rows, "y").init(HEAT.start)
+        program.elastic(
+            HEAT.step,
+            lambda program: not restored(program) and program.step < 999,
+            halo=1,
+            keep=3,
+            name="steps",
+        )
+        program.run()
+        assert program.field().identical(HEAT.undisturbed(program.step))
+    (back,) = restored(program)
+    before_it = [row for row in whole(program, ["L1", "L2"]) if row["version"] == back["version"]]
+    assert back["version"] == 2
+    assert before_it
 
 
 @pytest.mark.slow

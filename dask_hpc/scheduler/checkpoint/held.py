@@ -1,5 +1,5 @@
 """Versions in the memories of hosts by name: the newest takes the place of the one before, and is made again
-when a host that had some of it is lost.
+when a host that had some of it is lost. One that has no parities on others leaves the one before that has.
 
 Until then one more loss may be one too many. Results are made again of what workers have, or soon will have;
 the state of a program, which nobody has any more, by managers of what they hold.
@@ -86,8 +86,8 @@ class Held:
         Parameters
         ----------
         protect
-            Whether they are. The state of a program stays until a newer one of its name is whole, or
-            `let_go` is told.
+            Whether they are. The state of a program stays until a newer one of its name has all that
+            was asked for, or `let_go` is told.
 
         Returns
         -------
@@ -97,16 +97,28 @@ class Held:
         copies, note = await self._memory.write(plan, number, writing, scheme)
         self._repairs.pop(plan.name, None)
         made = {copy.folder for copy, _ in copies.values()}
+        grouped = [copy.group is not None for copy, _ in copies.values()]
+        as_asked = scheme is None or all(grouped)
         if protect:
             self._protected.add(copies)
-            self._replace(plan.name, made, _Version(plan, number, tuple(keys), scheme))
+            self._replace(plan.name, made, _Version(plan, number, tuple(keys), scheme), as_asked)
         else:
-            self._memory.drop(self._states.pop(plan.name, ()))
-            self._states[plan.name] = made
+            before = self._states.pop(plan.name, set())
+            kept = self._safer(before, as_asked)
+            self._memory.drop(before - kept)
+            self._states[plan.name] = made | kept
             self._newest[plan.name] = object()
             self._watched.listen(self)
-        grouped = any(copy.group is not None for copy, _ in copies.values())
-        return ("L1", "L2") if grouped else ("L1",), note
+        return ("L1", "L2") if any(grouped) else ("L1",), note
+
+    def _safer(self, before: Set[str], as_asked: bool) -> set[str]:
+        """Of older versions, those that stay: the newer one has not the redundancy that was asked for.
+
+        Its hosts may have been lost while parities were made.
+        """
+        if as_asked:
+            return set()
+        return {folder for folder in before if self._memory.shared(folder)}
 
     def know(self, folder: str, plan: Plan, number: int, keys: Sequence[Any]) -> None:
         """A version that others have written is read: with the next host that is lost it is made again."""
@@ -164,10 +176,10 @@ class Held:
         if self._task is not None:
             self._task.cancel()
 
-    def _replace(self, name: str, made: Set[str], version: _Version) -> None:
+    def _replace(self, name: str, made: Set[str], version: _Version, as_asked: bool) -> None:
         """Keep only the newest version of a name in memory, and those that are in use."""
         before = {folder for folder, one in self._versions.items() if one.plan.name == name}
-        self._protected.let_go_of(before)
+        self._protected.let_go_of(before - self._safer(before, as_asked))
         used = self._protected.folders()
         self._versions = {folder: one for folder, one in self._versions.items() if folder in used}
         self._versions |= dict.fromkeys(made & used, version)
@@ -239,8 +251,8 @@ class Held:
             # the program goes back to another version, or writes the next one
             self._tell(name, number, "failed", str(error))
             return
-        if self._states.get(name) == {folder}:
-            self._states[name] = {made}
+        if folder in self._states.get(name, ()):
+            self._states[name] = self._states[name] - {folder} | {made}
         else:
             self._memory.drop([made])
         self._tell(name, number, "less" if less else "whole", less)

@@ -147,6 +147,11 @@ class Memory:
         held = {name: self._segments.get(name.removeprefix(MEMORY), {}) for name in names}
         return [name for name, homes in held.items() if homes.keys() - there]
 
+    def shared(self, name: str) -> bool:
+        """Whether hosts have parities of what others hold of a version."""
+        record = self.records.get(name.removeprefix(MEMORY))
+        return record is not None and bool(record.groups)
+
     async def answers(self, names: Iterable[str]) -> bool:
         """Whether all that these versions are made of is still there, also where there is no worker."""
         homes = {home for name in names for home in self._segments.get(name.removeprefix(MEMORY), {})}
