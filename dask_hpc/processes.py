@@ -148,15 +148,21 @@ class Process:
             found = (where for name in _ROOTS for where in importlib.import_module(name).__path__)
             roots = dict.fromkeys(str(Path(where).parent) for where in found)
             path = os.pathsep.join([*roots, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-            self._child = subprocess.Popen(
-                # -P: what lies in the working directory is not imported
-                [sys.executable, "-P", "-m", "dask_hpc.processes", str(self._niceness)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                encoding="utf-8",
-                env={**os.environ, "PYTHONPATH": path},
-            )
+            try:
+                self._child = subprocess.Popen(
+                    # -P: what lies in the working directory is not imported
+                    [sys.executable, "-P", "-m", "dask_hpc.processes", str(self._niceness)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    encoding="utf-8",
+                    env={**os.environ, "PYTHONPATH": path},
+                )
+            except OSError as error:
+                raise ProcessError(f"no process can be started: {error.strerror or error}") from None
+            if self._closed:
+                # whoever closes waits for the end of this call
+                self._child.kill()
         return self._child
 
     def _over(self, cpu_s: float | None) -> ProcessError:

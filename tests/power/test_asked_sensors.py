@@ -19,7 +19,7 @@ from dask_hpc.clock import stopwatch_s
 from dask_hpc.config import Settings
 from dask_hpc.errors import ConfigError
 from dask_hpc.worker.power.commands import Command, Slurm, parse_watts
-from dask_hpc.worker.power.figures import Gauge, SensorError, Source
+from dask_hpc.worker.power.figures import FIRST, Gauge, SensorError, Source
 from dask_hpc.worker.power.web import Http, Prometheus, pointed
 
 REDFISH = {"PowerControl": [{"PowerConsumedWatts": 344.0, "a/b~c": 7}]}
@@ -83,13 +83,37 @@ def test_slurm_is_asked_for_the_node_and_then_for_the_job(tmp_path: Path) -> Non
         (tmp_path / name).chmod(0o755)
 
     job = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "4", "SLURMD_NODENAME": "n1"}
-    slurm = Slurm(5.0, {**job, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    now_s = [0.0]
+    slurm = Slurm(5.0, {**job, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, lambda: now_s[0])
     command("scontrol", "NodeName=n1\n   CurrentWatts=312 AveWatts=300")
     command("sstat", "12.0|4000")
     assert watts(slurm) == 312.0
     command("scontrol", "NodeName=n1\n   CurrentWatts=0 AveWatts=0")
-    (counted,) = slurm.read().values()
-    assert counted.energy_j == 1000.0
+    with pytest.raises(SensorError, match=FIRST):
+        slurm.read()
+    # it is counted every half a minute: in between, and while it is not asked, it draws what it drew
+    for at_s, text, watts_of_node in (
+        (10, "12.0|99999", None),
+        (15, "12.0|4000", None),
+        (30, "12.0|16000", 100.0),
+        (45, "12.0|16000", 100.0),
+        (60, "12.0|28000", 100.0),
+        (75, "12.0|34000\n12.1|9000", 250.0),
+        (90, "12.1|9500", 250.0),
+        (105, "12.1|15500", 100.0),
+        (405, "12.1|15500", 100.0),
+    ):
+        command("sstat", text)
+        now_s[0] = at_s
+        if watts_of_node is None:
+            with pytest.raises(SensorError, match=FIRST):
+                slurm.read()
+        else:
+            assert watts(slurm) == pytest.approx(watts_of_node), at_s
+    now_s[0] = 406
+    with pytest.raises(SensorError, match="stands still since 300 s"):
+        slurm.read()
+    now_s[0] = 421
     command("sstat", "12.0|0")
     with pytest.raises(SensorError, match="it says 0 or n/s") as said:
         slurm.read()
@@ -213,6 +237,41 @@ def test_secrets_come_from_netrc_go_to_that_host_alone_and_stand_nowhere(
         path.write_text("machine\n")
         with pytest.raises(SensorError, match="cannot be read: line"):
             Http(f"{url}/power", "/PowerControl", 5.0).read()
+
+
+def test_secrets_of_other_hosts_and_of_any_host_are_sent_to_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "netrc"
+    path.write_text("default login admin password hunter2\n")
+    path.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(path))
+    with served() as (url, board):
+        watts(Http(f"{url}/power", "/PowerControl/0/PowerConsumedWatts", 5.0))
+        assert board.got == [None]
+        path.write_text("machine 127.0.0.1 login admin password hunter2\n")
+        # nobody listens there: it would fail through it
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+        monkeypatch.delenv("no_proxy", raising=False)
+        watts(Http(f"{url}/power", "/PowerControl/0/PowerConsumedWatts", 5.0))
+
+
+def test_an_address_that_cannot_be_is_said() -> None:
+    with pytest.raises(SensorError, match=r"hpc\.power\.url is no address"):
+        Http("http://bmc:port/x", "/x", 1.0).read()
+
+
+def test_a_command_that_is_killed_takes_along_what_it_has_started(tmp_path: Path) -> None:
+    script = tmp_path / "leaves"
+    # it ends at once; what it has started keeps its output open
+    script.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/child\n")
+    script.chmod(0o755)
+    with pytest.raises(SensorError, match="did not end within"):
+        Command([str(script)], 0.5).read()
+    child = int((tmp_path / "child").read_text())
+    ends_s = stopwatch_s() + 10
+    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        assert stopwatch_s() < ends_s, "what it has started still runs"
 
 
 def test_an_address_with_a_password_is_refused_without_telling_it() -> None:

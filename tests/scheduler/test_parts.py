@@ -45,6 +45,27 @@ def test_costs_stand_in_order_and_the_first_veto_counts() -> None:
     assert Parts().veto(SimpleNamespace(), None) is None
 
 
+@pytest.mark.errors("Failing could not do what it does now and then")
+def test_a_part_that_fails_now_and_then_keeps_none_from_its_turn_and_is_said() -> None:
+    class Failing:
+        broken = True
+
+        def tick(self, now_s: float) -> None:
+            if self.broken:
+                raise ValueError("no such file")
+
+    turns: list[float] = []
+    parts, failing = Parts(), Failing()
+    parts.add(failing, Part(tick=turns.append))
+    parts.tick(1.0)
+    parts.tick(2.0)
+    assert turns == [1.0, 2.0]
+    assert parts.ticks_failed == {"Failing": "ValueError: no such file"}
+    failing.broken = False
+    parts.tick(3.0)
+    assert (turns[-1], parts.ticks_failed) == (3.0, {})
+
+
 def test_of_several_nodes_those_that_cost_least_are_given_up_and_equal_ones_in_order() -> None:
     table = NodeTable("worker")
     costs = {"a": (1, 0), "b": (0, 2), "c": (0, 0), "d": (0, 2)}

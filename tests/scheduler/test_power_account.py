@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dask_hpc.scheduler.power.account import Account, History
 from dask_hpc.scheduler.power.draw import Sample
@@ -42,10 +44,28 @@ def test_with_a_time_the_mean_over_it_is_held_to_the_bounds() -> None:
     assert 15 <= account.outside_s <= 18
 
 
-def test_what_was_measured_of_a_name_is_kept_by_size_in_whole_watts() -> None:
+@given(st.floats(0, 1e-6), st.lists(st.floats(0.1, 900), min_size=1, max_size=40))
+def test_the_mean_is_that_of_all_that_lies_in_the_time(tiny: float, watts: list[float]) -> None:
+    for over_s in (tiny, 3.5, 1e5):
+        account = Account(0.0, over_s)
+        for t_s, each in enumerate([*watts, watts[-1]]):
+            account.add(sample(1e6 + t_s, each, 0.0), None)
+            if not t_s:
+                continue
+            spans = [(max(n, t_s - over_s), n + 1, w) for n, w in enumerate(watts[:t_s])]
+            length = sum(end - begin for begin, end, _ in spans if begin < end)
+            mean = sum((end - begin) * w for begin, end, w in spans if begin < end) / length if length else 0
+            if over_s > 1e-3:
+                assert account.draw_w == pytest.approx(mean)
+            assert min(watts) * 0.99 <= (account.draw_w or 0) <= max(watts) * 1.01
+
+
+def test_what_was_measured_of_a_name_is_kept_by_size_and_noise_does_not_count() -> None:
     history = History()
     for nodes, watts in ((4, 100.2), (1, 180.0), (4, 101.0)):
         history.add("heat", nodes, watts)
-    assert history.of("heat") == {1: 180.0, 4: 101.0}
+    assert history.of("heat") == {1: 180.0, 4: 100.0}
+    history.add("heat", 4, 107.0)
+    assert history.of("heat") == {1: 180.0, 4: 103.0}
     assert list(history.of("heat")) == [1, 4]
     assert history.of("pi") == {}

@@ -16,6 +16,8 @@ from dask_hpc_policies.power.view import Step
 _JOBS_KEPT = 1000
 #: Names whose watts are kept.
 _NAMES_KEPT = 1000
+#: What is measured differs by that share all the time.
+_NOISE = 0.01
 #: Less than this share of the upper bound outside is inside.
 _TOLERANCE = 1e-6
 
@@ -38,7 +40,9 @@ class Account:
         #: Time in which the draw was known.
         self.known_s = 0.0
         self.last: Sample | None = None
+        #: Begin, end and watts of what the mean is taken over, the first of it in part; and its sum.
         self._recent: deque[tuple[float, float, float]] = deque()
+        self._recent_s = self._recent_ws = 0.0
 
     def add(self, sample: Sample, step: Step | None) -> None:
         """A newer sample; `step`: the bounds that have held since the last one."""
@@ -57,8 +61,15 @@ class Account:
         while len(self.jobs_j) > _JOBS_KEPT:
             self.earlier_j += self.jobs_j.pop(next(iter(self.jobs_j)))
         self._recent.append((last.t_s, sample.t_s, last.total_w))
+        self._recent_s += length_s
+        self._recent_ws += length_s * last.total_w
         while self._recent[0][1] <= sample.t_s - self.over_s and len(self._recent) > 1:
-            self._recent.popleft()
+            begin_s, end_s, watts = self._recent.popleft()
+            self._recent_s -= end_s - begin_s
+            self._recent_ws -= (end_s - begin_s) * watts
+        if len(self._recent) == 1:
+            # what rounding has left does not add up for ever
+            self._recent_s, self._recent_ws = length_s, length_s * last.total_w
         if step is not None:
             draw_w = self._window_w() if self.over_s else last.total_w
             out_w = max(step[1] - draw_w, draw_w - step[2])
@@ -75,28 +86,34 @@ class Account:
         return self._window_w() if self.over_s and self._recent else last.total_w
 
     def _window_w(self) -> float:
-        since_s = self._recent[-1][1] - self.over_s
-        spans = [(end_s - max(begin_s, since_s), watts) for begin_s, end_s, watts in self._recent]
-        return sum(length * watts for length, watts in spans) / sum(length for length, _ in spans)
+        (first_s, _, first_w), (_, last_s, last_w) = self._recent[0], self._recent[-1]
+        before_s = max(0.0, last_s - self.over_s - first_s)
+        length_s = self._recent_s - before_s
+        return last_w if length_s <= 0 else (self._recent_ws - before_s * first_w) / length_s
+
+
+def steady(last: float, now: float) -> float:
+    """The figure of now where it is another one; what differs by less than 1 % is noise."""
+    return last if abs(now - last) <= _NOISE * abs(last) else now
 
 
 class History:
     """What jobs were measured to draw, by their name and size."""
 
     def __init__(self) -> None:
-        #: Sums and counts of watts of a node.
-        self._tables: dict[str, dict[int, tuple[float, int]]] = {}
+        #: Sums and counts of watts of a node, and the mean that was told.
+        self._tables: dict[str, dict[int, tuple[float, int, float]]] = {}
 
     def add(self, name: str, nodes: int, watts: float) -> None:
         """A job of that name, on so many nodes, drew so many watts a node."""
         table = self._tables.setdefault(name, {})
-        total, count = table.get(nodes, (0.0, 0))
-        table[nodes] = total + watts, count + 1
+        total, count, told = table.get(nodes, (0.0, 0, 0.0))
+        total, count = total + watts, count + 1
+        # a plan is asked for anew whenever watts change: a mean must not creep
+        table[nodes] = total, count, steady(told, float(round(total / count)))
         while len(self._tables) > _NAMES_KEPT:
             del self._tables[next(iter(self._tables))]
 
     def of(self, name: str) -> dict[int, float]:
-        """Mean watts of a node of jobs of that name by size, in whole watts; empty: none was measured."""
-        # a plan is asked for anew whenever watts change: a mean must not creep
-        table = self._tables.get(name, {})
-        return {nodes: float(round(total / count)) for nodes, (total, count) in sorted(table.items())}
+        """Mean watts of a node of jobs of that name by size, to 1 %; empty: none was measured."""
+        return {nodes: told for nodes, (_, _, told) in sorted(self._tables.get(name, {}).items())}

@@ -17,8 +17,9 @@ from typing import Any
 from dask_hpc.config.file import mark
 from dask_hpc.errors import CorridorError, InstallError
 from dask_hpc.scheduler.core.engine import Engine
-from dask_hpc.scheduler.power.account import Account, History
+from dask_hpc.scheduler.power.account import Account, History, steady
 from dask_hpc.scheduler.power.draw import Draw, Sample
+from dask_hpc.scheduler.power.node_model import NodeModel
 from dask_hpc.scheduler.power.noted import Noted
 from dask_hpc.scheduler.power.planner import Planner
 from dask_hpc.scheduler.power.request import Marks, Wanted, read_wanted
@@ -27,13 +28,10 @@ from dask_hpc.scheduler.power.told import told
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.trace.records import Other
-from dask_hpc.worker.power.figures import SensorError
-from dask_hpc.worker.power.load import curve
 from dask_hpc_policies.combine import corridor as rules
 from dask_hpc_policies.combine.limits import SumGuard
 from dask_hpc_policies.decision import Decision, ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
-from dask_hpc_policies.power.load_curve import LoadCurve
 from dask_hpc_policies.power.question import asked_by, drawn_w, mode_of, planned
 from dask_hpc_policies.power.view import PowerPlan, PowerView, Step, seen
 from dask_hpc_policies.protocol import Policy
@@ -55,6 +53,8 @@ class Corridor:
         self._engine = engine
         self._state = engine.state
         self._draw = Draw(engine.state)
+        self._model = NodeModel(engine.state, self._answered)
+        self._beside_w = 0.0
         self._sampling = Sampling(engine.state)
         self._history = History()
         self._noted = Noted()
@@ -111,6 +111,7 @@ class Corridor:
             self._clear()
             return await self.power()
         asked = await self._read(given)
+        await self._model.known()
         self._require_draw(asked)
         if self._engine.leaving:
             raise InstallError("dask_hpc is being uninstalled; install it again to set a corridor")
@@ -120,6 +121,10 @@ class Corridor:
         except BaseException:
             self._wanted = before
             raise
+        if self._engine.leaving or self._wanted is not asked:
+            raise CorridorError(
+                "the corridor was cleared, or set by somebody else, before it held; set it again"
+            )
         self._given, self._problem = given, ""
         self._begin(asked)
         return await self.power()
@@ -130,7 +135,7 @@ class Corridor:
 
     def status(self) -> Mapping[str, Any]:
         """The same, where a corridor is set or the settings say what a node draws."""
-        if self._wanted is None and self._model() == (None, None, None):
+        if self._wanted is None and not self._model.is_set:
             return {}
         return {"power": self._told()}
 
@@ -140,7 +145,7 @@ class Corridor:
         if account is None:
             # nobody keeps an account: only what is drawn now can be told
             account = Account(now_s)
-            account.add(self._draw.sample(now_s, self._curve()), None)
+            account.add(self._draw.sample(now_s, self._model.curve()), None)
         else:
             self._advance(now_s)
         row = told(now_s, self._wanted, account, self._view)
@@ -148,31 +153,19 @@ class Corridor:
         return {
             **row,
             "file": self._given.get("file"),
-            "problem": self._problem or ("" if planner is None else planner.failure),
+            "problem": self._problem or self._model.problem or ("" if planner is None else planner.failure),
             "programs": 0 if planner is None else planner.asked,
         }
 
     def _require_draw(self, asked: Wanted) -> None:
-        curve = self._curve()
+        curve, problem = self._model.curve(), self._model.problem
         sample = self._draw.sample(self._state.now_s(), curve)
         if curve is None and (asked.mode != "monitor" or (sample.nodes and sample.label == "unavailable")):
             raise CorridorError(
-                f"what a node draws is not known{': ' * bool(self._problem)}{self._problem}; set "
+                f"what a node draws is not known{': ' * bool(problem)}{problem}; set "
                 "hpc.power.model.idle and hpc.power.model.busy (watts of a node), in the configuration or by "
                 "rt.update(power_model_idle_w=..., power_model_busy_w=...)"
             )
-
-    def _curve(self) -> LoadCurve | None:
-        try:
-            return curve(*self._model())
-        except SensorError as error:
-            if self._model() != (None, None, None):
-                self._problem = str(error)
-            return None
-
-    def _model(self) -> tuple[float | None, float | None, str | None]:
-        settings = self._state.settings
-        return settings.power_model_idle_w, settings.power_model_busy_w, settings.power_model_curve
 
     # ----------------------------------------------------------------- its life
 
@@ -198,7 +191,7 @@ class Corridor:
 
     def _led(self, asked: Wanted, now_s: float) -> Wanted:
         """Bounds that change slowly begin at what is drawn."""
-        sample, step = self._draw.sample(now_s, self._curve()), asked.bounds.at(now_s)
+        sample, step = self._draw.sample(now_s, self._model.curve()), asked.bounds.at(now_s)
         # inside there is nothing to lead: a long series was led where it was read, beside the loop
         if sample.label == "unavailable" or step is None or step[1] <= sample.total_w <= step[2]:
             return asked
@@ -271,6 +264,7 @@ class Corridor:
         """Take a sample, note what was measured of jobs, look at the file."""
         if self._wanted is None:
             return
+        self._draw.forget()
         self._sampling.look(now_s)
         sample = self._add(now_s)
         if sample is not None:
@@ -324,7 +318,7 @@ class Corridor:
     def _add(self, now_s: float, final: bool = False) -> Sample | None:
         if self._account is None:
             return None
-        sample = self._draw.sample(now_s, self._curve())
+        sample = self._draw.sample(now_s, self._model.curve())
         self._account.add(sample, self._step)
         data = self._noted.due(self._account, final)
         if data is not None:
@@ -335,13 +329,17 @@ class Corridor:
 
     def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
         """The picture with the section ``power``, and in it the plan where it is known."""
-        asked, account, curve = self._wanted, self._account, self._curve()
+        asked, account, curve = self._wanted, self._account, self._model.curve()
         if asked is None or account is None:
             return view
         self._advance(view.now_s)
         step = asked.bounds.at(view.now_s)
+        mode = "monitor" if curve is None else mode_of(policy, asked.mode)
+        if mode == "enforce" and self._planner is not None and self._planner.failure:
+            # without plans nobody would be let start, for as long as the solver fails
+            mode = "advise"
         power = PowerView(
-            mode="monitor" if curve is None else mode_of(policy, asked.mode),
+            mode=mode,
             lower_w=None if step is None else step[1],
             upper_w=None if step is None else step[2],
             announced=asked.bounds.after(view.now_s)[:_ANNOUNCED],
@@ -351,8 +349,9 @@ class Corridor:
         if curve is not None:
             kept = len(self._state.nodes.free()) - view.idle_nodes
             beside_w = 0.0 if account.last is None else account.last.beside_w
-            # in whole watts: a plan is asked for anew whenever they change
-            base_w = float(round(beside_w + kept * curve.idle_w))
+            # a plan is asked for anew whenever they change: noise of what is measured must not count
+            self._beside_w = steady(self._beside_w, beside_w)
+            base_w = float(round(self._beside_w + kept * curve.idle_w))
             power = replace(power, idle_w=curve.idle_w, busy_w=curve.busy_w, base_w=base_w)
             low_w, high_w = drawn_w(view, power)
             power = replace(power, min_w=low_w, max_w=high_w)

@@ -3,8 +3,8 @@
 Rules of the file: it reads; a sample costs one look at every worker. The model goes by the threads that
 execute: a node draws idle watts and a share of the way to the busy ones of the job that holds it
 (`load_curve`). What nobody knows is None or left out, never 0. A worker's section of its heartbeat is
-``{"watts", "label", "at_s", "host"}``, the watts its own share of what its host draws; it holds for `FRESH_S`
-after ``at_s`` has changed, whatever the clocks of two machines say.
+``{"watts", "label", "at_s", "host", "fresh_s"}``, the watts its own share of what its host draws; it holds
+for ``fresh_s`` after ``at_s`` has changed, whatever the clocks of two machines say.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from dask_hpc_policies.power.view import SECTION
 from dask_hpc_policies.power.watts import mean_w
 
 Label = Literal["measured", "modelled", "unavailable"]
-#: A measured figure holds for so long without a newer one.
-FRESH_S = 30.0
+#: A measured figure holds for so long without a newer one where its worker says nothing of it; and at most.
+FRESH_S, _MOST_FRESH_S = 30.0, 300.0
 
 
 @dataclass(slots=True)
@@ -98,9 +98,10 @@ class Draw:
             found.label = "measured" if found.measured_nodes == found.nodes else "modelled"
         return found
 
-    def forget(self, address: str) -> None:
-        """A worker has gone."""
-        self._heard.pop(address, None)
+    def forget(self) -> None:
+        """Keep nothing of workers that have gone."""
+        workers = self._state.scheduler.workers
+        self._heard = {address: row for address, row in self._heard.items() if address in workers}
 
     def _nodes(self) -> Iterable[Node]:
         nodes = self._state.nodes.nodes
@@ -131,7 +132,7 @@ class Draw:
         told_s, heard_s = self._heard.get(address, (None, 0.0))
         if told_s != at_s:
             self._heard[address] = at_s, now_s
-        elif now_s - heard_s > FRESH_S:
+        elif now_s - heard_s > min(_number(section.get("fresh_s")) or FRESH_S, _MOST_FRESH_S):
             return None
         return watts
 

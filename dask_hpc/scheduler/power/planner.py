@@ -2,7 +2,7 @@
 
 Rules of the file: the loop never waits. A question whose answer is not known is handed to a process of its
 own; when the answer is there, whoever asked is told and asks again. Of questions that come while one is under
-way the last alone counts.
+way the last alone counts. What has failed is asked again, after a while.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 #: Answers that are kept.
 _KEPT = 200
+#: It is tried again after a failure after that, at first and at most, in seconds.
+_FIRST_WAIT_S, _MOST_WAIT_S = 2.0, 120.0
 #: Processor seconds of one question, loading the solver included.
 _CPU_S = 30.0
 #: How much lower than the scheduler's its priority is.
@@ -39,9 +41,12 @@ class Planner:
     def __init__(self, answered: Callable[[], None]) -> None:
         self._answered = answered
         self._process = Process(_NICE)
-        self._answers: dict[Problem, Plan | None] = {}
+        self._answers: dict[Problem, Plan] = {}
         self._wanted: Problem | None = None
         self._closed = False
+        #: Until when nothing is asked after a failure, and how long the next wait is.
+        self._again: asyncio.TimerHandle | None = None
+        self._wait_s = _FIRST_WAIT_S
         self._task: asyncio.Task[None] | None = None
         #: Why the last question has no answer; empty when it has one.
         self.failure = ""
@@ -57,15 +62,22 @@ class Planner:
         if problem in self._answers:
             return self._answers[problem]
         self._wanted = problem
+        if self._again is None:
+            self._ask()
+        return None
+
+    def _ask(self) -> None:
+        self._again = None
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
-        return None
 
     def close(self) -> None:
         """End the process; nothing more is answered."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
+        if self._again is not None:
+            self._again.cancel()
         self._process.close()
 
     async def _work(self, warm: bool = False) -> None:
@@ -83,11 +95,14 @@ class Planner:
             except ProcessError as error:
                 if self._closed:
                     return
-                # nobody asks again for what cannot be answered
-                self._answers[problem] = None
+                if not self.failure:
+                    logger.error("The corridor's program has no answer, and is tried again: %s", error)
                 self.failure = str(error)
-                logger.error("The corridor's program has no answer: %s", error)
-            else:
-                self._answers[problem] = solving.answer(found)
-                self.failure = ""
+                self._wanted = self._wanted or problem
+                self._again = asyncio.get_running_loop().call_later(self._wait_s, self._ask)
+                self._wait_s = min(2 * self._wait_s, _MOST_WAIT_S)
                 self._answered()
+                return
+            self._answers[problem] = solving.answer(found)
+            self.failure, self._wait_s = "", _FIRST_WAIT_S
+            self._answered()

@@ -25,8 +25,8 @@ from dask_hpc_policies.power.view import Step
 #: draw is looked at.
 CorridorMode = Literal["enforce", "advise", "monitor"]
 MODES: tuple[CorridorMode, ...] = get_args(CorridorMode)
-#: The longest time that a mean is taken over, and the most steps of a schedule.
-MOST_OVER_S, _MOST_STEPS = 86_400.0, 100_000
+#: The shortest and the longest time that a mean is taken over, and the most steps of a schedule.
+LEAST_OVER_S, MOST_OVER_S, _MOST_STEPS = 1e-3, 86_400.0, 100_000
 #: Longer files are not read.
 _MOST_BYTES = 1 << 22
 #: What a file may say.
@@ -88,8 +88,10 @@ def wanted(
     if mode is not None and mode not in MODES:
         raise CorridorError(f"mode is {shown(mode)}; allowed: {', '.join(MODES)}{suggestion(mode, MODES)}")
     over_s = 0.0 if over is None else _read("over", over, parse_duration)
-    if over_s > MOST_OVER_S:
-        raise CorridorError(f"over is {shown(over)}; allowed: 0 s to {MOST_OVER_S:g} s")
+    if over_s > MOST_OVER_S or 0 < over_s < LEAST_OVER_S:
+        raise CorridorError(
+            f"over is {shown(over)}; allowed: 0 s (each sample), and {LEAST_OVER_S:g} s to {MOST_OVER_S:g} s"
+        )
     rate = None if ramp_w_s is None else _read("ramp_w_s", ramp_w_s, parse_power)
     if rate == 0:
         raise CorridorError(f"ramp_w_s is {shown(ramp_w_s)}; allowed: above 0 W/s")

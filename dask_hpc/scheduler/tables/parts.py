@@ -10,6 +10,7 @@ and installing the runtime makes one of each.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from dask_hpc_policies.protocol import Policy
 
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
+
+logger = logging.getLogger(__name__)
 
 #: What clients may call: plain data in, plain data out.
 Method = Callable[..., Awaitable[Any]]
@@ -230,6 +233,8 @@ class Parts:
 
     def __init__(self) -> None:
         self._of: dict[str, list[Callable[..., Any]]] = {kind: [] for kind in _KINDS}
+        #: Why parts could not do the last time what they do now and then, by their class.
+        self.ticks_failed: dict[str, str] = {}
         #: Admission asks these for every worker with room: the list itself, which only grows.
         self.slots: list[Callable[[JobRecord, WorkerState], int]] = self._of["slots"]
 
@@ -326,7 +331,7 @@ class Parts:
             try:
                 found |= ask()
             except Exception as error:
-                failed(type(getattr(ask, "__self__", ask)).__name__, error)
+                failed(_class_of(ask), error)
         return found
 
     def claimed(self, keys: Collection[Any]) -> None:
@@ -341,12 +346,25 @@ class Parts:
     def tick(self, now_s: float) -> None:
         """Let every part do what it does now and then."""
         for call in self._of["tick"]:
-            call(now_s)
+            part = _class_of(call)
+            try:
+                call(now_s)
+            except Exception as error:
+                # the others have their turn; what the log has once is in the status as long as it is so
+                if part not in self.ticks_failed:
+                    logger.error("%s could not do what it does now and then", part, exc_info=error)
+                self.ticks_failed[part] = f"{type(error).__name__}: {error}"
+            else:
+                self.ticks_failed.pop(part, None)
 
     def unwrap(self) -> None:
         """Have every part take out what it has put into the scheduler, the latest first."""
         for call in reversed(self._of["unwrap"]):
             call()
+
+
+def _class_of(method: Callable[..., Any]) -> str:
+    return type(getattr(method, "__self__", method)).__name__
 
 
 #: What makes the parts of capabilities, each from the engine of one scheduler.

@@ -15,6 +15,7 @@ import json
 import os
 import stat
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -80,9 +81,12 @@ class Board:
         self._folder = base / f"dask-hpc-power-{os.getuid()}-{which}"
         _own(self._folder)
         self._path = self._folder / f"{hashlib.sha256(member.id.encode()).hexdigest()[:16]}{_MEMBER}"
-        self._path.write_text(json.dumps(asdict(member)))
-        self._here: int | None = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        part = self._path.with_suffix(".new")
+        part.write_text(json.dumps(asdict(member)))
+        self._here: int | None = os.open(part, os.O_RDWR | os.O_CLOEXEC)
+        # before anybody sees it: one that nobody holds is taken away
         fcntl.flock(self._here, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        part.replace(self._path)
         self._leads: int | None = None
         #: CPU seconds of each process when it was looked at last.
         self._cpu_s: dict[int, float] = {}
@@ -178,13 +182,21 @@ class Board:
             for member in members
         }
 
+    def _led(self) -> bool:
+        """Whether it leads, also when another one looks at this moment whether it could."""
+        for _ in range(5):
+            if self.leads():
+                return True
+            time.sleep(0.01)
+        return False
+
     def stop(self) -> None:
         """Be a worker there no more; the last one removes the folder."""
         if self._here is None:
             return
         self._path.unlink(missing_ok=True)
         try:
-            last = self.leads() and self.members() == [self.member]
+            last = self._led() and self.members() == [self.member]
         except FileNotFoundError:
             # another one was the last, and has removed the folder since
             last = False

@@ -12,17 +12,22 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from dask_hpc.clock import stopwatch_s
 from dask_hpc.slurm.commands import command_environment
 from dask_hpc.slurm.energy import parse_node_watts, parse_step_joules
-from dask_hpc.worker.power.figures import Counter, Gauge, Label, Reading, SensorError, summed
+from dask_hpc.worker.power.figures import FIRST, Gauge, Label, Reading, SensorError, summed
 
 #: What a command prints is read this far.
 _MOST_CHARACTERS = 100_000
 #: A figure with its unit; and, where there is no such, a line that is a figure.
 _WATTS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*(k?W)(?:atts?)?\b", re.IGNORECASE)
 _BARE = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*")
+#: Slurm counts a job's energy every half a minute where it is not told otherwise: no need to ask more often.
+_ASKED_EVERY_S = 15.0
+#: A job's energy that has not risen for so long is not counted any more.
+_STILL_S = 300.0
 _TIMEOUT = "give it longer (hpc.power.timeout), or look why it hangs"
 
 
@@ -54,6 +59,9 @@ def printed(command: Sequence[str], timeout_s: float, environment: Mapping[str, 
     try:
         output, errors = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
+        # what it has started may be there when it is not
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
         raise SensorError(f"{name} did not end within {timeout_s:g} s and was killed", _TIMEOUT) from None
     finally:
         if process.poll() is None:
@@ -122,18 +130,30 @@ class Slurm:
         Seconds that a command may take.
     environment
         Of the job; None: that of this process.
+    clock
+        Seconds that only rise.
     """
 
     name = "slurm"
     label: Label = "measured"
 
-    def __init__(self, timeout_s: float, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        timeout_s: float,
+        environment: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = stopwatch_s,
+    ) -> None:
+        self._clock = clock
+        #: When the job was asked for; when its joules rose last, to how many; and the watts of that rise.
+        self._asked_s: float | None = None
+        self._last: tuple[float, float] | None = None
+        self._job_w: float | None = None
         self._known = os.environ if environment is None else environment
         self._environment = command_environment(environment)
         self._timeout_s = timeout_s
 
     def read(self) -> Reading:
-        """Watts of the node, or joules of the job so far."""
+        """Watts of the node; else of the job, over the time in which its energy rose last."""
         node = self._known.get("SLURMD_NODENAME", "")
         job = self._known.get("SLURM_JOB_ID", "")
         if not node and not job:
@@ -142,16 +162,39 @@ class Slurm:
             text = printed(("scontrol", "show", "node", node), self._timeout_s, self._environment)
             if (watts := parse_node_watts(text)) is not None:
                 return {"node": Gauge(watts)}
-        if job:
-            asked = ("sstat", f"--jobs={job}", "--allsteps", "--noheader", "--parsable2")
-            text = printed((*asked, "--format=JobID,ConsumedEnergyRaw"), self._timeout_s, self._environment)
-            nodes = self._known.get("SLURM_JOB_NUM_NODES", "1")
-            if (joules := parse_step_joules(text)) is not None:
-                return {"job": Counter(joules / max(1, int(nodes) if nodes.isdigit() else 1))}
+        if job and (watts := self._of_job(job)) is not None:
+            return {"job": Gauge(watts)}
         raise SensorError(
             f"Slurm measures no power of {node or job}: it says 0 or n/s",
             "ask the site for an AcctGatherEnergyType in slurm.conf, or set hpc.power.source to another",
         )
+
+    def _of_job(self, job: str) -> float | None:
+        """Watts of this node as its share of the job; None: its energy is not measured."""
+        now_s = self._clock()
+        if self._asked_s is None or now_s - self._asked_s >= _ASKED_EVERY_S:
+            asked = ("sstat", f"--jobs={job}", "--allsteps", "--noheader", "--parsable2")
+            text = printed((*asked, "--format=JobID,ConsumedEnergyRaw"), self._timeout_s, self._environment)
+            self._asked_s = now_s
+            if (joules := parse_step_joules(text)) is None:
+                self._asked_s = self._last = self._job_w = None
+                return None
+            self._rise(now_s, joules)
+        if self._last is not None and now_s - self._last[0] > _STILL_S:
+            raise SensorError(f"the energy of job {job} stands still since {_STILL_S:g} s")
+        if self._job_w is None:
+            raise SensorError(FIRST)
+        nodes = self._known.get("SLURM_JOB_NUM_NODES", "1")
+        return self._job_w / max(1, int(nodes) if nodes.isdigit() else 1)
+
+    def _rise(self, now_s: float, joules: float) -> None:
+        # it moves seldom: between two that are equal it is not 0 W
+        if self._last is not None and joules == self._last[1]:
+            return
+        if self._last is not None and joules > self._last[1]:
+            self._job_w = (joules - self._last[1]) / (now_s - self._last[0])
+        # one that falls has lost a step that ended: the watts hold until it has risen again
+        self._last = now_s, joules
 
     def total(self, spent_j: Mapping[str, float], before: Reading, now: Reading) -> float:
         """All of it."""

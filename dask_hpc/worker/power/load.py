@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from dask_hpc.worker.power.figures import Gauge, Label, Reading, SensorError, su
 from dask_hpc_policies.power.fit import fit_curve
 from dask_hpc_policies.power.load_curve import LoadCurve
 
+#: A curve needs no more points; without an end, a device is read for ever.
+_MOST_ROWS = 100_000
 _REMEDY = (
     "set hpc.power.model.idle and hpc.power.model.busy, or hpc.power.model.curve to a file of measurements"
 )
@@ -35,7 +38,10 @@ def curve(idle_w: float | None, busy_w: float | None, path: str | None) -> LoadC
         return LoadCurve(((0.0, idle_w), (1.0, busy_w)))
     try:
         with Path(path).open(encoding="utf-8", newline="") as file:
-            rows = [(float(row["cpu_load"]) / 100, float(row["rapl_power"])) for row in csv.DictReader(file)]
+            read = itertools.islice(csv.DictReader(file), _MOST_ROWS + 1)
+            rows = [(float(row["cpu_load"]) / 100, float(row["rapl_power"])) for row in read]
+        if len(rows) > _MOST_ROWS:
+            raise ValueError(f"it has more than {_MOST_ROWS} rows")
         fitted = fit_curve([load for load, _ in rows], [watts for _, watts in rows])
     except OSError as error:
         raise SensorError(f"{path} cannot be read: {error.strerror or error}", _REMEDY) from None

@@ -37,7 +37,8 @@ class PowerSection:
     """What a worker tells of its power; samples from when it is made until `stop`.
 
     Told are ``watts`` (None when they are not known), ``label``, ``at_s`` (seconds since 1970), ``host``,
-    ``energy_j`` (since it was made), ``source``, and ``reason`` when something is wrong.
+    ``energy_j`` (since it was made), ``source``, ``fresh_s`` (for how long it holds), and
+    ``reason`` when something is wrong.
 
     Raises
     ------
@@ -49,7 +50,6 @@ class PowerSection:
         self._worker, self._settings = worker, node_settings()
         self._host = self._settings.node_host or get_address_host(worker.address)
         self._sampler = Sampler(str(worker.scheduler.addr), _member(worker), self._settings)
-        self._curve = _curve(self._settings)
         #: Energy by the model, and when it was told last.
         self._modelled_j, self._last_s = 0.0, stopwatch_s()
         self._said = ""
@@ -61,16 +61,18 @@ class PowerSection:
         at_s, now_s = told.at_s, stopwatch_s()
         label, source, reason = figure.label, figure.source, figure.reason
         if watts is None and reason != FIRST and self._settings.power_source in ("auto", "model"):
-            if isinstance(self._curve, SensorError):
-                reason = reason or self._curve.reason
+            points = self._sampler.points
+            if isinstance(points, SensorError):
+                reason = reason or points.reason
             else:
-                watts = self._modelled_w(told, self._curve)
+                watts = self._modelled_w(told, points)
                 self._modelled_j += watts * (now_s - self._last_s)
                 label, source, at_s = "modelled", "model", epoch_s()
         self._last_s = now_s
         self._note(label, source, reason)
         said = {"watts": watts, "label": label, "at_s": at_s, "host": self._host, "source": source}
         energy_j = told.energy_j.get(self._sampler.member.id, 0.0) + self._modelled_j
+        said["fresh_s"] = _fresh_s(self._settings)
         return {**said, "energy_j": energy_j, **({"reason": reason} if reason else {})}
 
     def _modelled_w(self, told: Told, points: LoadCurve) -> float:
@@ -109,6 +111,8 @@ class Sampler:
         self.member = member
         #: What is known now; of another worker, or by this one.
         self.told = Told(Figure("unavailable", settings.power_source, reason=FIRST), epoch_s())
+        #: Watts by load, once they are read.
+        self.points: LoadCurve | SensorError = SensorError(FIRST)
         #: Whether it is this one that samples.
         self.leads = False
         self._settings, self._stopped = settings, threading.Event()
@@ -125,8 +129,16 @@ class Sampler:
         try:
             if (source := made(self._settings)) is not None:
                 meter = Meter(source)
-        except SensorError as error:
-            lacking = unavailable(self._settings.power_source, error)
+        except Exception as error:  # whatever a source does, the worker's work goes on
+            why = error if isinstance(error, SensorError) else SensorError(f"{type(error).__name__}: {error}")
+            lacking = unavailable(self._settings.power_source, why)
+        self.points = _curve(self._settings)
+        try:
+            self._sample(meter, lacking)
+        finally:
+            self._board.stop()
+
+    def _sample(self, meter: Meter | None, lacking: Figure) -> None:
         wait_s = 0.0
         while not self._stopped.wait(wait_s):
             began_s = stopwatch_s()
@@ -137,7 +149,6 @@ class Sampler:
                 self.told = Told(unavailable(self._settings.power_source, text), epoch_s())
             self.cpu_s = time.thread_time()
             wait_s = max(0.05, self._settings.power_interval_s - (stopwatch_s() - began_s))
-        self._board.stop()
 
     def _look(self, meter: Meter | None, lacking: Figure) -> None:
         if not self.leads:
@@ -158,16 +169,20 @@ class Sampler:
 
 def _own(told: Told, id: str, settings: Settings) -> tuple[Figure, float | None]:
     """The host's figure, and this worker's watts of it; None when they are not known."""
-    fresh_s = _FRESH * settings.power_interval_s + settings.power_timeout_s
     figure = told.figure
     if figure.watts is None:
         return figure, None
     # what comes from the future is of a time before the machine was started anew
-    if not 0 <= stopwatch_s() - told.taken_s <= fresh_s:
+    if not 0 <= stopwatch_s() - told.taken_s <= _fresh_s(settings):
         return Figure("unavailable", figure.source, reason=f"{figure.source} does not answer any more"), None
     if id not in told.share_w:
         return Figure("unavailable", figure.source, reason=FIRST), None
     return figure, told.share_w[id]
+
+
+def _fresh_s(settings: Settings) -> float:
+    """For how long a figure holds."""
+    return _FRESH * settings.power_interval_s + settings.power_timeout_s
 
 
 def _member(worker: Any) -> Member:

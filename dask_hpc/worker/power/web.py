@@ -8,6 +8,7 @@ byte by byte.
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import math
 import netrc
@@ -43,17 +44,24 @@ def document(url: str, timeout_s: float) -> Any:
     SensorError
         When it does not answer in time, or with something else.
     """
-    where = urllib.parse.urlsplit(url)
+    try:
+        where = urllib.parse.urlsplit(url)
+        _ = where.port
+    except ValueError as error:
+        raise SensorError(f"hpc.power.url is no address: {error}", _ANSWER) from None
     shown = f"{where.scheme}://{where.hostname}" + (f":{where.port}" if where.port else "") + where.path
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
     if where.scheme not in ("http", "https") or not where.hostname:
         raise SensorError(f"{shown} is no address", "set hpc.power.url to one that begins with http(s)://")
+    handlers: list[Any] = [_Stays]
     if (secret := _secret(where.hostname)) is not None:
+        # a proxy would see it
+        handlers.append(urllib.request.ProxyHandler({}))
         request.add_unredirected_header("Authorization", "Basic " + secret)
     ends_s = stopwatch_s() + timeout_s
     body = bytearray()
     try:
-        with urllib.request.build_opener(_Stays).open(request, timeout=timeout_s) as answer:
+        with urllib.request.build_opener(*handlers).open(request, timeout=timeout_s) as answer:
             while piece := answer.read1(_PIECE):
                 body += piece
                 if stopwatch_s() > ends_s:
@@ -69,7 +77,7 @@ def document(url: str, timeout_s: float) -> Any:
         ) from None
     except TimeoutError:
         raise SensorError(f"{shown} did not answer within {timeout_s:g} s", _ANSWER) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
         cause = getattr(error, "reason", error)
         if isinstance(cause, TimeoutError):
             raise SensorError(f"{shown} did not answer within {timeout_s:g} s", _ANSWER) from None
@@ -87,7 +95,8 @@ def _secret(host: str) -> str | None:
     """
     path = Path(os.environ.get("NETRC") or Path("~/.netrc").expanduser())
     try:
-        found = netrc.netrc(str(path)).authenticators(host)
+        # its entry of any other host is for none that is named here
+        found = netrc.netrc(str(path)).hosts.get(host)
     except OSError:
         return None
     except netrc.NetrcParseError as error:

@@ -1,0 +1,68 @@
+"""The corridor's solver in a process of its own: what becomes of questions that it cannot answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from helpers import until
+
+from dask_hpc.processes import Process, ProcessError
+from dask_hpc.scheduler.power import planner as planners
+from dask_hpc.scheduler.power import solving
+from dask_hpc.scheduler.power.planner import Planner
+from dask_hpc_policies.power.problem import PowerJob, Problem
+
+JOB = PowerJob(id="a", nodes=1, min_nodes=1, max_nodes=4, min_w=200.0, max_w=200.0)
+
+
+def problem(upper_w: float) -> Problem:
+    return Problem(nodes=4, lower_w=0.0, upper_w=upper_w, idle_w=70.0, jobs=(JOB,))
+
+
+@pytest.mark.errors("has no answer, and is tried again")
+def test_a_question_that_failed_is_asked_again_and_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planners, "_FIRST_WAIT_S", 0.05)
+    answered: list[str] = []
+
+    async def go() -> None:
+        planner = Planner(lambda: answered.append(planner.failure))
+        right, planners.solving.SOLVED = solving.SOLVED, "dask_hpc.scheduler.power.solving:nothing"
+        try:
+            assert planner.solve(problem(700.0)) is None
+            await until(lambda: planner.asked >= 2, "it is tried again")
+            assert "nothing" in planner.failure
+            assert planner.solve(problem(700.0)) is None
+            solving.SOLVED = right
+            await until(lambda: planner.failure == "", "it is answered")
+            found = planner.solve(problem(700.0))
+            assert found is not None
+            assert found.nodes
+        finally:
+            solving.SOLVED = right
+            planner.close()
+
+    asyncio.run(go())
+    # whoever asked hears of both
+    assert answered[0]
+    assert not answered[-1]
+
+
+def test_a_process_that_cannot_be_started_is_a_failure_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with Process() as process, pytest.raises(ProcessError, match="no process can be started: No such file"):
+        process.call("math:sqrt", {})
+
+
+def test_closing_does_not_wait_for_a_process_that_is_starting() -> None:
+    async def go() -> float:
+        planner = Planner(lambda: None)
+        planner.start()
+        await asyncio.sleep(0)
+        began_s = time.perf_counter()
+        planner.close()
+        return time.perf_counter() - began_s
+
+    # the solver takes longer to load
+    assert asyncio.run(go()) < 1.0
