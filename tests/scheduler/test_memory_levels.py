@@ -14,6 +14,7 @@ from distributed import Nanny, wait
 from hosts import HOSTS, before, five_hosts, lose, places
 
 import dask_hpc
+from dask_hpc.scheduler.checkpoint import memory
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker.managers import listening
 
@@ -96,6 +97,24 @@ def test_other_hosts_have_what_a_host_loses(client, redundancy, hosts):
     assert commit.status()["levels"] == ["L1", "L2"]
     since = counts(rt)
     lose(client, *hosts)
+    are_there(client, field, data, expected)
+    assert only_restored(rt, since)
+
+
+@pytest.mark.slow
+def test_a_version_without_parities_leaves_the_one_before_that_has_them(client, monkeypatch):
+    rt, field, data, expected, _ = protected(client, ["L1", "L2"])
+
+    async def fails(*_):
+        raise OSError("a host is lost meanwhile")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "protect", fails)
+        again = rt.checkpoint(field, "field", levels=["L1", "L2"])
+        assert again.status()["levels"] == ["L1"]
+        rt.checkpoint(data, "data", levels=["L1", "L2"])
+    since = counts(rt)
+    lose(client, "beta")
     are_there(client, field, data, expected)
     assert only_restored(rt, since)
 

@@ -94,13 +94,15 @@ class Held:
         tuple
             The levels that have it, and why there is less of them than was asked for.
         """
+        if not protect:
+            self._make_room(plan.name)
         copies, note = await self._memory.write(plan, number, writing, scheme)
         self._repairs.pop(plan.name, None)
         made = {copy.folder for copy, _ in copies.values()}
         grouped = [copy.group is not None for copy, _ in copies.values()]
         as_asked = scheme is None or all(grouped)
         if protect:
-            self._protected.add(copies)
+            self._protected.add(copies, beside=not as_asked)
             self._replace(plan.name, made, _Version(plan, number, tuple(keys), scheme), as_asked)
         else:
             before = self._states.pop(plan.name, set())
@@ -110,6 +112,13 @@ class Held:
             self._newest[plan.name] = object()
             self._watched.listen(self)
         return ("L1", "L2") if any(grouped) else ("L1",), note
+
+    def _make_room(self, name: str) -> None:
+        """Of a state that stayed beside a newer one, the newer one goes: there is room for two versions."""
+        states = self._states.get(name, set())
+        if len(states) > 1 and (alone := {folder for folder in states if not self._memory.shared(folder)}):
+            self._states[name] = states - alone
+            self._memory.drop(alone)
 
     def _safer(self, before: Set[str], as_asked: bool) -> set[str]:
         """Of older versions, those that stay: the newer one has not the redundancy that was asked for.

@@ -95,8 +95,14 @@ class Protected:
         """Folders of versions that results may be read from."""
         return set(self._uses)
 
-    def add(self, copies: Mapping[Any, tuple[AnyCopy, str]]) -> None:
-        """Protect results by a copy and the name of the type of each; what nobody wants is left out."""
+    def add(self, copies: Mapping[Any, tuple[AnyCopy, str]], beside: bool = False) -> None:
+        """Protect results by a copy and the name of the type of each; what nobody wants is left out.
+
+        Parameters
+        ----------
+        beside
+            Whether an older copy in the memory of a host of which others have parities stays.
+        """
         there = {key: found for key, found in copies.items() if key in self._scheduler.tasks}
         awaited = {key for key in there if key in self._state.awaited}
         always = reads.not_remade(self._scheduler, [key for key in there if key not in self._of]) | awaited
@@ -112,7 +118,7 @@ class Protected:
             if key in awaited and isinstance(copy, Copy):
                 # nobody computes it, and it is not provided twice
                 copy = replace(copy, passing=False)
-            self._have(key, one, _with(copy, one.copies))
+            self._have(key, one, _with(copy, one.copies, beside))
             if one.lineage is not None:
                 lineage.renew(self._scheduler, key, _reading(key, one))
             elif states[key] == "released" or (one.always and states[key] == "memory"):
@@ -340,12 +346,14 @@ class _InVersions(Container[Any]):
         return one is not None and any(not isinstance(each, SmallCopy) for each in _lasting(one.copies))
 
 
-def _with(copy: AnyCopy, before: Sequence[AnyCopy]) -> tuple[AnyCopy, ...]:
+def _with(copy: AnyCopy, before: Sequence[AnyCopy], beside: bool) -> tuple[AnyCopy, ...]:
     """Copies of a result with a newer one: what is in memory is read first."""
     every = [copy, *before]
+    in_memory = [each for each in every if isinstance(each, MemoryCopy)]
     return (
         *[each for each in every if isinstance(each, SmallCopy)][:1],
-        *[each for each in every if isinstance(each, MemoryCopy)][:1],
+        *in_memory[:1],
+        *[each for each in in_memory[1:] if beside and each.group is not None][:1],
         *[each for each in every if isinstance(each, Copy)][:_COPIES],
     )
 
