@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from dask_hpc.scheduler.core.counting import counting
 from dask_hpc.scheduler.core.lifecycle import Lifecycle
 from dask_hpc.scheduler.internals import writes
+from dask_hpc.scheduler.internals.allotment import Lane
 from dask_hpc.scheduler.internals.origins import TOPIC
 from dask_hpc.scheduler.internals.reads import IN_PLAY
 from dask_hpc.scheduler.placing.admission import Admission
@@ -70,6 +72,9 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         self._handle = handle
         self._owner = state.owner
         self._tasks = state.scheduler.tasks
+        self.transition = counting(  # type: ignore[method-assign]
+            self._owner, self._tasks, admission, small, lifecycle.maybe_done, self._count
+        )
 
     def update_graph(
         self,
@@ -85,22 +90,19 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         declared, nodes = annotations.pop(ANNOTATION, {}), annotations.get(NODE_ANNOTATION) or {}
         self._handle(GraphArrived(tasks, declared, client, nodes, kwargs.get("keys") or ()))
 
-    def transition(
+    def _count(
         self,
         key: Any,
         start: str,
         finish: str,
-        *args: Any,
-        stimulus_id: str,
-        worker: str | None = None,
-        nbytes: int | None = None,
-        startstops: Sequence[Mapping[str, Any]] | None = None,
-        **kwargs: Any,
+        lane: Lane | None,
+        worker: str | None,
+        nbytes: int | None,
+        startstops: Sequence[Mapping[str, Any]] | None,
     ) -> None:
         """Keep the counts of the task's job; note slots that may have opened."""
         if start == finish == "waiting":  # stock has found that it has to be queued: that comes next
             return
-        lane = self._owner.get(key)
         if start == "processing":
             self._admission.freed(worker, lane)
         if lane is None:
@@ -109,12 +111,8 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         if finish in IN_PLAY:
             if start not in IN_PLAY:
                 if job.is_default or lane.inherited:
-                    ts = self._tasks[key]
-                    # a new one that stock queues, and that nothing depends on, is as it was claimed
-                    # (`reads.was_sent`, written out: this runs for every task)
-                    if lane.inherited or lane.kind != "queue" or ts.dependents or ts.run_id is not None:
-                        lane = self._guests.recomputed(ts, lane)
-                        job = lane.job
+                    lane = self._guests.recomputed(self._tasks[key], lane)
+                    job = lane.job
                 job.unfinished += 1
                 if job.resting:
                     self._resting.work(job)

@@ -33,12 +33,12 @@ class OpenWorkers(set[Any]):
         #: Addresses of the workers that are open.
         self.open: Collection[str] = ()
 
-    def add(self, worker: WorkerState) -> None:
+    def add(self, worker: WorkerState, _put: Any = set.add, _drop: Any = set.discard) -> None:
         """Add a worker if it is open, else take it out. Runs for every task."""
         if worker.address in self.open:
-            set.add(self, worker)
+            _put(self, worker)
         else:
-            set.discard(self, worker)
+            _drop(self, worker)
 
 
 #: RPC by which a worker that executes the first input of a shuffle has the shuffle begun.

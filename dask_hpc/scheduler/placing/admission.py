@@ -57,7 +57,7 @@ class Admission:
         watched: tuple[Collection[Any], ...],
     ) -> None:
         self.state = state
-        self._queue = queue
+        self.queue = queue
         #: Addresses of workers whose slots may have changed since the last pass.
         self.dirty: set[str] = set()
         #: Jobs whose whole allotment is looked at in the next pass, and those where it has changed.
@@ -68,7 +68,7 @@ class Admission:
         #: Parts that limit how many tasks a worker takes.
         self._limits = parts.slots
         self._handle = handle
-        self._watched = watched
+        self.watched = watched
         self._scheduled = False
         self._call_soon = state.scheduler.loop.asyncio_loop.call_soon  # type: ignore[attr-defined]
         self._counter = 0
@@ -86,10 +86,10 @@ class Admission:
     def freed(self, address: str | None, lane: Lane | None) -> None:
         """A task has left a worker (None: one that is not known any more). Runs for every task."""
         lending, watched = self.lending, False
-        for one in self._watched:
+        for one in self.watched:
             if one:
                 watched = True
-        others = lending.wanted or address in lending.loans or self._queue.closed
+        others = lending.wanted or address in lending.loans or self.queue.closed
         if lane is not None and lane.kind == "queue" and not others and not watched:
             return  # stock fills the slot
         if address is not None:
@@ -99,8 +99,8 @@ class Admission:
                     self.dirty.add(address)
                     break
             else:  # its holder holds nothing for its slots
-                plain = jobs is self.state.plain and not self._queue.closed
-                waiting = lending.wanted or (not plain and self._queue.first() is not None)
+                plain = jobs is self.state.plain and not self.queue.closed
+                waiting = lending.wanted or (not plain and self.queue.first() is not None)
                 if waiting or address in lending.loans:
                     self.dirty.add(address)
                 elif not watched:
@@ -132,7 +132,7 @@ class Admission:
         self.sharing.sweep()
         jobs = self.state.jobs.active.values()
         waiting = [job for job in jobs if job.queue or (job.stranded and not len(job.reach))]
-        if self._queue.first() is not None:
+        if self.queue.first() is not None:
             waiting += self.state.plain[:1]
         if waiting:
             self.offer(*waiting)
@@ -194,11 +194,11 @@ class Admission:
                 lane.job.park(ts, first=lane.guest)
         if lent:
             self.lending.lent(lent)
-        if self._queue.first() is not None or self._queue.closed:
-            self._queue.close(bool(self.sharing.waiting) or self._queue.held())
-            if not self._queue.closed:
+        if self.queue.first() is not None or self.queue.closed:
+            self.queue.close(bool(self.sharing.waiting) or self.queue.held())
+            if not self.queue.closed:
                 writes.fill_from_queue(scheduler, stimulus_id)
-        if any(self._watched):
+        if any(self.watched):
             self._handle(_PASSED)
 
     def _room(self, slots: int, job: JobRecord, worker: WorkerState) -> int:
@@ -223,8 +223,8 @@ class Admission:
                 stranded, job.stranded = job.stranded, {}
                 writes.retry_unplaced(self.state.scheduler, stranded, stimulus_id)
         jobs = sorted(grown | offered, key=lambda job: job.submit_s)
-        if not any(len(job.allotment) for job in self.state.plain) and self._queue.waits():
-            self._queue.draw(_DRAWN, stimulus_id)
+        if not any(len(job.allotment) for job in self.state.plain) and self.queue.waits():
+            self.queue.draw(_DRAWN, stimulus_id)
         self.sharing.look(self.lending.wants)
         workers = self.state.scheduler.workers
         shared = self.sharing.addresses(dict.values(workers))
@@ -243,14 +243,14 @@ class Admission:
 
     def _draw(self, addresses: Iterable[str], stimulus_id: str) -> None:
         """Hold tasks of plain work that stock has queued, for idle threads on nodes that are not its own."""
-        ts = self._queue.first()
-        if ts is None or self._queue.held() or not self.lending.takes(ts):
+        ts = self.queue.first()
+        if ts is None or self.queue.held() or not self.lending.takes(ts):
             return
         workers, plain = self.state.scheduler.workers, self.state.plain_allotment() or ()
         others = [a for a in addresses if a in workers and a not in plain and self.lending.lends(a)]
         idle = sum([max(0, reads.idle_threads(self.state.scheduler, workers[a])) for a in others])
         if idle:
-            self._queue.draw(idle, stimulus_id)
+            self.queue.draw(idle, stimulus_id)
 
     def _deal(
         self, worker: WorkerState, jobs: list[JobRecord], ahead: bool, batch: Batch, stimulus_id: str
@@ -265,8 +265,8 @@ class Admission:
         sent = sum(ws is worker for _, ws, _ in batch)
         open_slots = reads.free_slots(scheduler, worker) - sent
         open_threads = reads.idle_threads(scheduler, worker) - sent
-        if open_slots > 0 and self._queue.waits() and any(job.is_default for job in jobs):
-            self._queue.draw(open_slots, stimulus_id)
+        if open_slots > 0 and self.queue.waits() and any(job.is_default for job in jobs):
+            self.queue.draw(open_slots, stimulus_id)
         lent: Batch = []
         while (job := self.sharing.turn(jobs, worker.address)) is not None:
             ts = job.first()

@@ -53,8 +53,17 @@ class PlainQueue:
 
     def draw(self, count: int, stimulus_id: str) -> None:
         """Hold the next tasks of the queue in place of stock's queuing them."""
+        owner, queued = self.state.owner, self.state.scheduler.queued
+        for left in range(min(count, len(queued)), 0, -1):
+            ts = queued.peek()  # a look at several sorts the whole queue
+            if (lane := owner.get(ts.key)) is None or lane.kind != "queue":
+                self._hold(list(queued.peekn(left)), stimulus_id)
+                return
+            self._hold([ts], stimulus_id)
+
+    def _hold(self, tasks: Iterable[TaskState], stimulus_id: str) -> None:
         owner, drawn = self.state.owner, []
-        for ts in self.state.scheduler.queued.peekn(count):
+        for ts in tasks:
             lane = owner.get(ts.key)
             if lane is not None and lane.kind == "queue":
                 owner[ts.key] = lane.job.lanes["root"]

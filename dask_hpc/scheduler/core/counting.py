@@ -1,0 +1,89 @@
+"""What the plugin does for every step of every task: the usual steps of tasks that stock queues, in full.
+
+Those are all that plain work beside a job takes, and what a job that has nothing to do costs everybody else.
+Each is a call from the scheduler and little more, so what is looked at is bound once, and what workers report
+with a result is named (the rest of a call's arguments would be put into a dictionary).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dask_hpc.scheduler.internals.allotment import Lane
+from dask_hpc.scheduler.placing.admission import Admission
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.small import SmallResults
+
+
+def counting(
+    owner: dict[Any, Lane],
+    tasks: dict[Any, Any],
+    admission: Admission,
+    small: SmallResults,
+    maybe_done: Callable[[JobRecord], None],
+    other: Callable[..., None],
+) -> Callable[..., None]:
+    """The plugin's ``transition``; `other` gets every step that is not a usual one.
+
+    All of these are bound: they have to be the same objects for as long as the plugin is in the scheduler.
+    """
+    lane_of, held, doubtful = owner.get, small.held, small.doubtful
+    lending, loans = admission.lending, admission.lending.loans
+    queue, watched = admission.queue, admission.watched
+
+    def transition(
+        key: Any,
+        start: str,
+        finish: str,
+        *,
+        stimulus_id: str,
+        worker: str | None = None,
+        nbytes: int | None = None,
+        startstops: Any = None,
+        metadata: Any = None,
+        type: Any = None,
+        typename: Any = None,
+        **more: Any,
+    ) -> None:
+        lane = lane_of(key)
+        if lane is not None and lane.kind == "queue":
+            # it has no restriction, and whoever takes it over from an ended job is plain work, too
+            job = lane.job
+            if start == "waiting":
+                if finish == "waiting":  # stock has found that it has to be queued: that comes next
+                    return
+                if finish == "queued":
+                    job.held += 1
+                    return
+                if finish == "processing":
+                    job.processing += 1
+                    return
+            elif start == "queued":
+                if finish == "processing":
+                    job.held -= 1
+                    job.processing += 1
+                    return
+            elif start == "released":
+                if finish == "waiting":
+                    ts = tasks[key]
+                    # a new one that nothing depends on is as it was claimed (`reads.was_sent`, written out)
+                    if ts.run_id is None and not ts.dependents and not lane.inherited:
+                        job.unfinished += 1
+                        return
+            elif start == "processing":
+                if finish == "memory":
+                    # otherwise stock fills the slot
+                    if lending.wanted or queue.closed or worker in loans or any(watched):
+                        admission.freed(worker, lane)
+                    job.processing -= 1
+                    job.unfinished -= 1
+                    if job.unfinished == job.guests:
+                        maybe_done(job)
+                    return
+            elif start == "memory" and finish == "forgotten" and not held and not doubtful:
+                del owner[key]
+                return
+        other(key, start, finish, lane, worker, nbytes, startstops)
+
+    return transition

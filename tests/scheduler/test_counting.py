@@ -1,0 +1,167 @@
+"""The usual steps of tasks that stock queues, counted in one go: as the plugin counts all others."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from types import SimpleNamespace
+
+import dask
+from helpers import engine, live, started, until
+from tasks import inc
+
+import dask_hpc
+from dask_hpc.scheduler.core.counting import counting
+from dask_hpc.scheduler.core.plugin import HPCSchedulerPlugin
+
+COUNTS = ("unfinished", "held", "processing", "guests", "erred")
+
+
+class Both:
+    """Counts each usual step in one go, undoes that, and has it counted as the others are."""
+
+    def __init__(self, plugin: HPCSchedulerPlugin) -> None:
+        self.owner, self.general, self.was_usual = plugin._owner, plugin._count, True
+        #: Workers whose slots are looked at in the next pass.
+        self.dirty = plugin._admission.dirty
+        self.steps: Counter[tuple[str, str]] = Counter()
+        self.differences: list[object] = []
+        self.one_go = counting(
+            plugin._owner,
+            plugin._tasks,
+            plugin._admission,
+            plugin._small,
+            plugin._lifecycle.maybe_done,
+            self.other,
+        )
+
+    def other(self, *step) -> None:
+        self.was_usual = False
+        self.general(*step)
+
+    def __call__(
+        self, key, start, finish, *args, stimulus_id, worker=None, nbytes=None, startstops=None, **more
+    ):
+        lane = self.owner.get(key)
+        counts = lane and [getattr(lane.job, name) for name in COUNTS]
+        self.was_usual, dirty = True, set(self.dirty)
+        given = {"worker": worker, "nbytes": nbytes, "startstops": startstops, **more}
+        self.one_go(key, start, finish, *args, stimulus_id=stimulus_id, **given)
+        if not self.was_usual:
+            return
+        self.steps[start, finish] += 1
+        assert lane is not None
+        found = self._now(lane.job, key)
+        for name, value in zip(COUNTS, counts, strict=True):
+            setattr(lane.job, name, value)
+        self.owner[key] = lane
+        self.dirty.clear()
+        self.dirty |= dirty
+        self.general(key, start, finish, lane, worker, nbytes, startstops)
+        if found != (expected := self._now(lane.job, key)):
+            self.differences.append((key, start, finish, found, expected))
+
+    def _now(self, job, key):
+        return [getattr(job, name) for name in COUNTS], self.owner.get(key), set(self.dirty)
+
+
+@live(2)
+async def test_the_usual_steps_are_counted_as_all_others_are(c, s, *workers):
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    choose = random.Random(seed)
+    rt = await dask_hpc.install(c, "fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        (plugin,) = [each for each in s.plugins.values() if isinstance(each, HPCSchedulerPlugin)]
+        plugin.transition = both = Both(plugin)
+        for _ in range(6):
+            with dask.annotate(hpc_job=None):
+                roots = c.map(inc, range(choose.randint(20, 60)), pure=False)
+                more = c.map(inc, choose.sample(roots, 5), pure=False)
+                wrong = c.map(inc, ["no number"] * choose.randint(0, 2), pure=False)
+                parts = [dask.delayed(inc, pure=False)(number) for number in range(4)]
+            # a job's own tasks, on a node of its own and of plain ones
+            own = c.map(inc, range(choose.randint(0, 20)), pure=False)
+            own += c.compute([dask.delayed(inc)(part) for part in parts], optimize_graph=False)
+            if choose.random() < 0.4:
+                await c.cancel(roots[: len(roots) // 2])
+            if choose.random() < 0.5:
+                await until(lambda last=more[-1]: last.done(), "one is done")
+            else:
+                await c.gather([*roots, *more, *own], errors="skip")
+            del roots, more, wrong, own
+        await until(lambda: not engine(s).state.owner, "all is forgotten")
+        assert all(not job.unfinished for job in engine(s).state.plain)
+    assert both.differences == []
+    usual = {
+        ("released", "waiting"),
+        ("waiting", "queued"),
+        ("queued", "processing"),
+        ("memory", "forgotten"),
+    }
+    assert usual <= both.steps.keys(), both.steps
+    assert both.steps["processing", "memory"]
+
+
+class Alone:
+    """One task of plain work, by itself; what was done for it."""
+
+    def __init__(self, **task: object) -> None:
+        job = SimpleNamespace(held=0, processing=1, unfinished=2, guests=0)
+        self.lane = SimpleNamespace(kind="queue", inherited=False, job=job)
+        self.task = SimpleNamespace(**{"run_id": None, "dependents": set(), **task})
+        self.lending = SimpleNamespace(wanted=False, loans={})
+        self.queue, self.watching = SimpleNamespace(closed=False), set()
+        self.small = SimpleNamespace(held={}, doubtful={})
+        self.done: list[str] = []
+
+    def step(self, start: str, finish: str) -> list[str]:
+        admission = SimpleNamespace(
+            lending=self.lending,
+            queue=self.queue,
+            watched=(self.watching,),
+            freed=lambda worker, lane: self.done.append("freed"),
+        )
+        step = counting(
+            {"x": self.lane},
+            {"x": self.task},
+            admission,
+            self.small,
+            lambda job: self.done.append("done"),
+            lambda *step: self.done.append("in full"),
+        )
+        step("x", start, finish, stimulus_id="s", worker="w")
+        return self.done
+
+
+def test_what_is_not_usual_is_counted_in_full() -> None:
+    assert Alone().step("released", "waiting") == []
+    assert Alone(run_id=1).step("released", "waiting") == ["in full"]
+    assert Alone(dependents={"y"}).step("released", "waiting") == ["in full"]
+    left_by_a_job = Alone()
+    left_by_a_job.lane.inherited = True
+    assert left_by_a_job.step("released", "waiting") == ["in full"]
+    for name in ("held", "doubtful"):
+        known = Alone()
+        getattr(known.small, name)["y"] = None
+        assert known.step("memory", "forgotten") == ["in full"]
+    assert Alone().step("processing", "erred") == ["in full"]
+    other_lane = Alone()
+    other_lane.lane.kind = "root"
+    assert other_lane.step("processing", "memory") == ["in full"]
+
+
+def test_a_slot_that_is_free_is_looked_at_where_anybody_may_want_it() -> None:
+    assert Alone().step("processing", "memory") == []
+    wanted, closed, lent, watched = (Alone() for _ in range(4))
+    wanted.lending.wanted = closed.queue.closed = True
+    lent.lending.loans["w"] = {}
+    watched.watching.add("z")
+    assert [one.step("processing", "memory") for one in (wanted, closed, lent, watched)] == [["freed"]] * 4
+
+
+def test_the_last_task_ends_its_job() -> None:
+    last = Alone()
+    last.lane.job.unfinished = 1
+    assert last.step("processing", "memory") == ["done"]
