@@ -191,7 +191,7 @@ def verdict(run: DemoRun) -> Verdict:
         quote=(
             f"{repeated.ours_median:g} tasks computed twice when a walltime ends where stock repeats "
             f"{repeated.stock_median:g}"
-            if ended
+            if ended and max(repeated.ours) < repeated.stock_median
             else ""
         ),
         unpaid=unpaid,
