@@ -30,7 +30,7 @@ def as_json(
 
 
 def print_text(run: DemoRun, found: Sequence[Verdict], wall_s: float, report: Path) -> None:
-    """Print the results, then the table with the sentence that a newcomer quotes, and last what did not pay."""
+    """Print the results, the table with the sentence that a newcomer quotes, and last what did not pay."""
     rounds = len(run.managed)
     print("\nResults" + (" of the last round" if rounds > 1 else ""))
     results = [row for part in found for row in part.results.items()]
