@@ -74,7 +74,7 @@ def rows(options: Options, stock: Client, ours: Client, policy: str) -> list[Row
             print(f"{name}: {found[-2].value:.3f}, {found[-1].value:.3f}", file=sys.stderr)
     finally:
         runtime.uninstall()
-    return found + [max(memory, key=lambda row: row.value)]
+    return [*found, max(memory, key=lambda row: row.value)]
 
 
 def _row(name: str, ours: Sequence[float], stock: Sequence[float], unit: str, bar: float) -> Row:
