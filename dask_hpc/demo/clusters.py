@@ -33,8 +33,9 @@ _CLUSTER: dict[str, Any] = {
     "silence_logs": logging.CRITICAL,
 }
 _SCHEDULER = {"dashboard_address": ":0"}
-#: What the process that workers are forked from imports: it starts no thread by that.
-_IMPORTED = ("distributed.nanny", "dask_hpc.worker.carried", "dask_hpc.demo.stepping")
+#: What the process that workers are forked from imports: it starts no thread by that. Arrays of Dask, because
+#: each worker would import them when xarray asks for the first time whether an array is one.
+_IMPORTED = ("distributed.nanny", "dask_hpc.worker.carried", "dask_hpc.demo.stepping", "dask.array")
 #: How long the demo waits for its jobs to come through Slurm's queue.
 _SLURM_PATIENCE_S = 600
 

@@ -90,7 +90,7 @@ class Verdict:
     summary: Mapping[str, Any] = field(default_factory=dict)
     #: Rows of the closing table.
     table: Sequence[Row] = ()
-    #: What a newcomer would quote, without a full stop; empty: nothing.
+    #: What a newcomer would quote, without a full stop; empty: nothing, as where nothing was gained.
     quote: str = ""
     #: What did not pay on this machine, a sentence each without a full stop; no error.
     unpaid: Sequence[str] = ()

@@ -24,7 +24,7 @@ from dask_hpc_policies import registry
 
 DEFAULT_POLICY = "fair"
 #: Times and amounts of work are multiplied by this in a fast run.
-FAST_SCALE = 0.25
+FAST_SCALE = 0.2
 DEFAULT_REPORT = Path("dask-hpc-demo.html")
 #: Exit code of a command that was interrupted from the keyboard.
 INTERRUPTED = 130

@@ -162,13 +162,20 @@ def verdict(run: DemoRun) -> Verdict:
             }
         },
         table=[lost, repeated, actor],
-        quote=(
-            f"{lost.shown(lost.ours_median)} results lost where stock loses {lost.stock_median:g} "
-            f"and repeats {repeated.stock_median:g} tasks"
-        ),
+        quote=_quote(lost, repeated),
         unpaid=unpaid,
         errors=errors,
     )
+
+
+def _quote(lost: Row, repeated: Row) -> str:
+    """Only what every round has gained."""
+    if max(lost.ours) >= lost.stock_median:
+        return ""
+    gained = f"{lost.shown(max(lost.ours))} results lost where stock loses {lost.stock_median:g}"
+    if not max(repeated.ours) and repeated.stock_median:
+        gained += f" and repeats {repeated.stock_median:g} tasks"
+    return gained
 
 
 def _told(one: Shrunk) -> str:

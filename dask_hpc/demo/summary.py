@@ -30,7 +30,7 @@ def as_json(
 
 
 def print_text(run: DemoRun, found: Sequence[Verdict], wall_s: float, report: Path) -> None:
-    """Print the results, what did not pay, and last the table with the sentence that a newcomer quotes."""
+    """Print the results, the table with the sentence that a newcomer quotes, and last what did not pay."""
     rounds = len(run.managed)
     print("\nResults" + (" of the last round" if rounds > 1 else ""))
     results = [row for part in found for row in part.results.items()]
@@ -38,11 +38,6 @@ def print_text(run: DemoRun, found: Sequence[Verdict], wall_s: float, report: Pa
     for name, text in results:
         print(f"  {name:<{width}}  {text}")
     print(f"\nReport: {report} (whole demo {wall_s:.0f} s)")
-    unpaid = [text for part in found for text in part.unpaid]
-    if unpaid:
-        print("\nDid not pay on this machine:")
-        for text in unpaid:
-            print(f"  {text}")
     print()
     echo_table(
         [row.cells() for part in found for row in part.table],
@@ -56,3 +51,8 @@ def print_text(run: DemoRun, found: Sequence[Verdict], wall_s: float, report: Pa
     quotes = [part.quote for part in found if part.quote]
     if quotes:
         print(f"\n{', '.join(quotes)}")
+    unpaid = [text for part in found for text in part.unpaid]
+    if unpaid:
+        print("\nDid not pay on this machine:")
+        for text in unpaid:
+            print(f"  {text}")

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from typing import Any
 
 from distributed import Nanny
 
@@ -17,7 +18,7 @@ from dask_hpc.config import settings
 from dask_hpc.demo.stage import Stage
 
 #: So long before the end a worker is told at least, and everything has left it.
-NOTICE_S, MARGIN_S = 2.0, 0.5
+NOTICE_S, MARGIN_S = 1.5, 0.3
 
 
 def can_end(stage: Stage) -> bool:
@@ -29,11 +30,12 @@ def can_end(stage: Stage) -> bool:
 def end_walltime(stage: Stage, after_s: float, notice_s: float = NOTICE_S) -> bool:
     """Let the walltime of a node end in so many seconds, at least `notice_s` and `MARGIN_S`.
 
-    It is the one with the most results, so that there is something to lose. Returns when it has ended, and
-    whether its process was killed: with the runtime it has left by then.
+    It is the one with the most data when it is time for the notice, so that there is something to lose.
+    Returns when it has ended, and whether its process was killed: with the runtime it has left by then.
     """
-    nanny = fullest(stage)
     ends_s = time.time() + max(after_s, notice_s + MARGIN_S)
+    time.sleep(max(0.0, ends_s - notice_s - time.time()))
+    nanny = fullest(stage)
     if stage.runtime is not None:
         stage.cluster.sync(_watch, nanny, ends_s, notice_s)
     pid = nanny.pid
@@ -46,9 +48,13 @@ def end_walltime(stage: Stage, after_s: float, notice_s: float = NOTICE_S) -> bo
 
 
 def fullest(stage: Stage) -> Nanny:
-    """The node that holds the most."""
-    held = stage.client.has_what()
-    return max(stage.cluster.workers.values(), key=lambda nanny: len(held.get(nanny.worker_address, ())))
+    """The node that holds the most bytes of results."""
+    held = stage.client.run_on_scheduler(_held_bytes)
+    return max(stage.cluster.workers.values(), key=lambda nanny: held.get(nanny.worker_address, 0))
+
+
+def _held_bytes(dask_scheduler: Any) -> dict[str, int]:
+    return {worker.address: worker.nbytes for worker in dask_scheduler.workers.values()}
 
 
 async def _watch(nanny: Nanny, ends_s: float, notice_s: float) -> None:

@@ -1,7 +1,8 @@
 """One user alone on a cluster: what our runtime costs when nobody contends.
 
 Eight shapes of work, on stock Dask, inside a job, and as plain work beside a job of somebody else that has no
-tasks. The three take turns in shuffled order; each repetition gives one ratio.
+tasks. The three take turns in shuffled order; each repetition gives one ratio of times, and one of the most
+memory that the workers' processes held meanwhile (Linux tells and forgets it: proc(5), clear_refs).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import shapes
@@ -23,6 +25,7 @@ from machine import SEED
 import dask_hpc
 
 BAR = 1.02
+MEMORY_BAR = 1.05
 STOCK, INSIDE, BESIDE = "stock", "inside a job", "beside an idle job"
 
 #: Shape, tasks and seconds of each: about a second on six nodes.
@@ -39,10 +42,11 @@ SHAPES: dict[str, tuple[Callable[..., Any], int, float]] = {
 
 
 def rows(options: Options, stock: Client, ours: Client, policy: str) -> list[Row]:
-    """Ratio to stock of every shape, in both ways."""
+    """Ratio to stock of every shape's time, in both ways, and that of the memory where it is largest."""
     repetitions = options.pick(15, 7, 1)
     chance = random.Random(SEED)
-    found = []
+    found: list[Row] = []
+    memory: list[Row] = []
     runtime = dask_hpc.install(ours, policy=policy)
     try:
         for name, (shape, tasks, task_s) in SHAPES.items():
@@ -52,34 +56,52 @@ def rows(options: Options, stock: Client, ours: Client, policy: str) -> list[Row
                 INSIDE: partial(_inside, ours, runtime, submit),
                 BESIDE: partial(_beside, ours, submit),
             }
+            clients = {STOCK: stock, INSIDE: ours, BESIDE: ours}
             took_s: dict[str, list[float]] = {way: [] for way in ways}
+            peaks: dict[str, list[float]] = {way: [] for way in ways}
             # the first repetition warms up and is dropped, unless it is the only one
             for repetition in range(repetitions + (repetitions > 1)):
                 for way in chance.sample(list(ways), len(ways)):
+                    clients[way].run(_forget_peak)
                     sample_s = ways[way]()
                     if repetition or repetitions == 1:
                         took_s[way].append(sample_s)
-            found += [_row(f"{policy}: {name} {way}", took_s[way], took_s[STOCK]) for way in (INSIDE, BESIDE)]
+                        peaks[way].append(sum(clients[way].run(_peak_mib).values()))
+            for way in (INSIDE, BESIDE):
+                found.append(_row(f"{policy}: {name} {way}", took_s[way], took_s[STOCK], "s", BAR))
+                what = f"{policy}: {name} {way}, peak memory"
+                memory.append(_row(what, peaks[way], peaks[STOCK], "MiB", MEMORY_BAR))
             print(f"{name}: {found[-2].value:.3f}, {found[-1].value:.3f}", file=sys.stderr)
     finally:
         runtime.uninstall()
-    return found
+    return [*found, max(memory, key=lambda row: row.value)]
 
 
-def _row(name: str, ours_s: Sequence[float], stock_s: Sequence[float]) -> Row:
-    ratios = [mine / other for mine, other in zip(ours_s, stock_s, strict=True)]
+def _row(name: str, ours: Sequence[float], stock: Sequence[float], unit: str, bar: float) -> Row:
+    ratios = [mine / other for mine, other in zip(ours, stock, strict=True)]
     low, high = quartiles(ratios)
-    middle_s = statistics.median(stock_s)
-    note = f"median of {len(ratios)} pairs, quartiles in brackets; stock {middle_s:.2f} s"
+    middle = statistics.median(stock)
+    note = f"median of {len(ratios)} pairs, quartiles in brackets; stock {middle:.4g} {unit}"
     return Row(
         name=f"{name}, ratio to stock",
         value=statistics.median(ratios),
         unit="",
         low=low,
         high=high,
-        bar=BAR,
+        bar=bar,
         note=note,
     )
+
+
+def _forget_peak() -> None:
+    """Called on a worker: from now on its process has held no more memory than it holds."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _peak_mib() -> float:
+    """Called on a worker: the most memory that its process has held."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 def _plain(client: Client, submit: Callable[[Client], Any]) -> float:

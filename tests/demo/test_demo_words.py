@@ -193,6 +193,48 @@ def test_no_advantage_is_claimed_where_stock_loses_nothing(faked, capsys):
     assert "stock Dask repeated nothing either when a walltime ended" in out
 
 
+def test_where_ours_loses_every_row_is_said_as_a_loss_and_nothing_is_quoted(faked, capsys):
+    # what stock gave and what ours gave, the other way round
+    assert faked(given(), STOCK) == 1
+    out, err = capsys.readouterr()
+    assert "where stock" not in out
+    last, told = out.split("\nDid not pay on this machine:\n")
+    assert last.rstrip().splitlines()[-1].split() == ["shrinking:", "the", "actor", "answers", "is", "lost"]
+    assert [line.strip() for line in told.splitlines()] == [
+        "the mean turnaround of three users did not fall: 4.0 to 10.0 s",
+        "the makespan of three users grew: 22.0 to 28.0 s",
+        "60 tasks were computed twice when a walltime ended",
+        "stock Dask repeated nothing either when a walltime ended",
+        "the simulation took longer: 5.0 to 9.0 s",
+        "the question beside the simulation took longer: 1.0 to 2.0 s",
+        "9 protected tasks were computed again when a worker was killed",
+        "stock Dask lost nothing and repeated nothing either when a worker was killed",
+        "61 tasks were computed twice when the cluster shrank",
+        "stock Dask lost nothing and repeated nothing either when its cluster shrank",
+    ]
+    assert err.count("Error: ") == 3
+    assert "the actor was lost" in err
+    assert "5 of 60 protected objects were lost" in err
+    assert "20 of 60 results and scattered objects were lost" in err
+
+
+@pytest.mark.parametrize(
+    ("managed", "quoted"),
+    [
+        (given(stepped=replace(STEPPED, repeated=60)), "walltime"),
+        (given(served(turnaround_s=10.0)), "mean turnaround"),
+        (given(shrunk=replace(SHRUNK, lost=20)), "results lost"),
+        (given(shrunk=replace(SHRUNK, repeated=1)), "and repeats"),
+    ],
+)
+def test_what_has_not_paid_is_not_quoted(faked, capsys, managed, quoted):
+    sentences = []
+    for ours in (given(), managed):
+        faked(STOCK, ours)
+        sentences.append(capsys.readouterr().out.split("shrinking: the actor")[1].split("Did not pay")[0])
+    assert [quoted in sentence for sentence in sentences] == [True, False]
+
+
 def test_a_part_of_the_demo_is_one_registration(faked, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(parts, "_parts", list(parts._parts))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import dask
 import pytest
 from helpers import (
@@ -92,7 +94,7 @@ async def test_plain_work_borrows_too(c, s, a):
             assert await within(c.gather(c.map(quick, range(5), key="quick", pure=False))) == list(range(5))
 
 
-@pytest.mark.parametrize("how", ["exclusive", "producer", "setting"])
+@pytest.mark.parametrize("how", ["exclusive", "borrower", "producer", "setting"])
 @live(1, lend="5 s")
 async def test_what_is_not_lent(c, s, a, how):
     await learn(c, s)
@@ -103,7 +105,7 @@ async def test_what_is_not_lent(c, s, a, how):
         await started(s, job)
         if how == "producer":
             await job.producer().start()
-        async with rt.job("waits", nodes=1) as waits:
+        async with rt.job("waits", nodes=1, exclusive=how == "borrower") as waits:
             future = c.submit(quick, 1, key="quick-later")
             await until(lambda: record(s, waits).held == 1, "it is held")
             # admission has looked, more than once
@@ -198,3 +200,34 @@ async def test_a_cancelled_task_gives_its_slot_back(c, s, a):
             await until(future.cancelled, "it is told")
         await until(lambda: not engine(s).admission.lending.loans, "nothing is lent")
         gate.open()
+
+
+@pytest.mark.parametrize(("priority", "borrowed"), [(0, (1, 1)), (1, (0, 2))])
+@live(1, threads=2)
+async def test_slots_go_to_the_larger_priority_then_to_who_has_fewer_and_none_twice(
+    c, s, a, priority, borrowed
+):
+    gate, open_one = Gate(), Gate()
+    open_one.open()
+    await c.gather(c.map(through, range(2), gate=open_one, key="known", pure=False))
+    await until(lambda: not s.tasks, "what it took is known, and the results are gone")
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=1) as idle:
+        await started(s, idle)
+        async with rt.job("first", nodes=1) as first:
+            futures = c.map(through, range(3), gate=gate, key="known", pure=False)
+            async with rt.job("later", nodes=1, priority=priority) as later:
+                futures += c.map(through, range(3), gate=gate, key="known", pure=False)
+                await until(lambda: len(s.tasks) == 6, "all are known")
+                assert not any(ts.processing_on for ts in s.tasks.values())
+                lending = engine(s).admission.lending
+                state = lending.state
+                settings, state.settings = state.settings, state.settings.updated(lend_s=5.0)
+                # the lender is about to send tasks of its own
+                assert lending.choose([a.address], Counter({a.address: 2})) == []
+                state.settings = settings
+                await rt.update(lend="5 s")
+                await until(lambda: gate.arrived == 2, "both threads are lent")
+                assert (record(s, first).borrowed_tasks, record(s, later).borrowed_tasks) == borrowed
+                gate.open()
+                assert sorted(await within(c.gather(futures))) == [0, 0, 1, 1, 2, 2]

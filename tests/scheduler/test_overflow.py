@@ -10,12 +10,24 @@ from tasks import inc
 import dask_hpc
 
 
-async def five_behind_each_other(c, gate, **job_fields):
+class Heavy(int):
+    """A value that takes minutes to send, as far as its size tells."""
+
+    def __sizeof__(self):
+        return 10_000_000_000
+
+
+def heavy(i):
+    """A task with such a result."""
+    return Heavy(i + 1)
+
+
+async def five_behind_each_other(c, gate, make=inc, **job_fields):
     """The dependents of five results, in a job with one of two nodes; the other node's job is idle."""
     rt = await dask_hpc.install(c, policy="fcfs")
     idle = await rt.job("idle", nodes=1).__aenter__()
     busy = await rt.job("busy", nodes=1, **job_fields).__aenter__()
-    first = c.map(inc, range(5), key="first", pure=False)
+    first = c.map(make, range(5), key="first", pure=False)
     waiting = [c.submit(through, future, gate, key=f"second-{i}") for i, future in enumerate(first)]
     return rt, idle, busy, waiting
 
@@ -42,15 +54,18 @@ async def test_dependents_that_wait_behind_others_borrow_idle_threads_and_start_
     await close(idle, busy)
 
 
-@pytest.mark.parametrize("why", ["exclusive", "long", "nothing is lent"])
+@pytest.mark.parametrize("why", ["exclusive", "long", "far", "nothing is lent"])
 @live(2, threads=2, lend="5 s")
 async def test_who_does_not_borrow_keeps_what_waits(c, s, a, b, why):
     gate = Gate()
-    await c.submit(inc, 1, key="second")
+    await c.gather([c.submit(inc, 1, key=key) for key in ("first", "second")])
+    if why == "far":  # all values are on the job's own node
+        s.task_prefixes["first"].duration_average = 1000.0
     if why == "long":
         s.task_prefixes["second"].duration_average = 60.0
     with dask.config.set({"hpc.lend": "0 s"} if why == "nothing is lent" else {}):
-        _, idle, busy, waiting = await five_behind_each_other(c, gate, exclusive=why == "exclusive")
+        make = heavy if why == "far" else inc
+        _, idle, busy, waiting = await five_behind_each_other(c, gate, make, exclusive=why == "exclusive")
     await started(s, busy)
     await until(lambda: gate.arrived == 2, "its own threads are busy")
     sweeps, look = [], engine(s).overflow.look

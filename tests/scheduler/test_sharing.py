@@ -106,3 +106,26 @@ async def test_jobs_with_nodes_take_turns_where_the_policy_says_so(c, s, a, b, p
         # both nodes served it, as if its user had a priority
         assert (record(s, small).borrowed_tasks > 10) is takes_turns
         assert await within(c.gather(backlog)) == list(range(300))
+
+
+@live(2, lend="5 s")
+async def test_long_tasks_take_no_turns_on_nodes_of_others(c, s, a, b):
+    gate = Gate()
+    gate.open()
+    await c.submit(through, 0, gate, key="long-0")
+    s.task_prefixes["long"].duration_average = 60.0
+    gate = Gate()
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("large") as large, rt.job("small") as small:
+        await started(s, large)
+        await started(s, small)
+        with dask.annotate(hpc_job=large.id):
+            backlog = c.map(a_while, range(60), key="large", pure=False)
+        await until(lambda: record(s, large).queue and len(record(s, large).nodes) == 1, "each has a node")
+        with dask.annotate(hpc_job=small.id):
+            futures = c.map(through, range(4), gate=gate, key="long", pure=False)
+        # its turn comes each time when one of these is done
+        assert await within(c.gather(backlog)) == list(range(60))
+        assert (gate.arrived, record(s, small).borrowed_tasks) == (1, 0)
+        gate.open()
+        assert await within(c.gather(futures)) == list(range(4))

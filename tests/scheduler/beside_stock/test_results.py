@@ -140,6 +140,19 @@ def leaves_and_returns(i, gate):
         return client.submit(inc, i, pure=False).result(), same
 
 
+async def nested(w: Way):
+    """Tasks whose tasks have tasks, more at once than there are threads."""
+    return await w.c.gather(w.c.map(fibonacci, range(6), pure=False))
+
+
+def fibonacci(n):
+    """A task that waits for two like itself."""
+    if n < 2:
+        return n
+    with worker_client() as client:
+        return sum(client.gather(client.map(fibonacci, [n - 1, n - 2], pure=False)))
+
+
 async def actors_that_fail(w: Way):
     """In a method, in what they are asked for, in being made; with their future gone."""
     counter = await w.c.submit(Counter, 1, actor=True, key="actor")
@@ -217,8 +230,20 @@ async def spilled(w: Way):
     return on_disk > 0, sizes, fetched, {ts.state for ts in w.s.tasks.values()}
 
 
-#: Data goes to disk by what results measure; the memory of this process, which is shared, does not count.
+async def rebalanced(w: Way):
+    """All data is on one worker; nothing of it is lost, and both have some then."""
+    data = await w.c.scatter([bytes(1_200_000)] * 8, workers=[w.workers[0].address], hash=False)
+    before = [len(ws.has_what) for ws in w.s.workers.values()]
+    await w.c.rebalance(data)
+    after = [len(ws.has_what) for ws in w.s.workers.values()]
+    assert min(before) == 0 < min(after)
+    return sum(after), {len(value) for value in await w.c.gather(data)}
+
+
+#: Data goes to disk and from worker to worker by what results measure; the memory of this process, which is
+#: shared, does not count.
 TIGHT = {
+    "distributed.worker.memory.rebalance.measure": "managed",
     "distributed.worker.memory.target": 0.6,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
@@ -272,6 +297,7 @@ GROUPS = {
         unpicklable,
         waited,
         seceded,
+        nested,
         actors_that_fail,
     ),
     "data and diagnostics": (
@@ -294,4 +320,4 @@ async def test_users_see_the_same(group):
 @gen_test(timeout=120, clean_kwargs={"threads": False})
 async def test_data_that_does_not_fit_into_memory_is_the_same():
     with dask.config.set(TIGHT):
-        await same([spilled], memory_limit="20 MB")
+        await same([spilled, rebalanced], memory_limit="20 MB")
