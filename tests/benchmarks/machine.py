@@ -41,8 +41,6 @@ SEED = 20240
 NONE = dumps(None)
 #: Seconds after which a state that must come is given up.
 DEADLINE_S = 60.0
-#: Answers of workers between two looks at the clock of the thread: a look costs as much as a hook.
-_LOOKS_EVERY = 32
 
 
 # ------------------------------------------------------------------------- loops
@@ -342,12 +340,13 @@ class Machine:
         while True:
             if self.recalls:
                 self.give_back()
-            if self._due and (not self.inbox or not self._number % _LOOKS_EVERY):
-                now_s = time.thread_time()
-                for name, (due_s, each_s, call) in self._due.items():
-                    if now_s >= due_s:
-                        self._due[name] = (now_s + each_s, each_s, call)
-                        call()
+            now_s = (
+                0.0 if self.inbox and self._number % 32 else time.thread_time()
+            )  # it costs as much as a hook
+            for name, (due_s, each_s, call) in self._due.items():
+                if now_s >= due_s:
+                    self._due[name] = (now_s + each_s, each_s, call)
+                    call()
             if self.inbox:
                 self.answer(*self.inbox.popleft())
             elif all(tasks[key].state == "memory" for key in wanted):
