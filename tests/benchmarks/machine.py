@@ -340,9 +340,7 @@ class Machine:
         while True:
             if self.recalls:
                 self.give_back()
-            now_s = (
-                0.0 if self.inbox and self._number % 32 else time.thread_time()
-            )  # it costs as much as a hook
+            now_s = 0.0 if self.inbox and self._number % 32 else time.thread_time()  # as dear as a hook
             for name, (due_s, each_s, call) in self._due.items():
                 if now_s >= due_s:
                     self._due[name] = (now_s + each_s, each_s, call)
