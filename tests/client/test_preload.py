@@ -85,6 +85,7 @@ def test_a_preload_on_the_command_line(tmp_path, loop):
         Client(scheduler_file=file, loop=loop, timeout=30) as client,
     ):
         client.wait_for_workers(1, timeout=30)
+        assert all(client.run(lambda dask_worker: "dask-hpc" in dask_worker.plugins).values())
         rt = dask_hpc.runtime(client)
         with rt.job("main", nodes=1) as job:
             future = client.submit(inc, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 
@@ -24,6 +25,7 @@ from distributed import (
     Variable,
     Worker,
     as_completed,
+    get_worker,
     wait,
 )
 from distributed.utils_test import gen_test
@@ -110,8 +112,38 @@ def ours_on(client):
     return set(found.values())
 
 
-def in_every_shape(client):
+def all_on(client):
+    """Names of whatever is registered on workers."""
+
+    def names(dask_worker):
+        kinds = ("plugins", "metrics", "handlers", "stream_handlers", "extensions", "periodic_callbacks")
+        return {kind: sorted(map(str, getattr(dask_worker, kind))) for kind in kinds}
+
+    return {repr(found) for found in client.run(names).values()}
+
+
+def first_task():
+    """Whether a worker has our plugin when its first task runs."""
+    return "dask-hpc" in get_worker().plugins and "hpc" in get_worker().metrics
+
+
+def killed_and_started_anew(client, cluster):
+    """A worker process is killed, and another one comes: both run their first task with our plugin."""
+    there = client.run(os.getpid)
+    os.kill(min(there.values()), signal.SIGKILL)
+    cluster.scale(len(there) + 1)
+    deadline_s, new = time.monotonic() + 30, {}
+    while len(new) < 2:
+        assert time.monotonic() < deadline_s
+        for address in client.scheduler_info(n_workers=-1)["workers"].keys() - there.keys() - new.keys():
+            # nobody has sent it any
+            new[address] = client.submit(first_task, workers=[address], pure=False)
+    assert all(task.result(20) for task in new.values())
+
+
+def in_every_shape(client, cluster=None):
     """`everything` outside of jobs and in jobs of every shape."""
+    before = all_on(client)
     rt = dask_hpc.install(client, "fcfs")
     deadline_s = time.monotonic() + 20
     while ours_on(client) != {(True, True)}:
@@ -130,8 +162,11 @@ def in_every_shape(client):
         row = job.wait(20)
         assert row["state"] == "completed"
         assert (row["shrinks"], row["expansions"]) == ((2, 2) if shape == "resized" else (0, 0))
+    if cluster is not None:
+        killed_and_started_anew(client, cluster)
     rt.uninstall()
     assert ours_on(client) == {(False, False)}
+    assert all_on(client) == before
     assert client.submit(inc, 1, pure=False).result() == 2
 
 
@@ -150,7 +185,7 @@ def test_everything_is_the_same_in_jobs_of_a_local_cluster_with_tls(loop, securi
         Client(cluster, loop=loop) as client,
     ):
         assert cluster.scheduler_address.startswith("tls://")
-        in_every_shape(client)
+        in_every_shape(client, cluster if processes else None)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

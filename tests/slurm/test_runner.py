@@ -21,6 +21,7 @@ with dask_hpc.SLURMRunner(
     worker_options={"host": "127.0.0.1", "nthreads": 1},
 ) as runner, Client(runner) as client:
     client.wait_for_workers(runner.n_workers)
+    assert all(client.run(lambda dask_worker: "dask-hpc" in dask_worker.plugins).values())
     runtime = dask_hpc.runtime(client)
     with runtime.job("sum", nodes=2) as job:
         total = client.submit(sum, client.map(abs, range(-10, 0))).result()
