@@ -21,6 +21,7 @@ from dask_hpc_policies.params import shown
 MOST_BYTES = 1 << 16
 #: So deep may it be; settings need four.
 _DEEPEST = 10
+_TOO_DEEP = f"allowed are {_DEEPEST} lists and mappings in each other"
 #: What tells whether a file is another one than when it was read: time of change, length, number.
 Mark = tuple[int, int, int]
 #: libyaml's where PyYAML was built with it: a long schedule is read far faster.
@@ -85,7 +86,9 @@ def plain(text: str) -> Any:
         finally:
             loader.dispose()
     except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"it is no YAML that is taken: {' '.join(str(error).split()):.200}") from None
+        # libyaml 0.2.6 looks ahead, and has a bound of its own
+        said = _TOO_DEEP if "nesting depth" in str(error) else " ".join(str(error).split())
+        raise ValueError(f"it is no YAML that is taken: {said:.200}") from None
 
 
 def _check_plain(text: str) -> None:
@@ -96,4 +99,4 @@ def _check_plain(text: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             raise yaml.YAMLError("aliases are not allowed")
         if depth > _DEEPEST:
-            raise yaml.YAMLError(f"allowed are {_DEEPEST} lists and mappings in each other")
+            raise yaml.YAMLError(_TOO_DEEP)
