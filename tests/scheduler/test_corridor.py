@@ -12,7 +12,7 @@ import dask
 import pytest
 from distributed import Worker
 from distributed.utils_test import captured_logger
-from helpers import PATIENCE_S, Gate, asleep, engine, live, record, started, traces_of_ours, until
+from helpers import PATIENCE_S, Gate, asleep, engine, live, record, started, traces_of_ours, until, within
 
 import dask_hpc
 from dask_hpc.errors import CorridorError
@@ -179,6 +179,31 @@ async def test_energy_is_that_of_its_parts(c, s, *workers):
     assert told["outside_s"] == pytest.approx(told["accounted_s"])
     assert told["energy_j"] >= found["energy_j"]
     assert len([one for one in engine(s).state.records if getattr(one, "kind", "") == "draw"]) < 20
+
+
+@live(workers=3)
+async def test_energy_is_that_of_its_parts_also_when_workers_are_lost_and_come(c, s, *workers):
+    rt = await dask_hpc.install(c, policy="fcfs", **WATTS)
+    await rt.corridor(mode="monitor", lower_w=0, upper_w=150)
+    async with rt.job("a", nodes=2, min_nodes=1, min_power_w=100, max_power_w=100) as job:
+        mine = c.map(nap, range(100, 180))
+        with dask.annotate(hpc_job=None):
+            plain = c.map(nap, range(40))
+        for lost in workers[:2]:
+            done = sum(future.done() for future in mine)
+            await until(lambda done=done: sum(each.done() for each in mine) > done, "it computes")
+            await lost.close()
+            async with Worker(s.address, nthreads=1) as late:
+                await until(lambda late=late: late.address in engine(s).state.nodes.at, "another has come")
+        await within(c.gather(mine))
+    # nothing is lent here: the job may have had the last node
+    await within(c.gather(plain))
+    await within(job.wait())
+    found = await rt.power()
+    parts = found["idle_j"] + found["plain_j"] + found["earlier_jobs_j"]
+    parts += sum(row["energy_j"] for row in found["jobs"])
+    assert found["energy_j"] == pytest.approx(parts, rel=1e-3)
+    assert found["jobs"][0]["energy_j"] > 0
 
 
 @pytest.mark.errors("The corridor stays as it is")
