@@ -33,6 +33,8 @@ class Both:
             plugin._small,
             plugin._lifecycle.maybe_done,
             self.other,
+            lambda *step, **more: None,
+            lambda *step, **more: None,
         )
 
     def other(self, *step) -> None:
@@ -115,12 +117,13 @@ class Alone:
         self.queue, self.watching = SimpleNamespace(closed=False), set()
         self.small = SimpleNamespace(held={}, doubtful={})
         self.done: list[str] = []
+        self.passed_on: list[tuple[str, ...]] = []
 
     def step(self, start: str, finish: str) -> list[str]:
         admission = SimpleNamespace(
             lending=self.lending,
             queue=self.queue,
-            watched=(self.watching,),
+            watched=(self.watching, ()),
             freed=lambda worker, lane: self.done.append("freed"),
         )
         step = counting(
@@ -130,6 +133,8 @@ class Alone:
             self.small,
             lambda job: self.done.append("done"),
             lambda *step: self.done.append("in full"),
+            lambda *step, **more: self.passed_on.append(("shuffles", *step)),
+            lambda *step, **more: self.passed_on.append(("stealing", *step)),
         )
         step("x", start, finish, stimulus_id="s", worker="w")
         return self.done

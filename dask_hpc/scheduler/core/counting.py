@@ -2,7 +2,8 @@
 
 Those are all that plain work beside a job takes, and what a job that has nothing to do costs everybody else.
 Each is a call from the scheduler and little more, so what is looked at is bound once, and what workers report
-with a result is named (the rest of a call's arguments would be put into a dictionary).
+with a result is named (the rest of a call's arguments would be put into a dictionary; arguments that can only
+be named take longer to find).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dask_hpc.scheduler.internals.allotment import Lane
+from dask_hpc.scheduler.internals.stock_plugins import ENDS
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.small import SmallResults
@@ -23,27 +25,30 @@ def counting(
     small: SmallResults,
     maybe_done: Callable[[JobRecord], None],
     other: Callable[..., None],
+    shuffles: Callable[..., Any],
+    stealing: Callable[..., Any],
 ) -> Callable[..., None]:
     """The plugin's ``transition``; `other` gets every step that is not a usual one.
+
+    `shuffles` and `stealing` get those that stock's plugins look at (`stock_plugins`).
 
     All of these are bound: they have to be the same objects for as long as the plugin is in the scheduler.
     """
     lane_of, held, doubtful = owner.get, small.held, small.doubtful
     lending, loans = admission.lending, admission.lending.loans
-    queue, watched = admission.queue, admission.watched
+    queue, (rounds, producers) = admission.queue, admission.watched
 
     def transition(
         key: Any,
         start: str,
         finish: str,
-        *,
         stimulus_id: str,
         worker: str | None = None,
         nbytes: int | None = None,
         startstops: Any = None,
-        metadata: Any = None,
         type: Any = None,
         typename: Any = None,
+        thread: Any = None,
         **more: Any,
     ) -> None:
         lane = lane_of(key)
@@ -58,11 +63,13 @@ def counting(
                     return
                 if finish == "processing":
                     job.processing += 1
+                    stealing(key, start, finish)
                     return
             elif start == "queued":
                 if finish == "processing":
                     job.held -= 1
                     job.processing += 1
+                    stealing(key, start, finish)
                     return
             elif start == "released":
                 if finish == "waiting":
@@ -74,16 +81,27 @@ def counting(
             elif start == "processing":
                 if finish == "memory":
                     # otherwise stock fills the slot
-                    if lending.wanted or queue.closed or worker in loans or any(watched):
+                    if lending.wanted or queue.closed or worker in loans or rounds or producers:
                         admission.freed(worker, lane)
                     job.processing -= 1
                     job.unfinished -= 1
                     if job.unfinished == job.guests:
                         maybe_done(job)
+                    stealing(key, start, finish)
                     return
             elif start == "memory" and finish == "forgotten" and not held and not doubtful:
                 del owner[key]
+                shuffles(key, start, finish, stimulus_id=stimulus_id)
                 return
-        other(key, start, finish, lane, worker, nbytes, startstops)
+        # as with stock, an error of one plugin, which it logs, keeps nothing from the others
+        try:
+            if finish in ENDS:
+                shuffles(key, start, finish, stimulus_id=stimulus_id)
+        finally:
+            try:
+                if start == "processing" or finish == "processing":
+                    stealing(key, start, finish)
+            finally:
+                other(key, start, finish, lane, worker, nbytes, startstops)
 
     return transition

@@ -1,9 +1,8 @@
 """The engine: puts the parts together, and decides only when the whole is awake.
 
-Asleep, nothing of this package is in the scheduler but one RPC handler and three stream handlers of its own,
-the one that adaptive clusters ask (`pool_target`), and what hears of workers that come and go (`losses`). The
-first job wakes it: the plugin joins, a few handlers are wrapped, and all plain work becomes the default job.
-When the last named job has ended, everything goes back to stock scheduling and the engine sleeps again.
+Asleep, nothing of this package is in the scheduler but one RPC handler, three stream handlers of its own,
+the one that adaptive clusters ask (`pool_target`), and what hears of workers (`losses`). The first job wakes
+it: the plugin joins, handlers are wrapped, plain work is the default job. After the last, all is stock's.
 """
 
 from __future__ import annotations
@@ -198,7 +197,8 @@ class Engine:
     def _join(self) -> None:
         scheduler = self.scheduler
         parts = (self.ownership, self.guests, self.admission, self.lifecycle, self.small, self._resting)
-        scheduler.add_plugin(HPCSchedulerPlugin(self.state, *parts, self.handle), name=PLUGIN_NAME)
+        stock = self._overrides.stock_plugins
+        scheduler.add_plugin(HPCSchedulerPlugin(self.state, *parts, self.handle, stock), name=PLUGIN_NAME)
         self._overrides.keep_to_plain_nodes(self.state.plain_allotment)
         self._overrides.limit_what_waits(self.ownership.unplaced_by_users, self.ownership.unplaced_plain)
         self._overrides.keep_shuffles_somewhere()

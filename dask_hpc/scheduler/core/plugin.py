@@ -17,6 +17,7 @@ from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.internals.allotment import Lane
 from dask_hpc.scheduler.internals.origins import TOPIC
 from dask_hpc.scheduler.internals.reads import IN_PLAY
+from dask_hpc.scheduler.internals.stock_plugins import StockPlugins
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.placing.ownership import Ownership
@@ -58,6 +59,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         small: SmallResults,
         resting: Resting,
         handle: Callable[[Event], None],
+        stock: StockPlugins,
     ) -> None:
         self._ownership = ownership
         self._guests = guests
@@ -73,7 +75,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         self._owner = state.owner
         self._tasks = state.scheduler.tasks
         self.transition = counting(  # type: ignore[method-assign]
-            self._owner, self._tasks, admission, small, lifecycle.maybe_done, self._count
+            self._owner, self._tasks, admission, small, lifecycle.maybe_done, self._count, *stock.take()
         )
 
     def update_graph(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from dask_hpc.scheduler.internals.allotment import AllotmentSet
 from dask_hpc.scheduler.internals.reads import BARRIER, free_slots, priority_with
+from dask_hpc.scheduler.internals.stock_plugins import StockPlugins
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -62,6 +63,7 @@ class Overrides:
         self._scheduler = scheduler
         self._streams: dict[str, tuple[Callable[..., Any] | None, Callable[..., Any]]] = {}
         self._shuffle: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+        self.stock_plugins = StockPlugins(scheduler)
         self._waiting_actors: WeakSet[TaskState] = WeakSet()
         self._turn: Callable[[TaskState], tuple[float, ...] | None] | None = None
         self._open: Callable[[], Collection[str]] = tuple
@@ -75,16 +77,17 @@ class Overrides:
         self._scheduler.idle_task_count = OpenWorkers()
         self.look_at(self._scheduler.workers)
 
-    def look_at(self, addresses: Iterable[str]) -> None:
+    def look_at(self, addresses: Collection[str]) -> None:
         """See anew which of these workers have free slots for stock's queue."""
         workers, idle = self._scheduler.workers, self._scheduler.idle_task_count
+        among: Collection[str] = addresses
         if isinstance(idle, OpenWorkers):
-            idle.open = self._open()
+            idle.open = among = self._open()
         for address in addresses:
             worker = workers.get(address)
             if worker is None:
                 continue
-            if free_slots(self._scheduler, worker) > 0:
+            if address in among and free_slots(self._scheduler, worker) > 0:
                 idle.add(worker)
             else:
                 idle.discard(worker)
@@ -276,6 +279,7 @@ class Overrides:
         self._shuffle = None
         for name in _METHODS:
             vars(self._scheduler).pop(name, None)
+        self.stock_plugins.give_back()
         if isinstance(self._scheduler.idle_task_count, OpenWorkers):
             self._scheduler.idle_task_count = set()
             self.look_at(self._scheduler.workers)

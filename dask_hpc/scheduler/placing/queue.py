@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class PlainQueue:
     """Opens and closes stock's queue, and takes tasks out of it."""
 
-    def __init__(self, state: State, look_at: Callable[[Iterable[str]], None]) -> None:
+    def __init__(self, state: State, look_at: Callable[[Collection[str]], None]) -> None:
         self.state = state
         #: Whether stock sends nothing from its queue.
         self.closed = False

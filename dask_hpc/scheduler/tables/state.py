@@ -77,7 +77,7 @@ class State:
         self.common = AllotmentSet()
         self._serving: dict[str, JobRecord] = {}
         #: Called with addresses whose holder has changed.
-        self.moved: Callable[[Iterable[str]], None] = _nobody
+        self.moved: Callable[[Collection[str]], None] = _nobody
 
     def now_s(self) -> float:
         """Seconds on the runtime's clock."""

@@ -234,6 +234,8 @@ async def rebalanced(w: Way):
     """All data is on one worker; nothing of it is lost, and both have some then."""
     data = await w.c.scatter([bytes(1_200_000)] * 8, workers=[w.workers[0].address], hash=False)
     before = [len(ws.has_what) for ws in w.s.workers.values()]
+    # a worker that has not said yet how much memory it uses counts as one without data
+    await until(lambda: all(ws.memory.process for ws in w.s.workers.values()), "heartbeats")
     await w.c.rebalance(data)
     after = [len(ws.has_what) for ws in w.s.workers.values()]
     assert min(before) == 0 < min(after)

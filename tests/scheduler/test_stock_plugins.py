@@ -1,0 +1,111 @@
+"""Stock's plugins whose steps ours passes on: they see what they look at, and are stock's again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import dask
+import pytest
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.shuffle import ShuffleSchedulerPlugin
+from distributed.stealing import WorkStealing
+from helpers import asleep, live, started, traces_of_ours, until
+from tasks import inc
+
+import dask_hpc
+
+ENDS = {"released", "erred", "forgotten"}
+KINDS = (ShuffleSchedulerPlugin, WorkStealing)
+
+
+class Seen:
+    """Steps that stock's plugins were given while this is in the scheduler, and all there were."""
+
+    name = "seen"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.all: Counter[tuple[str, str, str]] = Counter()
+        self.by: dict[type, Counter[tuple[str, str, str]]] = {kind: Counter() for kind in KINDS}
+        for kind in KINDS:
+            monkeypatch.setattr(kind, "transition", self._heard(kind, kind.transition))
+
+    def _heard(self, kind, stock):
+        def transition(plugin, key, start, finish, *args, **kwargs):
+            if type(plugin) is kind:
+                self.by[kind][key, start, finish] += 1
+            return stock(plugin, key, start, finish, *args, **kwargs)
+
+        return transition
+
+    def step(self, key, start, finish, *args, **kwargs):
+        self.all[key, start, finish] += 1
+
+    def looked_at(self, kind):
+        ends = kind is ShuffleSchedulerPlugin
+        return Counter(
+            {
+                step: count
+                for step, count in self.all.items()
+                if (step[2] in ENDS if ends else "processing" in step[1:])
+            }
+        )
+
+
+class Listener(SchedulerPlugin):
+    """Notes every step."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.transition = seen.step  # type: ignore[method-assign]
+
+
+@live(2)
+async def test_they_see_each_step_that_they_look_at_once(c, s, *workers):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        seen = Seen(monkeypatch)
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("idle", nodes=1) as idle:
+            await started(s, idle)
+            assert len(traces_of_ours(s)) > 2
+            assert sum("transition of" in trace for trace in traces_of_ours(s)) == 3  # ours has its own
+            for each in seen.by.values():
+                each.clear()
+            listener = Listener(seen)
+            s.add_plugin(listener, name="seen")
+            with dask.annotate(hpc_job=None):
+                plain = c.map(inc, range(40), pure=False)
+            own = c.map(inc, plain[:20], pure=False)
+            wrong = c.submit(inc, "no number", pure=False)
+            await c.gather(own)
+            await until(wrong.done, "one fails")
+            await c.cancel(plain[20:30])
+            del plain, own, wrong
+            await until(lambda: not s.tasks, "all is forgotten")
+            s.remove_plugin("seen")
+            for kind in KINDS:
+                looked_at = seen.looked_at(kind)
+                assert looked_at
+                missed = {step: (n, seen.by[kind][step]) for step, n in looked_at.items()}
+                assert all(n == found for n, found in missed.values()), missed
+            steps = sum(seen.all.values())
+            assert all(sum(each.values()) < 0.7 * steps for each in seen.by.values())
+    await asleep(s)
+    assert traces_of_ours(s) == []
+
+
+@live(2)
+async def test_one_that_looks_at_more_is_left_to_stock(c, s, *workers):
+    found: list[tuple[str, str]] = []
+
+    def transition(plugin, key, start, finish, *args, **kwargs):
+        assert plugin.scheduler is s  # what has no scheduler fails
+        found.append((start, finish))
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(ShuffleSchedulerPlugin, "transition", transition)
+        rt = await dask_hpc.install(c, "fcfs")
+        async with rt.job("one", nodes=1) as job:
+            await started(s, job)
+            found.clear()
+            assert await c.submit(inc, 1, pure=False) == 2
+            assert ("waiting", "waiting") in found
+            assert len(found) == len(set(found))
