@@ -237,6 +237,8 @@ class Settings:
     power_model_curve: str | None = _row(AbsolutePath("power.model.curve", None, none_ok=True, live=False,
         help="CSV file with the columns cpu_load (in %) and rapl_power (in W) that the model is fitted to "
         "(dask hpc power fit). None: a line from idle to busy."))
+    power_forecast_horizon_s: float = _row(Duration("power.forecast.horizon", 30.0, lo=0.1, hi=3600.0,
+        help="How far ahead the measured draw is forecast while a corridor is set, at most 60 ticks."))
     trace_path: str | None = _row(Text("trace.path", None, none_ok=True, noun="a path",
         help="File that the trace is written to as JSON lines; a name that ends in .gz is compressed. None: "
         "the trace is kept in memory only."))

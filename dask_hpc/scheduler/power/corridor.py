@@ -19,8 +19,10 @@ from dask_hpc.errors import CorridorError, InstallError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.power.account import Account, History, steady
 from dask_hpc.scheduler.power.draw import Draw, Sample
+from dask_hpc.scheduler.power.forecaster import Forecaster
 from dask_hpc.scheduler.power.node_model import NodeModel
 from dask_hpc.scheduler.power.noted import Noted
+from dask_hpc.scheduler.power.picture import power_of, widened
 from dask_hpc.scheduler.power.planner import Planner
 from dask_hpc.scheduler.power.request import Marks, Wanted, read_wanted
 from dask_hpc.scheduler.power.sampling import Sampling
@@ -32,7 +34,7 @@ from dask_hpc_policies.combine import corridor as rules
 from dask_hpc_policies.combine.limits import SumGuard
 from dask_hpc_policies.decision import Decision, ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
-from dask_hpc_policies.power.question import asked_by, drawn_w, mode_of, planned
+from dask_hpc_policies.power.question import asked_by, mode_of, planned
 from dask_hpc_policies.power.view import PowerPlan, PowerView, Step, seen
 from dask_hpc_policies.protocol import Policy
 
@@ -42,8 +44,6 @@ logger = logging.getLogger(__name__)
 _EXTENSION = "hpc-corridor"
 #: Samples of passes that follow each other are not taken anew within this.
 _SAMPLE_S = 0.02
-#: Announced steps that a picture has.
-_ANNOUNCED = 100
 
 
 class Corridor:
@@ -61,6 +61,7 @@ class Corridor:
         self._wanted: Wanted | None = None
         self._account: Account | None = None
         self._planner: Planner | None = None
+        self._forecaster: Forecaster | None = None
         self._guards: tuple[SumGuard, ...] = ()
         #: What the last picture said, and what was advised last.
         self._view: PowerView | None = None
@@ -154,6 +155,7 @@ class Corridor:
             **row,
             "file": self._given.get("file"),
             "problem": self._problem or self._model.problem or ("" if planner is None else planner.failure),
+            "forecast": None if self._forecaster is None else self._forecaster.told(now_s),
             "programs": 0 if planner is None else planner.asked,
         }
 
@@ -184,6 +186,8 @@ class Corridor:
         if self._planner is None and asked.mode != "monitor":
             self._planner = Planner(self._answered)
             self._planner.start()
+        if self._forecaster is None:
+            self._forecaster = Forecaster(self._answered)
         self._sampling.begin(now_s)
         self._state.scheduler.extensions[_EXTENSION] = self
         self._wanted, self._marks = self._led(asked, now_s), asked.marks
@@ -216,9 +220,10 @@ class Corridor:
             self._looking.cancel()
         self._timer = self._looking = None
         self._sampling.end()
-        planner, self._planner = self._planner, None
-        if planner is not None:
-            planner.close()
+        for part in (self._planner, self._forecaster):
+            if part is not None:
+                part.close()
+        self._planner = self._forecaster = None
         extensions = self._state.scheduler.extensions
         if extensions.get(_EXTENSION) is self:
             del extensions[_EXTENSION]
@@ -231,8 +236,9 @@ class Corridor:
         """The scheduler closes."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._planner is not None:
-            self._planner.close()
+        for part in (self._planner, self._forecaster):
+            if part is not None:
+                part.close()
 
     def _bounds_moved(self) -> None:
         """Other bounds hold from now on, until the next ones do."""
@@ -269,6 +275,9 @@ class Corridor:
         sample = self._add(now_s)
         if sample is not None:
             self._measure(sample)
+            if self._forecaster is not None:
+                settings = self._state.settings
+                self._forecaster.add(sample, settings.power_forecast_horizon_s, settings.tick_s)
         if self._marks and (self._looking is None or self._looking.done()):
             self._looking = asyncio.get_running_loop().create_task(self._look(self._given))
 
@@ -333,28 +342,17 @@ class Corridor:
         if asked is None or account is None:
             return view
         self._advance(view.now_s)
-        step = asked.bounds.at(view.now_s)
-        mode = "monitor" if curve is None else mode_of(policy, asked.mode)
+        last, mode = account.last, "monitor" if curve is None else mode_of(policy, asked.mode)
         if mode == "enforce" and self._planner is not None and self._planner.failure:
             # without plans nobody would be let start, for as long as the solver fails
             mode = "advise"
-        power = PowerView(
-            mode=mode,
-            lower_w=None if step is None else step[1],
-            upper_w=None if step is None else step[2],
-            announced=asked.bounds.after(view.now_s)[:_ANNOUNCED],
-            draw_w=account.draw_w,
-            label="unavailable" if account.last is None else account.last.label,
-        )
         if curve is not None:
-            kept = len(self._state.nodes.free()) - view.idle_nodes
-            beside_w = 0.0 if account.last is None else account.last.beside_w
             # a plan is asked for anew whenever they change: noise of what is measured must not count
-            self._beside_w = steady(self._beside_w, beside_w)
-            base_w = float(round(self._beside_w + kept * curve.idle_w))
-            power = replace(power, idle_w=curve.idle_w, busy_w=curve.busy_w, base_w=base_w)
-            low_w, high_w = drawn_w(view, power)
-            power = replace(power, min_w=low_w, max_w=high_w)
+            self._beside_w = steady(self._beside_w, 0.0 if last is None else last.beside_w)
+        power = power_of(view, asked, mode, account, curve, self._beside_w, len(self._state.nodes.free()))
+        # what another policy decides is held to what is known of the jobs alone
+        if last is not None and self._forecaster is not None and mode != "enforce":
+            power = widened(power, self._forecaster.range_w(last))
         if self._planner is not None:
             view = planned(view, power, asked_by(policy, power.mode), self._planner.solve)
         else:

@@ -48,6 +48,9 @@ class Sample:
     measured_nodes: int = 0
     #: Mean watts of a node, of jobs whose nodes are all measured.
     measured_w: dict[str, float] = field(default_factory=dict)
+    #: What the model says of these sizes: nodes of jobs busy, all others idle; and whether sizes stand still.
+    sized_w: float = 0.0
+    settled: bool = True
 
 
 class Draw:
@@ -72,17 +75,20 @@ class Draw:
             measured = watts is not None
             found.measured_nodes += measured
             job = state.jobs.active.get(node.job) if node.job is not None else None
+            holder = None if job is None else job.id
+            if curve is not None and holder not in tops:
+                tops[holder] = _busy_w(state, job, curve.busy_w)
+            if curve is not None:
+                found.sized_w += curve.idle_w if job is None else tops[holder]
             if watts is None:
                 if curve is None:
                     known = False
                     continue
-                holder = None if job is None else job.id
-                if holder not in tops:
-                    tops[holder] = _busy_w(state, job, curve.busy_w)
                 watts = curve.watts(load, tops[holder])
             found.total_w += watts
             if job is not None:
                 found.jobs_w[job.id] = found.jobs_w.get(job.id, 0.0) + watts
+                found.settled = found.settled and job.state == "running"
                 count = held.setdefault(job.id, [0, 0])
                 count[0] += 1
                 count[1] += measured

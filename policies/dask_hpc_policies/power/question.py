@@ -100,6 +100,8 @@ def question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Problem |
     assert power.lower_w is not None
     assert power.upper_w is not None
     broken = outside_w(power, terms) > 0
+    least_w, most_w = expected_w(view, power, terms)
+    low_w, high_w = drawn_w(view, power)
     jobs = [job for job in view.running if _changeable(job)]
     waiting = candidates(view, power, terms) if broken and terms.hold else []
     if not waiting and (not jobs or not (broken or view.idle_nodes)):
@@ -115,7 +117,7 @@ def question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Problem |
         upper_w=power.upper_w,
         idle_w=power.idle_w,
         margin_w=kept_w(power, terms),
-        rigid=_rigid(rigid, power),
+        rigid=_rigid(rigid, power, (least_w - low_w, most_w - high_w)),
         jobs=tuple(power_job(job, job.id, job.nodes, power.busy_w, total) for job in jobs),
         waiting=tuple(_beginner(job, power.busy_w, total) for job in _tried(waiting, bool(view.running))),
     )
@@ -149,6 +151,14 @@ def drawn_w(view: ClusterSnapshot, power: PowerView) -> tuple[float, float]:
         idle_w + sum(nodes * watts[0] for nodes, watts in pairs),
         idle_w + sum(nodes * watts[1] for nodes, watts in pairs),
     )
+
+
+def expected_w(view: ClusterSnapshot, power: PowerView, terms: Terms) -> tuple[float, float]:
+    """Least and most watts at the sizes of `view`, with the forecast where it is trusted."""
+    low_w, high_w = drawn_w(view, power)
+    if not terms.forecast or power.min_w is None or power.max_w is None:
+        return low_w, high_w
+    return min(low_w, power.min_w), max(high_w, power.max_w)
 
 
 def kept_w(power: PowerView, terms: Terms) -> float:
@@ -249,8 +259,10 @@ def _tried(waiting: Iterable[JobView], runs: bool) -> list[JobView]:
     return list(found.values())[: MOST_TRIED if runs else None]
 
 
-def _rigid(jobs: Iterable[JobView], power: PowerView) -> Rigid:
-    nodes, low, high = 0, power.base_w, power.base_w
+def _rigid(jobs: Iterable[JobView], power: PowerView, beyond_w: tuple[float, float]) -> Rigid:
+    """What is not resized; `beyond_w`: how far a forecast reaches beyond what jobs say."""
+    # watts below nothing are none
+    nodes, low, high = 0, max(0.0, power.base_w + beyond_w[0]), power.base_w + beyond_w[1]
     for job in jobs:
         least_w, most_w = node_w(job, job.nodes, power.busy_w)
         nodes, low, high = nodes + job.nodes, low + job.nodes * least_w, high + job.nodes * most_w

@@ -29,7 +29,7 @@ from dask_hpc_policies.params import Choice, Power
 from dask_hpc_policies.power.question import (
     Terms,
     candidates,
-    drawn_w,
+    expected_w,
     kept_w,
     leaves_room,
     outside_w,
@@ -121,7 +121,7 @@ class _Room:
     def __init__(self, plan: Pass, power: PowerView, terms: Terms) -> None:
         self.idle_nodes = plan.idle_nodes
         self._power = power
-        self._drawn_w = drawn_w(plan.view, power)
+        self._drawn_w = expected_w(plan.view, power, terms)
         assert power.lower_w is not None
         assert power.upper_w is not None
         margin_w = kept_w(power, terms)
@@ -206,7 +206,8 @@ def _reason(power: PowerView, text: str, data: dict[str, Any]) -> Reason:
 
 def _drawn(power: PowerView) -> str:
     now = "not measured" if power.draw_w is None else f"{power.draw_w:g} W"
-    return f"the draw is {now}, allowed are {_bounds(power)}"
+    expected = "" if power.min_w is None else f", expected are {power.min_w:g} to {power.max_w:g} W"
+    return f"the draw is {now}{expected}, allowed are {_bounds(power)}"
 
 
 def _bounds(power: PowerView) -> str:

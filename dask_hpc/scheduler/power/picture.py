@@ -1,0 +1,62 @@
+"""The section ``power`` of a picture, without the plan: bounds, the draw, and what is expected of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dask_hpc.scheduler.power.account import Account
+from dask_hpc.scheduler.power.request import Wanted
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.power.load_curve import LoadCurve
+from dask_hpc_policies.power.question import drawn_w
+from dask_hpc_policies.power.view import Mode, PowerView
+
+#: Announced steps that a picture has.
+_ANNOUNCED = 100
+
+
+def power_of(
+    view: ClusterSnapshot,
+    asked: Wanted,
+    mode: Mode,
+    account: Account,
+    curve: LoadCurve | None,
+    beside_w: float,
+    free_nodes: int,
+) -> PowerView:
+    """The section of `view`.
+
+    Parameters
+    ----------
+    curve
+        Of a node; None: what nodes draw by their jobs is not known.
+    beside_w
+        What is drawn beside the nodes of jobs, and beyond the idle watts of those that are free.
+    free_nodes
+        Nodes that no job holds; of them those that the picture does not show as idle are kept for others.
+    """
+    step, last = asked.bounds.at(view.now_s), account.last
+    power = PowerView(
+        mode=mode,
+        lower_w=None if step is None else step[1],
+        upper_w=None if step is None else step[2],
+        announced=asked.bounds.after(view.now_s)[:_ANNOUNCED],
+        draw_w=account.draw_w,
+        label="unavailable" if last is None else last.label,
+    )
+    if curve is None:
+        return power
+    base_w = float(round(beside_w + (free_nodes - view.idle_nodes) * curve.idle_w))
+    power = replace(power, idle_w=curve.idle_w, busy_w=curve.busy_w, base_w=base_w)
+    low_w, high_w = drawn_w(view, power)
+    return replace(power, min_w=low_w, max_w=high_w)
+
+
+def widened(power: PowerView, forecast_w: tuple[float, float] | None) -> PowerView:
+    """`power`; what is expected reaches as far as the forecast, and as what jobs say of themselves.
+
+    A forecast of what jobs have drawn so far does not know what they may draw.
+    """
+    if forecast_w is None or power.min_w is None or power.max_w is None:
+        return power
+    return replace(power, min_w=min(power.min_w, forecast_w[0]), max_w=max(power.max_w, forecast_w[1]))

@@ -1,0 +1,159 @@
+"""The forecast of a live cluster's draw: made beside the loop, moved with the sizes, seen by the policy."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from helpers import engine, live, record, started, until
+
+import dask_hpc
+from dask_hpc.scheduler.power import forecaster as forecasters
+from dask_hpc.scheduler.power import forecasting
+from dask_hpc.scheduler.power.draw import Sample
+from dask_hpc.scheduler.power.forecaster import Forecaster
+from dask_hpc_policies.power.forecast import forecast
+
+HORIZON_S, TICK_S = 5.0, 1.0
+
+
+def sample(number: int, nodes: int = 2, **more: Any) -> Sample:
+    """Nodes of a job are modelled at 200 W, and draw 10 W more, up and down by 30 W."""
+    sized_w = 200.0 * nodes
+    watts = sized_w + 10 + 30 * math.sin(number * math.pi / 4)
+    return Sample(float(number), **{"label": "measured", "total_w": watts, "sized_w": sized_w, **more})
+
+
+@contextmanager
+def forecaster(came: list[int]) -> Iterator[Forecaster]:
+    one = Forecaster(lambda: came.append(1))
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_it_is_made_in_a_process_of_its_own_and_moves_with_the_sizes() -> None:
+    came: list[int] = []
+
+    async def go() -> None:
+        with forecaster(came) as one:
+            for number in range(29):
+                one.add(sample(number), HORIZON_S, TICK_S)
+            assert one.told(28.0) == {"model": None, "samples": 29, "made": 0, "problem": ""}
+            one.add(sample(29), HORIZON_S, TICK_S)
+            # a job is being resized: its nodes count as before, the draw is neither nor
+            one.add(sample(30, total_w=5000.0, settled=False), HORIZON_S, TICK_S)
+            one.add(sample(31, total_w=5000.0, label="modelled"), HORIZON_S, TICK_S)
+            await until(lambda: bool(came), "a forecast")
+            told = one.told(29.0)
+            mine = forecast([float(n) for n in range(30)], [sample(n).total_w for n in range(30)], 5)
+            assert told["model"] == mine.model
+            assert told["mean_w"] == pytest.approx(mine.mean_w)
+            assert (told["min_w"], told["max_w"]) == pytest.approx((mine.min_w, mine.max_w))
+            assert told["error"] == pytest.approx(mine.mape[mine.model])
+            assert (told["samples"], told["made"]) == (30, 1)
+            low, high = round(mine.min_w), round(mine.max_w)
+            assert one.range_w(sample(32)) == (low, high)
+            assert one.range_w(sample(32, nodes=3)) == (low + 200, high + 200)
+            # samples that were taken at two nodes count as if they had been at three
+            one.add(sample(32, nodes=3), HORIZON_S, TICK_S)
+            await until(lambda: len(came) == 2, "another forecast")
+            assert one.told(32.0)["made"] == 2
+            range_w = one.range_w(sample(33, nodes=3))
+            assert range_w is not None
+            assert 560 < range_w[0] < 600
+            assert 620 < range_w[1] < 660
+            # one that is followed by no other does not hold for ever
+            assert one.range_w(sample(2000)) is None
+            assert one.told(2000.0)["model"] is None
+
+    asyncio.run(go())
+
+
+@pytest.mark.errors("There is no forecast of the draw")
+def test_what_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    came: list[int] = []
+    right = forecasting.EXPECTED
+
+    async def go() -> None:
+        with forecaster(came) as one:
+            monkeypatch.setattr(forecasters.forecasting, "EXPECTED", f"{right.partition(':')[0]}:nothing")
+            for number in range(30):
+                one.add(sample(number), HORIZON_S, TICK_S)
+            await until(lambda: bool(one.failure), "it has failed")
+            assert "nothing" in one.told(30.0)["problem"]
+            monkeypatch.setattr(forecasters.forecasting, "EXPECTED", right)
+            one.add(sample(31), HORIZON_S, TICK_S)
+            assert not came
+            one.add(sample(36), HORIZON_S, TICK_S)
+            await until(lambda: bool(came), "it is made")
+            assert one.told(36.0)["problem"] == ""
+
+    asyncio.run(go())
+
+
+def corridor_of(s: Any) -> Any:
+    return s.extensions["hpc-corridor"]
+
+
+def forecaster_of(s: Any) -> Forecaster:
+    return corridor_of(s)._forecaster
+
+
+def expected_w(s: Any) -> float:
+    """The most watts that the last picture expects."""
+    view = corridor_of(s)._view
+    return 0.0 if view is None or view.max_w is None else view.max_w
+
+
+@live(workers=3)
+async def test_what_is_expected_counts_when_proactive_and_not_when_reactive(c, s, *workers):
+    rt = await dask_hpc.install(
+        c, policy="power-aware", power_model_idle_w=70, power_model_busy_w=100, tick_s=0.02,
+        power_forecast_horizon_s=0.1,
+    )  # fmt: skip
+    await rt.update(mode="reactive")
+    for worker in workers:
+        worker.periodic_callbacks["heartbeat"].stop()
+    assert "power" in await rt.status()
+    assert (await rt.power())["forecast"] is None
+    ended = False
+
+    async def say() -> None:
+        number = 0
+        while not ended:
+            number += 1
+            watts = 100 + 30 * (-1) ** (number // 3)
+            for worker in workers:
+                section = {"watts": watts, "label": "measured", "at_s": number, "host": worker.address}
+                s.workers[worker.address].metrics["hpc"] = {"power": section}
+            await asyncio.sleep(0.01)
+
+    saying = asyncio.create_task(say())
+    async with rt.job("heat", nodes=3, min_nodes=1, max_nodes=3) as job:
+        await started(s, job, 3)
+        await rt.corridor(upper_w=1000, over=5)
+        await until(lambda: expected_w(s) > 340, "it is forecast")
+        told = (await rt.status())["power"]["forecast"]
+        assert told["model"]
+        assert told["max_w"] > 340
+        # the mean of 5 s is 300 W, and single samples are 390 W
+        await rt.corridor(upper_w=345, over=5)
+        counts = (await rt.status())["power"]["forecast"]["made"]
+        await until(lambda: forecaster_of(s).made > counts, "it has been looked at again and again")
+        assert expected_w(s) > 345
+        assert engine(s).state.nodes_up(record(s, job)) == 3
+        await rt.update(mode="proactive")
+        await until(lambda: engine(s).state.nodes_up(record(s, job)) < 3, "it is smaller")
+        (row, *_) = [row for row in await rt.decisions() if row["action"] == "shrink"]
+        assert "expected are" in row["reason"]
+    ended = True
+    await saying
+    await rt.corridor(clear=True)
+    assert (await rt.power())["forecast"] is None
