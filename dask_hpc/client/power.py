@@ -100,6 +100,8 @@ class PowerMethods:
             ``draw_w`` and ``label`` (``measured``, ``modelled``, or ``unavailable``, when the watts are
             None), ``lower_w``, ``upper_w``, ``min_w`` and ``max_w`` (expected at the present sizes),
             ``energy_j``, which is ``idle_j``, ``plain_j``, ``earlier_jobs_j`` and the rows of ``jobs``
-            together, ``outside_ws`` (watts outside over time), ``outside_s``; the rest as they are called.
+            together, ``outside_ws`` (watts outside over time), ``outside_s``; ``forecast`` (of the measured
+            draw: ``model``, ``mean_w``, ``min_w``, ``max_w``, ``error``, a share); ``recent``, rows of
+            seconds from now, draw, both bounds and both watts expected; the rest as they are called.
         """
         return self.channel.sync("power")

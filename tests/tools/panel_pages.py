@@ -7,7 +7,12 @@ import json
 from distributed.dashboard import scheduler as pages
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 
-PATHS = ("/individual-hpc-jobs", "/individual-hpc-decisions", "/individual-hpc-checkpoints")
+PATHS = (
+    "/individual-hpc-jobs",
+    "/individual-hpc-decisions",
+    "/individual-hpc-checkpoints",
+    "/individual-hpc-power",
+)
 DASHBOARD = {"dashboard": True, "dashboard_address": ":0"}
 
 
@@ -45,6 +50,7 @@ async def check_there(scheduler, prefix=""):
         "Individual Hpc Jobs": "/individual-hpc-jobs",
         "Individual Hpc Decisions": "/individual-hpc-decisions",
         "Individual Hpc Checkpoints": "/individual-hpc-checkpoints",
+        "Individual Hpc Power": "/individual-hpc-power",
     }
 
 

@@ -69,5 +69,6 @@ for _path, _title, _panel in (
         "HPC Checkpoints",
         "dask_hpc.scheduler.dashboard.checkpoints:CheckpointsPanel",
     ),
+    ("/individual-hpc-power", "HPC Power", "dask_hpc.scheduler.dashboard.power:PowerPanel"),
 ):
     register(Page(path=_path, title=_title, panel=_panel))

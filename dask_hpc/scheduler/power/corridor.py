@@ -20,10 +20,12 @@ from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.power.account import Account, History, steady
 from dask_hpc.scheduler.power.draw import Draw, Sample
 from dask_hpc.scheduler.power.forecaster import Forecaster
+from dask_hpc.scheduler.power.gauges import Gauges
 from dask_hpc.scheduler.power.node_model import NodeModel
 from dask_hpc.scheduler.power.noted import Noted
 from dask_hpc.scheduler.power.picture import power_of, widened
 from dask_hpc.scheduler.power.planner import Planner
+from dask_hpc.scheduler.power.recent import Recent
 from dask_hpc.scheduler.power.request import Marks, Wanted, read_wanted
 from dask_hpc.scheduler.power.sampling import Sampling
 from dask_hpc.scheduler.power.told import told
@@ -57,7 +59,8 @@ class Corridor:
         self._beside_w = 0.0
         self._sampling = Sampling(engine.state)
         self._history = History()
-        self._noted = Noted()
+        self._noted, self._recent = Noted(), Recent()
+        self._gauges = Gauges(self._row)
         self._wanted: Wanted | None = None
         self._account: Account | None = None
         self._planner: Planner | None = None
@@ -149,15 +152,19 @@ class Corridor:
             account.add(self._draw.sample(now_s, self._model.curve()), None)
         else:
             self._advance(now_s)
-        row = told(now_s, self._wanted, account, self._view)
         planner = self._planner
         return {
-            **row,
+            **told(now_s, self._wanted, account, self._view),
+            "recent": [] if self._wanted is None else self._recent.told(now_s),
             "file": self._given.get("file"),
             "problem": self._problem or self._model.problem or ("" if planner is None else planner.failure),
             "forecast": None if self._forecaster is None else self._forecaster.told(now_s),
             "programs": 0 if planner is None else planner.asked,
         }
+
+    def _row(self) -> Mapping[str, Any]:
+        account = self._account
+        return {} if account is None else told(self._state.now_s(), self._wanted, account, self._view)
 
     def _require_draw(self, asked: Wanted) -> None:
         curve, problem = self._model.curve(), self._model.problem
@@ -179,6 +186,7 @@ class Corridor:
         now_s = self._state.now_s()
         if self._account is None:
             self._account, self._noted = Account(now_s, asked.over_s), Noted()
+            self._recent = Recent()
         else:
             # what has been drawn so far was under the bounds before
             self._add(now_s)
@@ -189,6 +197,7 @@ class Corridor:
         if self._forecaster is None:
             self._forecaster = Forecaster(self._answered)
         self._sampling.begin(now_s)
+        self._gauges.begin()
         self._state.scheduler.extensions[_EXTENSION] = self
         self._wanted, self._marks = self._led(asked, now_s), asked.marks
         self._bounds_moved()
@@ -214,16 +223,11 @@ class Corridor:
         """Forget the corridor, and whatever was begun for it."""
         self._wanted = self._account = self._view = None
         self._guards, self._advised, self._problem, self._given, self._marks = (), "", "", {}, ()
-        if self._timer is not None:
-            self._timer.cancel()
+        self.teardown()
         if self._looking is not None:
             self._looking.cancel()
-        self._timer = self._looking = None
+        self._timer = self._looking = self._planner = self._forecaster = None
         self._sampling.end()
-        for part in (self._planner, self._forecaster):
-            if part is not None:
-                part.close()
-        self._planner = self._forecaster = None
         extensions = self._state.scheduler.extensions
         if extensions.get(_EXTENSION) is self:
             del extensions[_EXTENSION]
@@ -234,6 +238,7 @@ class Corridor:
 
     def teardown(self) -> None:
         """The scheduler closes."""
+        self._gauges.end()
         if self._timer is not None:
             self._timer.cancel()
         for part in (self._planner, self._forecaster):
@@ -275,6 +280,7 @@ class Corridor:
         sample = self._add(now_s)
         if sample is not None:
             self._measure(sample)
+            self._recent.add(sample, self._step, self._view)
             if self._forecaster is not None:
                 settings = self._state.settings
                 self._forecaster.add(sample, settings.power_forecast_horizon_s, settings.tick_s)
