@@ -1,0 +1,202 @@
+"""What a corridor that is set costs: plain tasks, a tick of a large cluster, refits, sampling.
+
+Tasks, ticks and sampling in CPU seconds; the gaps of the loop beside refits in seconds of the clock, with and
+without in turns (A B B A), so that what else the machine does weighs on both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from harness import Options, Row, differences, interleave, main, percentile, row
+from machine import Graph, Machine, without_gc
+
+from dask_hpc.config import Settings
+from dask_hpc.scheduler.power.draw import Sample
+from dask_hpc.scheduler.power.forecaster import MOST_SAMPLES, Forecaster
+from dask_hpc.scheduler.rpc import service
+from dask_hpc.worker.power import section, sources
+from dask_hpc.worker.power.board import Member
+
+from sensor_trees import Powercap, counting  # isort: skip
+from power_worlds import series  # isort: skip
+
+TASK_US, TICK_MS, GAP_RATIO, SAMPLING_SHARE = 20.0, 2.0, 1.5, 0.3
+WATTS: dict[str, Any] = {"power_model_idle_w": 70.0, "power_model_busy_w": 200.0}
+#: Jobs on the large cluster.
+JOBS = 50
+#: The loop sleeps for so long, again and again; what it oversleeps is its gap.
+BEAT_S = 0.001
+
+
+def run(options: Options) -> list[Row]:
+    """All rows."""
+    rows = _tasks(options.pick(4000, 4000, 200), options.pick(9, 5, 2))
+    workers, ticks = options.pick((1000, 300), (1000, 100), (32, 5))
+    rows += asyncio.run(_ticks(workers, ticks))
+    rows.append(asyncio.run(_gaps(*options.pick((50, 5), (50, 5), (2, 1)))))
+    return [*rows, _sampling(options.pick(10.0, 5.0, 1.0))]
+
+
+async def _set(machine: Machine) -> Any:
+    """A corridor in which everything fits; the part of the runtime that keeps it."""
+    for ws in machine.scheduler.workers.values():
+        ws.metrics["hpc"] = {"power": {"watts": 80.0, "label": "measured", "at_s": 1.0, "host": ws.address}}
+    await service.of(machine.scheduler).call("corridor", {"lower_w": 1.0, "upper_w": 9e8})
+    return machine.scheduler.extensions["hpc-corridor"]
+
+
+def _tasks(tasks: int, repetitions: int) -> list[Row]:
+    async def plain(machine: Machine) -> float:
+        return await machine.us_per_task([(Graph("roots", tasks, "plain"), None)])
+
+    async def held(machine: Machine) -> float:
+        machine.install("power-aware", **WATTS)
+        await _set(machine)
+        return await plain(machine)
+
+    samples = interleave({"stock": plain, "stock again": plain, "corridor": held}, repetitions, 16, 4)
+    base = statistics.median(samples["stock"])
+    return [
+        row("noise (stock against itself)", differences(samples, "stock again"), "us/task", stock=base),
+        row(
+            "plain tasks, a corridor is set",
+            differences(samples, "corridor"),
+            "us/task",
+            bar=TASK_US,
+            stock=base,
+        ),
+    ]
+
+
+async def _ticks(workers: int, ticks: int) -> list[Row]:
+    """What the corridor does at a tick and in the pass that follows."""
+    took_ms: dict[str, list[float]] = {"tick": [], "picture": []}
+    async with Machine(workers, 1) as machine:
+        engine = machine.install("power-aware", tick_s=3600.0, sweep_s=10.0, **WATTS)
+        jobs = min(JOBS, workers // 4)
+        nodes = workers // jobs // 2
+        for number in range(jobs):
+            await machine.open_job(f"job-{number}", nodes=nodes, min_nodes=1, max_nodes=2 * nodes)
+        # no passes but those that are measured
+        engine.controller.enabled = False
+        corridor = await _set(machine)
+        policy = engine.controller.policy
+        with without_gc():
+            for number in range(ticks):
+                for ws in machine.scheduler.workers.values():
+                    ws.metrics["hpc"]["power"]["at_s"] = 2.0 + number
+                    ws.metrics["hpc"]["power"]["watts"] = 80.0 + number % 7
+                view = engine.state.snapshot("tick")
+                began_s = time.thread_time()
+                corridor.tick(engine.state.now_s())
+                ticked_s = time.thread_time()
+                corridor.completed(view, policy)
+                took_ms["tick"].append((ticked_s - began_s) * 1e3)
+                took_ms["picture"].append((time.thread_time() - ticked_s) * 1e3)
+                await asyncio.sleep(0)
+        await service.of(machine.scheduler).call("corridor", {"clear": True})
+    both = [sum(pair) for pair in zip(*took_ms.values(), strict=True)]
+    name = f"{workers} workers, {jobs} jobs"
+    parts = {what: statistics.median(took) for what, took in took_ms.items()}
+    note = f"median {statistics.median(both):.2f}: " + ", ".join(f"{k} {v:.2f}" for k, v in parts.items())
+    return [Row(name=f"{name}: a tick, p99", value=percentile(both, 0.99), unit="ms", bar=TICK_MS, note=note)]
+
+
+async def _gaps(refits: int, each: int) -> Row:
+    """Blocks of refits, back to back, and of as long without, in turns."""
+    forecaster = Forecaster(lambda: None)
+    watts = series("seasonal", 7, MOST_SAMPLES + refits + 10)
+    number = 0
+
+    def add(due: bool) -> None:
+        nonlocal number
+        forecaster._due_s = -1.0 if due else float("inf")
+        forecaster.add(Sample(float(number), "measured", float(watts[number])), 12.0, 1.0)
+        number += 1
+
+    async def refit(count: int) -> None:
+        for _ in range(count):
+            made = forecaster.made
+            add(True)
+            while forecaster.made == made:
+                assert not forecaster.failure, forecaster.failure
+                await asyncio.sleep(BEAT_S)
+
+    async def gaps(work: asyncio.Task[None]) -> list[float]:
+        found = []
+        while not work.done():
+            began_s = time.perf_counter()
+            await asyncio.sleep(BEAT_S)
+            found.append((time.perf_counter() - began_s - BEAT_S) * 1e3)
+        await work
+        return found
+
+    async def idle(length_s: float) -> None:
+        # takes turns of the loop as those who wait for a refit do
+        end_s = time.perf_counter() + length_s
+        while time.perf_counter() < end_s:
+            await asyncio.sleep(BEAT_S)
+
+    loop = asyncio.get_running_loop()
+    beside: list[float] = []
+    without: list[float] = []
+    try:
+        for _ in range(MOST_SAMPLES):
+            add(False)
+        await refit(1)  # loads the models
+        began_s = time.perf_counter()
+        await refit(1)
+        length_s = each * (time.perf_counter() - began_s)
+        with without_gc():
+            for block in range(refits // each):
+                turns = (True, False) if block % 2 else (False, True)
+                for fits in turns:
+                    began_s = time.perf_counter()
+                    work = loop.create_task(refit(each) if fits else idle(length_s))
+                    (beside if fits else without).extend(await gaps(work))
+                    if fits:
+                        length_s = time.perf_counter() - began_s
+    finally:
+        forecaster.close()
+    alone, with_them = percentile(without, 0.99), percentile(beside, 0.99)
+    note = f"{with_them:.2f} ms of {len(beside)} beside {forecaster.made - 2} refits; without {alone:.2f}"
+    name = "loop gap beside refits, p99 over without"
+    return Row(name=name, value=with_them / alone, unit="", bar=GAP_RATIO, note=note)
+
+
+def _sampling(length_s: float) -> Row:
+    """CPU of the thread that samples two processors, at ten samples a second, a tenth of that."""
+    zones = {f"intel-rapl:{package}{part}" for package in (0, 1) for part in ("", ":0", ":1")}
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        tree = Powercap(root)
+        for number, id in enumerate(sorted(zones)):
+            name = {"": f"package-{id[11]}", ":0": "dram", ":1": "core"}[id[12:]]
+            tree.zone(id, name, 10**9 * (1 + number))
+        section.made = lambda settings: sources.made(settings, root)
+        often = Settings(power_interval_s=0.1)
+        sampler = section.Sampler("tcp://nowhere:1", Member("a", os.getpid(), 1), often, root)
+        try:
+            with counting(tree, dict.fromkeys(zones, 20.0), every_s=0.05):
+                time.sleep(0.5)
+                began_s, before_s = time.monotonic(), sampler.cpu_s
+                time.sleep(length_s)
+                share = (sampler.cpu_s - before_s) / (time.monotonic() - began_s)
+            assert sampler.told.figure.label == "measured"
+        finally:
+            sampler.stop()
+            sampler.thread.join(10)
+    return Row(
+        name="sampling, a sample a second", value=100 * share / 10, unit="% of a core", bar=SAMPLING_SHARE
+    )
+
+
+if __name__ == "__main__":
+    main("corridor_cost", "Power corridor: what it costs while it is set", run)
