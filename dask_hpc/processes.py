@@ -156,7 +156,8 @@ class Process:
                     stdout=subprocess.PIPE,
                     text=True,
                     encoding="utf-8",
-                    env={**os.environ, "PYTHONPATH": path},
+                    # threads of linear algebra would take cores beyond the one that is counted
+                    env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path},
                 )
             except OSError as error:
                 raise ProcessError(f"no process can be started: {error.strerror or error}") from None

@@ -72,7 +72,8 @@ async def strip(scheduler: Scheduler) -> None:
 def sections_of(ws: WorkerState) -> Mapping[str, Any]:
     """What the worker's last heartbeat carries of ours (`dask_hpc.worker.heartbeat`), by section."""
     told = ws.metrics.get(HEARTBEAT)
-    return told if isinstance(told, Mapping) else {}
+    # the first test is for speed: it is asked of every worker at every tick
+    return told if type(told) is dict or isinstance(told, Mapping) else {}
 
 
 def role_said(ws: WorkerState) -> str:

@@ -130,7 +130,9 @@ class Draw:
         return (executing / threads, watts) if threads else (None, None)
 
     def _measured_w(self, address: str, section: Any, now_s: float) -> float | None:
-        if not isinstance(section, Mapping) or section.get("label") != "measured":
+        if type(section) is not dict and not isinstance(section, Mapping):
+            return None
+        if section.get("label") != "measured":
             return None
         watts, at_s = _number(section.get("watts")), _number(section.get("at_s"))
         if watts is None or at_s is None or not 0 < watts <= MOST_NODE_W:
@@ -157,5 +159,7 @@ def _busy_w(state: State, job: JobRecord | None, busy_w: float) -> float:
 
 
 def _number(value: Any) -> float | None:
+    if type(value) is float:
+        return value if isfinite(value) else None
     good = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     return float(value) if good else None

@@ -30,7 +30,7 @@ _CPU_S, _SHARE = 20.0, 0.05
 #: It is tried again after a failure after that, at first and at most, in seconds.
 _FIRST_WAIT_S, _MOST_WAIT_S = 5.0, 300.0
 #: How much lower than the scheduler's its priority is.
-_NICE = 10
+_NICE = 19
 
 
 class Forecaster:
