@@ -9,10 +9,11 @@ source       remaining time                                                     
 ===========  ==================================================================================  ==========
 ``tasks``    its tasks that are left, each as long as those that ended, on its threads; the        good, fair
              job is closed, so that none come
-``recorded``  the mean of earlier jobs of its name, less what it has run                           fair
 ``so-far``   as ``tasks``, of what was submitted so far: more may come                            fair
 ``alike``    no task of it has ended: those held are as long as earlier tasks of their names, as     fair
              Dask has learned it or was told in its configuration
+``recorded``  the mean of earlier jobs of its name, less what it has run; while the job is open      fair
+             also before ``alike``, and before ``so-far`` when it says more
 ``others``   no task of it has ended: its tasks are taken to be as long as those of other jobs    poor
 ``walltime``  what its user asked for, less what it has run: seldom less than it takes            poor
 ``assumed``  nothing is known of it: what the caller says                                         poor
@@ -150,7 +151,8 @@ def _known(
     own_s, left = tasks.mean_s, f"{job.unfinished_tasks} tasks left"
     slots = nodes * threads
     more = "" if closed else "; more may be submitted"
-    if own_s is not None and (closed or (tasks.left and job.recorded_s is None)):
+    # more may come into an open job: what earlier ones took counts where it is longer
+    if own_s is not None and (closed or (tasks.left and not _longer(job, tasks.left * own_s / slots))):
         sure: Confidence = "good" if closed and tasks.ended >= FEW_TASKS else "fair"
         text = f"{left}; {tasks.ended} took {own_s:.3g} s each{more}"
         if tasks.ended < FEW_TASKS and alike_s is not None:
@@ -159,7 +161,7 @@ def _known(
             text += more
             own_s = (own_s + alike_s) / 2
         return knowledge(tasks.left * own_s / slots, "tasks" if closed else "so-far", sure, text)
-    if job.recorded_s is not None:
+    if job.recorded_s is not None and not (alike_s is not None and tasks.left and closed):
         return knowledge(expected_s(job), "recorded", "fair", "mean of earlier jobs of its name")
     if alike_s is not None and tasks.left:
         text = f"{left}; earlier tasks of their names took {alike_s:.3g} s each{more}"
@@ -170,6 +172,11 @@ def _known(
     if expected_s(job) < inf:
         return knowledge(expected_s(job), "walltime", "poor", "to its walltime: seldom less than it takes")
     return knowledge(assumed_s, "assumed", "poor", "nothing is known of it: assumed")
+
+
+def _longer(job: JobView, seconds: float) -> bool:
+    """Whether earlier jobs of its name say that more than these seconds are left."""
+    return job.recorded_s is not None and expected_s(job) > seconds
 
 
 def _tasks(job: JobView, row: Mapping[str, Any]) -> _Tasks:

@@ -10,7 +10,7 @@ from pathlib import Path
 BENCHMARKS = (
     "hooks", "heartbeats", "jobs", "in_flight", "fairness", "pays_off", "policy_pass", "resize", "window",
     "adopt", "pool", "adapt",
-    "simulator", "panel", "what_if", "placement", "power", "corridor", "corridor_live",
+    "simulator", "panel", "what_if", "calibration", "placement", "power", "corridor", "corridor_live",
     "corridor_cost",
     "checkpoint", "redundancy",
     "host_memory", "versions", "synthetic", "trends", "full_memory", "killed",

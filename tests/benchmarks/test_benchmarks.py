@@ -69,6 +69,7 @@ def rows(name: str, text: str) -> list[dict[str, Any]]:
 #: They take more than ten seconds, also when they measure less.
 LONG = (
     "adapt",
+    "calibration",
     "corridor_live",
     "full_memory",
     "host_memory",

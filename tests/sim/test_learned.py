@@ -62,9 +62,25 @@ def test_a_few_tasks_of_its_own_are_weighed_against_the_last_ones_of_their_names
     assert many.remaining_s == pytest.approx(10 * 1.0 / 2)
 
 
-def test_earlier_jobs_of_its_name_say_more_than_tasks_alike():
-    found = known(job(unfinished_tasks=10, recorded_s=30.0, remaining_s=20.0), row(held_task_s=0.25))
-    assert (found.source, found.remaining_s) == ("recorded", 20.0)
+def test_tasks_that_are_left_say_more_than_earlier_jobs_of_its_name():
+    earlier = job(unfinished_tasks=10, recorded_s=30.0, remaining_s=20.0)
+    alike = known(earlier, row(held_task_s=0.25))
+    assert (alike.source, alike.remaining_s) == ("alike", pytest.approx(10 * 0.25 / 4))
+    for closed, source, left_s in ((True, "tasks", 20.0), (False, "so-far", 1.0)):
+        earlier = job(unfinished_tasks=10, recorded_s=30.0, remaining_s=left_s)
+        own = known(earlier, row(ended=FEW_TASKS, mean_s=0.5, closed=closed))
+        assert (own.source, own.remaining_s) == (source, pytest.approx(10 * 0.5 / 4))
+
+
+def test_earlier_jobs_of_its_name_say_more_than_nothing_and_than_tasks_alike_while_more_may_come():
+    earlier = job(unfinished_tasks=10, recorded_s=30.0, remaining_s=20.0)
+    more = row(ended=FEW_TASKS, mean_s=0.5, closed=False)
+    for found in (
+        known(earlier, row()),
+        known(earlier, row(held_task_s=0.25, closed=False)),
+        known(earlier, more),
+    ):
+        assert (found.source, found.remaining_s) == ("recorded", 20.0)
 
 
 def test_tasks_of_other_jobs_are_a_guess():

@@ -16,6 +16,7 @@ from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.decision import ReasonCode
 from dask_hpc_policies.jobs.jobspec import JobSpec, resolve
+from dask_hpc_policies.wording import counted
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -117,7 +118,11 @@ class Lifecycle:
         elif job.erred > 0:
             self.end(job, "fail", ReasonCode.TASK_FAILED, job.failure)
         else:
-            self.end(job, "complete", ReasonCode.DONE, "all its tasks are done")
+            text = "all its tasks are done"
+            if released := job.released_tasks:
+                of = counted(job.expected.came_tasks, "task")
+                text = f"{released} of its {of} were released before they ran: its run time teaches nothing"
+            self.end(job, "complete", ReasonCode.DONE, text)
 
     def _plain_done(self, job: JobRecord) -> None:
         """Plain work has run dry: merge what is left into the job that takes new plain work in."""

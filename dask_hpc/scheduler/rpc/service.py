@@ -38,6 +38,7 @@ from dask_hpc.scheduler.rpc.pool import PoolMethods
 from dask_hpc.scheduler.rpc.producers import ProducerMethods
 from dask_hpc.scheduler.rpc.settings_file import SettingsFile
 from dask_hpc.scheduler.rpc.status import StatusMethods
+from dask_hpc.scheduler.tables.forecasts import Forecasts
 from dask_hpc.scheduler.tables.parts import Method, made
 from dask_hpc.wire import BIND, CLOSE, OPEN, RPC
 from dask_hpc_policies import registry
@@ -90,6 +91,7 @@ class Service:
             self,
             self.jobs,
             self.status,
+            Forecasts(state, lambda job: self.engine.rounds.target(job) if job.reconfig_id else None),
             PoolMethods(self.releases, self.pool_target, self.departures),
             ProducerMethods(self.engine, self.jobs),
             *made(self.engine),

@@ -31,14 +31,19 @@ class Expected:
     ----------
     done_s
         What those that have ended took together, in seconds of one thread.
+    ended_tasks
+        How many those are.
+    came_tasks
+        Tasks that were submitted.
     grown
         Whether tasks came since somebody has looked, who resets it.
     """
 
-    __slots__ = ("_kinds", "done_s", "grown")
+    __slots__ = ("_kinds", "came_tasks", "done_s", "ended_tasks", "grown")
 
     def __init__(self) -> None:
         self.done_s = 0.0
+        self.came_tasks = self.ended_tasks = 0
         self.grown = False
         self._kinds: dict[TaskPrefix, _Kind] = {}
 
@@ -48,6 +53,7 @@ class Expected:
         if row is None:
             row = self._kinds[kind] = _Kind()
         row.came += 1
+        self.came_tasks += 1
         self.grown = True
 
     def ended(self, kind: TaskPrefix, seconds: float) -> None:
@@ -58,6 +64,7 @@ class Expected:
         row.ended += 1
         row.seconds += seconds
         self.done_s += seconds
+        self.ended_tasks += 1
 
     def left_s(self, usual_s: Callable[[TaskPrefix], float], unfinished: int | None = None) -> float:
         """Seconds of one thread that what has not ended will take.

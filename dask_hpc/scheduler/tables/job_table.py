@@ -46,9 +46,15 @@ class JobTable:
         return job
 
     def completed(self, job: JobRecord, nodes_up: int, now_s: float) -> None:
-        """A job is about to complete: it is recorded when it had one size all the time."""
+        """A job is about to complete: it is recorded when it ran, all of it, at one size all the time."""
         resized = job.expansions or job.shrinks or job.interrupted_s is not None
-        if job.is_default or job.start_s is None or resized or not 0 < nodes_up == len(job.nodes):
+        if (
+            job.is_default
+            or job.start_s is None
+            or resized
+            or job.released_tasks
+            or not 0 < nodes_up == len(job.nodes)
+        ):
             return
         book = self.recorded.with_run(job.name, nodes_up, job.elapsed_s(now_s))
         self.recorded = book.latest(_RECORDED_KEPT)

@@ -105,6 +105,8 @@ class JobRecord:
         self.meter = Meter()
         #: What its unfinished tasks are expected to take.
         self.expected = Expected()
+        #: What was last said of its run time, or, once it has ended, early on: see `tables.forecasts`.
+        self.forecast: dict[str, Any] | None = None
         self.nodes: dict[str, None] = {}
         self.reconfig_id = 0
         #: After a shrink that had to be taken back, the next one waits until then.
@@ -239,6 +241,11 @@ class JobRecord:
         self.interruption, self.interrupted_s = "theft", now_s
 
     @property
+    def released_tasks(self) -> int:
+        """Of a job that has completed: tasks that nobody wanted any more before they ran."""
+        return max(0, self.expected.came_tasks - self.expected.ended_tasks)
+
+    @property
     def done(self) -> bool:
         """Whether nothing of its own is unfinished."""
         return self.unfinished == self.guests
@@ -357,6 +364,7 @@ class JobRecord:
             "mtct": self.meter.mtct,
             "mtct_previous": self.meter.mtct_previous,
             "phases": self.meter.rows(),
+            "forecast": self.forecast,
             "reason": self.reason,
         }
 

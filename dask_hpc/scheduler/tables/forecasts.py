@@ -1,0 +1,164 @@
+"""When running jobs will end, said early and held against what came.
+
+A forecast is kept when the first of a job's tasks has ended, and after a quarter, half and three quarters of
+them; the interval that is stated with each comes from what came of earlier ones
+(`dask_hpc_policies.jobs.forecasts`). Only jobs that are closed are forecast: into others more may come. The
+size of now is taken to stay. Jobs that did not complete, or not by computing, teach nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dask_hpc.scheduler.internals import durations
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc_policies.jobs.forecasts import LEVEL, Calibration, Interval, tasks_left_s
+from dask_hpc_policies.wording import counted
+
+#: Outcomes that the status tells, the latest.
+_TOLD = 10
+#: Parts of a job's tasks after which a forecast is kept; that after `_SHOWN` is the one that is shown later.
+_PARTS, _SHOWN = (0.0, 0.25, 0.5, 0.75), 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A forecast that was made: when, after which part of the tasks, and what it said."""
+
+    part: float
+    category: str
+    #: How long the job had run then, in seconds.
+    ran_s: float
+    interval: Interval
+
+
+#: Times from here on are told in minutes.
+_MINUTES_FROM_S = 120.0
+
+
+class _Watch:
+    """What is remembered of one running job."""
+
+    __slots__ = ("done_s", "kept", "node_s")
+
+    def __init__(self, done_s: float, node_s: float) -> None:
+        #: Seconds of its tasks, and node-seconds it had held, at the first look.
+        self.done_s, self.node_s = done_s, node_s
+        self.kept: list[Kept] = []
+
+
+class Forecasts:
+    """Forecasts of one scheduler. `target` tells how many nodes a job is getting that is being resized."""
+
+    def __init__(self, state: State, target: Callable[[JobRecord], int | None]) -> None:
+        self._state = state
+        self._target = target
+        self._watched: dict[JobRecord, _Watch] = {}
+        self._told: deque[dict[str, Any]] = deque(maxlen=_TOLD)
+        self.calibration = Calibration()
+
+    def tick(self, now_s: float) -> None:
+        """Hold what ended against what was said, and say when the others will end."""
+        self._settle()
+        for job in self._state.jobs.named:
+            if job.start_s is not None and job.closed and job.nodes and job.expected.ended_tasks:
+                self._look(job, now_s)
+
+    def status(self) -> Mapping[str, Any]:
+        """How many ends were forecast, the share of them inside the stated interval, and the latest."""
+        self._settle()
+        found = self.calibration
+        share = found.inside
+        if share is None:
+            return {}
+        held = f"{share:.0%} of {counted(found.ends, 'forecast')} held the end"
+        text = f"{held}; their intervals state {LEVEL:.0%}"
+        return {
+            "forecasts": {
+                "level": LEVEL,
+                "ends": found.ends,
+                "inside": share,
+                "text": text,
+                "by": {
+                    name: {"ends": one.ends, "inside": one.inside / one.ends}
+                    for name, one in found.categories.items()
+                },
+                "last": list(self._told),
+            }
+        }
+
+    def _look(self, job: JobRecord, now_s: float) -> None:
+        expected, nodes = job.expected, self._state.nodes_of(job)
+        threads = [sum(count for count, _ in node.workers.values()) for node in nodes if node.workers]
+        if not threads or not job.unfinished:
+            return
+        watch = self._watched.get(job)
+        if watch is None:
+            watch = self._watched[job] = _Watch(expected.done_s, job.attained_node_s(now_s))
+        each = sum(threads) / len(threads)
+        slots = max(1.0, each * (self._target(job) or len(threads)))
+        work_s = expected.left_s(
+            lambda kind: durations.of_kind(kind) or expected.done_s / expected.ended_tasks, job.unfinished
+        )
+        # of what it held since the first look, when that is enough to tell
+        slot_s = (job.attained_node_s(now_s) - watch.node_s) * each
+        done_s = expected.done_s - watch.done_s
+        mean_s = expected.done_s / expected.ended_tasks
+        use = done_s / slot_s if done_s > 0 and slot_s > 4 * slots * mean_s else 1.0
+        left_s = tasks_left_s(work_s, job.unfinished, job.processing, slots, use)
+        part = max(
+            one for one in _PARTS if expected.ended_tasks >= one * (expected.ended_tasks + job.unfinished)
+        )
+        kind = "rigid" if job.request.kind == "rigid" else "resizable"
+        category = f"{kind}, {part:.0%} ran"
+        made = Kept(
+            part=part,
+            category=category,
+            ran_s=job.elapsed_s(now_s),
+            interval=self.calibration.interval(category, left_s),
+        )
+        if not watch.kept or watch.kept[-1].part < part:
+            watch.kept.append(made)
+        job.forecast = _row(made)
+
+    def _settle(self) -> None:
+        """What has ended is held against each forecast of it."""
+        for job, watch in list(self._watched.items()):
+            if job.active:
+                continue
+            del self._watched[job]
+            if job.state != "completed" or job.end_s is None or job.released_tasks:
+                job.forecast = None
+                continue
+            took_s = job.elapsed_s(job.end_s)
+            for kept in watch.kept:
+                left_s = max(0.0, took_s - kept.ran_s)
+                self.calibration = self.calibration.with_end(kept.category, kept.interval, left_s)
+            shown = next((one for one in watch.kept if one.part >= _SHOWN), watch.kept[0])
+            job.forecast = _row(shown)
+            text = f"predicted {_time(job.forecast['predicted_s'])}, took {_time(took_s)}"
+            job.forecast |= {"took_s": took_s, "text": text}
+            self._told.append({"job": job.id, "name": job.name, **job.forecast})
+
+
+def _row(kept: Kept) -> dict[str, Any]:
+    """Run times, in seconds from the job's start, and the part of its tasks that had run when it was said."""
+    ran_s, interval = kept.ran_s, kept.interval
+    return {
+        "part": kept.part,
+        "predicted_s": ran_s + interval.expected_s,
+        "low_s": ran_s + interval.low_s,
+        "high_s": ran_s + interval.high_s,
+        "errors": interval.errors,
+        "took_s": None,
+        "text": f"predicted {_time(ran_s + interval.expected_s)}, "
+        f"{_time(ran_s + interval.low_s)} to {_time(ran_s + interval.high_s)} with {LEVEL:.0%}",
+    }
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < _MINUTES_FROM_S else f"{seconds / 60:.1f} min"

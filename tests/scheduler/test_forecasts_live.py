@@ -1,0 +1,63 @@
+"""Ends of running jobs are forecast, and held against what came; work that did not run teaches nothing."""
+
+from __future__ import annotations
+
+import pytest
+from helpers import engine, live, record, started, until
+from tasks import slow_inc
+
+import dask_hpc
+
+
+@live(workers=2)
+async def test_the_end_of_a_job_is_forecast_and_held_against_what_came(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs", tick="20 ms")
+    assert "forecasts" not in await rt.status()
+    async with rt.job("heat", nodes=2) as job:
+        await started(s, job, 2)
+        futures = c.map(slow_inc, range(80), delay_s=0.02, pure=False)
+    seen = []
+
+    async def forecast() -> dict | None:
+        row = await job.status()
+        if row["state"] == "running" and row["forecast"]:
+            seen.append(row["forecast"])
+        return row["state"] == "completed"
+
+    while not await forecast():
+        pass
+    assert len(await c.gather(futures)) == 80
+    assert seen
+    assert all(one["low_s"] <= one["predicted_s"] <= one["high_s"] for one in seen)
+    assert "with 90%" in seen[-1]["text"]
+    assert seen[-1]["took_s"] is None
+    found, row = (await rt.status())["forecasts"], await job.status()
+    took_s = record(s, job).end_s - record(s, job).start_s
+    last = found["last"][-1]
+    assert last["job"] == job.id
+    assert last["took_s"] == pytest.approx(took_s)
+    assert 0.25 <= last["part"] < 1, "what was said once a quarter had run"
+    assert last["text"].startswith("predicted ")
+    assert ", took " in last["text"]
+    # 80 tasks of 20 ms on two threads: not several times as long, on a busy machine either
+    assert took_s / 3 < last["predicted_s"] < took_s * 3
+    assert row["forecast"] == {name: value for name, value in last.items() if name not in ("job", "name")}
+    assert 2 <= found["ends"] <= 4
+    assert sum(one["ends"] for one in found["by"].values()) == found["ends"]
+    assert found["text"].startswith(f"{found['inside']:.0%} of {found['ends']} forecasts")
+
+
+@live(workers=2)
+async def test_a_job_whose_tasks_were_released_before_they_ran_says_so_and_teaches_nothing(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs", tick="20 ms")
+    async with rt.job("heat", nodes=2) as job:
+        await started(s, job, 2)
+        futures = c.map(slow_inc, range(40), delay_s=0.05, pure=False)
+        await until(lambda: record(s, job).expected.ended_tasks >= 4, "some of it has run")
+    await until(lambda: record(s, job).forecast is not None, "its end has been forecast")
+    del futures
+    await until(lambda: record(s, job).state == "completed", "nothing is left")
+    assert "tasks were released before they ran" in record(s, job).reason
+    assert engine(s).state.jobs.recorded.totals == {}
+    assert "forecasts" not in await rt.status()
+    assert (await job.status())["forecast"] is None
