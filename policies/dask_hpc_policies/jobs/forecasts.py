@@ -6,7 +6,7 @@ The interval is that of split conformal prediction (Vovk, Gammerman and Shafer 2
 inductive form), with jobs told apart by how much of them has run and whether they may be resized (the
 categories of their section 4.5). The error of a forecast is the absolute logarithm of what a job still took
 over what it was expected to still take; of `n` earlier errors the one of rank ``ceil((n + 1) * level)``
-bounds the next with that probability when they are exchangeable. They are not where load changes: so the level
+bounds the next with that probability when they are exchangeable. They are not where load changes: the level
 that is asked for follows the misses (Gibbs and Candes 2021, section 2, equation 2).
 """
 
