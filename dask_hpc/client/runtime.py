@@ -299,7 +299,7 @@ class Runtime(PowerMethods):
         return self.channel.sync("decisions", job=job, limit=limit)
 
     def status(self) -> Any:
-        """State of the runtime: policy, settings, nodes, counts."""
+        """State of the runtime: policy, settings, nodes, counts, what came of forecasts (``forecasts``)."""
         return self.channel.sync("status")
 
     def io(self) -> Any:

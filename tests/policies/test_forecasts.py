@@ -13,8 +13,10 @@ from dask_hpc_policies.jobs.forecasts import (
     LEAST_ERRORS,
     LEVEL,
     Calibration,
-    tasks_left_s,
+    last_s,
+    work_left_s,
 )
+from dask_hpc_policies.jobs.shared_ends import Share, ends_s
 
 
 def told(calibration: Calibration, took: list[float], category: str = "a") -> Calibration:
@@ -24,16 +26,22 @@ def told(calibration: Calibration, took: list[float], category: str = "a") -> Ca
     return calibration
 
 
-def test_of_many_tasks_the_slots_share_the_work_and_the_last_one_ends_later_than_the_mean():
-    # 40 tasks of 0.5 s, 4 of them half done, on 4 slots; the last of 4 ends 3 / 10 of a task after the mean
-    assert tasks_left_s(20.0, 40, 4, 4) == pytest.approx((20.0 - 4 * 0.25) / 4 + 0.5 * 3 / 10)
-    assert tasks_left_s(20.0, 40, 4, 4, use=0.5) == pytest.approx((20.0 - 4 * 0.25) / 2 + 0.5 * 3 / 10)
+def alone_s(work_s: float, tasks: int, on_workers: int, slots: float, use: float = 1.0) -> float:
+    """The end of a job that has a cluster for itself."""
+    each_s = work_s / tasks if tasks else 0.0
+    share = Share(work_s=work_left_s(work_s, tasks, on_workers, slots, use), task_s=each_s, slots=slots)
+    return ends_s([share], [], 0.0)[0] + last_s(each_s, tasks, slots)
+
+
+def test_the_slots_of_a_job_share_its_work_of_which_that_on_workers_is_half_done():
+    assert work_left_s(20.0, 40, 4, 4) == pytest.approx(20.0 - 4 * 0.25)
+    assert work_left_s(20.0, 40, 4, 4, use=0.5) == pytest.approx(2 * (20.0 - 4 * 0.25))
+    assert work_left_s(0.0, 0, 0, 8) == 0.0
 
 
 def test_fewer_tasks_than_slots_take_as_long_as_one():
-    assert tasks_left_s(2.0, 1, 0, 8) == pytest.approx(2.0)
-    assert tasks_left_s(2.0, 1, 1, 8) == pytest.approx(1.0)
-    assert tasks_left_s(0.0, 0, 0, 8) == 0.0
+    assert alone_s(2.0, 1, 0, 8) == pytest.approx(2.0)
+    assert alone_s(2.0, 1, 1, 8) == pytest.approx(1.0)
 
 
 def test_the_last_of_several_tasks_is_where_chance_has_it():
@@ -43,7 +51,34 @@ def test_the_last_of_several_tasks_is_where_chance_has_it():
         for _ in range(12):
             left[left.index(min(left))] += 1.0
         ends.append(max(left))
-    assert tasks_left_s(16.0, 16, slots, slots) == pytest.approx(sum(ends) / len(ends), rel=0.03)
+    guessed_s = work_left_s(16.0, 16, slots, slots) / slots + last_s(1.0, 16, slots)
+    assert guessed_s == pytest.approx(sum(ends) / len(ends), rel=0.03)
+
+
+def share(work_s: float, slots: float, gains: bool = True) -> Share:
+    return Share(work_s=work_s, task_s=1e-6, slots=slots, gains=gains)
+
+
+def test_what_a_job_leaves_goes_to_one_that_runs():
+    # after 4 s the second has 2 slots more for the 6 s that are left of its work
+    assert ends_s([share(8.0, 2), share(10.0, 1)], [], 0.0) == pytest.approx([4.0, 6.0], abs=1e-3)
+    kept = ends_s([share(8.0, 2), share(10.0, 1, gains=False)], [], 0.0)
+    assert kept == pytest.approx([4.0, 10.0], abs=1e-3)
+
+
+def test_what_a_job_leaves_goes_to_those_that_wait_before():
+    # the waiting job has the two slots from 4 s to 9 s; then they are free again
+    found = ends_s([share(8.0, 2), share(12.0, 1)], [share(10.0, 2)], 0.0)
+    assert found == pytest.approx([4.0, 10.0], abs=1e-3)
+    # one that needs more than is free waits on; what is free is lent
+    found = ends_s([share(8.0, 2), share(10.0, 1)], [share(10.0, 3)], 0.0)
+    assert found == pytest.approx([4.0, 6.0], abs=1e-3)
+
+
+def test_idle_slots_are_shared_evenly_by_those_that_have_tasks_for_them():
+    assert ends_s([share(6.0, 1), share(6.0, 1)], [], 2.0) == pytest.approx([3.0, 3.0], abs=1e-3)
+    one_task = Share(work_s=6.0, task_s=6.0, slots=1)
+    assert ends_s([one_task, share(6.0, 1)], [], 2.0) == pytest.approx([6.0, 2.0], abs=1e-3)
 
 
 def test_bounds_are_assumed_until_enough_came_and_are_then_those_of_the_errors():
@@ -53,7 +88,7 @@ def test_bounds_are_assumed_until_enough_came_and_are_then_those_of_the_errors()
     enough = told(Calibration(), [110.0] * LEAST_ERRORS)
     now = enough.interval("a", 50.0)
     assert now.errors == LEAST_ERRORS
-    assert (now.low_s, now.high_s) == pytest.approx((50 / 1.1, 55.0), rel=1e-3)
+    assert (now.low_s, now.high_s) == pytest.approx((50.0, 55.0), rel=1e-3)
 
 
 def test_a_category_that_is_new_errs_as_the_others_and_then_as_itself():

@@ -2,8 +2,9 @@
 
 A forecast is kept when the first of a job's tasks has ended, and after a quarter, half and three quarters of
 them; the interval that is stated with each comes from what came of earlier ones
-(`dask_hpc_policies.jobs.forecasts`). Only jobs that are closed are forecast: into others more may come. The
-size of now is taken to stay. Jobs that did not complete, or not by computing, teach nothing.
+(`dask_hpc_policies.jobs.forecasts`). What others leave when they end goes to those that wait, then to those
+that run (`dask_hpc_policies.jobs.shared_ends`). Only jobs that are closed are forecast: into others more may
+come. Jobs that did not complete, or not by computing, teach nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 from dask_hpc.scheduler.internals import durations
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
-from dask_hpc_policies.jobs.forecasts import LEVEL, Calibration, Interval, tasks_left_s
+from dask_hpc_policies.jobs.forecasts import LEVEL, Calibration, Interval, last_s, work_left_s
+from dask_hpc_policies.jobs.shared_ends import Share, ends_s
 from dask_hpc_policies.wording import counted
 
 #: Outcomes that the status tells, the latest.
@@ -36,6 +38,8 @@ class Kept:
     interval: Interval
 
 
+#: Running jobs, and waiting ones, that are followed together; of more, each is taken for alone.
+_FOLLOWED = 50
 #: Times from here on are told in minutes.
 _MINUTES_FROM_S = 120.0
 
@@ -64,9 +68,15 @@ class Forecasts:
     def tick(self, now_s: float) -> None:
         """Hold what ended against what was said, and say when the others will end."""
         self._settle()
-        for job in self._state.jobs.named:
-            if job.start_s is not None and job.closed and job.nodes and job.expected.ended_tasks:
-                self._look(job, now_s)
+        running, idle = self._running(now_s)
+        if not any(job.closed for job, _ in running):
+            return
+        shares = [share for _, share in running]
+        few = len(shares) <= _FOLLOWED
+        found = ends_s(shares, self._waiting(shares), idle) if few else _alone_s(shares)
+        for (job, share), left_s in zip(running, found, strict=True):
+            if job.closed:
+                self._keep(job, now_s, left_s + last_s(share.task_s, job.unfinished, share.slots))
 
     def status(self) -> Mapping[str, Any]:
         """How many ends were forecast, the share of them inside the stated interval, and the latest."""
@@ -91,25 +101,53 @@ class Forecasts:
             }
         }
 
-    def _look(self, job: JobRecord, now_s: float) -> None:
-        expected, nodes = job.expected, self._state.nodes_of(job)
-        threads = [sum(count for count, _ in node.workers.values()) for node in nodes if node.workers]
-        if not threads or not job.unfinished:
-            return
+    def _running(self, now_s: float) -> tuple[list[tuple[JobRecord, Share]], float]:
+        """Jobs of which tasks have ended with what is left of them, and slots that are nobody's."""
+        state, found = self._state, []
+        idle = float(sum(sum(n for n, _ in node.workers.values()) for node in state.nodes.free()))
+        for job in state.jobs.named:
+            threads = [sum(n for n, _ in node.workers.values()) for node in state.nodes_of(job)]
+            up = [count for count in threads if count]
+            if up and job.start_s is not None and job.unfinished and job.expected.ended_tasks:
+                found.append((job, self._share(job, now_s, sum(up) / len(up), len(up))))
+        return found, idle
+
+    def _share(self, job: JobRecord, now_s: float, each: float, nodes: int) -> Share:
+        expected = job.expected
         watch = self._watched.get(job)
         if watch is None:
             watch = self._watched[job] = _Watch(expected.done_s, job.attained_node_s(now_s))
-        each = sum(threads) / len(threads)
-        slots = max(1.0, each * (self._target(job) or len(threads)))
-        work_s = expected.left_s(
-            lambda kind: durations.of_kind(kind) or expected.done_s / expected.ended_tasks, job.unfinished
-        )
+        mean_s = expected.done_s / expected.ended_tasks
+        slots = max(1.0, each * (self._target(job) or nodes))
+        work_s = expected.left_s(lambda kind: durations.of_kind(kind) or mean_s, job.unfinished)
         # of what it held since the first look, when that is enough to tell
         slot_s = (job.attained_node_s(now_s) - watch.node_s) * each
         done_s = expected.done_s - watch.done_s
-        mean_s = expected.done_s / expected.ended_tasks
         use = done_s / slot_s if done_s > 0 and slot_s > 4 * slots * mean_s else 1.0
-        left_s = tasks_left_s(work_s, job.unfinished, job.processing, slots, use)
+        return Share(
+            work_s=work_left_s(work_s, job.unfinished, job.processing, slots, use),
+            task_s=work_s / job.unfinished,
+            slots=slots,
+            gains=self._state.settings.lend_s > 0 or job.request.kind != "rigid",
+        )
+
+    def _waiting(self, running: list[Share]) -> list[Share]:
+        """The first jobs that wait; tasks of which nothing is known are as long as those that run."""
+        mean_s = sum(one.task_s for one in running) / len(running)
+        pending = [job for job in self._state.jobs.named if job.state == "pending"]
+        return [
+            Share(
+                work_s=job.unfinished * task_s,
+                task_s=task_s,
+                slots=float(job.smallest_start),
+                gains=self._state.settings.lend_s > 0 or job.request.kind != "rigid",
+            )
+            for job in pending[:_FOLLOWED]
+            for task_s in [durations.learned_task_s(job.first_held(1)) or mean_s]
+        ]
+
+    def _keep(self, job: JobRecord, now_s: float, left_s: float) -> None:
+        expected, watch = job.expected, self._watched[job]
         part = max(
             one for one in _PARTS if expected.ended_tasks >= one * (expected.ended_tasks + job.unfinished)
         )
@@ -134,6 +172,8 @@ class Forecasts:
             if job.state != "completed" or job.end_s is None or job.released_tasks:
                 job.forecast = None
                 continue
+            if not watch.kept:  # it was open until it had ended
+                continue
             took_s = job.elapsed_s(job.end_s)
             for kept in watch.kept:
                 left_s = max(0.0, took_s - kept.ran_s)
@@ -143,6 +183,10 @@ class Forecasts:
             text = f"predicted {_time(job.forecast['predicted_s'])}, took {_time(took_s)}"
             job.forecast |= {"took_s": took_s, "text": text}
             self._told.append({"job": job.id, "name": job.name, **job.forecast})
+
+
+def _alone_s(shares: list[Share]) -> list[float]:
+    return [one.work_s / one.slots for one in shares]
 
 
 def _row(kept: Kept) -> dict[str, Any]:

@@ -4,10 +4,10 @@ Rules of the file: pure; a calibration is a value, and an outcome gives another 
 
 The interval is that of split conformal prediction (Vovk, Gammerman and Shafer 2005, section 4.2, in its
 inductive form), with jobs told apart by how much of them has run and whether they may be resized (the
-categories of their section 4.5). The error of a forecast is the absolute logarithm of what a job still took
-over what it was expected to still take; of `n` earlier errors the one of rank ``ceil((n + 1) * level)``
-bounds the next with that probability when they are exchangeable. They are not where load changes: the level
-that is asked for follows the misses (Gibbs and Candes 2021, section 2, equation 2).
+categories of their section 4.5). The error of a forecast is the logarithm of what a job still took over what
+it was expected to still take; of `n` earlier errors those of rank ``ceil((n + 1) * (1 + level) / 2)`` from
+below and from above bound the next with that probability when they are exchangeable. They are not where load
+changes: the level that is asked for follows the misses (Gibbs and Candes 2021, section 2, equation 2).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from math import ceil, exp, log
 
 #: The share of ends that an interval is to hold.
 LEVEL = 0.9
-#: Errors from which such a share can be told at all: one in ten may be larger.
-LEAST_ERRORS = 9
+#: Errors from which such a share can be told at all: one in twenty may be beyond either bound.
+LEAST_ERRORS = 19
 #: The factor either way while fewer are known.
 ASSUMED_FACTOR = 1.5
 #: Errors of a category that are remembered, the latest.
@@ -76,9 +76,12 @@ class Calibration:
         if len(errors) < LEAST_ERRORS:
             errors = tuple(error for one in self.categories.values() for error in one.errors)
         if len(errors) < LEAST_ERRORS:
-            return _within(expected_s, ASSUMED_FACTOR, 0)
-        rank = min(len(errors), ceil((len(errors) + 1) * own.level))
-        return _within(expected_s, exp(sorted(errors)[rank - 1]), len(errors))
+            return _within(expected_s, 1 / ASSUMED_FACTOR, ASSUMED_FACTOR, 0)
+        rank = min(len(errors), ceil((len(errors) + 1) * (1 + own.level) / 2))
+        errors = tuple(sorted(errors))
+        # what is expected is inside, also where all were late
+        low, high = min(0.0, errors[-rank]), max(0.0, errors[rank - 1])
+        return _within(expected_s, exp(low), exp(high), len(errors))
 
     def with_end(self, category: str, told: Interval, took_s: float) -> Calibration:
         """The calibration once a job of which `told` was said has taken `took_s` seconds from then on.
@@ -91,7 +94,7 @@ class Calibration:
         if not 0 <= took_s < float("inf"):
             raise ValueError(f"took_s is {took_s!r}; needed: a number of seconds, 0 or more")
         old = self.categories.get(category, Category())
-        error = abs(log((took_s + _CLOCK_S) / (told.expected_s + _CLOCK_S)))
+        error = log((took_s + _CLOCK_S) / (told.expected_s + _CLOCK_S))
         inside = told.low_s <= took_s <= told.high_s
         level = old.level + _STEP * ((0 if inside else 1) - (1 - LEVEL))
         new = Category(
@@ -114,18 +117,17 @@ class Calibration:
         return sum(one.inside for one in self.categories.values()) / ends if ends else None
 
 
-def _within(expected_s: float, factor: float, errors: int) -> Interval:
+def _within(expected_s: float, low: float, high: float, errors: int) -> Interval:
     # the error is about seconds and the grain of a clock: so are the bounds
-    low_s = max(0.0, (expected_s + _CLOCK_S) / factor - _CLOCK_S)
-    high_s = (expected_s + _CLOCK_S) * factor - _CLOCK_S
+    low_s = max(0.0, (expected_s + _CLOCK_S) * low - _CLOCK_S)
+    high_s = (expected_s + _CLOCK_S) * high - _CLOCK_S
     return Interval(expected_s=expected_s, low_s=low_s, high_s=high_s, errors=errors)
 
 
-def tasks_left_s(work_s: float, tasks: int, on_workers: int, slots: float, use: float = 1.0) -> float:
-    """Seconds until the last of a job's tasks ends.
+def work_left_s(work_s: float, tasks: int, on_workers: int, slots: float, use: float = 1.0) -> float:
+    """Seconds of one slot that a job's tasks still need.
 
-    Those on workers are half done, as they are on average. They end one after the other, so the last of them
-    ends later than the mean: of `k` ends spread evenly by ``(k - 1) / (2 (k + 1))`` of a task.
+    Those on workers are half done, as they are on average.
 
     Parameters
     ----------
@@ -140,8 +142,15 @@ def tasks_left_s(work_s: float, tasks: int, on_workers: int, slots: float, use: 
     """
     if tasks < 1:
         return 0.0
+    begun = min(on_workers, slots, tasks)
+    return (work_s - work_s / tasks * begun / 2) / min(1.0, max(use, _LEAST_USE))
+
+
+def last_s(task_s: float, tasks: int, slots: float) -> float:
+    """Seconds by which the last of the tasks ends later than they do on average.
+
+    They end one after the other: of `k` ends spread evenly the last is ``(k - 1) / (2 (k + 1))`` of a task
+    after the mean.
+    """
     width = min(slots, tasks)
-    each_s = work_s / tasks
-    begun = min(on_workers, width)
-    last_s = each_s * (width - 1) / (2 * (width + 1)) if width > 1 else 0.0
-    return (work_s - each_s * begun / 2) / (width * min(1.0, max(use, _LEAST_USE))) + last_s
+    return task_s * (width - 1) / (2 * (width + 1)) if width > 1 else 0.0
