@@ -64,7 +64,7 @@ def test_a_page_drives_it_by_messages_and_nothing_is_left_of_it(opened):
         "with rt.job('heat', nodes=2, min_nodes=1, max_nodes=2):\n"
         "    naps = client.map(time.sleep, [0.05] * 400, pure=False, key='nap')"
     )
-    opened.until("'heat' in panel.bodies['jobs'].value")
+    opened.until("'heat' in str(panel.tables.whole())")
     opened.until("any(row['nodes'] == 2 and row['phases'][0]['tasks'] > 3 for row in rt.jobs())")
     choices = opened.value("[value for _, value in panel.tuning.form.policy.options]")
     opened.type("panel.tuning.form.policy", choices.index("pwma-fpsma"), "index")

@@ -158,7 +158,7 @@ def test_jobs_show_state_size_bounds_tasks_times_and_why():
 
 
 def test_a_job_below_its_minimum_and_a_rigid_one_say_so():
-    rows = [job(below_minimum=True, nodes=1, min_nodes=2), job(kind="rigid", constraint="pof2")]
+    rows = [job(below_minimum=True, nodes=1, min_nodes=2), job(id="b-2", kind="rigid", constraint="pof2")]
     shown = text(views.named("jobs").html(picture(rows)))
     assert "1 below its minimum (malleable: 2 to 4)" in shown
     assert "3 (rigid: always 4, pof2)" in shown
@@ -211,10 +211,10 @@ def test_walltimes_come_in_the_order_in_which_they_end():
 
 
 def test_a_large_pool_is_counted_whole_and_shown_in_part():
-    html = views.named("nodes").html(picture(nodes=[node(f"n{i}") for i in range(1000)]))
-    assert html.count("<li") == 256
-    assert "1000 nodes; 0 held by jobs; 1000 for plain work or idle" in html
-    assert "744 more nodes are not shown" in html
+    html = views.named("nodes").html(picture(nodes=[node(f"n{i}") for i in range(5000)]))
+    assert html.count("<li") == 4096
+    assert "5000 nodes; 0 held by jobs; 5000 for plain work or idle" in html
+    assert "904 more nodes are not shown" in html
 
 
 def test_decisions_are_newest_first_with_reason_and_result():

@@ -22,6 +22,7 @@ from dask_hpc_widgets.forms.model import PolicyModel, title
 from dask_hpc_widgets.forms.settings_model import SettingsModel
 from dask_hpc_widgets.live import questions, why
 from dask_hpc_widgets.live.settings import SettingsPart
+from dask_hpc_widgets.live.tables import TablesPart
 from dask_hpc_widgets.live.timeline import TimelinePart
 from dask_hpc_widgets.live.try_all import TryAll
 from dask_hpc_widgets.live.tuning import Tuning
@@ -71,9 +72,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
         self._views = views.registered()
         self.head = widgets.HTML(layout=_FULL)
-        #: A box to tick for each view, and what the views show, by name.
+        #: A box to tick for each view.
         self.ticks = {one.name: _tick(one) for one in self._views}
-        self.bodies = {one.name: widgets.HTML(layout=_FULL) for one in self._views}
+        #: The views that are tables.
+        self.tables = TablesPart(self._views, picture, self._opened)
+        #: What the other views show, by name.
+        others = [one for one in self._views if one not in self.tables.views]
+        self.bodies = {one.name: widgets.HTML(layout=_FULL) for one in others}
         self.end = widgets.Button(
             description="Close panel",
             tooltip="Take the panel off the page; the cluster goes on as it is",
@@ -86,6 +91,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 self.head,
                 self.timeline.box,
                 ticks,
+                *([] if self.tables.box is None else [self.tables.box]),
                 *self.bodies.values(),
                 widgets.HTML(markup.part(element("h3", "Policy"))),
                 self.trial.box,
@@ -107,8 +113,18 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self._show,
             PERIOD_S,
             self._gone,
-            self.timeline.heard,
+            self._heard,
         )
+
+    @property
+    def _opened(self) -> list[str]:
+        """Names of the views that a person has opened."""
+        return [name for name, tick in self.ticks.items() if tick.value]
+
+    def _heard(self, answer: Any) -> None:
+        """Have what is new drawn, in the client's loop: also while the kernel is busy."""
+        self.timeline.heard(answer)
+        self.tables.heard(answer)
 
     def html(self) -> str:
         """The static twin: everything that the panel shows, and every view, without widgets."""
@@ -192,9 +208,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             return
         _set(self.head, markup.part(self._head()))
         self.timeline.draw()
+        self.tables.heard(self.picture)
+        self.tables.show(self._opened)
         for one in self._views:
             tick, there = self.ticks[one.name], one.is_in(self.picture)
             tick.layout.display = None if there else "none"
+            if one.name not in self.bodies:
+                continue
             shown = there and tick.value
             text = markup.part(element("h3", one.title), one.body(self.picture)) if shown else ""
             _set(self.bodies[one.name], text)

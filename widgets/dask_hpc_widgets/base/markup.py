@@ -18,6 +18,7 @@ from dask_hpc.report.markup import render, render_macro, seconds
 
 __all__ = [
     "Column",
+    "Look",
     "Markup",
     "alert",
     "badge",

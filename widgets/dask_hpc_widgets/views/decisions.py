@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
+from dask_hpc_widgets.views.table import Cell, Search, Table, letter, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: The latest of these are shown.
 MAX_ROWS = 30
+#: Jobs of a row that are named.
+_NAMED = 4
+_NONE = "Nothing was decided yet: the policy is asked when there is a job."
 _COLUMNS: tuple[Column, ...] = (
     ("When", False),
     ("Job", False),
@@ -21,34 +25,58 @@ _COLUMNS: tuple[Column, ...] = (
 
 
 def html(picture: Picture) -> Markup:
-    """A table of the latest decisions, newest first."""
+    """A table of the latest decisions, newest first; those that repeat are one row."""
     if not picture.decisions:
-        return markup.soft("Nothing was decided yet: the policy is asked when there is a job.")
-    return table(picture.decisions[-MAX_ROWS:], float(picture.status.get("now_s", 0.0)))
+        return markup.soft(_NONE)
+    return table(picture).html(float(picture.status.get("now_s", 0.0)))
 
 
-def table(rows: Iterable[Mapping[str, Any]], now_s: float) -> Markup:
-    """Rows as `Runtime.decisions` gives them, newest first."""
-    return markup.table(
-        _COLUMNS, [_row(row, now_s) for row in reversed(list(rows))], "Decisions, newest first"
+def table(picture: Picture, search: Search = Search()) -> Table:
+    """The same as data."""
+    groups: dict[Hashable, list[Mapping[str, Any]]] = {}
+    for row in reversed(picture.decisions):
+        groups.setdefault(_key(row), []).append(row)
+    rows = {key: tuple(_brief(group)) for key, group in list(groups.items())[:MAX_ROWS]}
+    return Table(
+        caption="Decisions, newest first",
+        columns=_COLUMNS,
+        rows=rows,
+        cells=_cells,
+        note="" if rows else _NONE,
     )
 
 
-def _row(row: Mapping[str, Any], now_s: float) -> list[str]:
-    took = "" if row["latency_s"] is None else f" in {markup.seconds(row['latency_s'])}"
-    size = "" if row["nodes"] is None else f" to {row['nodes']} node{'' if row['nodes'] == 1 else 's'}"
+def _key(row: Mapping[str, Any]) -> Hashable:
+    """What repeats: jobs that are held for one reason, and jobs of one pass with which the same was done."""
+    what = tuple(row[name] for name in ("action", "nodes", "result", "reason_code", "reason"))
+    return what if row["result"] == "held" else (*what, row["t_s"], row["trigger"], row["job"] is None)
+
+
+def _brief(group: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The newest of a group, and its jobs, each once: how many, and the first."""
+    newest = group[0]
+    jobs = list(dict.fromkeys(row["job"] for row in group if row["job"]))
+    what = [newest[name] for name in ("t_s", "action", "nodes", "result", "latency_s", "reason")]
+    return [*what, newest["reason_code"], newest["trigger"], len(jobs), tuple(jobs[:_NAMED])]
+
+
+def _cells(fields: Sequence[Any]) -> list[Cell]:
+    t_s, action, nodes, result, latency_s, reason, code, trigger, count, jobs = fields
+    took = "" if latency_s is None else f" in {markup.seconds(latency_s)}"
+    size = "" if nodes is None else f" to {nodes} node{'' if nodes == 1 else 's'}"
+    who: Cell = [["strong", f"{count} jobs"], ": "] if count > 1 else [] if jobs else ["all"]
+    for i, job in enumerate(jobs):
+        who += [*([", "] if i else []), letter(job), f" {text(job)}"]
+    if count > len(jobs):
+        who.append(f" and {count - len(jobs)} more")
+    called = f"({code}, on {trigger})"
     return [
-        f"{markup.roughly(max(0.0, now_s - row['t_s']))} ago",
-        markup.letter(row["job"]) + f" {row['job']}" if row["job"] else "all",
-        f"{row['action']}{size}",
-        markup.badge(f"{row['result']}{took}"),
-        _why(row),
+        [["ago", t_s]],
+        who,
+        [text(f"{action}{size}")],
+        [["badge", text(f"{result}{took}")]],
+        [text(reason), " ", ["soft", text(called)]],
     ]
 
 
-def _why(row: Mapping[str, Any]) -> Markup:
-    called = markup.element("span", f"({row['reason_code']}, on {row['trigger']})")
-    return Markup("{} {}").format(row["reason"], called)
-
-
-VIEW = View(name="decisions", title="Decisions", section="decisions", html=html)
+VIEW = View(name="decisions", title="Decisions", section="decisions", html=html, table=table)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
+from dask_hpc_widgets.views.table import Cell, Search, Table, named, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Ended jobs beyond these are counted and not shown.
@@ -23,61 +23,94 @@ _COLUMNS: tuple[Column, ...] = (
     ("Resizes", False),
     ("Why", False),
 )
+_NONE = (
+    "No job yet. Declare one: with runtime.job('name', min_nodes=1, max_nodes=4): ... "
+    "Plain Dask code runs as ever."
+)
+#: What a row is made of: what else changes in a job is not shown.
+_FIELDS = (
+    *("id", "name", "state", "kind", "nodes", "min_nodes", "max_nodes", "constraint", "below_minimum"),
+    *("submit_s", "start_s", "end_s", "wait_s", "expansions", "shrinks", "reason"),
+    *("processing_tasks", "held_tasks", "unfinished_tasks", "lent_tasks", "borrowed_tasks"),
+)
 
 
 def html(picture: Picture) -> Markup:
     """A table with a row a job: active ones in order of submission, then the ended ones, newest first."""
-    now_s = float(picture.status.get("now_s", 0.0))
-    active = [job for job in picture.jobs if job["state"] not in _ENDED]
-    ended = [job for job in picture.jobs if job["state"] in _ENDED]
+    return table(picture).html(_now(picture))
+
+
+def table(picture: Picture, search: Search = Search()) -> Table:
+    """The same as data; a search is for all jobs that are known."""
+    shown = [job for job in picture.jobs if _found(job, search)]
+    active = [job for job in shown if job["state"] not in _ENDED]
+    ended = [job for job in shown if job["state"] in _ENDED]
     newest = sorted(ended, key=lambda job: job["end_s"] or 0.0, reverse=True)[:_MAX_ENDED]
-    if not active and not ended:
-        return markup.soft(
-            "No job yet. Declare one: with runtime.job('name', min_nodes=1, max_nodes=4): ... "
-            "Plain Dask code runs as ever."
-        )
-    rows = [row(job, now_s) for job in (*active[:_MAX_ACTIVE], *newest)]
-    hidden = len(active) + max(len(ended), picture.ended_jobs) - len(rows)
-    more = markup.soft(f"{hidden} more jobs are not shown; runtime.jobs() has all.") if hidden else ""
-    return markup.table(_COLUMNS, rows, "Jobs") + more
+    rows = {job["id"]: tuple(job.get(key) for key in _FIELDS) for job in (*active[:_MAX_ACTIVE], *newest)}
+    count = len(picture.jobs) - sum(job["state"] in _ENDED for job in picture.jobs)
+    count += max(len(picture.jobs) - count, picture.ended_jobs)
+    hidden = len(active) + max(len(ended), picture.ended_jobs if search == Search() else 0) - len(rows)
+    note = f"{hidden} more jobs are not shown; runtime.jobs() has all." if hidden else ""
+    return Table(
+        caption="Jobs",
+        columns=_COLUMNS,
+        rows=rows,
+        cells=lambda fields: row(dict(zip(_FIELDS, fields, strict=True))),
+        note=note if count else _NONE,
+        search=True,
+    )
 
 
-def row(job: Mapping[str, Any], now_s: float) -> list[str]:
+def row(job: Mapping[str, Any]) -> list[Cell]:
     """The cells of one job, as `Runtime.jobs` tells of it."""
+    waited: Any = ["since", job["submit_s"]] if job["wait_s"] is None else ["for", job["wait_s"]]
     return [
-        markup.named(job["name"], job["id"]),
-        markup.badge(job["state"]),
+        named(job["name"], job["id"]),
+        [["badge", text(job["state"])]],
         _size(job),
-        _tasks(job),
-        markup.roughly(job["wait_s"] if job["wait_s"] is not None else _since(job["submit_s"], now_s)),
-        markup.roughly(_ran(job, now_s), "not started"),
-        _resizes(job),
-        job["reason"],
+        [_tasks(job)],
+        [waited if waited[1] is not None else "n/a"],
+        [_ran(job)],
+        [_resizes(job)],
+        [text(job["reason"])],
     ]
 
 
 def one(job: Mapping[str, Any], now_s: float) -> Markup:
     """A table of one job alone."""
-    return markup.table(_COLUMNS, [row(job, now_s)], f"Job {job['id']}")
+    return Table(caption=f"Job {job['id']}", columns=_COLUMNS, rows={0: job}, cells=row).html(now_s)
 
 
-def _since(t_s: float | None, now_s: float) -> float | None:
-    return None if t_s is None else max(0.0, now_s - t_s)
+def _now(picture: Picture) -> float:
+    return float(picture.status.get("now_s", 0.0))
 
 
-def _ran(job: Mapping[str, Any], now_s: float) -> float | None:
-    if job["start_s"] is None:
-        return None
-    return float(job["end_s"] - job["start_s"]) if job["end_s"] is not None else _since(job["start_s"], now_s)
+def _found(job: Mapping[str, Any], search: Search) -> bool:
+    state = job["state"]
+    if search.state and search.state != ("ended" if state in _ENDED else state):
+        return False
+    words = search.text.lower().split()
+    if not words:
+        return True
+    told = " ".join(str(job.get(key)) for key in ("id", "name", "state", "kind", "constraint", "reason"))
+    return all(word in told.lower() for word in words)
 
 
-def _size(job: Mapping[str, Any]) -> Markup:
+def _ran(job: Mapping[str, Any]) -> Any:
+    start_s, end_s = job["start_s"], job["end_s"]
+    if start_s is None:
+        return "not started"
+    return ["since", start_s] if end_s is None else ["for", end_s - start_s]
+
+
+def _size(job: Mapping[str, Any]) -> Cell:
     low, high = job["min_nodes"], job["max_nodes"]
     bounds = f"always {high}" if job["kind"] == "rigid" or low == high else f"{low} to {high}"
     constraint = "" if job["constraint"] == "any" else f", {job['constraint']}"
     below = " below its minimum" if job["below_minimum"] else ""
-    bar = markup.bar(job["nodes"] / high) if high and job["state"] not in _ENDED else Markup()
-    return bar + f"{job['nodes']}{below} ({job['kind']}: {bounds}{constraint})"
+    share = round(100 * job["nodes"] / high) if high else 0
+    bar = [["bar", share]] if high and job["state"] not in _ENDED else []
+    return [*bar, text(f"{job['nodes']}{below} ({job['kind']}: {bounds}{constraint})")]
 
 
 def _tasks(job: Mapping[str, Any]) -> str:
@@ -102,4 +135,4 @@ def _resizes(job: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "none"
 
 
-VIEW = View(name="jobs", title="Jobs", section="jobs", html=html)
+VIEW = View(name="jobs", title="Jobs", section="jobs", html=html, table=table)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dask_hpc.report.looks import Look, looks
 from dask_hpc_policies.model import COMPUTE
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup
+from dask_hpc_widgets.views.table import Cell, Search, Table, letter, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Nodes beyond these are counted and not shown.
-_MAX_NODES = 256
+_MAX_NODES = 4096
+#: Above so many nodes a tile is a letter.
+_MAX_TILES = 64
 #: A job's tiles are marked so that they are found without reading: by colour, and by a letter.
 _STATES = {"up": "", "draining": "draining: leaves its job", "lost": "lost: expected back"}
 _GIB = 2**30
@@ -23,17 +26,52 @@ def html(picture: Picture) -> Markup:
     """A list of tiles in order of arrival, with a sentence that counts them."""
     nodes = picture.status.get("nodes", ())
     if not nodes:
-        pool = picture.status.get("pool_nodes", 0)
-        return markup.soft(
-            f"{pool} node{'' if pool == 1 else 's'} with stock Dask scheduling; "
-            "the map begins with the first job."
-        )
+        return markup.soft(_stock(picture))
     holders = looks(node["job"] for node in nodes if node["job"])
     names = {job["id"]: job["name"] or job["id"] for job in picture.jobs}
     tiles = [_tile(node, holders, names) for node in nodes[:_MAX_NODES]]
+    shown = markup.template("nodes.html", count=_count(nodes), tiles=tiles, heat=len(nodes) > _MAX_TILES)
+    return shown + (markup.soft(_hidden(nodes)) if len(nodes) > _MAX_NODES else "")
+
+
+def table(picture: Picture, search: Search = Search()) -> Table:
+    """The same as data."""
+    nodes = picture.status.get("nodes", ())
+    if not nodes:
+        return Table(caption="Nodes", cells=list, note=_stock(picture))
+    names = {job["id"]: job["name"] or job["id"] for job in picture.jobs}
+    many = len(nodes) > _MAX_TILES
+    now_s = float(picture.status.get("now_s", 0.0))
+    rows = {}
+    for node in nodes[:_MAX_NODES]:
+        job, left_s = node["job"], node["walltime_left_s"]
+        holder = "no job" if _role(node) == COMPUTE else f"for {_role(node)}"
+        end_s = None if many or left_s is None else round(now_s + left_s, 1)
+        rows[node["id"]] = (
+            *(node["id"], node["state"], job, names.get(job, job) if job else holder, end_s),
+            *(node["workers"], node["nthreads"], node["memory_bytes"]),
+        )
+    note = f"{_count(nodes)}. {_hidden(nodes)}".strip()
+    return Table(caption="Nodes", rows=rows, cells=_cells, note=note, kind="heat" if many else "map")
+
+
+def _cells(fields: Sequence[Any]) -> list[Cell]:
+    id, state, job, holder, end_s, workers, threads, memory_bytes = fields
+    look = letter(job) if job else ["", "", ""]
+    equipment = _equipment({"workers": workers, "nthreads": threads, "memory_bytes": memory_bytes})
+    lines: list[Cell] = [[text(line)] for line in (_STATES.get(state, state), equipment) if line]
+    left: list[Cell] = [] if end_s is None else [[["left", end_s], " of walltime left"]]
+    return [[text(id)], [text(state)], [look[2]], [look[1]], [text(holder)], *lines, *left]
+
+
+def _hidden(nodes: Sequence[Mapping[str, Any]]) -> str:
     hidden = len(nodes) - _MAX_NODES
-    shown = markup.template("nodes.html", count=_count(nodes), tiles=tiles)
-    return shown + (markup.soft(f"{hidden} more nodes are not shown.") if hidden > 0 else "")
+    return f"{hidden} more nodes are not shown." if hidden > 0 else ""
+
+
+def _stock(picture: Picture) -> str:
+    pool = picture.status.get("pool_nodes", 0)
+    return f"{pool} node{'' if pool == 1 else 's'} with stock Dask scheduling; the map begins with the first job."
 
 
 def _count(nodes: list[Mapping[str, Any]]) -> str:
@@ -81,4 +119,4 @@ def _equipment(node: Mapping[str, Any]) -> str:
     return text
 
 
-VIEW = View(name="nodes", title="Nodes", section="nodes", html=html)
+VIEW = View(name="nodes", title="Nodes", section="nodes", html=html, table=table)

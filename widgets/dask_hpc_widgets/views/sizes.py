@@ -10,6 +10,7 @@ from dask_hpc.report.looks import Look, looks
 from dask_hpc.report.spans import JobSpan, job_spans
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
+from dask_hpc_widgets.views.table import Cell, Search, Table, letter, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Jobs beyond these, the oldest, are not shown.
@@ -18,15 +19,15 @@ _MAX_JOBS = 24
 _LEAST_S, _STEP_S = 10.0, 2.0
 #: Height of a row; a full row is the largest size of all jobs.
 _HEIGHT = 24.0
+_NONE = "No job has had a node yet."
 _COLUMNS: tuple[Column, ...] = (("Job", False), ("Nodes over time", False), ("Nodes now", True))
 
 
 def html(picture: Picture) -> Markup:
     """A row a job, in order of its first start, all on one axis of time up to now."""
-    started = [job for job in picture.jobs if job.get("sizes")]
-    shown = sorted(started, key=lambda job: job["sizes"][0][0])[-_MAX_JOBS:]
+    shown = _shown(picture)
     if not shown:
-        return markup.soft("No job has had a node yet.")
+        return markup.soft(_NONE)
     now_s = float(picture.status.get("now_s", 0.0))
     oldest_s = min(job["sizes"][0][0] for job in shown)
     age_s = max(_STEP_S, ceil((now_s - oldest_s) / _STEP_S) * _STEP_S)
@@ -37,6 +38,30 @@ def html(picture: Picture) -> Markup:
     rows = [_row(styles[job["id"]], job, first_s, span_s, now_s, max(1, most)) for job in shown]
     axis = f"From {markup.seconds(span_s)} ago (left) to now (right); full height is {most} nodes."
     return markup.soft(axis) + markup.table(_COLUMNS, rows, "Nodes of jobs over time")
+
+
+def table(picture: Picture, search: Search = Search()) -> Table:
+    """The same as data; the browser draws the steps, on one axis of time up to now."""
+    shown = _shown(picture)
+    rows = {
+        job["id"]: (job["id"], job["name"] or job["id"], job["nodes"], job.get("end_s"), job["sizes"])
+        for job in shown
+    }
+    note = "From the first start (left) to now (right), all on one scale." if shown else _NONE
+    return Table(caption="Nodes of jobs over time", columns=_COLUMNS, rows=rows, cells=_cells, note=note)
+
+
+def _cells(fields: Sequence[Any]) -> list[Cell]:
+    id, name, nodes, end_s, sizes = fields
+    look = letter(id)
+    steps = [[round(t_s, 1), count] for t_s, count in sizes]
+    end = None if end_s is None else round(end_s, 1)
+    return [[look, f" {text(name)}"], [["steps", text(name), look[2], end, steps]], [str(nodes)]]
+
+
+def _shown(picture: Picture) -> list[Mapping[str, Any]]:
+    started = [job for job in picture.jobs if job.get("sizes")]
+    return sorted(started, key=lambda job: float(job["sizes"][0][0]))[-_MAX_JOBS:]
 
 
 def _row(
@@ -65,4 +90,4 @@ def _path(spans: Sequence[JobSpan], first_s: float, span_s: float, most: int) ->
     return "".join([f"M{x(spans[0].start_s)} {_HEIGHT:g}", *steps, f"H{x(spans[-1].end_s)}V{_HEIGHT:g}Z"])
 
 
-VIEW = View(name="sizes", title="Sizes over time", section="jobs", html=html)
+VIEW = View(name="sizes", title="Sizes over time", section="jobs", html=html, table=table)

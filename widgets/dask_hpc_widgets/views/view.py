@@ -8,6 +8,7 @@ from typing import Any
 
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup
+from dask_hpc_widgets.views.table import Search, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,8 @@ class View:
     #: Pure. Gives the markup below the title (`dask_hpc_widgets.base.markup`); must escape what it puts into
     #: markup of its own.
     html: Callable[[Picture], str]
+    #: Pure. The same as data, for a browser that is sent what changes alone; None: it is sent as markup.
+    table: Callable[[Picture, Search], Table] | None = None
 
     def body(self, picture: Picture) -> Markup:
         """What it shows; a view that fails says so and leaves the others alone."""

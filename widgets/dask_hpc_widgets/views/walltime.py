@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from heapq import nsmallest
 from typing import Any
 
-from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
+from dask_hpc_widgets.views.table import Cell, Search, Table, letter, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Nodes beyond these, those with the most time, are not shown.
@@ -21,30 +22,44 @@ _COLUMNS: tuple[Column, ...] = (
 
 def html(picture: Picture) -> Markup:
     """A table of the nodes that have a walltime, the next to end first."""
+    return table(picture).html(float(picture.status.get("now_s", 0.0)))
+
+
+def table(picture: Picture, search: Search = Search()) -> Table:
+    """The same as data."""
     nodes = picture.status.get("nodes", ())
     limited = [node for node in nodes if node["walltime_left_s"] is not None]
-    if not limited:
-        many = (
-            f"None of {len(nodes)} nodes has a walltime" if nodes else "No node is known to have a walltime"
-        )
-        return markup.soft(f"{many}: they stay until they are released.")
     names = {job["id"]: job["name"] or job["id"] for job in picture.jobs}
-    longest_s = max(1.0, *(node["walltime_left_s"] for node in limited))
-    ordered = sorted(limited, key=lambda node: float(node["walltime_left_s"]))
-    rows = [_row(node, names, longest_s) for node in ordered[:_MAX_ROWS]]
+    ordered = nsmallest(_MAX_ROWS, limited, key=lambda node: float(node["walltime_left_s"]))
+    longest_s = max([1.0, *(node["walltime_left_s"] for node in limited)])
+    now_s = float(picture.status.get("now_s", 0.0))
+    rows = {
+        node["id"]: (
+            node["id"],
+            round(now_s + node["walltime_left_s"], 1),
+            round(20 * node["walltime_left_s"] / longest_s) * 5,
+            node["job"],
+            names.get(node["job"], node["job"]),
+            node["state"],
+        )
+        for node in ordered
+    }
     hidden = len(limited) - len(rows)
-    more = markup.soft(f"{hidden} nodes with more time are not shown.") if hidden else ""
-    return markup.table(_COLUMNS, rows, "Walltime left of nodes") + more
+    note = f"{hidden} nodes with more time are not shown." if hidden else ""
+    if not limited:
+        many = f"None of {len(nodes)} nodes has" if nodes else "No node is known to have"
+        note = f"{many} a walltime: they stay until they are released."
+    return Table(caption="Walltime left of nodes", columns=_COLUMNS, rows=rows, cells=_cells, note=note)
 
 
-def _row(node: Mapping[str, Any], names: Mapping[str, str], longest_s: float) -> list[str]:
-    left_s, job = node["walltime_left_s"], node["job"]
+def _cells(fields: Sequence[Any]) -> list[Cell]:
+    node, end_s, percent, job, name, state = fields
     return [
-        node["id"],
-        markup.bar(left_s / longest_s) + markup.roughly(left_s),
-        markup.letter(job) + f" {names.get(job, job)}" if job else "no job",
-        markup.badge(node["state"]),
+        [text(node)],
+        [["bar", percent], ["left", end_s]],
+        [letter(job), f" {text(name)}"] if job else ["no job"],
+        [["badge", text(state)]],
     ]
 
 
-VIEW = View(name="walltime", title="Walltime", section="nodes", html=html)
+VIEW = View(name="walltime", title="Walltime", section="nodes", html=html, table=table)

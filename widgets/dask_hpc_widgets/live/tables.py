@@ -1,0 +1,179 @@
+"""The tables of the panel: jobs, sizes, nodes, decisions, as data that a browser changes row by row.
+
+Rules of the file: only views that are open cost anything. What happened is told in the client's loop, also while
+the kernel is busy; what a person opens or looks for, in the kernel's: one lock keeps the numbers in order. The
+browser draws (``tables*.js``). Without anywidget the panel shows the views as markup.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+import traitlets
+
+from dask_hpc_widgets.live.timeline import AnyWidget
+from dask_hpc_widgets.live.wire import Told
+from dask_hpc_widgets.views import Picture, View
+from dask_hpc_widgets.views.table import Search, Table
+
+#: Bytes of the news of one update, and of a piece of all there is.
+UPDATE_BYTES = 5_000
+_ALL = 10**9
+#: Letters of what is looked for.
+_SEARCH = 100
+_PARTS = ("tables_cells.js", "tables.js")
+_STATES = ("", "pending", "running", "ended")
+
+
+class TablesPart:
+    """The open views that are tables, in the panel.
+
+    Parameters
+    ----------
+    all_views
+        The views, in their order; those without a table are left to the panel.
+    picture
+        What the panel begins with.
+    opened
+        Names of those that are open.
+
+    Attributes
+    ----------
+    box
+        The widget; None without anywidget.
+    views
+        The views that it shows.
+    """
+
+    def __init__(self, all_views: Sequence[View], picture: Picture, opened: Collection[str]) -> None:
+        self.views = tuple(one for one in all_views if one.table is not None and AnyWidget is not None)
+        self._picture = picture
+        self._search = Search()
+        self._lock = threading.Lock()
+        #: Of the latest message; a page that misses one asks for everything.
+        self.number = 0
+        self._told: dict[str, Told] = {}
+        self._open: tuple[str, ...] = ()
+        self.box: Any = None
+        self._set_open(opened)
+        if AnyWidget is not None:
+            self._news(_ALL)
+            self.box = _drawn()(self)
+            self.box.on_msg(lambda widget, content, buffers: self._asked(content))
+
+    def heard(self, answer: Any) -> None:
+        """Tell the browser what is new in an answer about the cluster. Runs in any thread."""
+        with self._lock:
+            older = self._now(answer) < self._now(self._picture) if isinstance(answer, Picture) else True
+            if older or answer is self._picture or self.box is None:
+                return
+            self._picture = answer
+            self._tell()
+
+    def show(self, opened: Collection[str]) -> None:
+        """Show the views of these names alone."""
+        with self._lock:
+            before = self._open
+            self._set_open(opened)
+            if self._open != before and self.box is not None:
+                self._tell_all()
+
+    def whole(self) -> dict[str, Any]:
+        """All that a page begins with."""
+        with self._lock:
+            news = {name: told.whole() for name, told in self._told.items()}
+            return {**self._moment(), "all": True, "views": news}
+
+    # ------------------------------------------------------------ with the lock
+
+    def _set_open(self, opened: Collection[str]) -> None:
+        self._open = tuple(one.name for one in self.views if one.name in opened and one.is_in(self._picture))
+        self._told = {name: told for name, told in self._told.items() if name in self._open}
+
+    def _moment(self) -> dict[str, Any]:
+        """What every message tells."""
+        return {"n": self.number, "now": self._now(self._picture), "open": list(self._open)}
+
+    def _news(self, allowed_bytes: int) -> tuple[dict[str, Any], int]:
+        found: dict[str, Any] = {}
+        used = 0
+        # each update another view comes first, so that none waits for long where much happens
+        turn = self.number % max(1, len(self.views))
+        for view in self.views[turn:] + self.views[:turn]:
+            if view.name not in self._open:
+                continue
+            told = self._told.setdefault(view.name, Told(view.title))
+            news, more = told.news(self._table(view), allowed_bytes - used)
+            used += more
+            if news:
+                found[view.name] = news
+        return found, used
+
+    def _table(self, view: View) -> Table:
+        assert view.table is not None
+        try:
+            return view.table(self._picture, self._search)
+        except Exception as error:
+            # it says so and leaves the others alone
+            note = f"the view {view.name} failed: {type(error).__name__}: {error}"
+            return Table(caption=view.title, cells=list, note=note)
+
+    def _tell(self, anew: bool = False) -> int:
+        """Send one message; gives the bytes of its news. `anew`: it begins with nothing."""
+        if anew:
+            self._told = {}
+        news, used = self._news(UPDATE_BYTES)
+        self.number += 1
+        self.box.send({**self._moment(), **({"all": True} if anew else {}), "views": news})
+        return used
+
+    def _tell_all(self, anew: bool = False) -> None:
+        """Send everything that the browser does not know, in pieces."""
+        while self._tell(anew):
+            anew = False
+
+    @staticmethod
+    def _now(picture: Picture) -> float:
+        return round(float(picture.status.get("now_s", 0.0)), 2)
+
+    # ------------------------------------------------------ in the kernel's loop
+
+    def _asked(self, content: Mapping[str, Any]) -> None:
+        """The browser has lost something, or a person looks for a job."""
+        with self._lock:
+            if content.get("ask") == "all":
+                self._tell_all(anew=True)
+            elif content.get("ask") == "search":
+                state = str(content.get("state", ""))
+                self._search = Search(
+                    str(content.get("text", ""))[:_SEARCH], state if state in _STATES else ""
+                )
+                self._tell_all()
+
+
+def _drawn() -> Any:
+    """The class of the widget; made when anywidget is there."""
+    global _class
+    if _class is None:
+        code = resources.files("dask_hpc_widgets").joinpath("templates")
+
+        class Drawn(AnyWidget):  # type: ignore[misc]
+            _esm = "\n".join(code.joinpath(name).read_text(encoding="utf-8") for name in _PARTS)
+            _css = code.joinpath("tables.css").read_text(encoding="utf-8")
+            #: What a page begins with: asked for again when a page is loaded again.
+            first: traitlets.Dict[str, Mapping[str, Any]] = traitlets.Dict().tag(
+                sync=True, to_json=lambda value, widget: widget.part.whole()
+            )
+
+            def __init__(self, part: TablesPart) -> None:
+                self.part = part
+                super().__init__()
+
+        _class = Drawn
+    return _class
+
+
+_class: Any = None

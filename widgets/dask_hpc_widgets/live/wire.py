@@ -1,0 +1,115 @@
+"""What a browser has been told of a table, and what it is told next: changed cells of changed rows alone.
+
+Rules of the file: pure; bounded in memory by the table that is shown, and on the wire by what the caller allows.
+What does not fit waits for the next time, those rows first that wait already.
+
+A piece of news is plain data for JSON: ``new`` (forget what was there, with ``head``: title, caption, columns,
+kind, whether there is a search), ``note``, ``order`` (numbers of rows), ``rows`` (cells of new rows, by number) and
+``cells`` (by number of row and of cell; ``["more", end_s, steps]`` goes on with the steps that were there).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from dask_hpc_widgets.views.table import Cell, Table
+
+News = dict[str, Any]
+
+
+class Told:
+    """The browser's copy of one table.
+
+    Parameters
+    ----------
+    title
+        Of the view.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._numbers: dict[Hashable, int] = {}
+        self._next = 0
+        self._made_of: dict[Hashable, Any] = {}
+        self._cells: dict[Hashable, list[Cell]] = {}
+        self._order: list[int] = []
+        self._note = ""
+        self._kind = ""
+        self._head: list[Any] = []
+        #: The row that is looked at first the next time.
+        self._first: Hashable = None
+
+    def news(self, table: Table, allowed_bytes: int) -> tuple[News, int]:
+        """What the browser does not know of `table`, in about so many bytes, and how many it is.
+
+        Empty: it knows everything, or nothing is allowed.
+        """
+        if allowed_bytes <= 0:
+            return {}, 0
+        found: News = {}
+        if self._kind != table.kind:
+            self.__init__(self._title)  # type: ignore[misc]
+            self._kind = table.kind
+            columns = [list(one) for one in table.columns]
+            self._head = [self._title, table.caption, columns, table.kind, table.search]
+            found.update(new=True, head=self._head)
+        for key in [key for key in self._numbers if key not in table.rows]:
+            for known in (self._numbers, self._made_of, self._cells):
+                known.pop(key, None)  # type: ignore[attr-defined]
+        for key in table.rows:
+            if key not in self._numbers:
+                self._numbers[key] = self._next
+                self._next += 1
+        order = [self._numbers[key] for key in table.rows]
+        if order != self._order:
+            self._order = found["order"] = order
+        if table.note != self._note:
+            self._note = found["note"] = table.note
+        used = _bytes(found) if found else 0
+        for key in self._keys(table):
+            if used >= allowed_bytes:
+                self._first = key
+                break
+            used += self._row(key, table, found)
+        return found, used
+
+    def whole(self) -> News:
+        """All that was told, for a page that begins with it."""
+        rows = {str(self._numbers[key]): cells for key, cells in self._cells.items()}
+        return {"new": True, "head": self._head, "note": self._note, "order": self._order, "rows": rows}
+
+    def _keys(self, table: Table) -> Iterator[Hashable]:
+        """Of the rows that are made of something else than before."""
+        changed = [key for key, row in table.rows.items() if self._made_of.get(key) != row]
+        begin = changed.index(self._first) if self._first in changed else 0
+        yield from changed[begin:]
+        yield from changed[:begin]
+
+    def _row(self, key: Hashable, table: Table, found: News) -> int:
+        """Put what is new of a row into the news; gives its bytes."""
+        before, cells = self._cells.get(key), table.cells(table.rows[key])
+        self._made_of[key], self._cells[key] = table.rows[key], cells
+        number = str(self._numbers[key])
+        if before is None or len(before) != len(cells):
+            found.setdefault("rows", {})[number] = cells
+            return _bytes(cells) + len(number) + 4
+        changed = {str(i): _step(before[i], cell) for i, cell in enumerate(cells) if before[i] != cell}
+        if not changed:
+            return 0
+        found.setdefault("cells", {})[number] = changed
+        return _bytes(changed) + len(number) + 4
+
+
+def _step(before: Cell, cell: Cell) -> Cell:
+    """A cell, or only how its steps go on."""
+    if before and cell and before[0][0] == cell[0][0] == "steps":
+        old, new = before[0], cell[0]
+        if old[1:3] == new[1:3] and new[4][: len(old[4])] == old[4]:
+            return ["more", new[3], new[4][len(old[4]) :]]
+    return cell
+
+
+def _bytes(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())

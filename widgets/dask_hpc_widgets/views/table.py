@@ -1,0 +1,105 @@
+"""Tables as data: rows by key, of cells that a browser draws and changes one by one, and a page has as markup.
+
+Rules of the file: pure. A cell is a list of pieces, plain data for JSON: text, or a list of which the first
+tells what it is: ``["strong", text]``, ``["badge", text]``, ``["soft", text]``, ``["letter", letter, colour]``,
+``["bar", percent]``, a duration ``["for", seconds]``, the times ``["since", t_s]`` (how long that is ago),
+``["ago", t_s]`` and ``["left", t_s]``, and sizes over time ``["steps", name, colour, end_s, [[t_s, nodes]]]``.
+Times are sent as such, so that a cell in which only time passes is not sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask_hpc.report.looks import looks, printable
+from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.base.markup import Column, Markup
+
+Cell = list[Any]
+#: Letters of a piece.
+_LETTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a person looks for among the jobs: words anywhere in them, and a state (empty: every one)."""
+
+    text: str = ""
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """What a view shows, in order.
+
+    Attributes
+    ----------
+    rows
+        What each row is made of, by its key; a row is made anew when that is no longer equal.
+    cells
+        Makes the cells of a row of that. Pure.
+    note
+        A sentence below.
+    kind
+        ``table``, or ``map`` or ``heat`` for tiles, of which the cells are id, state, colour, letter, holder
+        and more lines.
+    search
+        Whether a person can search and filter.
+    """
+
+    caption: str
+    columns: Sequence[Column] = ()
+    rows: Mapping[Hashable, Any] = field(default_factory=dict)
+    cells: Callable[[Any], list[Cell]]
+    note: str = ""
+    kind: str = "table"
+    search: bool = False
+
+    def html(self, now_s: float) -> Markup:
+        """The same for a page without widgets."""
+        rows = ([cell_html(cell, now_s) for cell in self.cells(row)] for row in self.rows.values())
+        more = markup.soft(self.note) if self.note else Markup()
+        if not self.rows:
+            return more
+        return markup.table(self.columns, rows, self.caption) + more
+
+
+def text(value: object) -> str:
+    """`value` as a piece of a cell: for reading, and not too long."""
+    found = printable(value)
+    return found if len(found) <= _LETTERS else f"{found[: _LETTERS - 1]}…"
+
+
+def letter(job: str) -> list[str]:
+    """The letter of a job over its colour."""
+    look = looks([job])[job]
+    return ["letter", look.letter, look.color]
+
+
+def named(name: str, id: str) -> Cell:
+    """What a job is called: its letter, the user's name for it if there is one, and its id."""
+    own = name if name and name != id else ""
+    return [letter(id), " ", ["strong", text(own or id)], *([f" {text(id)}"] if own else [])]
+
+
+def cell_html(cell: Cell, now_s: float) -> Markup:
+    """A cell of a page at time `now_s`."""
+    return Markup().join(_piece(piece, now_s) for piece in cell)
+
+
+def _piece(piece: Any, now_s: float) -> str:
+    if isinstance(piece, str):
+        return piece
+    kind, value, *more = piece
+    if kind == "letter":
+        return markup.letter("", markup.Look(value, more[0], "", 0, ""))
+    if kind == "bar":
+        return markup.bar(value / 100)
+    if kind == "soft":
+        return markup.element("span", value)
+    if kind in ("strong", "badge"):
+        return markup.strong(value) if kind == "strong" else markup.badge(value)
+    passed_s = {"for": value, "since": now_s - value, "ago": now_s - value, "left": value - now_s}[kind]
+    return markup.roughly(max(0.0, passed_s)) + (" ago" if kind == "ago" else "")
