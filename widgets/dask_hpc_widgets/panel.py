@@ -85,17 +85,20 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             layout={"width": "auto", "align_self": "flex-start"},
         )
         ticks = widgets.HBox(list(self.ticks.values()), layout={**_FULL, "flex_flow": "row wrap"})
+        policy = widgets.VBox(
+            [widgets.HTML(markup.part(element("h3", "Policy"))), self.trial.box, self.tuning.box],
+            layout=_FULL,
+        )
         super().__init__(
             [
                 widgets.HTML(markup.style()),
                 self.head,
-                self.timeline.box,
+                widgets.GridBox([self.timeline.box, policy], layout=_FULL).add_class("dask-hpc-pair"),
+                self.trial.says,
+                self.tuning.predicted,
                 ticks,
                 *([] if self.tables.box is None else [self.tables.box]),
                 *self.bodies.values(),
-                widgets.HTML(markup.part(element("h3", "Policy"))),
-                self.trial.box,
-                self.tuning.box,
                 widgets.HTML(markup.part(element("h3", "Settings"))),
                 self.settings.box,
                 self.end,

@@ -1,8 +1,8 @@
 """The tables of the panel: jobs, sizes, nodes, decisions, as data that a browser changes row by row.
 
-Rules of the file: only views that are open cost anything. What happened is told in the client's loop, also while
-the kernel is busy; what a person opens or looks for, in the kernel's: one lock keeps the numbers in order. The
-browser draws (``tables*.js``). Without anywidget the panel shows the views as markup.
+Rules of the file: only views that are open cost anything. What happened is told in the client's loop, also
+while the kernel is busy; what a person opens or looks for, in the kernel's: one lock keeps the numbers in
+order. The browser draws (``tables*.js``). Without anywidget the panel shows the views as markup.
 """
 
 from __future__ import annotations

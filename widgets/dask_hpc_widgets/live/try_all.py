@@ -61,13 +61,12 @@ class TryAll:
         )
         self._running = widgets.HBox([self.progress, self.stop], layout={**_WRAP, "display": "none"})
         self.best = widgets.Button(description="Choose", layout={**_BUTTON, "display": "none"})
-        #: What came out.
+        #: What came out, to be shown where it is wide.
         self.says = widgets.HTML(layout=_FULL)
         self.box = widgets.VBox(
             [
                 widgets.HBox([self.goal, self.start, self.best], layout=_WRAP),
                 self._running,
-                self.says,
             ],
             layout=_FULL,
         )

@@ -78,10 +78,11 @@ class Tuning:
         )
         self.stop = _button("Stop", "End the simulation")
         self._running = widgets.HBox([self.progress, self.stop], layout={**_WRAP, "display": "none"})
+        #: What came of a simulation, to be shown where it is wide.
         self.predicted = widgets.HTML(layout=_FULL)
         buttons = widgets.HBox([self.simulate, self.apply, self.revert], layout=_WRAP)
         self.box = widgets.VBox(
-            [self.form.box, self.assumed, buttons, self.says, self._question, self._running, self.predicted],
+            [self.form.box, self.assumed, buttons, self.says, self._question, self._running],
             layout=_FULL,
         )
         self.simulate.on_click(lambda _: self._simulate())

@@ -1,11 +1,12 @@
 """What a browser has been told of a table, and what it is told next: changed cells of changed rows alone.
 
-Rules of the file: pure; bounded in memory by the table that is shown, and on the wire by what the caller allows.
-What does not fit waits for the next time, those rows first that wait already.
+Rules of the file: pure; bounded in memory by the table that is shown, and on the wire by what the caller
+allows. What does not fit waits for the next time, those rows first that wait already.
 
-A piece of news is plain data for JSON: ``new`` (forget what was there, with ``head``: title, caption, columns,
-kind, whether there is a search), ``note``, ``order`` (numbers of rows), ``rows`` (cells of new rows, by number) and
-``cells`` (by number of row and of cell; ``["more", end_s, steps]`` goes on with the steps that were there).
+A piece of news is plain data for JSON: ``new`` (forget what was there; with ``head``: title, caption,
+columns, kind, whether there is a search), ``note``, ``order`` (numbers of rows), ``rows`` (cells of new rows,
+by number) and ``cells`` (by number of row and of cell; an object, in the place of a cell, tells how the steps
+that were there go on).
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ class Told:
 
     def __init__(self, title: str) -> None:
         self._title = title
+        self._begin("")
+
+    def _begin(self, kind: str) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._next = 0
         self._made_of: dict[Hashable, Any] = {}
         self._cells: dict[Hashable, list[Cell]] = {}
         self._order: list[int] = []
         self._note = ""
-        self._kind = ""
+        self._kind = kind
         self._head: list[Any] = []
         #: The row that is looked at first the next time.
         self._first: Hashable = None
@@ -50,14 +54,14 @@ class Told:
             return {}, 0
         found: News = {}
         if self._kind != table.kind:
-            self.__init__(self._title)  # type: ignore[misc]
-            self._kind = table.kind
+            self._begin(table.kind)
             columns = [list(one) for one in table.columns]
             self._head = [self._title, table.caption, columns, table.kind, table.search]
             found.update(new=True, head=self._head)
         for key in [key for key in self._numbers if key not in table.rows]:
-            for known in (self._numbers, self._made_of, self._cells):
-                known.pop(key, None)  # type: ignore[attr-defined]
+            del self._numbers[key]
+            self._made_of.pop(key, None)
+            self._cells.pop(key, None)
         for key in table.rows:
             if key not in self._numbers:
                 self._numbers[key] = self._next
@@ -102,12 +106,12 @@ class Told:
         return _bytes(changed) + len(number) + 4
 
 
-def _step(before: Cell, cell: Cell) -> Cell:
+def _step(before: Cell, cell: Cell) -> Cell | dict[str, Any]:
     """A cell, or only how its steps go on."""
-    if before and cell and before[0][0] == cell[0][0] == "steps":
+    if before and cell and before[0][:1] == cell[0][:1] == ["steps"]:
         old, new = before[0], cell[0]
         if old[1:3] == new[1:3] and new[4][: len(old[4])] == old[4]:
-            return ["more", new[3], new[4][len(old[4]) :]]
+            return {"end": new[3], "steps": new[4][len(old[4]) :]}
     return cell
 
 

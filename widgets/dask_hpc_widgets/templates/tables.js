@@ -36,10 +36,10 @@ function hear(state, message, model) {
       if (!row) continue;
       const cells = row.cells.slice();
       for (const [i, cell] of Object.entries(changed)) {
-        if (cell[0] !== "more") cells[i] = cell;
+        if (Array.isArray(cell)) cells[i] = cell;
         else {
           const [kind, named, color, , steps] = cells[i][0];
-          cells[i] = [[kind, named, color, cell[1], steps.concat(cell[2])]];
+          cells[i] = [[kind, named, color, cell.end, steps.concat(cell.steps)]];
         }
       }
       view.rows.set(Number(number), { cells, dirty: state.changes });

@@ -7,7 +7,7 @@ from typing import Any
 
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
-from dask_hpc_widgets.views.table import Cell, Search, Table, letter, text
+from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, letter, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: The latest of these are shown.
@@ -31,7 +31,7 @@ def html(picture: Picture) -> Markup:
     return table(picture).html(float(picture.status.get("now_s", 0.0)))
 
 
-def table(picture: Picture, search: Search = Search()) -> Table:
+def table(picture: Picture, search: Search = EVERY) -> Table:
     """The same as data."""
     groups: dict[Hashable, list[Mapping[str, Any]]] = {}
     for row in reversed(picture.decisions):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dask_hpc_widgets.base.markup import Column, Markup
-from dask_hpc_widgets.views.table import Cell, Search, Table, named, text
+from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, named, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Ended jobs beyond these are counted and not shown.
@@ -40,7 +40,7 @@ def html(picture: Picture) -> Markup:
     return table(picture).html(_now(picture))
 
 
-def table(picture: Picture, search: Search = Search()) -> Table:
+def table(picture: Picture, search: Search = EVERY) -> Table:
     """The same as data; a search is for all jobs that are known."""
     shown = [job for job in picture.jobs if _found(job, search)]
     active = [job for job in shown if job["state"] not in _ENDED]
@@ -49,7 +49,7 @@ def table(picture: Picture, search: Search = Search()) -> Table:
     rows = {job["id"]: tuple(job.get(key) for key in _FIELDS) for job in (*active[:_MAX_ACTIVE], *newest)}
     count = len(picture.jobs) - sum(job["state"] in _ENDED for job in picture.jobs)
     count += max(len(picture.jobs) - count, picture.ended_jobs)
-    hidden = len(active) + max(len(ended), picture.ended_jobs if search == Search() else 0) - len(rows)
+    hidden = len(active) + max(len(ended), picture.ended_jobs if search == EVERY else 0) - len(rows)
     note = f"{hidden} more jobs are not shown; runtime.jobs() has all." if hidden else ""
     return Table(
         caption="Jobs",

@@ -10,7 +10,7 @@ from dask_hpc.report.looks import Look, looks
 from dask_hpc_policies.model import COMPUTE
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup
-from dask_hpc_widgets.views.table import Cell, Search, Table, letter, text
+from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, letter, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Nodes beyond these are counted and not shown.
@@ -34,7 +34,7 @@ def html(picture: Picture) -> Markup:
     return shown + (markup.soft(_hidden(nodes)) if len(nodes) > _MAX_NODES else "")
 
 
-def table(picture: Picture, search: Search = Search()) -> Table:
+def table(picture: Picture, search: Search = EVERY) -> Table:
     """The same as data."""
     nodes = picture.status.get("nodes", ())
     if not nodes:
@@ -71,7 +71,8 @@ def _hidden(nodes: Sequence[Mapping[str, Any]]) -> str:
 
 def _stock(picture: Picture) -> str:
     pool = picture.status.get("pool_nodes", 0)
-    return f"{pool} node{'' if pool == 1 else 's'} with stock Dask scheduling; the map begins with the first job."
+    count = f"{pool} node{'' if pool == 1 else 's'}"
+    return f"{count} with stock Dask scheduling; the map begins with the first job."
 
 
 def _count(nodes: list[Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from dask_hpc.report.looks import Look, looks
 from dask_hpc.report.spans import JobSpan, job_spans
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
-from dask_hpc_widgets.views.table import Cell, Search, Table, letter, text
+from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, letter, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Jobs beyond these, the oldest, are not shown.
@@ -40,7 +40,7 @@ def html(picture: Picture) -> Markup:
     return markup.soft(axis) + markup.table(_COLUMNS, rows, "Nodes of jobs over time")
 
 
-def table(picture: Picture, search: Search = Search()) -> Table:
+def table(picture: Picture, search: Search = EVERY) -> Table:
     """The same as data; the browser draws the steps, on one axis of time up to now."""
     shown = _shown(picture)
     rows = {

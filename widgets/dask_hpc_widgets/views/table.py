@@ -1,10 +1,11 @@
-"""Tables as data: rows by key, of cells that a browser draws and changes one by one, and a page has as markup.
+"""Tables as data: rows by key, whose cells a browser changes one by one, and which a page has as markup.
 
 Rules of the file: pure. A cell is a list of pieces, plain data for JSON: text, or a list of which the first
-tells what it is: ``["strong", text]``, ``["badge", text]``, ``["soft", text]``, ``["letter", letter, colour]``,
-``["bar", percent]``, a duration ``["for", seconds]``, the times ``["since", t_s]`` (how long that is ago),
-``["ago", t_s]`` and ``["left", t_s]``, and sizes over time ``["steps", name, colour, end_s, [[t_s, nodes]]]``.
-Times are sent as such, so that a cell in which only time passes is not sent again.
+tells what it is: ``["strong", text]``, ``["badge", text]``, ``["soft", text]``,
+``["letter", letter, colour]``, ``["bar", percent]``, a duration ``["for", seconds]``, the times
+``["since", t_s]`` (how long that is ago), ``["ago", t_s]`` and ``["left", t_s]``, and sizes over time
+``["steps", name, colour, end_s, [[t_s, nodes]]]``. Times are sent as such, so that a cell in which only time
+passes is not sent again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ class Search:
 
     text: str = ""
     state: str = ""
+
+
+#: Every job.
+EVERY = Search()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

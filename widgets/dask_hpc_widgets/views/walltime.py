@@ -7,7 +7,7 @@ from heapq import nsmallest
 from typing import Any
 
 from dask_hpc_widgets.base.markup import Column, Markup
-from dask_hpc_widgets.views.table import Cell, Search, Table, letter, text
+from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, letter, text
 from dask_hpc_widgets.views.view import Picture, View
 
 #: Nodes beyond these, those with the most time, are not shown.
@@ -25,7 +25,7 @@ def html(picture: Picture) -> Markup:
     return table(picture).html(float(picture.status.get("now_s", 0.0)))
 
 
-def table(picture: Picture, search: Search = Search()) -> Table:
+def table(picture: Picture, search: Search = EVERY) -> Table:
     """The same as data."""
     nodes = picture.status.get("nodes", ())
     limited = [node for node in nodes if node["walltime_left_s"] is not None]
