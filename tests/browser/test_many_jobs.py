@@ -1,4 +1,4 @@
-"""The panel of 100 jobs on 500 nodes, all views open: one page, sorted and searched by keyboard, and quick."""
+"""The panel of 100 jobs on 500 nodes, all views open: on one page, sorted and searched by keyboard, quick."""
 
 from __future__ import annotations
 

@@ -78,7 +78,9 @@ def _records(step: int) -> list[Record]:
     found: list[Record] = [NodeEvent(t_s=0.0, nodes=tuple(f"node-{i}" for i in range(NODES)))]
     for job in range(JOBS):
         state = "running" if job < RUNNING else "pending"
-        found.append(JobEvent(t_s=1.0, job=_id(job), name=f"job-{job:03d}", state=state, nodes=0))
+        found.append(
+            JobEvent(t_s=1.0, job=_id(job), name=f"job-{job:03d}", state=state, nodes=_EACH * (job < RUNNING))
+        )
     for change in range(CHANGES):
         for job in range(RUNNING):
             first = job * _EACH

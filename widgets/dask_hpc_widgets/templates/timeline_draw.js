@@ -3,7 +3,7 @@ const LEFT = 90;
 const HEAD = 16;
 const MARKS = 12;
 const FOOT = 18;
-const ROOM = 300;
+const ROOM = 340;
 
 // What part of time is seen; `view` null: all of it, and it follows the clock.
 function range(state, view) {

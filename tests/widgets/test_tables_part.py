@@ -1,0 +1,208 @@
+"""What the panel's tables tell the browser at 100 jobs, 500 nodes and 80 changes a job: what has changed."""
+
+from __future__ import annotations
+
+import gc
+import json
+from dataclasses import replace
+
+import many_jobs
+import pytest
+
+from dask_hpc_widgets import views
+from dask_hpc_widgets.live import tables
+from dask_hpc_widgets.live.tables import TablesPart
+from dask_hpc_widgets.live.timeline import AnyWidget, TimelinePart
+from dask_hpc_widgets.live.wire import Told
+from dask_hpc_widgets.views.table import Table
+
+pytestmark = pytest.mark.skipif(AnyWidget is None, reason="pip install 'dask-hpc[widgets]'")
+
+#: What an update and a first load may have on the wire.
+UPDATE_BYTES, FIRST_BYTES = 8_000, 300_000
+NAMES = ("jobs", "sizes", "nodes", "walltime", "decisions")
+
+
+def size(value) -> int:
+    return len(json.dumps(value, separators=(",", ":")).encode())
+
+
+class Page:
+    """The browser's copy, kept as ``tables.js`` keeps it."""
+
+    def __init__(self, first):
+        self.views, self.number, self.sent = {}, None, []
+        self.hear(first)
+
+    def hear(self, message):
+        # what goes over the wire is data
+        message = json.loads(json.dumps(message))
+        assert message.get("all") or message["n"] == self.number + 1
+        self.sent.append(message)
+        self.number, self.open = message["n"], message["open"]
+        if message.get("all"):
+            self.views = {}
+        for name, news in message["views"].items():
+            if news.get("new"):
+                self.views[name] = {"rows": {}, "order": [], "note": ""}
+            view = self.views[name]
+            view.update({key: news[key] for key in ("order", "note") if key in news})
+            view["rows"].update(news.get("rows", {}))
+            for number, changed in news.get("cells", {}).items():
+                for i, cell in changed.items():
+                    cells = view["rows"][number]
+                    if isinstance(cell, dict):
+                        kind, called, color, _, steps = cells[int(i)][0]
+                        cell = [[kind, called, color, cell["end"], steps + cell["steps"]]]
+                    cells[int(i)] = cell
+            if "order" in news:
+                view["rows"] = {n: row for n, row in view["rows"].items() if int(n) in view["order"]}
+
+    def shows(self, name):
+        """Rows in order."""
+        return [self.views[name]["rows"][str(number)] for number in self.views[name]["order"]]
+
+
+def real(name, picture, part):
+    """What the page is to show."""
+    table = views.named(name).table(picture, part._search)
+    return json.loads(json.dumps([table.cells(row) for row in table.rows.values()]))
+
+
+@pytest.fixture
+def part():
+    made = TablesPart(views.registered(), many_jobs.picture(0), NAMES)
+    yield made
+    made.box.close()
+
+
+@pytest.fixture
+def page(part, monkeypatch):
+    shown = Page(part.whole())
+    monkeypatch.setattr(part.box, "send", shown.hear, raising=False)
+    return shown
+
+
+def test_an_update_is_small_and_the_page_has_what_is_there(part, page):
+    for step in range(1, 2 * many_jobs.RUNNING):
+        now = many_jobs.picture(step)
+        part.heard(now)
+        for name in NAMES:
+            assert page.shows(name) == real(name, now, part), (step, name)
+    assert len(page.sent) == 2 * many_jobs.RUNNING
+    assert max(map(size, page.sent[1:])) <= UPDATE_BYTES
+    # a job that is resized: its row, its node, its steps and the decision
+    assert sorted(map(size, page.sent[1:]))[len(page.sent) // 2] <= 3_000
+    part.heard(many_jobs.picture(1))
+    assert len(page.sent) == 2 * many_jobs.RUNNING, "what is older than what is known tells nothing"
+
+
+def test_a_page_begins_with_little(part):
+    timeline = TimelinePart(many_jobs.picture(0))
+    first = size(part.box.get_state()) + size(timeline.box.get_state())
+    assert many_jobs.JOBS * 100 < size(part.whole()) < first <= FIRST_BYTES
+    timeline.box.close()
+
+
+def test_when_everything_changes_no_row_waits_for_ever_and_no_message_is_large(part, page):
+    def changed(step):
+        now = many_jobs.picture(step)
+        rows = [{**row, "unfinished_tasks": step, "reason": f"{'why ' * 60}{step}"} for row in now.jobs]
+        nodes = [{**node, "state": ("up", "draining")[step % 2]} for node in now.status["nodes"]]
+        return replace(now, jobs=rows, status={**now.status, "nodes": nodes})
+
+    for step in range(1, 40):
+        part.heard(changed(step))
+    assert max(map(size, page.sent[1:])) <= UPDATE_BYTES
+    told = [min(int(row[3][0].split()[-2]) for row in page.shows("jobs")), page.shows("decisions")[0]]
+    assert told[0] >= 20, "no row is older than twenty updates"
+    assert "expand" in str(told[1])
+    # and when it is quiet again the page has it all
+    last = changed(40)
+    for i in range(40):
+        part.heard(replace(last, status={**last.status, "now_s": last.status["now_s"] + i / 1000}))
+    for name in ("jobs", "nodes"):
+        assert page.shows(name) == real(name, last, part)
+
+
+def test_views_that_are_closed_cost_nothing(part, page, monkeypatch):
+    asked = []
+    whole = part.views
+    part.views = tuple(
+        replace(one, table=lambda *a, one=one: asked.append(one.name) or one.table(*a)) for one in whole
+    )
+    part.show(["decisions"])
+    asked.clear()
+    part.heard(many_jobs.picture(1))
+    assert asked == ["decisions"]
+    assert page.open == ["decisions"]
+    part.show([])
+    part.heard(many_jobs.picture(2))
+    assert size(page.sent[-1]) < 60
+    part.show(["jobs"])
+    assert page.shows("jobs") == real("jobs", many_jobs.picture(2), part)
+    assert max(map(size, page.sent[1:])) <= UPDATE_BYTES
+
+
+def test_a_search_is_among_all_jobs_and_what_was_lost_is_told_again(part, page):
+    many = many_jobs.picture(0)
+    rows = [{**row, "id": f"x-{i + 1}", "name": f"x{i}"} for i, row in enumerate(many.jobs * 3)]
+    for i in range(10):
+        part.heard(replace(many, jobs=rows, status={**many.status, "now_s": 800.0 + i / 1000}))
+    assert len(page.shows("jobs")) == 100
+    assert page.views["jobs"]["note"] == "200 more jobs are not shown; runtime.jobs() has all."
+    part._asked({"ask": "search", "text": "X257 running", "state": "running"})
+    assert [row[0][2] for row in page.shows("jobs")] == [["strong", "x257"]] or not page.shows("jobs")
+    part._asked({"ask": "search", "text": "X257", "state": "pending' OR 1"})
+    assert [row[0][2] for row in page.shows("jobs")] == [["strong", "x257"]]
+    part._asked({"ask": "search", "text": "", "state": ""})
+    before = [page.shows(name) for name in NAMES]
+    page.views = {}
+    part._asked({"ask": "all"})
+    assert [page.shows(name) for name in NAMES] == before
+    assert Page(part.whole()).shows("jobs") == before[0], "a page that is loaded again begins with that"
+
+
+def test_jobs_that_wait_for_the_same_are_one_row(part, page):
+    who = [row[1] for row in page.shows("decisions") if row[2] == ["hold"]]
+    assert [cell[:2] for cell in who] == [[["strong", "40 jobs"], ": "]]
+    assert who[0][-1] == " and 36 more"
+    html = views.named("decisions").html(many_jobs.picture(0))
+    assert "<strong>40 jobs</strong>" in html
+
+
+def test_more_nodes_than_tiles_are_a_map_of_letters(part, page):
+    assert page.views["nodes"]["rows"]["0"] == [
+        ["node-0"],
+        ["up"],
+        ["#E69F00"],
+        ["A"],
+        ["job-000"],
+        ["4 threads, 8 GiB"],
+    ]
+    html = views.named("nodes").html(many_jobs.picture(0))
+    assert '<ul class="nodes heat">' in html
+    assert 'title="node-0: job-000, 4 threads, 8 GiB, ' in html
+
+
+def test_memory_is_flat_over_ten_thousand_updates():
+    """Of what is kept of a table whose rows come and go all the time."""
+    told = Told("Decisions")
+
+    def some(step):
+        rows = {step + i: (step + i, "reason " * 10 + str(step)) for i in range(10)}
+        return Table(caption="x", rows=rows, cells=lambda row: [[str(row[0])], [row[1]]])
+
+    def update(step):
+        told.news(some(step), tables.UPDATE_BYTES)
+
+    for step in range(100):
+        update(step)
+    gc.collect()
+    before = len(gc.get_objects())
+    for step in range(100, 10_100):
+        update(step)
+    gc.collect()
+    after = len(gc.get_objects())
+    assert len(told._cells) == len(told._numbers) == len(told._order) == len(told._made_of) == 10
+    assert after - before < 200
