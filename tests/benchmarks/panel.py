@@ -11,6 +11,8 @@ that they would send a browser. The panel shows all its views.
   with many jobs, while Simulate runs, while every policy is chosen, applied and reverted. It is that on the
   clock, waiting for other threads of the kernel included, less the time in which other processes had the
   cores.
+- The wire: bytes of every message to the page, and CPU of the kernel for each update, with 100 jobs on 500
+  nodes and 80 changes a job, as a scheduler would tell of them.
 - Memory: resident size of a kernel that shows so many updates as fast as they come, with a scheduler in
   another process whose jobs start, resize and end all the time.
 """
@@ -23,6 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import many_jobs
 from harness import Options, Row, main, percentile, row
 from real_kernel import started
 
@@ -33,6 +36,7 @@ _HERE = Path(__file__).resolve().parent
 CPU_BAR = 3.0
 CALLBACK_BAR_MS = 50.0
 GROWTH_BAR_MIB = 5.0
+FIRST_BAR_KB, UPDATE_BAR_KB, UPDATE_BAR_MS = 300.0, 8.0, 5.0
 #: Updates that the bar of the growth is for, and those before the first look at the size.
 UPDATES, WARM = 10_000, 500
 JOBS, NODES = 100, 6
@@ -41,7 +45,24 @@ _CELL_S = 1800.0
 
 def run(options: Options) -> list[Row]:
     steady = [] if options.size == "tiny" else _steady(options)
-    return [*_cpu(options), *steady, *_callbacks(options), *_growth(options)]
+    return [*_wire(options), *_cpu(options), *steady, *_callbacks(options), *_growth(options)]
+
+
+def _wire(options: Options) -> list[Row]:
+    updates = options.pick(600, 200, 20)
+    with started(str(_HERE), str(Path(many_jobs.__file__).parent)) as kernel:
+        kernel.run("import in_kernel")
+        found = kernel.value(f"await in_kernel.many({updates})", _CELL_S)
+    at = f"{many_jobs.JOBS} jobs, {many_jobs.NODES} nodes, {many_jobs.CHANGES} changes a job"
+    sizes = [one / 1000 for one in found["bytes"]]
+    largest = Row(name="largest update", value=max(sizes), unit="kB", bar=UPDATE_BAR_KB, note=at)
+    note = f"{at}; opening all views took {found['open_ms']:.0f} ms of CPU"
+    return [
+        Row(name="first load", value=found["first_bytes"] / 1000, unit="kB", bar=FIRST_BAR_KB, note=note),
+        row("an update", sizes, "kB", bar=UPDATE_BAR_KB, note=f"{at}; {updates} updates, all views open"),
+        largest,
+        row("an update, CPU of the kernel", found["took_ms"], "ms", bar=UPDATE_BAR_MS, note=at),
+    ]
 
 
 def _cpu(options: Options) -> list[Row]:

@@ -74,7 +74,7 @@
   // The part of a box that nothing in `base` cuts off; null when nothing is left. An element of one pixel holds
   // text for those who hear it. What is around `base` does not count: a page can be scrolled.
   let base = document.body;
-  function seen(box, element) {
+  function seen(box, element, scrolled = /hidden|clip/) {
     let [left, top, right, bottom] = [box.left, box.top, box.right, box.bottom];
     for (let one = element; one && one !== base.parentElement; one = one.parentElement) {
       const style = getComputedStyle(one);
@@ -82,16 +82,19 @@
       if (+style.opacity === 0) return null;
       if (hiddenByClip(one, style)) return null;
       if (style.overflowX !== 'visible' || style.overflowY !== 'visible') {
-        // what can be scrolled into sight counts as seen
+        // what can be scrolled into sight counts as seen, if the caller does not say otherwise
         const outer = one.getBoundingClientRect();
-        if (style.overflowX === 'hidden' || style.overflowX === 'clip')
+        if (scrolled.test(style.overflowX))
           [left, right] = [Math.max(left, outer.left), Math.min(right, outer.right)];
-        if (style.overflowY === 'hidden' || style.overflowY === 'clip')
+        if (scrolled.test(style.overflowY))
           [top, bottom] = [Math.max(top, outer.top), Math.min(bottom, outer.bottom)];
       }
     }
     return right - left > 1 && bottom - top > 1 ? { left, top, right, bottom } : null;
   }
+
+  // What is in sight without scrolling.
+  const NOW = /hidden|clip|auto|scroll/;
 
   function hiddenByClip(element, style) {
     const clipped = style.clipPath.startsWith('inset(50%') || style.clip.startsWith('rect(');
@@ -164,12 +167,18 @@
       if (!node.data.trim() || node.parentElement.closest('style, script, select, textarea')) continue;
       const range = document.createRange();
       range.selectNodeContents(node);
-      const boxes = [...range.getClientRects()].map((box) => seen(box, node.parentElement)).filter(Boolean);
+      const boxes = [...range.getClientRects()].map((box) => seen(box, node.parentElement, NOW)).filter(Boolean);
       if (boxes.length) found.push([node.parentElement, node.data.trim(), boxes]);
     }
     for (const one of root.querySelectorAll('input, select, textarea, button, img'))
       if (isSeen(one)) found.push([one, one.textContent || one.value || one.alt || '', [one.getBoundingClientRect()]]);
     return found;
+  }
+
+  // Headings that stay above what is scrolled beneath them.
+  function sticks(element, root) {
+    for (let one = element; one && one !== root; one = one.parentElement) if (getComputedStyle(one).position === 'sticky') return true;
+    return false;
   }
 
   // Texts and controls that lie over one another, and texts squeezed into a column of a few letters.
@@ -185,7 +194,7 @@
         found.push({ kind: 'squeezed', where: where(element), text: text.slice(0, 60), needs: text.length, has: lines });
       for (const [other, words, others] of all.slice(i + 1)) {
         if (element.contains(other) || other.contains(element)) continue;
-        if (boxes.some((a) => others.some((b) => meet(a, b))))
+        if (boxes.some((a) => others.some((b) => meet(a, b))) && !sticks(element, root) && !sticks(other, root))
           found.push({ kind: 'overlap', where: `${where(element)} and ${where(other)}`,
             text: `${text.slice(0, 30)} / ${words.slice(0, 30)}`, needs: 0, has: 0 });
       }
@@ -211,7 +220,7 @@
         add(kind, element.scrollWidth, element.clientWidth);
       }
       if (/auto|scroll|hidden|clip/.test(style.overflowY) && style.display !== 'inline' && !isField(element) &&
-          element.scrollHeight > element.clientHeight + 1)
+          !element.matches('[role="region"][tabindex="0"]') && element.scrollHeight > element.clientHeight + 1)
         add('high', element.scrollHeight, element.clientHeight);
       const box = element.getBoundingClientRect();
       const leaves = (one) => one.left < frame.left - 0.5 || one.right > frame.right + 0.5;

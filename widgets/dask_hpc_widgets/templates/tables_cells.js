@@ -23,10 +23,12 @@ function roughly(s) {
 
 const TIMES = { for: (t) => t, since: (t, now) => now - t, ago: (t, now) => now - t, left: (t, now) => t - now };
 
-// What a cell is sorted by: a duration, else its text.
+// What a cell is sorted and searched by: a duration, else its text.
 function rank(cell, now) {
   const time = cell.find((piece) => piece[0] in TIMES && Array.isArray(piece));
-  return time ? TIMES[time[0]](time[1], now) : cell.map((piece) => (Array.isArray(piece) ? piece[0] === "bar" ? "" : piece[1] : piece)).join("");
+  if (time) return TIMES[time[0]](time[1], now);
+  const told = (piece) => (!Array.isArray(piece) ? piece : piece[0] === "bar" || piece[0] === "letter" ? "" : piece[1]);
+  return cell.map(told).join("").trim();
 }
 
 // Fill `element`; what moves with time is put into `moving`, as functions of the view's time and axis.
