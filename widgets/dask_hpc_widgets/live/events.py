@@ -4,7 +4,8 @@ Rules of the file: pure; what is said once is not said again, and nothing grows 
 
 ``["job", id, name, letter, colour]`` and ``["node", name]`` give out the numbers, in order; nodes that
 changed hands are ``[t_s, job, state, *nodes]`` (job -1: nobody), a job is ``[t_s, job, "state", nodes]``, and
-a decision ``["mark", t_s, job, action, nodes, reason]``.
+a decision ``["mark", t_s, job, action, nodes, reason]``. Each time is told as what has passed since the one
+told before, in hundredths of a second: most of what a page begins with would be times.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Events:
         self.all: list[Any] = []
         self._jobs: dict[str, int] = {}
         self._nodes: dict[str, int] = {}
+        #: The time told last, in hundredths of a second.
+        self._last = 0
         #: The latest decisions, and which are known.
         self._marks: deque[Mapping[str, Any]] = deque(maxlen=_MARKS)
         self._decided: dict[tuple[Any, ...], None] = {}
@@ -40,10 +43,10 @@ class Events:
             if isinstance(record, NodeEvent):
                 job = -1 if record.job is None else self.job(record.job, record.job)
                 nodes = [self._node(node) for node in record.nodes]
-                self.all.append([round(record.t_s, 2), job, _STATES.get(record.state, 0), *nodes])
+                self.all.append([self._passed(record.t_s), job, _STATES.get(record.state, 0), *nodes])
             elif isinstance(record, JobEvent):
                 job = self.job(record.job, record.name or record.job)
-                self.all.append([round(record.t_s, 2), job, record.state, record.nodes])
+                self.all.append([self._passed(record.t_s), job, record.state, record.nodes])
 
     def decided(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Note rows of `Runtime.decisions`; what is known is left out."""
@@ -84,6 +87,11 @@ class Events:
                 found += [number, 1]
         return found
 
+    def _passed(self, t_s: float) -> int:
+        """Hundredths of a second since the time before."""
+        before, self._last = self._last, round(100 * t_s)
+        return self._last - before
+
     def _node(self, name: str) -> int:
         if name not in self._nodes:
             self._nodes[name] = len(self._nodes)
@@ -94,4 +102,4 @@ class Events:
         job = self._jobs[row["job"]]
         reason = printable(row["reason"])
         reason = reason if len(reason) <= _REASON else reason[: _REASON - 1] + "…"
-        self.all.append(["mark", round(row["t_s"], 2), job, row["action"], row["nodes"], reason])
+        self.all.append(["mark", self._passed(row["t_s"]), job, row["action"], row["nodes"], reason])

@@ -4,9 +4,15 @@ const STATES = ["", "draining", "lost"];
 
 function fresh() {
   return {
-    have: 0, jobs: [], nodes: [], order: [], row: [], spans: [], open: [], marks: [], first: null, now: 0,
+    have: 0, last: 0, jobs: [], nodes: [], order: [], row: [], spans: [], open: [], marks: [], first: null, now: 0,
     heard: 0, gap: PERIOD_MS, asked: 0, updates: 0, tiles: [], lanes: [], from: 0, end: 0, stale: "",
   };
+}
+
+// Times are told as what has passed since the one before.
+function passedTo(state, hundredths) {
+  state.last += hundredths;
+  return state.last / 100;
 }
 
 function take(state, event) {
@@ -16,10 +22,10 @@ function take(state, event) {
     state.nodes.push(event[1]);
     state.open.push(null);
   } else if (event[0] === "mark") {
-    const [, t, job, action, nodes, reason] = event;
+    const [, passed, job, action, nodes, reason] = event, t = passedTo(state, passed);
     state.marks.push({ t, job, action, nodes, reason });
   } else {
-    const [t, job, what, ...nodes] = event;
+    const [passed, job, what, ...nodes] = event, t = passedTo(state, passed);
     if (state.first === null) state.first = t;
     if (typeof what === "string") {
       const one = state.jobs[job];
