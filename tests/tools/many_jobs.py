@@ -112,8 +112,8 @@ def picture(step: int, status: dict[str, Any] | None = None, since: int = 0) -> 
     )
 
 
-def opened(runtime: Any) -> Any:
-    """A panel that shows this cluster instead of that of `runtime`, all views open; it goes on by itself."""
+def opened(runtime: Any, all_views: bool = True) -> Any:
+    """A panel that shows this cluster instead of that of `runtime`, maybe all views; it goes on by itself."""
     real = runtime.client.sync(questions.picture, runtime).status
     step = 0
 
@@ -124,6 +124,6 @@ def opened(runtime: Any) -> Any:
 
     questions.picture = next_picture  # type: ignore[assignment]
     panel = runtime.panel()
-    for tick in panel.ticks.values():
+    for tick in panel.ticks.values() if all_views else ():
         tick.value = True
     return panel

@@ -91,7 +91,6 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         )
         super().__init__(
             [
-                widgets.HTML(markup.style()),
                 self.head,
                 widgets.GridBox([self.timeline.box, policy], layout=_FULL).add_class("dask-hpc-pair"),
                 self.trial.says,

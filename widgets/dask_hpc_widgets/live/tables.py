@@ -14,7 +14,7 @@ from typing import Any
 
 import traitlets
 
-from dask_hpc_widgets.live.timeline import AnyWidget
+from dask_hpc_widgets.live.timeline import AnyWidget, module
 from dask_hpc_widgets.live.wire import Told
 from dask_hpc_widgets.views import Picture, View
 from dask_hpc_widgets.views.table import Search, Table
@@ -161,7 +161,7 @@ def _drawn() -> Any:
         code = resources.files("dask_hpc_widgets").joinpath("templates")
 
         class Drawn(AnyWidget):  # type: ignore[misc]
-            _esm = "\n".join(code.joinpath(name).read_text(encoding="utf-8") for name in _PARTS)
+            _esm = module(_PARTS)
             _css = code.joinpath("tables.css").read_text(encoding="utf-8")
             #: What a page begins with: asked for again when a page is loaded again.
             first: traitlets.Dict[str, Mapping[str, Any]] = traitlets.Dict().tag(

@@ -8,7 +8,7 @@ numbers and sends events; what the kernel brings (a forecast, an answer) waits f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -231,6 +231,14 @@ class TimelinePart:
         return head + Markup().join(Markup(one.svg("100%")) for one in pictures)
 
 
+def module(names: Sequence[str]) -> str:
+    """An ES module of these parts, without what a browser does not need: comments and indentation."""
+    code = resources.files("dask_hpc_widgets").joinpath("templates")
+    texts = (code.joinpath(name).read_text(encoding="utf-8") for name in names)
+    lines = (line.strip() for text in texts for line in text.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("//"))
+
+
 def _drawn() -> Any:
     """The class of the widget; made when anywidget is there."""
     global _class
@@ -238,7 +246,7 @@ def _drawn() -> Any:
         code = resources.files("dask_hpc_widgets").joinpath("templates")
 
         class Drawn(AnyWidget):  # type: ignore[misc]
-            _esm = "\n".join(code.joinpath(name).read_text(encoding="utf-8") for name in _PARTS)
+            _esm = module(_PARTS)
             _css = code.joinpath("timeline.css").read_text(encoding="utf-8")
             #: What a page begins with.
             first: traitlets.Dict[str, Mapping[str, Any]] = traitlets.Dict().tag(sync=True)
