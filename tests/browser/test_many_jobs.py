@@ -74,15 +74,6 @@ def test_a_large_cluster_fits_on_a_page(open_notebook, screenshots):
     assert not [*measures.contrast_faults(tables), *measures.overflow_faults(tables)]
     assert axe.violations(tables) == []
 
-    # a page that is loaded again begins with what is, and goes on
-    lab.save()
-    lab.reload()
-    tables = lab.output(0).locator(".dask-hpc-tables")
-    rows = tables.get_by_role("table", name="Jobs", exact=True).locator("tbody tr")
-    expect(tables.locator("ul.heat li")).to_have_count(many_jobs.NODES)
-    before = int(tables.get_attribute("data-updates"))
-    expect(tables).not_to_have_attribute("data-updates", str(before))
-
     # a view that is closed is gone
     lab.output(0).get_by_role("checkbox", name="Nodes", exact=True).uncheck()
     expect(tables.locator("ul.heat")).to_have_count(0)
