@@ -21,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -194,6 +194,22 @@ def main(
     }
     print(json.dumps(report) if given.json else _table(description, report, rows))
     sys.exit(1 if failed else 0)
+
+
+def listed(names: Collection[str]) -> Callable[[str], list[str]]:
+    """The type of an argument that takes some of these names, with commas between them.
+
+    The function raises `argparse.ArgumentTypeError` for another name; the command line then ends with 2.
+    """
+
+    def parse(text: str) -> list[str]:
+        found = text.split(",")
+        for name in found:
+            if name not in names:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(names)}")
+        return found
+
+    return parse
 
 
 def _table(description: str, report: Mapping[str, Any], rows: list[Row]) -> str:

@@ -22,11 +22,12 @@ import arrivals
 import one_user
 from arrivals import NODES, Arrival
 from distributed import Client
-from harness import Options, Row, local_cluster, main
+from harness import Options, Row, listed, local_cluster, main
 from machine import SEED
 
 import dask_hpc
 from dask_hpc.demo.users import Served, serve
+from dask_hpc_policies import registry
 
 STOCK, ORACLE = "stock", "oracle"
 #: The policy that is proposed for people who declare nothing.
@@ -304,15 +305,21 @@ def run(options: Options) -> list[Row]:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What this benchmark can be told beside what all can."""
 
-    def listed(text: str) -> list[str]:
-        return text.split(",")
-
-    names = ", ".join([*SCENARIOS, ONE_USER])
+    every = [*SCENARIOS, ONE_USER]
+    known = [*registry.names(), *registry.library_names()]
     parser.add_argument(
-        "--only", type=listed, action="extend", help=f"scenarios, of {names}; all if not said"
+        "--only",
+        type=listed(every),
+        action="extend",
+        metavar="NAMES",
+        help=f"scenarios, of {', '.join(every)}; all if not said",
     )
     parser.add_argument(
-        "--policy", type=listed, action="extend", help=f"policies of ours; {PROPOSED} if not said"
+        "--policy",
+        type=listed(known),
+        action="extend",
+        metavar="NAMES",
+        help=f"policies of ours, of {', '.join(known)}; {PROPOSED} if not said",
     )
     parser.add_argument("--rounds", type=int, help="how often each way is run; 5, 3 (fast) or 1 (tiny)")
 

@@ -5,6 +5,7 @@ Times are not looked at.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import os
@@ -185,6 +186,21 @@ def test_pays_off_holds_its_scenarios_against_stock_and_the_oracle() -> None:
             assert rows("pays_off", f"{scenario}: {way}: mean turnaround")[0]["value"] > 0
     assert rows("pays_off", "three-users: oracle: mean turnaround")[0]["value"] > 0
     assert len(rows("pays_off", "three-users: fair: mean turnaround, ratio to")) == 2
+
+
+@pytest.mark.parametrize(("asked", "possible"), [("--only", "three-users"), ("--policy", "pwma-fpsma")])
+def test_a_scenario_or_policy_that_is_none_is_named_with_those_there_are(
+    asked: str, possible: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    pays_off.arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args([asked, f"{possible},wrong"])
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "'wrong' is none of" in said
+    assert possible in said
+    given = vars(parser.parse_args([asked, possible, asked, possible]))
+    assert given[asked.removeprefix("--")] == [possible] * 2
 
 
 def _run_of(**turnarounds_s: float) -> dict[str, Served]:
