@@ -4,8 +4,9 @@ A job keeps its nodes also while it has less to do than they could: in a chain o
 reduction, before its first graph. What waits elsewhere need not wait for that: no thread is idle while any
 held task could run on it (work conservation; Kleinrock 1976, section 3.4). A lent slot comes back when the
 task on it ends, so only tasks that are known to be short are lent one (``hpc.lend``). The first of a name, of
-which nothing is known, goes alone; while it runs, the number of those lent a slot doubles every tenth of the
-limit, since tasks may wait for each other. The job itself always comes first: what it holds is served before.
+which nothing is known, goes alone; while it runs, the number of those lent a slot doubles every hundredth of
+the limit, since tasks may wait for each other: stock would run them all at once. The job itself always comes
+first: what it holds is served before.
 
 Not lent are nodes of a producer (it has them between two steps, too), pinned ones, those that take part in a
 round, and those of a job with ``exclusive=True``, whose tasks borrow nothing either.
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 #: The number of tasks of an unknown kind on borrowed slots doubles so often before they count as long.
-_DOUBLINGS = 10
+_DOUBLINGS = 100
 
 
 @dataclass(slots=True)

@@ -1,15 +1,18 @@
 """Work that stock answers at once is answered beside jobs, too: no job locks the threads it does not use.
 
 Each case runs on stock Dask, then with dask_hpc under the default policy and under `fair`, with the product's
-default of lending. What has to be answered is asked for while the job beside it waits at a gate, so that the
-claim is one of order: it is answered before the gate opens. In place of a job, stock has the same tasks.
+default of lending. What has to be answered is asked for while the job beside it waits at a gate: it is
+answered before the gate opens, and in at most twice the time that stock takes. In place of a job, stock has
+the same tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import dask
@@ -23,6 +26,9 @@ import dask_hpc
 PLACES = ("stock", "pwma-fpsma", "fair")
 #: Stock answers in well under a tenth of it.
 SOON_S = 5.0
+#: So much above twice stock's time: stock answers in hundredths of a second, and what Dask has never
+#: seen is lent threads one by one at first (three sweeps).
+ALLOWED_S = 0.3
 
 
 @dataclass
@@ -33,6 +39,15 @@ class Place:
     s: Scheduler
     workers: tuple[Worker, ...]
     rt: Any = None
+    #: How long what has to be answered took, of every time that it was asked for.
+    took_s: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """What is asked for in it has been answered at its end."""
+        began_s = time.monotonic()
+        yield
+        self.took_s.append(time.monotonic() - began_s)
 
     @asynccontextmanager
     async def job(self, name: str, runs: bool = True, **fields: Any) -> AsyncIterator[None]:
@@ -56,23 +71,36 @@ def waits_seceded(value: int, gate: Gate) -> int:
     return gate.wait(value)
 
 
-async def quick_work(c: Client) -> None:
+async def quick_work(p: Place) -> None:
     """Tasks without dependencies, a chain and a sum of many."""
-    first = c.map(inc, range(20), pure=False)
-    chain = c.map(inc, first, pure=False)
-    total = c.submit(sum, chain, pure=False)
-    assert await within(total, SOON_S) == sum(range(2, 22))
+    with p.asked():
+        first = p.c.map(inc, range(20), pure=False)
+        chain = p.c.map(inc, first, pure=False)
+        total = p.c.submit(sum, chain, pure=False)
+        assert await within(total, SOON_S) == sum(range(2, 22))
 
 
-async def together(c: Client, count: int, name: str = "together") -> None:
+async def together(p: Place, count: int) -> None:
     """So many tasks that only end when all of them execute."""
     gate = Gate()
-    futures = c.map(through, range(count), gate=gate, pure=False, key=name)
-    try:
+    with p.asked():
+        futures = p.c.map(through, range(count), gate=gate, pure=False, key="together")
+        try:
+            await until(lambda: gate.arrived == count, f"{count} execute at once", SOON_S)
+        finally:
+            gate.open()
+        await within(p.c.gather(futures), SOON_S)
+
+
+async def dependents_together(p: Place, count: int) -> None:
+    """The same, where each of them depends on a task."""
+    gate = Gate()
+    with p.asked():
+        first = p.c.map(inc, range(count), pure=False)
+        second = [p.c.submit(through, f, gate, pure=False) for f in first]
         await until(lambda: gate.arrived == count, f"{count} execute at once", SOON_S)
-    finally:
         gate.open()
-    await within(c.gather(futures), SOON_S)
+        assert await within(p.c.gather(second), SOON_S) == list(range(1, count + 1))
 
 
 # ------------------------------------------------------------------- seceded
@@ -84,7 +112,7 @@ async def plain_beside_seceded(p: Place) -> None:
         waiting = p.c.map(waits_seceded, range(6), gate=gate, pure=False)
         await until(lambda: gate.arrived == 6, "they wait", SOON_S)
         with p.plain():
-            await quick_work(p.c)
+            await quick_work(p)
         gate.open()
         await within(p.c.gather(waiting), SOON_S)
 
@@ -95,7 +123,7 @@ async def a_job_beside_seceded(p: Place) -> None:
         waiting = p.c.map(waits_seceded, range(6), gate=gate, pure=False)
         await until(lambda: gate.arrived == 6, "they wait", SOON_S)
         async with p.job("question", runs=False, nodes=1):
-            await quick_work(p.c)
+            await quick_work(p)
         gate.open()
         await within(p.c.gather(waiting), SOON_S)
 
@@ -105,13 +133,13 @@ async def a_job_beside_seceded(p: Place) -> None:
 
 async def question_beside_idle_jobs(p: Place) -> None:
     async with p.job("first", nodes=1), p.job("second", nodes=1), p.job("question", runs=False, nodes=1):
-        await quick_work(p.c)
+        await quick_work(p)
 
 
 async def plain_question_beside_idle_jobs(p: Place) -> None:
     async with p.job("first", nodes=1), p.job("second", nodes=1):
         with p.plain():
-            await quick_work(p.c)
+            await quick_work(p)
 
 
 async def question_beside_half_busy_jobs(p: Place) -> None:
@@ -122,7 +150,7 @@ async def question_beside_half_busy_jobs(p: Place) -> None:
             two = p.c.submit(through, 2, gates[1], pure=False)
             await until(lambda: gates[0].arrived and gates[1].arrived, "both are busy", SOON_S)
             async with p.job("question", runs=False, nodes=1):
-                await quick_work(p.c)
+                await quick_work(p)
             for gate in gates:
                 gate.open()
             assert await p.c.gather([one, two]) == [1, 2]
@@ -138,23 +166,19 @@ async def wide_beside_narrow(p: Place) -> None:
         narrow = p.c.submit(through, 1, gate, pure=False)
         await until(lambda: gate.arrived, "it executes", SOON_S)
         async with p.job("wide", nodes=1):
-            await together(p.c, sum(w.state.nthreads for w in p.workers) - 1)
+            await together(p, sum(w.state.nthreads for w in p.workers) - 1)
         gate.open()
         await narrow
 
 
 async def wide_in_two_levels_beside_narrow(p: Place) -> None:
     """The same, where the wide tasks depend on others."""
-    gate, wide = Gate(), Gate()
+    gate = Gate()
     async with p.job("narrow", nodes=1):
         narrow = p.c.submit(through, 1, gate, pure=False)
         await until(lambda: gate.arrived, "it executes", SOON_S)
         async with p.job("wide", nodes=1):
-            first = p.c.map(inc, range(3), pure=False)
-            second = [p.c.submit(through, f, wide, pure=False) for f in first]
-            await until(lambda: wide.arrived == 3, "three at once", SOON_S)
-            wide.open()
-            assert await within(p.c.gather(second), SOON_S) == [1, 2, 3]
+            await dependents_together(p, 3)
         gate.open()
         await narrow
 
@@ -165,40 +189,30 @@ async def wide_in_two_levels_beside_narrow(p: Place) -> None:
 async def barrier_beside_an_idle_job(p: Place) -> None:
     async with p.job("idle", nodes=1):
         with p.plain():
-            await together(p.c, 4)
+            await together(p, 4)
 
 
 async def barrier_beside_an_idle_job_with_all_nodes(p: Place) -> None:
     async with p.job("idle", nodes=2):
         with p.plain():
-            await together(p.c, 2)
+            await together(p, 2)
 
 
 async def barrier_of_a_job_that_waits(p: Place) -> None:
     async with p.job("idle", nodes=2), p.job("waits", runs=False, nodes=1):
-        await together(p.c, 4)
+        await together(p, 4)
 
 
 async def barrier_of_dependents(p: Place) -> None:
-    gate = Gate()
     async with p.job("idle", nodes=1):
         with p.plain():
-            first = p.c.map(inc, range(4), pure=False)
-            second = [p.c.submit(through, f, gate, pure=False) for f in first]
-            await until(lambda: gate.arrived == 4, "four at once", SOON_S)
-            gate.open()
-            assert await within(p.c.gather(second), SOON_S) == [1, 2, 3, 4]
+            await dependents_together(p, 4)
 
 
 async def barrier_of_dependents_beside_all_nodes(p: Place) -> None:
-    gate = Gate()
     async with p.job("idle", nodes=2):
         with p.plain():
-            first = p.c.map(inc, range(4), pure=False)
-            second = [p.c.submit(through, f, gate, pure=False) for f in first]
-            await until(lambda: gate.arrived == 4, "four at once", SOON_S)
-            gate.open()
-            assert await within(p.c.gather(second), SOON_S) == [1, 2, 3, 4]
+            await dependents_together(p, 4)
 
 
 # ----------------------------------------------------------- the user says where
@@ -210,7 +224,7 @@ async def plain_on_workers_of_a_job(p: Place) -> None:
         held = [p.c.submit(through, i, gate, workers=[w.address]) for i, w in enumerate(p.workers)]
         backlog = p.c.map(slow_inc, range(60), delay_s=0.05, pure=False)
         await until(lambda: gate.arrived == 2, "one thread of each is busy", SOON_S)
-        with p.plain():
+        with p.plain(), p.asked():
             there = [
                 p.c.submit(inc, i, workers=[w.address], pure=False, priority=1)
                 for i, w in enumerate(p.workers)
@@ -225,7 +239,7 @@ async def plain_on_workers_of_a_job(p: Place) -> None:
 async def plain_on_resources_of_an_idle_job(p: Place) -> None:
     gate = Gate()
     async with p.job("idle", nodes=2):
-        with p.plain():
+        with p.plain(), p.asked():
             each = [
                 p.c.submit(through, i, gate, resources={"gpu": 1}, pure=False) for i in range(len(p.workers))
             ]
@@ -245,7 +259,7 @@ async def plain_behind_a_wide_waiting_job(p: Place) -> None:
         await until(lambda: gate.arrived, "plain work executes", SOON_S)
         async with p.job("wide", runs=False, nodes=len(p.workers)):
             with p.plain():
-                await quick_work(p.c)
+                await quick_work(p)
             gate.open()
             assert await old == 1
 
@@ -257,8 +271,8 @@ async def plain_behind_a_wide_waiting_job_alone(p: Place) -> None:
     await until(lambda: gate.arrived, "plain work executes", SOON_S)
     async with p.job("wide", runs=False, nodes=len(p.workers)):
         with p.plain():
-            await quick_work(p.c)
-            await together(p.c, 3)
+            await quick_work(p)
+            await together(p, 3)
         gate.open()
         assert await old == 1
 
@@ -276,8 +290,9 @@ async def plain_whose_last_node_goes(p: Place) -> None:
         backlog = p.c.map(slow_inc, range(200), delay_s=0.05, pure=False)
         await until(lambda: p.s.tasks.get(backlog[-1].key), "submitted", SOON_S)
         holder = p.s.tasks[plain.key].processing_on.address
-        await next(w for w in p.workers if w.address == holder).close(executor_wait=False)
-        await until(lambda: gate.arrived == 2, "it executes again", SOON_S)
+        with p.asked():
+            await next(w for w in p.workers if w.address == holder).close(executor_wait=False)
+            await until(lambda: gate.arrived == 2, "it executes again", SOON_S)
         assert sum(not future.done() for future in backlog) > 100
         gate.open()
         assert await within(plain, SOON_S) == 5
@@ -305,12 +320,30 @@ CASES: list[Callable[[Place], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("where", PLACES)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 @live(2, threads=2, lend="5 s", worker_kwargs={"resources": {"gpu": 1}})
-async def test_it_is_answered(c, s, *workers, case, where):
+async def answer(c, s, *workers, case, where, places):
+    """Let a case run on a cluster of its own; what it ran on is added to `places`."""
     rt = None if where == "stock" else await dask_hpc.install(c, policy=where)
-    await case(Place(c, s, workers, rt))
+    places.append(Place(c, s, workers, rt))
+    await case(places[-1])
+
+
+def median_s(case, where, rounds) -> float:
+    """How long it takes to answer."""
+    places: list[Place] = []
+    for _ in range(rounds):
+        answer(case=case, where=where, places=places)
+    return statistics.median(sum(place.took_s) for place in places)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_it_is_answered_in_at_most_twice_the_time_of_stock(case):
+    for rounds in (1, 5):  # a machine that others use may stand still in one
+        found = {where: median_s(case, where, rounds) for where in PLACES}
+        bar_s = 2 * found["stock"] + ALLOWED_S
+        if max(found.values()) <= bar_s:
+            return
+    raise AssertionError(f"medians {found} s, bar {bar_s:.3f} s")
 
 
 @live(2, lend="5 s", config={"hpc.sweep": "10 s"})
