@@ -40,11 +40,11 @@ async def completed(w: Way):
     """As futures complete: some before a restart, some cancelled by it, some of after it."""
     gate = Gate()
     first = w.c.map(inc, range(3), key=[f"first-{i}" for i in range(3)])
-    held = w.c.map(through, range(2), gate=gate, key=["held-0", "held-1"])
+    held = w.c.map(through, range(12), gate=gate, key=[f"held-{i}" for i in range(12)])
     after = w.c.submit(inc, held[0], key="after-held")
     sequence = as_completed([*first, *held, after])
     before = sorted([(await anext(sequence)).key for _ in first])
-    await until(lambda: gate.arrived == 2, "the others execute")
+    await until(lambda: gate.arrived == 4, "a third of the others execute")
     results = as_completed([*held, after], with_results=True, raise_errors=False)
     told = asyncio.create_task(_all(results))
     await w.c.restart(timeout=20, wait_for_workers=False)
@@ -54,7 +54,7 @@ async def completed(w: Way):
     async with AsyncExitStack() as stack:
         for name in ("new-0", "new-1"):
             await stack.enter_async_context(Worker(w.s.address, name=name, nthreads=2, validate=True))
-        more = w.c.map(inc, range(4), key=[f"more-{i}" for i in range(4)])
+        more = w.c.map(inc, range(12), key=[f"more-{i}" for i in range(12)])
         sequence.update(more[:2])
         sequence.add(more[2])
         later = sorted([(future.key, await future) async for future in sequence])
