@@ -11,6 +11,7 @@ import logging
 import sys
 from collections import Counter
 
+from stress_drains import longest
 from stress_seeds import make_sequence
 from stress_sequences import run
 
@@ -28,6 +29,11 @@ ROWS = (
     "resizes aborted",
     "resizes refused",
     "recalled by a shrink",
+    "lent tasks",
+    "drains",
+    "drains of nodes with lent tasks",
+    "of a job, with lent tasks of others alone",
+    "drains beside a shuffle",
     "worker losses",
     "restarts",
     "double starts by a shrink",
@@ -46,11 +52,13 @@ def main() -> int:
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     counts: Counter[str] = Counter()
     failed: dict[int, list[str]] = {}
+    longest_s: dict[str, float] = {}
     duration_s = 0.0
     for seed in range(options.seed, options.seed + options.sequences):
         print(f"\rseed {seed} ", end="", file=sys.stderr, flush=True)
         report = run(make_sequence(seed, options.operations))
         counts.update(report.counts)
+        longest_s = longest(longest_s, report.longest_s)
         duration_s += report.duration_s
         if report.faults:
             failed[seed] = report.faults
@@ -61,6 +69,7 @@ def main() -> int:
     summary = {
         "sequences": options.sequences,
         **{row.replace(" ", "_"): counts[row] for row in ROWS},
+        **{f"{what.replace(' ', '_')}_s": round(seconds, 2) for what, seconds in sorted(longest_s.items())},
         "invariant_violations": sum(map(len, failed.values())),
         "sequences_with_violations": len(failed),
         "duration_s": round(duration_s, 1),

@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import distributed.shuffle
 from distributed import Client, Scheduler, SchedulerPlugin, Status, Worker, WorkerPlugin
 from distributed.comm import CommClosedError
 from distributed.shuffle._exceptions import P2PConsistencyError
+from stress_drains import Executions
 from stress_graphs import TaskFailedOnPurpose
 
 #: What fails when connections are cut on purpose.
@@ -28,6 +29,8 @@ _EXPECTED = (CommClosedError, OSError, asyncio.CancelledError, TimeoutError, Tas
 _LOGGERS = ("distributed", "dask_hpc", "tornado.application", "asyncio")
 #: A task starts when its worker moves it from one of these to executing.
 _BEFORE = frozenset({"ready", "constrained", "waiting"})
+#: It executes as long as it is in one of these: a cancelled one goes on.
+_ON_A_THREAD = frozenset({"executing", "long-running", "cancelled", "resumed"})
 
 
 class Starts:
@@ -40,15 +43,23 @@ class Starts:
         self.recalled = 0
 
 
-class _CountStarts(WorkerPlugin):
-    """Counts starts on one worker."""
+class _WatchTasks(WorkerPlugin):
+    """Counts starts on one worker, and notes when tasks execute."""
 
-    def __init__(self, note: Callable[[Any], None]) -> None:
-        self._note = note
+    def __init__(self, starts: Starts, executions: Executions) -> None:
+        self._starts = starts
+        self._executions = executions
+        self._address = ""
+
+    def setup(self, worker: Worker) -> None:
+        self._address = worker.address
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         if finish == "executing" and start in _BEFORE:
-            self._note(key)
+            self._starts.by_key[key] += 1
+            self._executions.began(self._address, key)
+        elif start in _ON_A_THREAD and finish not in _ON_A_THREAD:
+            self._executions.ended(self._address, key)
 
 
 class _WatchRecalls(SchedulerPlugin):
@@ -118,6 +129,7 @@ class Cluster:
         self.nthreads = nthreads
         self.faults = faults
         self.starts = Starts()
+        self.executions = Executions()
         self.workers: dict[str, Worker] = {}
         #: Names of all workers there ever were.
         self.names: list[str] = []
@@ -161,7 +173,7 @@ class Cluster:
             heartbeat_interval="500 ms",
         )
         await worker
-        await worker.plugin_add(_CountStarts(self._started), name="stress-count-starts")
+        await worker.plugin_add(_WatchTasks(self.starts, self.executions), name="stress-watch-tasks")
         self._delay_long_running(worker)
         self.workers[name] = worker
         if name not in self.names:
@@ -208,10 +220,8 @@ class Cluster:
         await asyncio.gather(*self._closing)
         await self.scheduler.close()
 
-    def _started(self, key: Any) -> None:
-        self.starts.by_key[key] += 1
-
     def _close(self, worker: Worker) -> None:
+        self.executions.gone(worker.address)
         task = asyncio.create_task(worker.close(nanny=False, timeout=1))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

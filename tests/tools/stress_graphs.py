@@ -61,6 +61,10 @@ def submit_more(x: int, count: int, seconds: float) -> int:
         return sum(client.gather(futures))
 
 
+#: What takes long takes so many seconds: more than a busy machine delays anything else.
+LONG_S = 0.7
+
+
 @dataclass(frozen=True)
 class Goal:
     """One future and what has to become of it."""
@@ -104,6 +108,13 @@ class Maker:
 def roots(maker: Maker) -> list[Goal]:
     """Many tasks without dependencies: the kind that stock queues."""
     futures = maker.map(maker.rng.randint(5, 60))
+    return [Goal(future, i + 1) for i, future in enumerate(futures)]
+
+
+def long(maker: Maker) -> list[Goal]:
+    """A few that take long: whether a drain waits for one shows."""
+    count = maker.rng.randint(1, 3)
+    futures = maker.client.map(nap, range(count), seconds=LONG_S, key=maker.keys("long", count))
     return [Goal(future, i + 1) for i, future in enumerate(futures)]
 
 
@@ -193,6 +204,7 @@ def consuming(maker: Maker) -> list[Goal]:
 #: Builders by name, with their weight in a random sequence.
 GRAPHS: dict[str, tuple[Callable[[Maker], list[Goal]], int]] = {
     "roots": (roots, 4),
+    "long": (long, 1),
     "pairs": (pairs, 3),
     "tree": (tree, 3),
     "shared": (shared, 2),

@@ -35,6 +35,8 @@ class Report:
     counts: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+    #: Seconds, by what took so long.
+    longest_s: dict[str, float] = field(default_factory=dict)
     duration_s: float = 0.0
 
 

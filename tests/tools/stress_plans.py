@@ -45,7 +45,7 @@ def random_settings(rng: random.Random) -> dict[str, Any]:
         "lock": rng.choice(("job", "system")),
         "shrink_deadline_s": rng.choice((0.0, 0.02, 0.1, 5.0)),
         "default_job_min_nodes": rng.choice((0, 1, 1)),
-        "lend_s": rng.choice((0.0, 5.0)),
+        "lend_s": rng.choice((0.0, 5.0, 5.0, 5.0)),
     }
 
 

@@ -50,6 +50,7 @@ async def run_sequence(sequence: Sequence) -> Report:
             **sequence.settings,
         )
         run = Run(made, runtime, report)
+        made.executions.engine = run.engine
         for number, operation in enumerate(sequence.operations):
             said = await OPERATIONS[operation.name][0](run, random.Random(operation.seed), sequence)
             report.log.append(f"{number} {operation.name} {said}")
@@ -189,6 +190,7 @@ async def _finish(run: Run, sequence: Sequence, originals: dict[str, Any]) -> No
     for record in run.engine.state.records:
         if isinstance(record, Result) and record.outcome.action.TAG in ("expand", "shrink"):
             report.counts[f"resizes {record.outcome.result}"] += 1
+    report.faults += made.executions.drains(run.engine.state.records, report.counts, report.longest_s)
     report.counts["tasks"] = len(made.starts.by_key)
     report.counts["starts"] = made.starts.by_key.total()
     report.counts["recalled by a shrink"] = made.starts.recalled
