@@ -19,8 +19,10 @@ from helpers import (
     until,
     within,
 )
+from tasks import Counter as CountingActor
 
 import dask_hpc
+from dask_hpc.scheduler.tables.parts import registered
 
 
 def quick(i):
@@ -231,3 +233,52 @@ async def test_slots_go_to_the_larger_priority_then_to_who_has_fewer_and_none_tw
                 assert (record(s, first).borrowed_tasks, record(s, later).borrowed_tasks) == borrowed
                 gate.open()
                 assert sorted(await within(c.gather(futures))) == [0, 0, 1, 1, 2, 2]
+
+
+@live(2, lend="5 s")
+async def test_an_actor_of_a_job_that_waits_is_made_at_once_and_ends_with_its_job(c, s, a, b):
+    """Stock makes it at once, too; it hinders neither a resize of the lender nor its end."""
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("idle", nodes=2, min_nodes=1, max_nodes=2) as idle:
+        await started(s, idle, 2)
+        async with rt.job("waits", nodes=2) as waits:
+            future = c.submit(CountingActor, 7, actor=True, key="actor")
+            actor = await within(future)
+            assert state_of(s, waits) == "pending"
+            assert await actor.add(1) == 8
+            there = {ws.address for ws in s.tasks["actor"].who_has}
+            assert there <= addresses_of(s, idle)
+            assert (await within(idle.resize(1)))["result"] == "done"
+            assert await actor.add(1) == 9
+            del actor, future
+        assert (await within(waits.wait(20)))["state"] == "completed"
+        await until(lambda: "actor" not in s.tasks, "it has ended with what wanted it")
+
+
+@live(1, lend="5 s")
+async def test_a_job_that_may_not_use_its_thread_now_does_not_lend_it_while_it_holds_tasks(c, s, a):
+    """What a part of the runtime has wait comes first when it may go on."""
+    room = {"holds": 0}
+
+    class Limit:
+        def slots(self, job, worker):
+            return room.get(job.name, 1000)
+
+    await learn(c, s)
+    with registered(lambda engine: Limit()):
+        rt = await dask_hpc.install(c, policy="fcfs")
+        async with rt.job("holds", nodes=1) as holds:
+            await started(s, holds)
+            lending = engine(s).admission.lending
+            assert lending.idle() == {a.address: 1}
+            held = c.map(quick, range(3), key="quick", pure=False)
+            await until(lambda: record(s, holds).held == 3, "they are held")
+            assert lending.idle() == {}
+            async with rt.job("waits", nodes=1) as waits:
+                other = c.submit(quick, 5, key="quick-other")
+                await until(lambda: record(s, waits).held == 1, "it is held")
+                passes = engine(s).admission._counter
+                await until(lambda: engine(s).admission._counter > passes + 2, "admission has looked again")
+                assert record(s, waits).borrowed_tasks == 0
+                room.clear()
+                assert await within(c.gather([*held, other])) == [0, 1, 2, 5]

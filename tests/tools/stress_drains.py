@@ -92,7 +92,7 @@ class Executions:
                 continue
             began_s, job = record.t_s - took_s, outcome.action.job
             meanwhile = [one for one in self.all if one.began_s < record.t_s and one.ended_s > began_s]
-            if any("p2p" in str(one.key) for one in meanwhile):
+            if any("rechunk" in str(one.key) for one in meanwhile):
                 counts["drains beside a shuffle"] += 1  # they wait for all of it
                 continue
             holder = None if is_plain(job) else job

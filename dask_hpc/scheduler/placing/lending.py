@@ -158,10 +158,11 @@ class Lending:
         tasks, owner = self.state.scheduler.tasks, self.state.owner
         for key in list(job.stranded):
             ts, lane = tasks.get(key), owner.get(key)
-            # not what a shuffle pins, nor what belongs on one node
+            # not what a shuffle pins, nor what belongs on one node; an actor as well, which stays there, as
+            # results do: else it would wait for as long as a job that has every node is idle
             if ts is None or lane is None or lane.kind != "rest" or lane.restriction is not job.reach:
                 continue
-            if ts.state == "no-worker" and not ts.actor and ts.worker_restrictions is job.reach:
+            if ts.state == "no-worker" and ts.worker_restrictions is job.reach:
                 del job.stranded[key]
                 writes.hold(ts)
                 job.park(ts)
