@@ -352,10 +352,10 @@ class State:
         """Whether running plain work has something to do now: what waits for results of jobs has not."""
         return any(job.processing or job.held for job in self.plain)
 
-    def starving(self, job: JobRecord) -> bool:
-        """Whether a running job of plain work has something to do and no node to do it on."""
+    def starving(self, job: JobRecord, keeps: int = 1) -> bool:
+        """Whether plain work, if it is to keep `keeps` nodes, has something to do and no node for it."""
         busy = job.processing > 0 or job.held > 0
-        wants = job in self.plain and busy and self.settings.default_job_min_nodes > 0
+        wants = job in self.plain and busy and self.settings.default_job_min_nodes >= keeps
         nodes = self.nodes.nodes.values()
         if any(one.resting for one in self.jobs.named):
             return False

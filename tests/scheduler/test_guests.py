@@ -1,0 +1,44 @@
+"""Plain tasks that a job computes because it needs them are its guests: they are placed before its own."""
+
+from __future__ import annotations
+
+import dask
+import pytest
+from helpers import Gate, live, owner_of, record, started, through, until, within
+
+import dask_hpc
+
+#: Values in the order in which `note` had them; workers of the tests are in this process.
+_order: list[str] = []
+
+
+def note(what):
+    """A task that tells when it executes."""
+    _order.append(what)
+    return what
+
+
+@pytest.mark.parametrize("keeps", [0, 1])
+@live(1)
+async def test_a_held_plain_task_that_a_job_needs_is_placed_before_those_of_the_job(c, s, a, keeps):
+    """Whether plain work is to have a node for itself or none."""
+    _order.clear()
+    gate = Gate()
+    rt = await dask_hpc.install(c, policy="fcfs", default_job_min_nodes=keeps)
+    async with rt.job("needs", nodes=1) as needs:
+        await started(s, needs)
+        stop = c.submit(through, 0, gate, key="stop")
+        await until(lambda: gate.arrived, "its node is busy")
+        own = c.map(note, [f"own-{i}" for i in range(10)], pure=False, priority=10)
+        await until(lambda: record(s, needs).held >= 9, "its tasks are held")
+        with dask.annotate(hpc_job=None):
+            plain = c.map(note, [f"plain-{i}" for i in range(10)], pure=False)
+        await until(lambda: plain[-1].key in s.tasks, "plain work is known, and has no node")
+        assert {s.tasks[f.key].state for f in plain} <= {"no-worker", "queued"}
+        needed = c.submit(str.upper, plain[0], key="needed")
+        await until(lambda: owner_of(s, plain[0].key) == needs.id, "it is a guest of the job", 10)
+        gate.open()
+        assert await within(needed) == "PLAIN-0"
+        await within(c.gather([stop, *own]))
+        assert _order.index("plain-0") <= 1
+        await c.cancel(plain)
