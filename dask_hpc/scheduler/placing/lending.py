@@ -4,9 +4,9 @@ A job keeps its nodes also while it has less to do than they could: in a chain o
 reduction, before its first graph. What waits elsewhere need not wait for that: no thread is idle while any
 held task could run on it (work conservation; Kleinrock 1976, section 3.4). A lent slot comes back when the
 task on it ends, so only tasks that are known to be short are lent one (``hpc.lend``). The first of a name, of
-which nothing is known, goes alone; while it runs, the number of those lent a slot doubles every hundredth of
-the limit, since tasks may wait for each other: stock would run them all at once. The job itself always comes
-first: what it holds is served before.
+which nothing is known, goes alone; while it runs, one more is lent a slot every hundredth of the limit, and
+their number doubles every tenth, since tasks may wait for each other: stock would run them all at once. The
+job itself always comes first: what it holds is served before.
 
 Not lent are nodes of a producer (it has them between two steps, too), pinned ones, those that take part in a
 round, and those of a job with ``exclusive=True``, whose tasks borrow nothing either.
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from dask_hpc.scheduler.internals.allotment import Lane
 
 
-#: The number of tasks of an unknown kind on borrowed slots doubles so often before they count as long.
-_DOUBLINGS = 100
+#: The number of tasks of an unknown kind on borrowed slots grows by one, and doubles, so often before they
+#: count as long.
+_STEPS, _DOUBLINGS = 100, 10
 
 
 @dataclass(slots=True)
@@ -205,7 +206,7 @@ class Lending:
         if trial is None:
             return True
         age = (self.state.now_s() - trial.since_s) / limit_s
-        return age <= 1 and trial.count < 2 ** int(age * _DOUBLINGS)
+        return age <= 1 and trial.count < max(1 + int(age * _STEPS), 2 ** int(age * _DOUBLINGS))
 
     def _over(self, trial: Trial | None) -> None:
         """A task of a trial has left its borrowed slot."""
