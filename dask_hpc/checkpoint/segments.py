@@ -191,6 +191,14 @@ class Segments:
                     unused = path.rename(path.with_suffix(_UNUSED))
                     self._unused[unused] = self._sizes.pop(name)
 
+    def shrink(self, name: str, nbytes: int) -> None:
+        """Keep the first bytes of a segment alone; an unknown one is left alone."""
+        with self._turn:
+            if name in self._sizes:
+                size = max(1, -(-nbytes // _PAGE)) * _PAGE
+                os.truncate(segment_path(str(self._folder), name), size)
+                self._sizes[name] = size
+
     def give_up(self, names: Collection[str]) -> None:
         """Nobody is to write to these any more; who still does writes to what nobody reads."""
         with self._turn:

@@ -1,4 +1,6 @@
-"""What is done to the bytes of blocks on their way to the store: services, one after the other.
+"""What is done to the bytes of blocks that leave the worker that has them: services, one after the other.
+
+Workers do it on the way to the store, managers to what workers have written to the memory of their host.
 
 The checksum is the last one always, over what is on disk. Compression comes first, by Zarr's own codec Blosc:
 LZ4, after the bytes of numbers were put together by their significance. What Zarr has a type for every reader
@@ -74,6 +76,40 @@ def served(plan: Plan, services: str, drawn: str | None = None) -> Plan:
     return replace(plan, arrays=arrays, files=metadata.coded(plan.files, arrays))
 
 
+def services_of(plan: Plan) -> str:
+    """The services that a plan was `served` with."""
+    compressed = any(array.compressed for array in plan.arrays)
+    found = ["compress"] * compressed + ["encrypt"] * (plan.sealed is not None)
+    return "+".join(found) or "plain"
+
+
+def unserved(plan: Plan) -> Plan:
+    """The plan of a version in memory as it was before it was `served`.
+
+    Raises
+    ------
+    CheckpointError
+        When it is encrypted and this process has no key.
+    ValueError
+        When the key is another one.
+    """
+    if plan.sealed is not None:
+        plan = unsealed(plan, plan.files, read_key())
+    arrays = tuple(replace(array, compressed=False) for array in plan.arrays)
+    return replace(plan, arrays=arrays, files=metadata.coded(plan.files, arrays))
+
+
+def closed(plan: Plan) -> Plan:
+    """The plan of a version in memory with its `sealed_files`, when it is encrypted.
+
+    Raises
+    ------
+    CheckpointError
+        When it is, and this process has no key.
+    """
+    return plan if plan.sealed is None else sealed_files(plan, read_key())
+
+
 def sealed_files(plan: Plan, key: bytes) -> Plan:
     """The plan with what is in no blocks and is no metadata encrypted, too: the variables in memory."""
     found = {}
@@ -127,6 +163,11 @@ def most_bytes(array: Array) -> int:
     """Bytes that a block of a shard takes at most; 0: its chunks are without values."""
     size = stored_bytes(array, 0) or 0
     return size and size + _HEADER * array.compressed + ADDED * (array.sealed is not None)
+
+
+def most_added(array: Array) -> int:
+    """Bytes that services add to a block at most, whatever is in it; 0: there are none."""
+    return (_HEADER + 1) * array.compressed + ADDED * (array.sealed is not None)
 
 
 def can_have(array: Array, number: int, nbytes: int) -> bool:

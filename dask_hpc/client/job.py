@@ -28,7 +28,7 @@ from dask_hpc.program.driver import IN_PROGRAM
 from dask_hpc.program.producer import Producer, check_timeout
 from dask_hpc.program.program import Program
 from dask_hpc.show import job_html, line, never_raises
-from dask_hpc.wire import ANNOTATION, BIND, CLOSE, OPEN
+from dask_hpc.wire import ANNOTATION, BIND, CLOSE, OPEN, SERVICES
 from dask_hpc_policies.codec import decode, field_names
 from dask_hpc_policies.jobs.jobspec import JobSpec, check_nodes
 from dask_hpc_policies.model import ClusterSnapshot
@@ -42,7 +42,13 @@ _POLL_S = 20.0
 class Job:
     """One job, as the client sees it. Made by `Runtime.job`; a context manager."""
 
-    def __init__(self, channel: Channel, spec: dict[str, Any], resume: bool | None = None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        spec: dict[str, Any],
+        resume: bool | None = None,
+        services: str | None = None,
+    ) -> None:
         self.channel = channel
         self._spec = spec
         #: Whether it goes on from what an earlier run of its name has left; None: not said.
@@ -54,6 +60,15 @@ class Job:
                 f"resume is {resume} and job {spec['name']!r} does not say protect; declare it with "
                 "protect=True (or protect='NAME'), or leave resume out"
             )
+        #: What is done to blocks of its versions; None: what the setting says.
+        self.services = services
+        if services is not None and not spec.get("protect"):
+            raise ValueError(
+                f"services is {services!r} and job {spec['name']!r} does not say protect; declare it with "
+                "protect=True (or protect='NAME'), or leave services out"
+            )
+        if services is not None and services not in SERVICES:
+            raise ValueError(f"services is {services!r:.80}; allowed: {', '.join(SERVICES)}")
         self._annotation: Any = None
         #: Tells its messages from those about another job with the same id.
         self._token = uuid.uuid4().hex
@@ -132,7 +147,9 @@ class Job:
     async def _protect(self) -> None:
         """Find out whether, and from where, it can be protected, before anything is computed."""
         try:
-            levels = await self.channel.ask("protect_job", job=self.id, resume=self.resume)
+            levels = await self.channel.ask(
+                "protect_job", job=self.id, resume=self.resume, services=self.services
+            )
         except BaseException:
             await self._cancel("it cannot be protected")
             raise

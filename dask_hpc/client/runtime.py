@@ -144,7 +144,14 @@ class Runtime(PowerMethods):
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *methods.added})
 
-    def job(self, name: str | dict[str, Any], *, resume: bool | None = None, **fields: Any) -> Job:
+    def job(
+        self,
+        name: str | dict[str, Any],
+        *,
+        resume: bool | None = None,
+        services: str | None = None,
+        **fields: Any,
+    ) -> Job:
         """Declare a job: a context; everything submitted in it belongs to the job.
 
         Entering it (``with``, or ``async with`` for an asynchronous client) queues the job and never
@@ -163,6 +170,9 @@ class Runtime(PowerMethods):
             True: what an earlier run of a job that says ``protect`` has left is read, not computed, when
             it is asked for by the same keys (as of collections and pure functions); what you have pickled
             is loaded. False: this run replaces it. None: refused when there is any.
+        services
+            What is done to blocks of the versions of a job that says ``protect``, such as ``"compress"``.
+            None: ``hpc.checkpoint.services``.
         **fields
             ``nodes`` (start size), ``min_nodes``, ``max_nodes``, ``constraint`` (any, even, odd, pof2,
             square, cube), ``walltime`` ("30 min", seconds or a `datetime.timedelta`), ``priority`` (larger is
@@ -177,7 +187,7 @@ class Runtime(PowerMethods):
         Raises
         ------
         InvalidJob, ValueError
-            For values that cannot be, and `resume` without ``protect``; nothing is queued then.
+            For values that cannot be, and `resume` or `services` without ``protect``; nothing is queued then.
         """
         weight = find("share.weight").check(dask.config.get("hpc.share.weight", 1.0))
         said = name if isinstance(name, dict) else {"name": name}
@@ -186,7 +196,7 @@ class Runtime(PowerMethods):
             # exactly that class: those of numpy and pandas may be no time at all
             if type(declared.get(field)) is timedelta:
                 declared[field] = declared[field].total_seconds()
-        return Job(self.channel, encode(job_spec_from_mapping(declared)), resume)
+        return Job(self.channel, encode(job_spec_from_mapping(declared)), resume, services)
 
     def batch_job(self, script: str | os.PathLike[str], **fields: Any) -> Job:
         """Declare a job by the ``#SBATCH`` lines of a batch script.
@@ -263,7 +273,7 @@ class Runtime(PowerMethods):
             For a call after each step of a loop: nothing is written before so much (seconds, or text such as
             ``"10 min"``) has passed since the last version of this name ended, whatever became of it.
         services
-            What is done to blocks for the store, such as ``"compress"``. None: ``hpc.checkpoint.services``.
+            What is done to blocks, such as ``"compress"``. None: ``hpc.checkpoint.services``.
         wait
             Whether to wait until the version is whole, if this call has begun one.
 

@@ -155,9 +155,10 @@ class Settings:
         "the manager of the host, which reads the worker over the network, at a time of its own: slower, and "
         "the worker need not see the memory of the manager. Reading back is as it is."))
     checkpoint_services: str = _row(Choice("checkpoint.services", "plain", SERVICES,
-        help="What is done to blocks on their way to the store, when a call does not say it (services). "
-        "compress: Blosc with LZ4, which every reader of Zarr knows. encrypt: AES-256-GCM with the key in "
-        "checkpoint.key-file, which dask_hpc alone reads. Versions in memory are as they are."))
+        help="What is done to blocks on their way to the store, and by managers to what they hold in the "
+        "memory of hosts, when neither a call nor a job says it (services). compress: Blosc with LZ4, which "
+        "every reader of Zarr knows. encrypt: AES-256-GCM with the key in checkpoint.key-file, which "
+        "dask_hpc alone reads. Those of sessions in memory are as they are."))
     checkpoint_key_file: str | None = _row(
         AbsolutePath("checkpoint.key-file", None, none_ok=True, live=False,
         help="File with the key of encrypted versions, 64 hexadecimal digits, which nobody but you may read. "

@@ -24,6 +24,7 @@ from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.layout import slot_bytes
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.segments import held_bytes, open_segment, write_segment
+from dask_hpc.checkpoint.services import most_added
 from dask_hpc.checkpoint.values import to_bytes
 from dask_hpc.errors import WorkerError
 from dask_hpc.wire import HEARTBEAT
@@ -33,6 +34,7 @@ from dask_hpc.worker.left_behind import MANAGER, TARGET, LeftBehind, Owner, writ
 from dask_hpc.worker.managers import listening, reserved, started, wanted
 from dask_hpc.worker.node import node_settings
 from dask_hpc.worker.pulling import Offers
+from dask_hpc.worker.serving import served
 from dask_hpc.worker.values import read_values
 
 #: A manager has read what it was offered by then, at least and by bytes per second, in seconds.
@@ -198,11 +200,15 @@ async def write(
     if not blocks:
         return answers
     section = _manager(dask_worker)
-    where, segment = await reserved(dask_worker.rpc, lambda: section.home(**manager), slots_bytes(blocks))
+    more = most_added(array)
+    nbytes = slots_bytes(blocks, more)
+    where, segment = await reserved(dask_worker.rpc, lambda: section.home(**manager), nbytes)
     if transfer == "pull" and not dask_worker.address.startswith("inproc"):
-        places = await _pulled(dask_worker, where, segment, blocks)
+        places = await _pulled(dask_worker, where, segment, blocks, more)
     else:
-        places = await asyncio.to_thread(fill, where.folder, segment, blocks)
+        places = await asyncio.to_thread(fill, where.folder, segment, blocks, more)
+    digests = {number: digest for number, (_, digest, _) in blocks.items()}
+    places = await served(dask_worker.rpc, where, segment, array, places, digests)
     await ask(dask_worker.rpc, where.address, "seal", segment=segment)
     for number, (_, digest, type_name) in blocks.items():
         answers[number] = Written(*places[number], digest, segment), type_name, where
@@ -220,13 +226,15 @@ def _made(array: Array, values: Mapping[int, Any], answers: dict[int, Any]) -> d
     return found
 
 
-def slots_bytes(blocks: Mapping[int, _Made]) -> int:
-    """Bytes of a segment that blocks need."""
-    return sum(slot_bytes(sum(map(len, parts))) for parts, *_ in blocks.values())
+def slots_bytes(blocks: Mapping[int, _Made], more: int = 0) -> int:
+    """Bytes of a segment that blocks need, with room for so many more behind each."""
+    return sum(slot_bytes(sum(map(len, parts)) + more) for parts, *_ in blocks.values())
 
 
-def fill(folder: str, segment: str, blocks: Mapping[int, _Made]) -> dict[int, tuple[int, int, int]]:
-    """Write blocks one behind the other to a segment.
+def fill(
+    folder: str, segment: str, blocks: Mapping[int, _Made], more: int = 0
+) -> dict[int, tuple[int, int, int]]:
+    """Write blocks one behind the other to a segment, with room for so many `more` bytes behind each.
 
     Returns
     -------
@@ -238,7 +246,7 @@ def fill(folder: str, segment: str, blocks: Mapping[int, _Made]) -> dict[int, tu
     OSError
         When it cannot be written.
     """
-    offsets, lengths = _places(blocks)
+    offsets, lengths = _places(blocks, more)
     descriptor = open_segment(folder, segment, os.O_WRONLY)
 
     def written(number: int) -> tuple[int, int, int]:
@@ -252,17 +260,18 @@ def fill(folder: str, segment: str, blocks: Mapping[int, _Made]) -> dict[int, tu
         os.close(descriptor)
 
 
-def _places(blocks: Mapping[int, _Made]) -> tuple[dict[int, int], dict[int, int]]:
+def _places(blocks: Mapping[int, _Made], more: int) -> tuple[dict[int, int], dict[int, int]]:
     """Offsets and lengths of blocks that lie one behind the other."""
     lengths = {number: sum(map(len, parts)) for number, (parts, *_) in blocks.items()}
-    return dict(zip(lengths, accumulate(map(slot_bytes, lengths.values()), initial=0), strict=False)), lengths
+    slots = (slot_bytes(length + more) for length in lengths.values())
+    return dict(zip(lengths, accumulate(slots, initial=0), strict=False)), lengths
 
 
 async def _pulled(
-    worker: Any, where: Home, segment: str, blocks: Mapping[int, _Made]
+    worker: Any, where: Home, segment: str, blocks: Mapping[int, _Made], more: int
 ) -> dict[int, tuple[int, int, int]]:
     """Have the manager read blocks; gives what `fill` does."""
-    offsets, lengths = _places(blocks)
+    offsets, lengths = _places(blocks, more)
     offered = {offsets[number]: parts for number, (parts, *_) in blocks.items()}
     with _manager(worker).offers.of(segment, offered) as nbytes:
         within_s = _LEAST_S + nbytes / _SLOWEST

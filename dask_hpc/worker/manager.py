@@ -29,6 +29,8 @@ from distributed.protocol import to_serialize
 
 from dask_hpc.checkpoint.blobs import Group, Home, Range
 from dask_hpc.checkpoint.checksums import crc32c
+from dask_hpc.checkpoint.layout import slot_bytes
+from dask_hpc.checkpoint.plan import Array
 from dask_hpc.checkpoint.record import parse, read_records, record_path, records, write_record
 from dask_hpc.checkpoint.redundancy import encode
 from dask_hpc.checkpoint.segments import Segments, held_bytes, open_segment, read_segment
@@ -36,6 +38,7 @@ from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.fetching import CHUNK, fetch, remake
 from dask_hpc.worker.host_process import LINGER_S, folders, occupied, seen
 from dask_hpc.worker.pulling import pull
+from dask_hpc.worker.serving import serve
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.resilience.redundancy_sets import parity_bytes
 
@@ -63,6 +66,7 @@ class Manager(Server):
         handlers: dict[str, Callable[..., Awaitable[Any]]] = {
             "reserve": self.reserve,
             "pull": self.pull,
+            "serve": self.serve,
             "seal": self.seal,
             "read": self.read,
             "protect": self.protect,
@@ -105,6 +109,19 @@ class Manager(Server):
         """Read what a worker offers into a segment that it has reserved."""
         await pull(self.rpc, source, self.folder, segment, nbytes)
         return {}
+
+    async def serve(
+        self, segment: str, array: Any, blocks: Sequence[Sequence[Any]], key_file: str | None = None
+    ) -> dict[str, Any]:
+        """Have services done to the blocks that were written to a segment (see `serving.serve`)."""
+        told = decode(Array, array)
+        try:
+            places = await asyncio.to_thread(serve, self.folder, segment, told, blocks, key_file)
+        except BaseException:
+            self._give_up([segment])
+            raise
+        self.segments.shrink(segment, sum(slot_bytes(nbytes) for _, nbytes, _ in places))
+        return {"places": places}
 
     async def seal(self, segment: str) -> dict[str, Any]:
         """All was written to a segment that is to be: it stays until it is dropped.
@@ -223,7 +240,7 @@ class Manager(Server):
 
     def _give_up(self, segments: Sequence[str]) -> None:
         for name in segments:
-            del self._open_s[name]
+            self._open_s.pop(name, None)
         self.segments.give_up(segments)
 
     async def _encode(

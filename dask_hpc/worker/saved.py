@@ -22,6 +22,7 @@ from dask_hpc.checkpoint.blocks import read_block, write_blocks
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.plan import Array, Written
 from dask_hpc.checkpoint.record import Record
+from dask_hpc.checkpoint.services import unwrapped
 from dask_hpc.checkpoint.values import form, from_bytes
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.fetching import fetch, remake
@@ -103,8 +104,9 @@ class MemoryCopy:
         return self.value(sync(worker.loop, self.content, worker.rpc), trusted)
 
     def value(self, content: np.ndarray, trusted: bool) -> Any:
-        """The value that `content` has; raises ValueError when it may not be made."""
-        return from_bytes(form(self.array, self.number), content, self.written.digest, trusted)
+        """The value that `content` has; raises ValueError or CheckpointError when it may not be made."""
+        told, digest = form(self.array, self.number), self.written.digest
+        return from_bytes(told, unwrapped(told, content, digest), digest, trusted)
 
     async def content(self, pool: Any) -> np.ndarray:
         """Its bytes, from its host, or made of what others of its group hold; raises as `read`."""

@@ -149,3 +149,17 @@ async def test_encrypted_values_are_read_back_and_the_key_is_nowhere(c, s, a, b,
     assert "values" in seen
     assert key not in seen
     assert not any(key.encode() in path.read_bytes() for path in (tmp_path / "store").rglob("*.json"))
+
+
+@live(workers=2, config={"hpc.checkpoint.every": "100 ms", "hpc.tick": "50 ms"})
+async def test_the_hint_of_a_job_comes_before_the_setting(c, s, a, b, tmp_path):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path), checkpoint_services="plain")
+    with pytest.raises(ValueError, match="does not say protect"):
+        rt.job("night", services="compress")
+    with pytest.raises(ValueError, match="services is 'zip'; allowed: plain, compress"):
+        rt.job("night", protect=True, services="zip")
+    async with rt.job("night", protect=True, services="compress"):
+        futures = c.map(made, range(5))
+        await until(lambda: (compressed(tmp_path, "night") or [])[-1:] == [True], "a version is compressed")
+        assert await c.submit(sum, [1, 2]) == 3
+        await wait(futures)

@@ -20,7 +20,7 @@ class Commit:
 
     id: int
     plan: Plan
-    #: What is done to blocks on their way to the store.
+    #: What is done to blocks on their way to the store, and by managers in the memory of hosts.
     services: str
     #: Folder of level L3; None: it is not written there.
     store: str | None
@@ -34,7 +34,7 @@ class Commit:
     job: str | None = None
     #: Whether its results are read back when they are lost.
     protect: bool = True
-    #: What the version in the store is made of: what its blocks are encrypted for is drawn once.
+    #: What the version is made of with its services: what its blocks are encrypted for is drawn once.
     stored: Plan = field(init=False)
     #: Where each result of a job is in the store, once it is whole, and what workers could not make bytes of.
     copies: Mapping[Any, tuple[Copy, str]] = field(default_factory=dict)

@@ -7,43 +7,32 @@ before it stays what it was. The last versions are kept, and all that protected 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.levels import checked_levels, levels_of
 from dask_hpc.checkpoint.plan import Plan
-from dask_hpc.checkpoint.services import checked_services
-from dask_hpc.checkpoint.store import Store
-from dask_hpc.clock import stopwatch_s
+from dask_hpc.checkpoint.services import checked_services, services_of, unserved
 from dask_hpc.errors import CheckpointError, ConfigError
 from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.held import Held
 from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
-from dask_hpc.scheduler.checkpoint.writing import UNKNOWN_S, Writing, to_store
+from dask_hpc.scheduler.checkpoint.to_levels import ToLevels
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.parts import Departure, Method
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker.saved import Copy
 from dask_hpc_policies.codec import decode
-from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
 logger = logging.getLogger(__name__)
 
-_STIMULUS = "hpc-checkpoint"
-#: Versions of a name that are kept.
-KEEP = 2
 #: Commits that are remembered after their end.
 _REMEMBERED = 50
-#: Versions of fewer bytes do not tell what the file system can do: their time is that of asking for them.
-_TELLING_BYTES = 1_000_000
 #: A call that waits is answered after so long at the latest, in seconds.
 _LONGEST_WAIT_S = 10.0
 
@@ -60,9 +49,8 @@ class Commits:
         self._held = Held(engine.state, watched, self.protected, memory, self._store_instead)
         lost = engine.losses.scheduler_lost
         self.left = Left(engine.state, watched, self.protected, memory, self._held, lost)
+        self._levels = ToLevels(engine.state, watched, self.protected, self._held, self.left)
         self.protected.unused.append(self._unused)
-        #: The newest version of each name.
-        self._newest: Counter[str] = Counter()
         self._commits: dict[int, Commit] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         #: One version of a name is written at a time.
@@ -70,8 +58,6 @@ class Commits:
         #: Of what is asked for every so often, by folder and name, the newest is remembered.
         self._repeated: set[tuple[str | None, str]] = set()
         self._last = 0
-        #: Most bytes per second that writing a version has reached; 0: it is not known.
-        self._written_bytes_s = 0.0
 
     def methods(self) -> Mapping[str, Method]:
         """What clients may call."""
@@ -138,7 +124,7 @@ class Commits:
         job: str | None = None,
         known: Mapping[Any, tuple[Copy, str]] | None = None,
         protect: bool = True,
-        levels: Sequence[str] = ("L3",),
+        levels: Sequence[str] | None = None,
         services: str | None = None,
     ) -> Commit:
         """Begin a version.
@@ -154,13 +140,13 @@ class Commits:
             Whether its results are read back when they are lost. Of the state of a program, which goes back
             to a whole version itself, they are not.
         levels
-            See `checked_levels`.
+            See `checked_levels`; None: the store, or the memory of hosts without one.
         services
             None: what the setting says.
         """
         self._last += 1
         services = services or self._state.settings.checkpoint_services
-        now_s, asked = self._state.now_s(), tuple(levels)
+        now_s, asked = self._state.now_s(), tuple(levels_of(store) if levels is None else levels)
         made = Commit(self._last, plan, services, store, now_s, asked, job=job, protect=protect)
         self._commits[made.id] = made
         task = asyncio.ensure_future(self._run(made, keys, known))
@@ -170,7 +156,7 @@ class Commits:
 
     def section(self) -> Mapping[str, Any]:
         """What the file system of the store does, as far as versions have shown: at least so many bytes/s."""
-        known = self._written_bytes_s
+        known = self._levels.written_bytes_s
         return {"file_system": {"written_bytes_s": known}} if known else {}
 
     async def row(self, commit: int, wait_s: float = 0.0) -> dict[str, Any]:
@@ -240,9 +226,10 @@ class Commits:
         folder = self._state.settings.checkpoint_store
         if folder is None:
             return "; hpc.checkpoint.store is not set, so the loss of their hosts loses them"
+        services, plan = services_of(plan), unserved(plan)
         last = self._latest().get((folder, plan.name))
         if last is None or last.plan != plan or last.state == "failed":
-            self.begin(plan, keys, folder)
+            self.begin(plan, keys, folder, services=services)
         return f"; they are written to {folder}"
 
     def _unused(self, folders: Collection[str]) -> None:
@@ -254,12 +241,10 @@ class Commits:
         turn = self._turns.setdefault(commit.place, asyncio.Lock())
         try:
             # after the answer to whoever asked, and before all that they say next
-            self._hold(commit, keys, known)
+            self._levels.hold(commit, keys, known)
             async with turn:
                 commit.state = "writing"
-                notes = await self._write_memory(commit, keys) if "L1" in commit.asked else ""
-                if commit.store is not None:
-                    await self._write_store(commit, commit.store)
+                notes = await self._levels.write(commit, keys)
         except (CheckpointError, OSError, ValueError) as error:
             self._end(commit, "failed", str(error) or repr(error))
         except asyncio.CancelledError:
@@ -271,89 +256,6 @@ class Commits:
         else:
             self.left.newer(commit.plan.name)
             self._end(commit, "complete", notes)
-
-    def _hold(
-        self, commit: Commit, keys: Sequence[Any], known: Mapping[Any, tuple[Copy, str]] | None
-    ) -> None:
-        """Follow the results from now on: a level may come to write what nobody wants any more by then."""
-        unknown_s = UNKNOWN_S if commit.job is None else 0.0
-        for level in commit.asked:
-            if level != "L2":
-                holder = f"{_STIMULUS}-{commit.id}-{level}"
-                plan = commit.stored if level == "L3" else commit.plan
-                commit.writings[level] = Writing(
-                    self._scheduler, self._watched, plan, keys, holder, unknown_s, known
-                )
-
-    async def _write_memory(self, commit: Commit, keys: Sequence[Any]) -> str:
-        """Levels L1 and L2; gives why there is less of them than was asked for."""
-        writing, began_s = commit.writings["L1"], stopwatch_s()
-        settings = self._state.settings
-        scheme = Scheme(settings.checkpoint_redundancy, settings.checkpoint_set_size)
-        try:
-            name = commit.plan.name
-            number = 1 + max(self._newest[name], self.left.newest(name))
-            commit.levels, note = await self._held.write(
-                commit.plan, number, keys, writing, scheme if "L2" in commit.asked else None, commit.protect
-            )
-        except (CheckpointError, OSError) as error:
-            if commit.store is None:
-                raise
-            return f"L1: {error}"
-        if commit.store is None:
-            commit.version = self._newest[name] = number
-            commit.nbytes = sum(each.nbytes for each in writing.written.values())
-        commit.writing_s = stopwatch_s() - began_s
-        return note
-
-    async def _write_store(self, commit: Commit, folder: str) -> None:
-        """Level L3."""
-        store, writing = Store(folder), commit.writings["L3"]
-        beginning = asyncio.ensure_future(asyncio.to_thread(store.begin, commit.stored))
-        try:
-            draft = await asyncio.shield(beginning)
-        except asyncio.CancelledError:
-            beginning.add_done_callback(_abandon)
-            raise
-        try:
-            began_s = stopwatch_s()
-            commit.version = self._newest[commit.plan.name] = draft.version
-            if linked := writing.linked:
-                await _in_thread(draft.link, linked)
-            asked_s = stopwatch_s()
-            await writing.run(to_store(draft.path))
-            wrote_s = stopwatch_s()
-            if not writing.waits and (nbytes := writing.own_bytes) >= _TELLING_BYTES:
-                self._written_bytes_s = max(self._written_bytes_s, nbytes / max(wrote_s - asked_s, 1e-3))
-            version = await _in_thread(
-                functools.partial(draft.finish, levels=(*commit.levels, "L3")), writing.written
-            )
-            commit.writing_s += wrote_s - began_s
-            commit.finishing_s = stopwatch_s() - wrote_s
-        except BaseException:
-            await asyncio.shield(asyncio.to_thread(draft.abandon))
-            raise
-        commit.path, commit.nbytes = version.path, version.bytes
-        commit.levels = (*commit.levels, "L3")
-        copies = {
-            key: (Copy(version.path, block.array, block.number, block.written), block.type_name)
-            for key, block in writing.blocks.items()
-        }
-        if commit.protect:
-            self.protected.add(copies)
-        if commit.job is not None:
-            commit.copies = copies
-        await self._tidy(store, version.path)
-
-    async def _tidy(self, store: Store, version: str) -> None:
-        """Keep the last versions of a name in the store, and those that are in use."""
-        folder, name = os.path.split(os.path.dirname(version))
-        used = {each for each in self.protected.folders() if os.path.dirname(each) == f"{folder}/{name}"}
-        self.protected.let_go_of(set(sorted(used, key=lambda each: (len(each), each))[:-KEEP]))
-        try:
-            await asyncio.to_thread(store.collect, KEEP, self.protected.folders(), name=name)
-        except (CheckpointError, OSError) as error:
-            logger.warning("Old versions of checkpoint %r stay: %s", name, error)
 
     def _end(self, commit: Commit, state: str, reason: str) -> None:
         commit.state, commit.reason = state, reason
@@ -378,19 +280,3 @@ class Commits:
         for one in list(self._commits.values())[:-_REMEMBERED]:
             if one.ended.is_set() and one not in needed:
                 del self._commits[one.id]
-
-
-async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Have a thread do something that goes on when this is cancelled; it is waited for then."""
-    doing = asyncio.ensure_future(asyncio.to_thread(function, *args))
-    try:
-        return await asyncio.shield(doing)
-    finally:
-        # what it has finished is not abandoned
-        await asyncio.wait([doing])
-
-
-def _abandon(beginning: asyncio.Future[Draft]) -> None:
-    """Leave nothing of a version that was given up before it was begun."""
-    if not beginning.cancelled() and beginning.exception() is None:
-        beginning.result().abandon()

@@ -15,6 +15,7 @@ from typing import Any
 
 from dask_hpc.checkpoint.describe import describe_results
 from dask_hpc.checkpoint.plan import Plan
+from dask_hpc.checkpoint.services import closed, served, services_of
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
@@ -233,6 +234,7 @@ class Held:
             return
         plan, every = _again(version, keys)
         writing = Writing(self._scheduler, self._watched, plan, every, _HOLDER, 0.0)
+        self._memory.again(folder)
         try:
             levels, note = await self.write(plan, version.number, every, writing, version.scheme)
         except (CheckpointError, OSError) as error:
@@ -279,4 +281,5 @@ def _again(version: _Version, keys: Sequence[Any]) -> tuple[Plan, Sequence[Any]]
     if set(version.keys) <= set(keys):
         return version.plan, version.keys
     # what is left of a collection is none
-    return describe_results(version.plan.name, list(keys), version.plan.extra.get("run", "")), keys
+    plan = describe_results(version.plan.name, list(keys), version.plan.extra.get("run", ""))
+    return closed(served(plan, services_of(version.plan))), keys

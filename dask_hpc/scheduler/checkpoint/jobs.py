@@ -23,6 +23,7 @@ from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.levels import levels_of
 from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.checkpoint.plan import Plan
+from dask_hpc.checkpoint.services import checked_services
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.commit import Commit
@@ -58,6 +59,8 @@ class _Job:
     store: str | None
     results: Results
     record: JobRecord
+    #: What is done to blocks of its versions; None: what the setting says.
+    services: str | None = None
     #: Topic of its program, which writes; None: its results are written.
     topic: str | None = None
     #: When it was asked and has not begun since; it is asked once a version.
@@ -102,7 +105,9 @@ class ProtectedJobs:
             "give_up_commit": self.give_up_commit,
         }
 
-    async def protect_job(self, job: str, resume: bool | None = None) -> list[str]:
+    async def protect_job(
+        self, job: str, resume: bool | None = None, services: str | None = None
+    ) -> list[str]:
         """A job that says ``protect`` is about to begin; gives the levels that its results are written to.
 
         Parameters
@@ -119,6 +124,8 @@ class ProtectedJobs:
         """
         record = self._state.jobs.find(job)
         protect = record.request.protect
+        if services is not None:
+            checked_services(services)
         try:
             name = checked_name(record.name if protect is True else str(protect))
         except ValueError as error:
@@ -141,7 +148,7 @@ class ProtectedJobs:
                 )
         # from here on nobody else has the name
         results = Results(name, uuid.uuid4().hex, in_store=folder is not None)
-        made = self._of[record.id] = _Job(name, folder, results, record)
+        made = self._of[record.id] = _Job(name, folder, results, record, services)
         left = self._commits.left
         left.hold(name)
         try:
@@ -196,8 +203,8 @@ class ProtectedJobs:
             raise CheckpointError(f"job {job} has no program that commits (any more)")
         one.step_s = float(step_s)
         store = None if kept else one.store
-        made, levels = decode(Plan, dict(plan)), levels_of(store)
-        commit = self._commits.begin(made, keys, store, job, protect=False, levels=levels)
+        made, services = decode(Plan, dict(plan)), one.services
+        commit = self._commits.begin(made, keys, store, job, protect=False, services=services)
         if store == one.store:
             # when the next one is due in the store, those in memory do not say
             one.held_ups_s.append(float(held_up_s))
@@ -351,8 +358,7 @@ class ProtectedJobs:
             one.tried_s = self._state.now_s()
             return
         plan, keys, known = found
-        levels = levels_of(one.store)
-        self._follow(one, self._commits.begin(plan, keys, one.store, id, known, levels=levels))
+        self._follow(one, self._commits.begin(plan, keys, one.store, id, known, services=one.services))
 
     def _follow(self, one: _Job, commit: Commit) -> None:
         one.asked, one.newest = False, commit

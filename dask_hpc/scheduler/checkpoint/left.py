@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dask_hpc.checkpoint import keys as keys_of
@@ -133,10 +134,14 @@ class Left:
             ``why`` there is none that can be read. None: there is none.
         """
         await self._looked()
-        known = [each for each in self._of(name) if version in (None, each.manifest.version)]
-        if not known:
-            return None
-        whole = await self._readable(known)
+        while True:
+            known = [each for each in self._of(name) if version in (None, each.manifest.version)]
+            if not known:
+                return None
+            whole = await self._readable(known)
+            # one that was made again meanwhile, as a host was lost, has another record
+            if all(each.id in self._memory.records for each in known):
+                break
         if not whole:
             lost = f"hosts that held version {known[-1].manifest.version} of {name!r} in memory are lost"
             return {"records": [], "why": f"{lost}, and so are those that held what stands for it"}
@@ -298,6 +303,8 @@ class Left:
             if key not in self._due and key not in self._protected:
                 self._due[key] = copy
                 self._watched.watch(key, self._moved)
+        # a record has its files beside its plan
+        plan = replace(plan, files=record.files)
         self._held.know(MEMORY + record.id, plan, record.manifest.version, keys)
         asyncio.get_running_loop().call_later(_SUBMITTED_S, self._given, record, keys)
 

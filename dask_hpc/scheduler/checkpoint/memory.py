@@ -82,6 +82,8 @@ class Memory:
         #: The store that says where the managers are, and which.
         self._saved: tuple[str, set[Home]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: Until when versions may be read that are made again, on the clock of the loop.
+        self._given_s: dict[str, float] = {}
 
     @property
     def manager(self) -> dict[str, Any]:
@@ -320,14 +322,28 @@ class Memory:
         )
         return {home for home, answer in zip(asked, answers, strict=True) if isinstance(answer, dict)}
 
+    def again(self, name: str) -> None:
+        """A version is about to be made again: who reads the one that it replaces may go on for a while."""
+        now_s = asyncio.get_running_loop().time()
+        self._given_s = {id: until_s for id, until_s in self._given_s.items() if until_s > now_s}
+        self._given_s[name.removeprefix(MEMORY)] = now_s + _READ_S
+
     def drop(self, names: Iterable[str]) -> None:
-        """Nobody needs these versions any more, which are called as `MemoryCopy.folder` says."""
+        """Nobody needs these versions any more, which are called as `MemoryCopy.folder` says.
+
+        One that was made `again` goes a while later.
+        """
+        loop = asyncio.get_event_loop()
         for name in names:
             version = name.removeprefix(MEMORY)
+            until_s = self._given_s.pop(version, 0.0)
             self.records.pop(version, None)
             self.untouched.discard(version)
             for home, segments in self._segments.pop(version, {}).items():
-                self._later(self._drop(home, segments, version))
+                if loop.time() < until_s:
+                    loop.call_at(until_s, self._drop_late, home, segments, version)
+                else:
+                    self._later(self._drop(home, segments, version))
         if not self.records:
             self._watched.leave(self)
 

@@ -1,0 +1,157 @@
+"""Writing one version to the levels that it is to have: the memories of hosts first, then the store."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dask_hpc.checkpoint.draft import Draft
+from dask_hpc.checkpoint.services import closed
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.clock import stopwatch_s
+from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.checkpoint.commit import Commit
+from dask_hpc.scheduler.checkpoint.held import Held
+from dask_hpc.scheduler.checkpoint.left import Left
+from dask_hpc.scheduler.checkpoint.protected import Protected
+from dask_hpc.scheduler.checkpoint.writing import UNKNOWN_S, Writing, to_store
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc.scheduler.tables.watched import Watched
+from dask_hpc.worker.saved import Copy
+from dask_hpc_policies.resilience.redundancy_sets import Scheme
+
+logger = logging.getLogger(__name__)
+
+_STIMULUS = "hpc-checkpoint"
+#: Versions of a name that are kept.
+KEEP = 2
+#: Versions of fewer bytes do not tell what the file system can do: their time is that of asking for them.
+_TELLING_BYTES = 1_000_000
+
+
+class ToLevels:
+    """Has versions written, each to its levels."""
+
+    def __init__(self, state: State, watched: Watched, protected: Protected, held: Held, left: Left) -> None:
+        self._state, self._scheduler = state, state.scheduler
+        self._watched = watched
+        self._protected, self._held, self._left = protected, held, left
+        #: The newest version of each name.
+        self._newest: Counter[str] = Counter()
+        #: Most bytes per second that writing a version has reached; 0: it is not known.
+        self.written_bytes_s = 0.0
+
+    async def write(self, commit: Commit, keys: Sequence[Any]) -> str:
+        """Write a version that is held (`hold`); gives why it has less than was asked for.
+
+        Raises
+        ------
+        CheckpointError, OSError, ValueError
+            When it is on no level, or not in the store that was asked for.
+        """
+        notes = await self._write_memory(commit, keys) if "L1" in commit.asked else ""
+        if commit.store is not None:
+            await self._write_store(commit, commit.store)
+        return notes
+
+    def hold(self, commit: Commit, keys: Sequence[Any], known: Mapping[Any, tuple[Copy, str]] | None) -> None:
+        """Follow the results from now on: a level may come to write what nobody wants any more by then."""
+        unknown_s = UNKNOWN_S if commit.job is None else 0.0
+        for level in commit.asked:
+            if level != "L2":
+                holder = f"{_STIMULUS}-{commit.id}-{level}"
+                commit.writings[level] = Writing(
+                    self._scheduler, self._watched, commit.stored, keys, holder, unknown_s, known
+                )
+
+    async def _write_memory(self, commit: Commit, keys: Sequence[Any]) -> str:
+        """Levels L1 and L2; gives why there is less of them than was asked for."""
+        writing, began_s = commit.writings["L1"], stopwatch_s()
+        settings = self._state.settings
+        scheme = Scheme(settings.checkpoint_redundancy, settings.checkpoint_set_size)
+        try:
+            name = commit.plan.name
+            number = 1 + max(self._newest[name], self._left.newest(name))
+            plan = await asyncio.to_thread(closed, commit.stored)
+            commit.levels, note = await self._held.write(
+                plan, number, keys, writing, scheme if "L2" in commit.asked else None, commit.protect
+            )
+        except (CheckpointError, OSError) as error:
+            if commit.store is None:
+                raise
+            return f"L1: {error}"
+        if commit.store is None:
+            commit.version = self._newest[name] = number
+            commit.nbytes = sum(each.nbytes for each in writing.written.values())
+        commit.writing_s = stopwatch_s() - began_s
+        return note
+
+    async def _write_store(self, commit: Commit, folder: str) -> None:
+        """Level L3."""
+        store, writing = Store(folder), commit.writings["L3"]
+        beginning = asyncio.ensure_future(asyncio.to_thread(store.begin, commit.stored))
+        try:
+            draft = await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            beginning.add_done_callback(_abandon)
+            raise
+        try:
+            began_s = stopwatch_s()
+            commit.version = self._newest[commit.plan.name] = draft.version
+            if linked := writing.linked:
+                await _in_thread(draft.link, linked)
+            asked_s = stopwatch_s()
+            await writing.run(to_store(draft.path))
+            wrote_s = stopwatch_s()
+            if not writing.waits and (nbytes := writing.own_bytes) >= _TELLING_BYTES:
+                self.written_bytes_s = max(self.written_bytes_s, nbytes / max(wrote_s - asked_s, 1e-3))
+            version = await _in_thread(
+                functools.partial(draft.finish, levels=(*commit.levels, "L3")), writing.written
+            )
+            commit.writing_s += wrote_s - began_s
+            commit.finishing_s = stopwatch_s() - wrote_s
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(draft.abandon))
+            raise
+        commit.path, commit.nbytes = version.path, version.bytes
+        commit.levels = (*commit.levels, "L3")
+        copies = {
+            key: (Copy(version.path, block.array, block.number, block.written), block.type_name)
+            for key, block in writing.blocks.items()
+        }
+        if commit.protect:
+            self._protected.add(copies)
+        if commit.job is not None:
+            commit.copies = copies
+        await self._tidy(store, version.path)
+
+    async def _tidy(self, store: Store, version: str) -> None:
+        """Keep the last versions of a name in the store, and those that are in use."""
+        folder, name = os.path.split(os.path.dirname(version))
+        used = {each for each in self._protected.folders() if os.path.dirname(each) == f"{folder}/{name}"}
+        self._protected.let_go_of(set(sorted(used, key=lambda each: (len(each), each))[:-KEEP]))
+        try:
+            await asyncio.to_thread(store.collect, KEEP, self._protected.folders(), name=name)
+        except (CheckpointError, OSError) as error:
+            logger.warning("Old versions of checkpoint %r stay: %s", name, error)
+
+
+async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Have a thread do something that goes on when this is cancelled; it is waited for then."""
+    doing = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        return await asyncio.shield(doing)
+    finally:
+        # what it has finished is not abandoned
+        await asyncio.wait([doing])
+
+
+def _abandon(beginning: asyncio.Future[Draft]) -> None:
+    """Leave nothing of a version that was given up before it was begun."""
+    if not beginning.cancelled() and beginning.exception() is None:
+        beginning.result().abandon()
