@@ -59,7 +59,7 @@ def test_blocks_are_served_in_place_and_nothing_of_them_stays_in_the_clear(compr
     """Noise becomes longer, and must not run over the block behind it."""
     array = Array("a", "opaque", None, (5,), ((1,) * 5,), compressed=compressed, sealed=sealed)
     key_file = write_key(tmp_path / "key")
-    raws = [os.urandom(4092), TEXT * 500, b"", os.urandom(4063), os.urandom(8188)]
+    raws = [os.urandom(4092), TEXT * 500, b"", os.urandom(4085), os.urandom(8188)]
     segments = Segments(str(tmp_path), 1 << 20)
     name, rows = put(segments, tmp_path, raws, most_added(array))
     before_bytes = (tmp_path / f"{name}.segment").stat().st_size
