@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 
+import dask.array as da
 import numpy as np
 import pytest
 from distributed import wait
@@ -15,6 +16,7 @@ from losses import kill
 
 import dask_hpc
 from dask_hpc.checkpoint import whereabouts
+from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
@@ -142,3 +144,27 @@ async def test_a_store_that_fails_once_is_told_where_managers_are_with_the_next_
     await rt.checkpoint(data, "data", levels=["L1"])
     (told,) = whereabouts.load(str(store))
     assert told.cluster == s.id
+
+
+@live(workers=2)
+async def test_with_too_few_failure_domains_a_version_goes_to_the_store_and_says_why(c, s, a, b, tmp_path):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    [field] = c.persist([da.arange(60, chunks=20)])
+    commit = await rt.checkpoint(field, "field", levels=("L1", "L2"))
+    row = await commit.status()
+    assert row["levels"] == ["L1", "L3"]
+    assert row["reason"].startswith("L2: scheme partner with parity 1 needs 2 failure domains, and the ")
+    assert row["reason"].endswith(f"; it is in the store instead ({tmp_path})")
+    latest = (await rt.status())["checkpoints"]["latest"]
+    assert [(each["reason"], each["path"]) for each in latest] == [(row["reason"], row["path"])]
+    np.testing.assert_array_equal(open_checkpoint(row["path"]).compute(scheduler="sync"), np.arange(60))
+    # who asks for no copies elsewhere gets none
+    assert (await (await rt.checkpoint(field, "field", levels="L1")).status())["levels"] == ["L1"]
+    await rt.update(checkpoint_redundancy="single")
+    row = await (await rt.checkpoint(field, "field", levels=("L1", "L2"))).status()
+    assert row["levels"] == ["L1"]
+    await rt.update(checkpoint_redundancy="partner")
+    await rt.update(checkpoint_store=None)
+    row = await (await rt.checkpoint(field, "field", levels=("L1", "L2"))).status()
+    assert row["levels"] == ["L1"]
+    assert "store" not in row["reason"]

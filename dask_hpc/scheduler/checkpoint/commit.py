@@ -27,6 +27,9 @@ class Commit:
     submitted_s: float
     #: Levels that were asked for, and those that have it.
     asked: Sequence[str] = ("L3",)
+    #: Folder of the store that it goes to when the memory of hosts does not take it as was asked for, though
+    #: that level was not; None: to none.
+    instead: str | None = None
     levels: tuple[str, ...] = ()
     #: Of each level that workers write; empty before, and once it has ended.
     writings: dict[str, Writing] = field(default_factory=dict)

@@ -105,15 +105,16 @@ class Commits:
                 "to: rt.update(checkpoint_store=...), the configuration, or store=...; or have the memory of "
                 "hosts alone: levels=('L1', 'L2')"
             )
+        instead = None
         if "L3" not in asked:
-            folder = None
+            folder, instead = None, folder
         made, now_s = decode(Plan, dict(plan)), self._state.now_s()
         if every_s is not None:
             self._repeated.add((folder, made.name))
             last = self._latest().get((folder, made.name))
             if last is not None and last.due(now_s, every_s) is None:
                 return {**last.row(now_s), "begun": False}
-        commit = self.begin(made, keys, folder, levels=asked, services=services)
+        commit = self.begin(made, keys, folder, levels=asked, services=services, instead=instead)
         return {**commit.row(now_s), "begun": True}
 
     def begin(
@@ -126,6 +127,7 @@ class Commits:
         protect: bool = True,
         levels: Sequence[str] | None = None,
         services: str | None = None,
+        instead: str | None = None,
     ) -> Commit:
         """Begin a version.
 
@@ -143,11 +145,14 @@ class Commits:
             See `checked_levels`; None: the store, or the memory of hosts without one.
         services
             None: what the setting says.
+        instead
+            Folder that it goes to where the memory of hosts does not take it as was asked for.
         """
         self._last += 1
         services = services or self._state.settings.checkpoint_services
         now_s, asked = self._state.now_s(), tuple(levels_of(store) if levels is None else levels)
         made = Commit(self._last, plan, services, store, now_s, asked, job=job, protect=protect)
+        made.instead = instead
         self._commits[made.id] = made
         task = asyncio.ensure_future(self._run(made, keys, known))
         self._tasks.add(task)
@@ -192,6 +197,7 @@ class Commits:
                 "latest": list(latest.values()),
                 "managers": self._managers(),
                 "repairs": self._held.status(),
+                "silent": self._levels.silent.status(),
                 **left,
             }
         }

@@ -81,7 +81,7 @@ class Held:
         writing: Writing,
         scheme: Scheme | None,
         protect: bool = True,
-    ) -> tuple[tuple[str, ...], str]:
+    ) -> tuple[tuple[str, ...], str, bool]:
         """Write a version; its results are read from memory from then on. See `Memory.write`.
 
         Parameters
@@ -93,7 +93,8 @@ class Held:
         Returns
         -------
         tuple
-            The levels that have it, and why there is less of them than was asked for.
+            The levels that have it, why there is less of them than was asked for, and whether it survives as
+            many losses as that.
         """
         if not protect:
             self._make_room(plan.name)
@@ -112,7 +113,7 @@ class Held:
             self._states[plan.name] = made | kept
             self._newest[plan.name] = object()
             self._watched.listen(self)
-        return ("L1", "L2") if any(grouped) else ("L1",), note
+        return ("L1", "L2") if any(grouped) else ("L1",), note, as_asked
 
     def _make_room(self, name: str) -> None:
         """Of a state that stayed beside a newer one, the newer one goes: there is room for two versions."""
@@ -236,7 +237,7 @@ class Held:
         writing = Writing(self._scheduler, self._watched, plan, every, _HOLDER, 0.0)
         self._memory.again(folder)
         try:
-            levels, note = await self.write(plan, version.number, every, writing, version.scheme)
+            levels, note, _ = await self.write(plan, version.number, every, writing, version.scheme)
         except (CheckpointError, OSError) as error:
             self._tell(plan.name, version.number, "failed", str(error))
             raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -119,7 +119,7 @@ class Memory:
         CheckpointError
             When not all can be written.
         """
-        version = await self._begin()
+        version = await self._begin(writing.avoided)
         try:
             await writing.run(version.call)
             copies, note = await self._protect(version, writing.blocks, scheme)
@@ -202,8 +202,8 @@ class Memory:
                 loop.call_later(_READ_S, self._drop_late, home, unused, old.id)
         return f"{MEMORY}{record.id}", reason
 
-    async def _begin(self) -> InMemory:
-        """Have a manager on every host, for a version.
+    async def _begin(self, avoided: Collection[str] = ()) -> InMemory:
+        """Have a manager on every host, for a version; some workers are not asked for theirs.
 
         Raises
         ------
@@ -211,7 +211,8 @@ class Memory:
             When there is not one.
         """
         manager = self.manager
-        answers = await asyncio.gather(*(self._home(address, manager) for address in self._scheduler.workers))
+        asked = [address for address in self._scheduler.workers if address not in avoided]
+        answers = await asyncio.gather(*(self._home(address, manager) for address in asked))
         domains = dict(answer for answer in answers if not isinstance(answer, str))
         if not domains:
             why = next(iter(answers), "there is no worker")

@@ -8,6 +8,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from dask_hpc.checkpoint.draft import Draft
@@ -19,6 +20,7 @@ from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.held import Held
 from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.protected import Protected
+from dask_hpc.scheduler.checkpoint.silent import Silent
 from dask_hpc.scheduler.checkpoint.writing import UNKNOWN_S, Writing, to_store
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
@@ -45,6 +47,7 @@ class ToLevels:
         self._newest: Counter[str] = Counter()
         #: Most bytes per second that writing a version has reached; 0: it is not known.
         self.written_bytes_s = 0.0
+        self.silent = Silent(state)
 
     async def write(self, commit: Commit, keys: Sequence[Any]) -> str:
         """Write a version that is held (`hold`); gives why it has less than was asked for.
@@ -54,42 +57,63 @@ class ToLevels:
         CheckpointError, OSError, ValueError
             When it is on no level, or not in the store that was asked for.
         """
-        notes = await self._write_memory(commit, keys) if "L1" in commit.asked else ""
+        notes, lacks = "", False
+        if "L1" in commit.asked:
+            notes, lacks = await self._write_memory(commit, keys)
         if commit.store is not None:
             await self._write_store(commit, commit.store)
+        elif lacks and commit.instead is not None:
+            commit.writings["L3"] = self._writing(commit, keys, "L3", None)
+            commit.writings.pop("L1").end()
+            try:
+                await self._write_store(commit, commit.instead)
+            except (CheckpointError, OSError) as error:
+                if not commit.levels:
+                    raise CheckpointError(f"{notes}; nor does the store take it: {error}") from error
+                return f"{notes}; the store does not take it: {error}"
+            return f"{notes}; it is in the store instead ({commit.instead})"
         return notes
 
     def hold(self, commit: Commit, keys: Sequence[Any], known: Mapping[Any, tuple[Copy, str]] | None) -> None:
         """Follow the results from now on: a level may come to write what nobody wants any more by then."""
-        unknown_s = UNKNOWN_S if commit.job is None else 0.0
         for level in commit.asked:
             if level != "L2":
-                holder = f"{_STIMULUS}-{commit.id}-{level}"
-                commit.writings[level] = Writing(
-                    self._scheduler, self._watched, commit.stored, keys, holder, unknown_s, known
-                )
+                commit.writings[level] = self._writing(commit, keys, level, known)
 
-    async def _write_memory(self, commit: Commit, keys: Sequence[Any]) -> str:
-        """Levels L1 and L2; gives why there is less of them than was asked for."""
+    def _writing(
+        self, commit: Commit, keys: Sequence[Any], level: str, known: Mapping[Any, tuple[Copy, str]] | None
+    ) -> Writing:
+        holder = f"{_STIMULUS}-{commit.id}-{level}"
+        unknown_s = UNKNOWN_S if commit.job is None else 0.0
+        return Writing(self._scheduler, self._watched, commit.stored, keys, holder, unknown_s, known)
+
+    async def _write_memory(self, commit: Commit, keys: Sequence[Any]) -> tuple[str, bool]:
+        """Levels L1 and L2; gives why there is less of them than was asked for, and whether fewer
+        hosts may be lost for that (sets that are smaller than asked for survive as much).
+        """
         writing, began_s = commit.writings["L1"], stopwatch_s()
         settings = self._state.settings
-        scheme = Scheme(settings.checkpoint_redundancy, settings.checkpoint_set_size)
+        scheme = None
+        if "L2" in commit.asked:
+            scheme = Scheme(settings.checkpoint_redundancy, settings.checkpoint_set_size)
+        otherwise = commit.store is not None or commit.instead is not None
         try:
             name = commit.plan.name
             number = 1 + max(self._newest[name], self._left.newest(name))
             plan = await asyncio.to_thread(closed, commit.stored)
-            commit.levels, note = await self._held.write(
-                plan, number, keys, writing, scheme if "L2" in commit.asked else None, commit.protect
-            )
+            async with self.silent.done_without(writing) if otherwise else nullcontext():
+                commit.levels, note, as_asked = await self._held.write(
+                    plan, number, keys, writing, scheme, commit.protect
+                )
         except (CheckpointError, OSError) as error:
-            if commit.store is None:
+            if not otherwise:
                 raise
-            return f"L1: {error}"
+            return f"L1: {error}", True
         if commit.store is None:
             commit.version = self._newest[name] = number
             commit.nbytes = sum(each.nbytes for each in writing.written.values())
         commit.writing_s = stopwatch_s() - began_s
-        return note
+        return note, scheme is not None and scheme.name != "single" and not as_asked
 
     async def _write_store(self, commit: Commit, folder: str) -> None:
         """Level L3."""
@@ -102,7 +126,9 @@ class ToLevels:
             raise
         try:
             began_s = stopwatch_s()
-            commit.version = self._newest[commit.plan.name] = draft.version
+            commit.version = draft.version
+            self._newest[commit.plan.name] = max(self._newest[commit.plan.name], draft.version)
+            writing.avoided = self.silent.known()
             if linked := writing.linked:
                 await _in_thread(draft.link, linked)
             asked_s = stopwatch_s()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,8 @@ UNKNOWN_S = 30.0
 _AGAIN_S = 0.25
 #: How often a worker may have no use of what it is said to hold.
 _TRIES = 20
+#: As good as asked for so many results is who is asked last.
+_LAST = 1 << 40
 #: Time that a worker has to write a batch: at least, and by bytes per second, in seconds.
 _LEAST_S, _SLOWEST = 60.0, 4e6
 
@@ -118,6 +120,8 @@ class Writing:
         self._calls: dict[asyncio.Task[None], tuple[str, int]] = {}
         self._tries: Counter[Any] = Counter()
         self._problem: str | None = None
+        #: Workers that are asked only for what nobody else holds.
+        self.avoided: set[str] = set()
         self._moves = asyncio.Event()
         # from now on: what is forgotten before the first block is written must not be waited for
         for key in self._left:
@@ -150,6 +154,21 @@ class Writing:
             for copy, _ in self._known.values()
             if copy.written.pack is not None
         }
+
+    @property
+    def asked(self) -> set[str]:
+        """Workers that are writing now."""
+        return {address for address, _ in self._calls.values()}
+
+    def needs(self, addresses: Collection[str]) -> bool:
+        """Whether some of what is left to write is held by these workers alone."""
+        last = dict.fromkeys(addresses, _LAST)
+        return not last.keys().isdisjoint(reads.least_asked(self._scheduler, self._left, last))
+
+    def give_up(self, why: str) -> None:
+        """Have `run` end with a `CheckpointError`."""
+        self._problem = why
+        self._moves.set()
 
     def end(self) -> None:
         """Look at the results no more, and let go of them."""
@@ -232,7 +251,8 @@ class Writing:
 
     def _call_all(self) -> None:
         """Ask every worker that holds something to write and has not too much to do."""
-        asked = {address: len(queue) for address, queue in self._queues.items()}
+        asked = dict.fromkeys(self.avoided, _LAST)
+        asked |= {at: len(queue) + asked.get(at, 0) for at, queue in self._queues.items()}
         for address, held in reads.least_asked(self._scheduler, self._ready, asked).items():
             self._queues.setdefault(address, deque()).extend(held)
         self._ready = []

@@ -1,0 +1,104 @@
+"""Workers that do not answer while versions are written to the memory of hosts, and when they are asked next.
+
+As John (2024, section 6.5) has it: one that is silent sends the version that is being written to the file
+system as a whole, and is asked again some time after that (his t_wait), by itself. Until then versions that
+need it go to the store at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.checkpoint.writing import Writing
+from dask_hpc.scheduler.internals import remote
+from dask_hpc.scheduler.tables.state import State
+
+
+class Silent:
+    """The workers of one scheduler that have not answered lately."""
+
+    def __init__(self, state: State) -> None:
+        self._state, self._scheduler = state, state.scheduler
+        #: When each was found silent, on the runtime's clock.
+        self._since_s: dict[str, float] = {}
+
+    def known(self) -> set[str]:
+        """Those that are there and not to be asked yet."""
+        now_s, wait_s = self._state.now_s(), self._state.settings.checkpoint_ask_again_s
+        there = self._scheduler.workers
+        self._since_s = {
+            address: since_s
+            for address, since_s in self._since_s.items()
+            if address in there and now_s - since_s < wait_s
+        }
+        return set(self._since_s)
+
+    async def among(self, addresses: Iterable[str]) -> set[str]:
+        """Those of these workers that do not answer; those that are known to be silent are not asked."""
+        known, every = self.known(), list(addresses)
+        asked = [address for address in every if address not in known]
+        answers = await asyncio.gather(*map(self._answers, asked))
+        for address, answer in zip(asked, answers, strict=True):
+            if not answer:
+                self._since_s[address] = self._state.now_s()
+        return known.intersection(every) | {
+            address for address, answer in zip(asked, answers, strict=True) if not answer
+        }
+
+    @asynccontextmanager
+    async def done_without(self, writing: Writing) -> AsyncIterator[None]:
+        """Have a version written by those who answer, as long as the block is.
+
+        It is given up once one of the workers that write it is silent.
+
+        Raises
+        ------
+        CheckpointError
+            When nobody else holds what silent ones hold.
+        """
+        writing.avoided = await self.among(self._scheduler.workers)
+        if writing.needs(writing.avoided):
+            raise CheckpointError(self.why(writing.avoided))
+        watching = asyncio.ensure_future(self._watch(writing))
+        try:
+            yield
+        finally:
+            watching.cancel()
+
+    async def _watch(self, writing: Writing) -> None:
+        while True:
+            await asyncio.sleep(self._state.settings.checkpoint_silence_s / 2)
+            if silent := await self.among(writing.asked):
+                writing.give_up(self.why(silent))
+                return
+
+    def why(self, silent: Collection[str]) -> str:
+        """What is said of a version that needs these."""
+        settings = self._state.settings
+        first, more = min(silent), f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+        return (
+            f"worker {first}{more} has not answered within {settings.checkpoint_silence_s:g} s "
+            f"(hpc.checkpoint.silence), and is asked again {settings.checkpoint_ask_again_s:g} s after that "
+            "(hpc.checkpoint.ask-again)"
+        )
+
+    def status(self) -> list[dict[str, Any]]:
+        """Address of each, and in how many seconds it is asked again."""
+        now_s, wait_s = self._state.now_s(), self._state.settings.checkpoint_ask_again_s
+        return [
+            {"worker": address, "again_s": round(wait_s - (now_s - self._since_s[address]), 3)}
+            for address in sorted(self.known())
+        ]
+
+    async def _answers(self, address: str) -> bool:
+        try:
+            await remote.ask(self._scheduler, address, "identity", self._state.settings.checkpoint_silence_s)
+        except TimeoutError:
+            return False
+        except OSError:
+            pass  # it is gone, or about to go: the scheduler hears of it
+        return True

@@ -1,0 +1,129 @@
+"""Versions for memory that go to the store instead: a worker does not answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import wait
+from hosts import before, five_hosts, places
+
+import dask_hpc
+from dask_hpc.checkpoint.opening import open_checkpoint
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.verify import verify
+
+HOSTS = ("alpha", "beta")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with five_hosts(HOSTS) as client:
+        before(lambda: set(places(client)) == set(HOSTS), "both hosts are there")
+        yield client
+
+
+@contextmanager
+def hung(client, host):
+    """A worker that does nothing any more, and is not gone either; gives its address."""
+    pid, _, address = places(client)[host]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield address
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def status(commit):
+    row = commit.status()
+    return row["state"], row["levels"], row["reason"]
+
+
+def on_both(client, values):
+    """Blocks, some of them on each host."""
+    addresses = [address for _, _, address in places(client).values()]
+    blocks = [
+        client.scatter([block], workers=[address], hash=False)[0]
+        for block, address in zip(np.split(values, 4), addresses * 2, strict=True)
+    ]
+    wait(blocks)
+    return blocks
+
+
+def test_a_worker_that_hangs_sends_that_version_to_the_store_and_is_asked_again_later(cluster, tmp_path):
+    rt = dask_hpc.install(cluster, "fcfs", checkpoint_store=str(tmp_path))
+    rt.update(checkpoint_silence_s=1.0, checkpoint_ask_again_s=600.0)
+    values = np.arange(4000.0)
+    data = on_both(cluster, values)
+    first = rt.checkpoint(data, "data", levels=("L1", "L2"))
+    assert status(first) == ("complete", ["L1", "L2"], "")
+    with hung(cluster, "beta") as address:
+        commit = rt.checkpoint(data, "data", levels=("L1", "L2"), wait=False)
+        before(lambda: rt.status()["checkpoints"]["silent"], "it is found silent")
+        told = rt.status()["checkpoints"]["silent"]
+        assert [row["worker"] for row in told] == [address]
+        # the other one has written its blocks; who hangs may still go on
+        before(lambda: commit.status()["blocks_left"] == 2, "the others are written")
+        assert commit.status()["state"] == "writing"
+    commit.wait()
+    state, levels, reason = status(commit)
+    assert (state, levels) == ("complete", ["L3"])
+    assert f"worker {address} has not answered within 1 s (hpc.checkpoint.silence)" in reason
+    assert reason.endswith(f"; it is in the store instead ({tmp_path})")
+    version = Store(tmp_path).newest("data")
+    assert verify(version) == []
+    found = open_checkpoint(version.path, allow_pickle=True)
+    np.testing.assert_array_equal(np.concatenate([np.asarray(each.compute()) for each in found]), values)
+    # it answers again, and is not asked yet
+    assert status(rt.checkpoint(data, "data", levels=("L1", "L2")))[1] == ["L3"]
+    rt.update(checkpoint_ask_again_s=0.0)
+    assert status(rt.checkpoint(data, "data", levels=("L1", "L2"))) == ("complete", ["L1", "L2"], "")
+    assert rt.status()["checkpoints"]["silent"] == []
+
+
+class Hangs:
+    """A value whose worker stops when it is pickled, once."""
+
+    def __init__(self, once):
+        self.once = once
+
+    def __reduce__(self):
+        if not os.path.exists(self.once):
+            Path(self.once).touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return Hangs, (self.once,)
+
+
+def test_a_worker_that_hangs_while_it_writes_is_not_waited_for(cluster, tmp_path):
+    rt = dask_hpc.install(cluster, "fcfs", checkpoint_store=str(tmp_path))
+    rt.update(checkpoint_silence_s=1.0, checkpoint_ask_again_s=0.0)
+    pid, _, address = places(cluster)["beta"]
+    value = cluster.submit(Hangs, str(tmp_path / "once"), workers=[address], pure=False)
+    wait(value)
+    commit = rt.checkpoint(value, "value", levels=("L1", "L2"), wait=False)
+    try:
+        before((tmp_path / "once").exists, "the worker stands still")
+        before(lambda: list((tmp_path / "value").glob(".*")), "the store is to have it")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    commit.wait()
+    state, levels, reason = status(commit)
+    assert (state, levels) == ("complete", ["L3"])
+    assert f"worker {address} has not answered within 1 s" in reason
+
+
+def test_a_worker_that_hangs_and_has_nothing_of_a_version_is_done_without(cluster, tmp_path):
+    rt = dask_hpc.install(cluster, "fcfs", checkpoint_store=str(tmp_path))
+    rt.update(checkpoint_silence_s=0.5, checkpoint_ask_again_s=600.0)
+    alpha = places(cluster)["alpha"][2]
+    data = cluster.scatter([np.arange(9)], workers=[alpha], hash=False)
+    with hung(cluster, "beta"):
+        state, levels, reason = status(rt.checkpoint(data, "alone", levels=("L1", "L2")))
+    # one host is left, which is in one failure domain
+    assert (state, levels) == ("complete", ["L1", "L3"])
+    assert "needs 2 failure domains" in reason
+    rt.update(checkpoint_ask_again_s=0.0)
