@@ -10,6 +10,7 @@ import dask
 
 from dask_hpc.cli.replacing import can_ask
 from dask_hpc.terminal import echo_json, echo_table, json_option, progress_bar
+from dask_hpc_policies.wording import counted
 
 if TYPE_CHECKING:
     from dask_hpc.checkpoint.store import Store
@@ -152,14 +153,27 @@ def verify(name: str, version: int | None, key_file: str | None, store: Store, a
 @store_option
 @json_option
 def gc(keep: int, dry_run: bool, yes: bool, store: Store, as_json: bool) -> None:
-    """Remove old versions, and what was left an hour ago or before: unfinished, or by killed schedulers."""
+    """Remove old versions, and what was left an hour ago or before: unfinished, or by killed schedulers.
+
+    Also what managers that were killed left in the memory of this host, hpc.checkpoint.linger ago or before.
+    """
+    from dask_hpc.worker.host_process import LEFT_S, collect
+    from dask_hpc.worker.node import node_settings
+
+    left_s = max(LEFT_S, node_settings().checkpoint_linger_s)
+    left = [str(path) for path in collect(left_s, dry_run=True)]
     paths = store.collect(keep, dry_run=True)
-    if not dry_run and paths:
+    if not dry_run and (paths or left):
         if not yes:
+            what = f"{len(paths)} versions"
+            if left:
+                what += f" and what {counted(len(left), 'manager')} left in memory"
             if as_json or not can_ask():
-                raise click.UsageError(f"{len(paths)} versions would be removed; --yes removes them")
-            click.confirm(f"Remove {len(paths)} versions from {store.folder}?", abort=True, err=True)
+                raise click.UsageError(f"{what} would be removed; --yes removes them")
+            click.confirm(f"Remove {what} (store: {store.folder})?", abort=True, err=True)
         paths = store.collect(keep)
+        left = [str(path) for path in collect(left_s)]
+    paths = [*paths, *left]
     if as_json:
         echo_json({"removed": [] if dry_run else paths, "would_remove": paths if dry_run else []})
         return

@@ -37,6 +37,8 @@ LINGER_S = 30.0
 #: How often it looks, in seconds, and how long its function has to return once it is told to stop.
 _LOOK_S = 0.5
 _STOP_S = 10.0
+#: What was left is for nobody after so long, at least, in seconds: whoever takes it over has come by then.
+LEFT_S = 60.0
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _WORKERS = "workers.lock"
 
@@ -196,21 +198,31 @@ def seen_s(folder: Path) -> float:
     return (folder / _WORKERS).stat().st_mtime
 
 
-def collect(older_than_s: float) -> None:
-    """Remove folders of this user in which no worker and no process has been for so long.
+def collect(older_than_s: float, dry_run: bool = False) -> list[Path]:
+    """Remove folders of this user in which no worker and no process has been for so long; gives these.
 
-    A process that ends removes its own; this is for those that were killed.
+    A process that ends removes its own; this is for those that were killed. Whoever is alive holds a lock of
+    its folder, also when it does not answer, so what somebody has is never touched.
+
+    Parameters
+    ----------
+    dry_run
+        Remove nothing.
     """
+    found = []
     for folder in folders():
         with suppress(FileNotFoundError):
             if time.time() - seen_s(folder) < older_than_s or (here := take(folder, lambda: True)) is None:
                 continue
             free = [_tried(path) for path in folder.glob("*.lock") if path.name != _WORKERS]
             if None not in free:
-                shutil.rmtree(folder, ignore_errors=True)
+                found.append(folder)
+                if not dry_run:
+                    shutil.rmtree(folder, ignore_errors=True)
             for lock in [here, *free]:
                 if lock is not None:
                     os.close(lock)
+    return found
 
 
 def _root() -> Path:
@@ -322,6 +334,8 @@ def main(folder: str, name: str, target: str, linger_s: str) -> None:
     os.write(mine, str(os.getpid()).encode())
     stop = threading.Event()
     threading.Thread(target=_watch, args=(place, stop, float(linger_s)), daemon=True).start()
+    # of those that were killed, also of other clusters, nobody else may ever come to tidy up
+    threading.Thread(target=collect, args=(max(LEFT_S, float(linger_s)),), daemon=True).start()
     module, _, function = target.partition(":")
     getattr(importlib.import_module(module), function)(place, stop)
     if _tried(place / _WORKERS) is not None:
