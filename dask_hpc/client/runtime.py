@@ -144,14 +144,7 @@ class Runtime(PowerMethods):
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *methods.added})
 
-    def job(
-        self,
-        name: str | dict[str, Any],
-        *,
-        resume: bool | None = None,
-        services: str | None = None,
-        **fields: Any,
-    ) -> Job:
+    def job(self, name: str | dict[str, Any], *, resume: bool | None = None, **fields: Any) -> Job:
         """Declare a job: a context; everything submitted in it belongs to the job.
 
         Entering it (``with``, or ``async with`` for an asynchronous client) queues the job and never
@@ -170,19 +163,16 @@ class Runtime(PowerMethods):
             True: what an earlier run of a job that says ``protect`` has left is read, not computed, when
             it is asked for by the same keys (as of collections and pure functions); what you have pickled
             is loaded. False: this run replaces it. None: refused when there is any.
-        services
-            What is done to blocks of the versions of a job that says ``protect``, such as ``"compress"``.
-            None: ``hpc.checkpoint.services``.
         **fields
             ``nodes`` (start size), ``min_nodes``, ``max_nodes``, ``constraint`` (any, even, odd, pof2,
             square, cube), ``walltime`` ("30 min", seconds or a `datetime.timedelta`), ``priority`` (larger is
             served first), ``min_power_w``, ``max_power_w`` (per node), ``io_intensity`` (0 to 1), ``rigid``,
             ``exclusive`` (neither lend nor borrow idle threads), ``deadline``, ``soft_deadline``, ``value``,
-            ``protect`` (True, or another name for its versions), ``resilience``, ``user`` (this client when
-            it is not said), ``weight`` (the setting ``hpc.share.weight`` when it is not said); see
-            `dask_hpc_policies.jobs.jobspec.job_spec`.
-            `nodes` with bounds starts at exactly `nodes`; bounds alone start at the largest legal
-            size that fits; `nodes` alone is rigid; nothing is 1 to the pool's size.
+            ``protect`` (True, or another name for its versions), its ``services`` (see `checkpoint`),
+            ``resilience``, ``user`` (this client when it is not said), ``weight`` (the setting
+            ``hpc.share.weight`` when it is not said); see `dask_hpc_policies.jobs.jobspec.job_spec`.
+            `nodes` with bounds starts at exactly `nodes`; bounds alone start at the largest legal size that
+            fits; `nodes` alone is rigid; nothing is 1 to the pool's size.
 
         Raises
         ------
@@ -192,6 +182,7 @@ class Runtime(PowerMethods):
         weight = find("share.weight").check(dask.config.get("hpc.share.weight", 1.0))
         said = name if isinstance(name, dict) else {"name": name}
         declared = {"weight": weight, **said, **fields}
+        services = declared.pop("services", None)
         for field in DURATIONS:
             # exactly that class: those of numpy and pandas may be no time at all
             if type(declared.get(field)) is timedelta:

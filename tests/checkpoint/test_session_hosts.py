@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -12,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,6 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from distributed import Security
 from distributed.core import ConnectionPool
 from distributed.system import MEMORY_LIMIT
@@ -31,7 +28,6 @@ from dask_hpc import CheckpointSession
 from dask_hpc.checkpoint.record import dump, parse, read_records, records, write_record
 from dask_hpc.checkpoint.segments import held_bytes
 from dask_hpc.checkpoint.store import Store
-from dask_hpc.cli.checkpoint import checkpoint
 from dask_hpc.errors import CheckpointError
 from dask_hpc.session import keys
 from dask_hpc.worker import managers
@@ -335,57 +331,6 @@ def test_what_a_run_has_left_unfinished_is_dropped_by_the_next(memory: Path) -> 
         assert session.restart() == 1
         assert not orphan.exists()
         assert held_bytes(str(folder)) > 0
-
-
-def left_by(name: str, killed: bool = True, age_s: float = 10_000.0) -> tuple[Path, int]:
-    """What a run leaves whose manager was killed, or stands still; both look as if that were long ago."""
-    with program_of(name) as session:
-        session.add("field", np.zeros(10))
-        session.commit()
-    folder, manager = home(name)
-    assert manager is not None
-    os.kill(manager, signal.SIGKILL if killed else signal.SIGSTOP)
-    if killed:
-        until(lambda: home(name)[1] is None, "it has ended")
-    then_s = time.time() - age_s
-    os.utime(folder / "workers.lock", (then_s, then_s))
-    return folder, manager
-
-
-def program_of(name: str) -> CheckpointSession:
-    return CheckpointSession(name, levels="L1")
-
-
-def collected(store: Path, *options: str) -> Any:
-    """What the command says."""
-    store.mkdir(exist_ok=True)
-    found = CliRunner().invoke(checkpoint, ["gc", "--store", str(store), "--json", *options])
-    assert found.exit_code == 0, found.output
-    return json.loads(found.output)
-
-
-def test_what_killed_managers_left_is_collected_by_the_next_one_and_by_the_command_and_no_more(
-    memory: Path, tmp_path: Path
-) -> None:
-    """A manager that lives and does not answer keeps all it holds, whatever its age."""
-    late, _ = left_by("late", age_s=0.0)
-    still, manager = left_by("still", killed=False)
-    try:
-        killed, _ = left_by("killed")
-        held = {path.name: path.read_bytes() for path in still.glob("*.segment")}
-        assert collected(tmp_path, "--dry-run")["would_remove"] == [str(killed)]
-        assert killed.exists()
-        assert collected(tmp_path, "--yes")["removed"] == [str(killed)]
-        assert not killed.exists()
-        other, _ = left_by("other")
-        with program() as session:
-            session.add("field", np.zeros(10))
-            session.commit()
-            until(lambda: not other.exists(), "the next manager has removed it")
-        assert late.exists()
-        assert {path.name: path.read_bytes() for path in still.glob("*.segment")} == held != {}
-    finally:
-        os.kill(manager, signal.SIGCONT)
 
 
 def test_folders_of_managers_that_were_killed_are_collected(memory: Path) -> None:
