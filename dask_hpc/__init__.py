@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dask_hpc.client.runtime import Runtime as Runtime
     from dask_hpc.client.runtime import install as install
     from dask_hpc.client.runtime import runtime as runtime
+    from dask_hpc.coupling.source import Source as Source
     from dask_hpc.deploy.adaptive import PolicyAdaptive as PolicyAdaptive
     from dask_hpc.deploy.local import LocalCluster as LocalCluster
     from dask_hpc.deploy.slurm.cluster import SLURMCluster as SLURMCluster
@@ -36,6 +37,7 @@ _PUBLIC = {
     "PolicyAdaptive": "dask_hpc.deploy.adaptive",
     "Job": "dask_hpc.client.runtime",
     "Runtime": "dask_hpc.client.runtime",
+    "Source": "dask_hpc.coupling.source",
     "explore": "dask_hpc.show",
     "install": "dask_hpc.client.runtime",
     "metered": "dask_hpc.worker.metered",
@@ -53,6 +55,7 @@ __all__ = [
     "Runtime",
     "SLURMCluster",
     "SLURMRunner",
+    "Source",
     "__version__",
     "explore",
     "install",

@@ -72,6 +72,10 @@ class WindowError(JobError):
     """A cooperative window cannot be used so; the message says what is open and what would be right."""
 
 
+class CouplingError(DaskHPCError, RuntimeError):
+    """A flow has failed, or is closed; the message names it and what has happened."""
+
+
 class CheckpointError(DaskHPCError, RuntimeError):
     """A checkpoint cannot be written, or is not what was written; the message names file and remedy."""
 

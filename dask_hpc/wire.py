@@ -22,6 +22,9 @@ TELL = "hpc_tell"
 #: computing: it is known before any task is placed.
 ROLE_RESOURCE = "hpc-role-"
 
+#: Name of the handler of workers that takes blocks of coupled programs.
+COUPLE = "hpc_couple"
+
 #: What may be done to blocks of a checkpoint on their way to the store.
 SERVICES = ("plain", "compress", "encrypt", "compress+encrypt")
 

@@ -23,6 +23,7 @@ from dask_hpc._version import __version__
 from dask_hpc.channel import Channel, raise_error
 from dask_hpc.client import checkpoints, methods, notices, timelines
 from dask_hpc.client.arguments import policy_arguments
+from dask_hpc.client.couple import CouplingMethods
 from dask_hpc.client.job import Job as Job
 from dask_hpc.client.power import PowerMethods
 from dask_hpc.config import find
@@ -112,7 +113,7 @@ def _made(client: Client) -> Runtime:
         return found
 
 
-class Runtime(PowerMethods):
+class Runtime(PowerMethods, CouplingMethods):
     """The runtime of one cluster, seen from one client. Made by `install` or `runtime`."""
 
     def __init__(self, client: Client) -> None:

@@ -28,6 +28,7 @@ def carried(version: str) -> WorkerPlugin:
             try:
                 from dask_hpc._version import __version__ as there
                 from dask_hpc.worker import heartbeat, small
+                from dask_hpc.worker.coupling import receiver
                 from dask_hpc.worker.power import switch
             except ImportError as error:
                 there = f"missing ({error})"
@@ -35,6 +36,7 @@ def carried(version: str) -> WorkerPlugin:
                 heartbeat.start(worker)
                 small.start(worker)
                 switch.start(worker)
+                receiver.start(worker)
                 return
             logging.getLogger("distributed.dask_hpc").warning(
                 "dask_hpc is %s on this worker and %s on the scheduler, which will not know when this "
@@ -46,7 +48,7 @@ def carried(version: str) -> WorkerPlugin:
         def teardown(self, worker: Any) -> None:
             import sys
 
-            for name in ("heartbeat", "small", "power.switch"):
+            for name in ("heartbeat", "small", "power.switch", "coupling.receiver"):
                 module = sys.modules.get(f"dask_hpc.worker.{name}")
                 if module is not None:
                     module.stop(worker)

@@ -141,7 +141,7 @@ class HostProcess:
 def folders() -> list[Path]:
     """Folders of all clusters that this user has, or had, on this host."""
     found = []
-    for path in sorted(_root().glob(f"dask-hpc-{os.getuid()}-*")):
+    for path in sorted(memory_folder().glob(f"dask-hpc-{os.getuid()}-*")):
         with suppress(FileNotFoundError):
             if _is_own(path):
                 found.append(path)
@@ -225,7 +225,8 @@ def collect(older_than_s: float, dry_run: bool = False) -> list[Path]:
     return found
 
 
-def _root() -> Path:
+def memory_folder() -> Path:
+    """Where files in the memory of this host are."""
     # the process of a host needs no settings
     from dask_hpc.worker.node import node_settings
 
@@ -245,7 +246,7 @@ def _folder(cluster: str, host: str | None) -> Path:
         When somebody else has made it.
     """
     which = hashlib.sha256(f"{cluster}\n{host or ''}".encode()).hexdigest()[:16]
-    folder = _root() / f"dask-hpc-{os.getuid()}-{which}"
+    folder = memory_folder() / f"dask-hpc-{os.getuid()}-{which}"
     _made(folder)
     return folder
 

@@ -21,6 +21,7 @@ from dask_hpc.scheduler.checkpoint.jobs import ProtectedJobs
 from dask_hpc.scheduler.checkpoint.small import SmallCopies
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.core.handlers import contained
+from dask_hpc.scheduler.coupling.flows import Flows
 from dask_hpc.scheduler.dashboard.pages import Panels
 from dask_hpc.scheduler.internals import remote, selfcheck, writes
 from dask_hpc.scheduler.io.accounts import Io
@@ -67,6 +68,7 @@ class Service:
         watched = self.engine.watched
         self.commits = Commits(self.engine, watched)
         self._small = SmallCopies(self.engine, self.commits.protected)
+        awaited = Awaited(self.engine, watched)
         parts.add(
             self.releases,
             Actors(state, parts),
@@ -75,7 +77,8 @@ class Service:
             ProtectedJobs(self.engine, self.commits),
             self._small,
             Departing(state, watched, self.commits.protected),
-            Awaited(self.engine, watched),
+            awaited,
+            Flows(self.engine, watched, awaited.provide),
             self.pool_target,
             Roles(self.engine),
             Io(state),

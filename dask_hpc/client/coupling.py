@@ -1,0 +1,399 @@
+"""The consumer's end of a flow: `Runtime.couple` gives a `Flow`.
+
+What is to be done with coming steps is on the scheduler before they are, so that a value costs no word of
+the client. All that is here runs on the client's loop; of one turn after the other the values are handed to
+whoever reads them, and only then is the scheduler told that the step is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import weakref
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import dask
+from distributed import Future
+
+from dask_hpc.channel import Channel
+from dask_hpc.client.datasets import lazy_dataset
+from dask_hpc.client.readers import Reader
+from dask_hpc.errors import CouplingError, DaskHPCError
+from dask_hpc.show import line
+from dask_hpc.worker.awaited import source
+from dask_hpc.worker.coupling.blocks import analysed
+from dask_hpc_policies.coupling import contract
+
+logger = logging.getLogger("dask_hpc")
+
+#: Turns whose tasks are on the scheduler beyond what the queue may hold; more come half of them at a time.
+_AHEAD = 4
+#: Bounds of what may be asked for.
+_WINDOW, _EVERY = (1, 1024), (1, 2**31)
+
+
+@dataclass(slots=True)
+class _Analysis:
+    name: str
+    function: Callable[..., Any]
+    window: int
+    every: int
+    #: The turn its first window begins with.
+    first: int
+    readers: weakref.WeakSet[Reader] = field(default_factory=weakref.WeakSet)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One step, from the moment its tasks are submitted."""
+
+    sources: list[Future]
+    #: What producers number it; None: it has not begun.
+    step: int | None = None
+    #: Set once all its blocks are there, or it is clear that they will never be.
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Why it will never be whole.
+    lost: str = ""
+    #: Whether it had to make room.
+    ousted: bool = False
+    values: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
+
+
+class Flow:
+    """Steps of a program outside Dask, and what is done with them. Made by `Runtime.couple`."""
+
+    def __init__(
+        self, channel: Channel, id: str, name: str, fields: tuple[contract.Field, ...], queue: int
+    ) -> None:
+        self.name = name
+        self._channel, self._id, self._fields, self._queue = channel, id, fields, queue
+        # as what is submitted where the flow is made: to the job there, if there is one
+        self._annotations = dict(dask.get_annotations())
+        self._places = 0
+        self._layout: list[Any] = []
+        self._turns: dict[int, _Turn] = {}
+        self._submitted = self._begun = self._done = 0
+        self._total: int | None = None
+        self._analyses: dict[str, _Analysis] = {}
+        self._callbacks: list[Callable[[int, Any], Any]] = []
+        self._callback_error = ""
+        #: Why no value comes any more; None: some may.
+        self._outcome: str | None = None
+        self._bell = asyncio.Event()
+        self._extending = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._spawn(self._listen())
+
+    def __repr__(self) -> str:
+        return line("Flow", name=self.name, steps=self._done, analyses=list(self._analyses))
+
+    def analyse(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        name: str,
+        window: int = 1,
+        every: int = 1,
+        where: str = "auto",
+    ) -> Any:
+        """Have a value computed of the last steps, from the next step on.
+
+        Parameters
+        ----------
+        function
+            Gets an `xarray.Dataset` of NumPy arrays, in a task on a worker; its first dimension, ``step``,
+            has `window` steps. What it returns is the value.
+        name
+            What the value is called, for `results`.
+        window
+            Steps that it gets, from 1 to 1,024. The first value is there once so many have come.
+        every
+            One value for so many steps.
+        where
+            ``"auto"``, ``"in situ"`` or ``"in transit"``: noted. Today it runs where most of its blocks are.
+
+        Raises
+        ------
+        ValueError
+            For what is not allowed, and a name that another analysis has.
+        """
+        contract.checked_name(name)
+        contract.checked_number("window", window, *_WINDOW)
+        contract.checked_number("every", every, *_EVERY)
+        contract.checked_choice("where", where, contract.WHERE)
+        if not callable(function):
+            raise TypeError(f"function is {function!r}; needed: a function of a data set")
+        return self._channel.run(self._analyse, function, name, window, every, where)
+
+    def on_step(self, callback: Callable[[int, Any], Any]) -> Any:
+        """Have ``callback(step, dataset)`` called here for every step, from the next one on.
+
+        The data set is one of Dask arrays whose blocks lie where they came in. A step is done when the
+        callback has returned; one that raises is logged, and counts as returned.
+        """
+        if not callable(callback):
+            raise TypeError(f"callback is {callback!r}; needed: a function of a step and a data set")
+
+        async def add() -> None:
+            self._callbacks.append(callback)
+
+        return self._channel.run(add)
+
+    def results(self, name: str, timeout: float | None = None) -> Reader:
+        """The values of an analysis from now on: an iterator over ``(step, value)``, in order.
+
+        It ends when all producers have left. A step is done when everybody who reads has got its value.
+
+        Parameters
+        ----------
+        name
+            Of the analysis.
+        timeout
+            Seconds that one value may take; None: as long as it takes.
+
+        Raises
+        ------
+        ValueError
+            When there is no such analysis. The iterator raises what the analysis has raised, `CouplingError`
+            for a step that was lost and when the flow has failed, and `TimeoutError`; after any of them but
+            the flow's failure it may be asked for the next one.
+        """
+        if name not in self._analyses:
+            there = ", ".join(map(repr, self._analyses)) or "none"
+            raise ValueError(f"name is {name!r}; allowed: an analysis of {self.name!r}, which are {there}")
+        reader = Reader(self._channel, self, timeout)
+        weakref.finalize(reader, _call, self._loop, self._ring).atexit = False
+        self._analyses[name].readers.add(reader)
+        return reader
+
+    def status(self) -> Any:
+        """State, steps in flight (``in_flight``), sources, workers, bytes, analyses."""
+        return self._channel.run(self._status)
+
+    def close(self) -> Any:
+        """End it: producers are told, and nothing is left on the cluster. One that is closed stays so."""
+        return self._channel.run(self._close)
+
+    @property
+    def outcome(self) -> str | None:
+        """Why no value comes any more, an empty text when all have; None: some may come."""
+        return self._outcome
+
+    def taken(self) -> None:
+        """A reader has taken a value."""
+        self._ring()
+
+    # ----------------------------------------------------------- on the loop
+
+    async def _status(self) -> dict[str, Any]:
+        # what an ended flow was is still known here
+        try:
+            row: dict[str, Any] = await self._channel.ask("flow_status", flow=self._id)
+        except CouplingError:
+            row = {"name": self.name, "state": "closed", "reason": self._outcome, "in_flight": 0}
+        return {**row, "done": self._done, "callback_error": self._callback_error}
+
+    async def _analyse(
+        self, function: Callable[..., Any], name: str, window: int, every: int, where: str
+    ) -> None:
+        if self._outcome is not None:
+            raise CouplingError(self._outcome or f"flow {self.name!r} has ended")
+        if name in self._analyses:
+            raise ValueError(f"name is {name!r}, which another analysis of {self.name!r} has; choose another")
+        said = {"window": window, "every": every, "where": where}
+        await self._channel.ask("flow_analyse", flow=self._id, analysis=name, said=said)
+        async with self._extending:
+            made = self._analyses[name] = _Analysis(name, function, window, every, self._begun)
+            for turn in range(self._begun, self._submitted):
+                self._submit_value(turn, made)
+
+    async def _close(self) -> None:
+        if self._outcome is None:
+            self._finished(f"flow {self.name!r} is closed")
+        await self._channel.ask("flow_close", flow=self._id)
+        await self._idle()
+
+    async def _idle(self) -> None:
+        mine = asyncio.current_task()
+        while left := [task for task in self._tasks if task is not mine]:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
+
+    def _finished(self, why: str) -> None:
+        """No value comes any more."""
+        self._outcome = why
+        for turn in self._turns.values():
+            for task in turn.values.values():
+                task.cancel()
+        self._turns.clear()
+        self._ring()
+
+    def _ring(self) -> None:
+        self._bell.set()
+        self._bell = asyncio.Event()
+
+    async def changes(self) -> None:
+        """Wait for a change of anything."""
+        await self._bell.wait()
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _listen(self) -> None:
+        """Hear what happens on the scheduler."""
+        after = 0
+        try:
+            while self._outcome is None:
+                for number, event in await self._channel.ask("flow_events", flow=self._id, after=after):
+                    after = number
+                    await self._hear(**event)
+        except (DaskHPCError, OSError) as error:
+            if self._outcome is None:
+                self._finished(f"flow {self.name!r} has failed: {error}")
+
+    async def _hear(self, kind: str, **said: Any) -> None:
+        turn = self._turns.get(said.get("turn", -1))
+        if kind == "ready":
+            self._places = said["places"]
+            await self._extend()
+        elif kind == "layout":
+            self._layout = said["layout"]
+        elif kind == "failed":
+            self._finished(said["reason"])
+        elif kind == "ended":
+            self._total = said["turns"]
+            self._maybe_over()
+        elif kind == "begun":
+            self._begun = said["turn"] + 1
+            self._turns[said["turn"]].step = said["step"]
+            self._spawn(self._finish(said["turn"], tuple(self._callbacks)))
+            self._spawn(self._extend())
+        elif turn is not None:
+            if kind == "lost":
+                self._lose(said["turn"], said["reason"])
+            elif kind == "ousted":
+                turn.ousted = True
+                for task in turn.values.values():
+                    task.cancel()
+            turn.settled.set()
+
+    async def _extend(self) -> None:
+        """Submit what is to be done with coming steps."""
+        async with self._extending:
+            upto = self._begun + self._queue + _AHEAD
+            if self._outcome is not None or upto - self._submitted < _AHEAD / 2:
+                return
+            client, turns = self._channel.client, range(self._submitted, upto)
+            keys = [f"{self._id}-{turn}-{place}" for turn in turns for place in range(self._places)]
+            await self._channel.ask("expect", keys=keys, client=client.id)
+            with dask.annotate(**self._annotations):
+                futures = client.map(source, keys, key=keys, pure=False)
+            for number, turn in enumerate(turns):
+                at = number * self._places
+                self._turns[turn] = _Turn(futures[at : at + self._places])
+            self._submitted = upto
+            for analysis in self._analyses.values():
+                for turn in turns:
+                    self._submit_value(turn, analysis)
+            await self._channel.ask("flow_ahead", flow=self._id, turns=upto)
+
+    def _submit_value(self, turn: int, analysis: _Analysis) -> None:
+        if not contract.is_due(turn, analysis.first, analysis.window, analysis.every):
+            return
+        window = [self._turns[each] for each in range(turn - analysis.window + 1, turn + 1)]
+        bundles = [one for each in window for one in each.sources]
+        arguments = (analysis.function, self._fields, self._places, *bundles)
+        key = f"{analysis.name}-{self._id.rpartition('-')[2]}-{turn}"
+        with dask.annotate(**self._annotations):
+            future = self._channel.client.submit(analysed, *arguments, key=key, pure=False)
+        self._turns[turn].values[analysis.name] = self._spawn(_value(future))
+        if any(each.lost for each in window):
+            self._turns[turn].values[analysis.name].cancel()
+
+    def _lose(self, number: int, reason: str) -> None:
+        """A step will never be whole: what was to be made of it fails."""
+        self._turns[number].lost = reason
+        for analysis in self._analyses.values():
+            for turn in range(number, number + analysis.window):
+                if turn in self._turns and (task := self._turns[turn].values.get(analysis.name)) is not None:
+                    task.cancel()
+
+    async def _finish(self, number: int, callbacks: Sequence[Callable[[int, Any], Any]]) -> None:
+        """See one turn through."""
+        turn = self._turns.get(number)
+        if turn is None:
+            return
+        await turn.settled.wait()
+        assert turn.step is not None
+        if callbacks and not (turn.lost or turn.ousted):
+            await self._call(callbacks, turn)
+        if turn.values:
+            await asyncio.wait(turn.values.values())
+        while self._done < number:
+            await self.changes()
+        if not turn.ousted:
+            self._hand_out(number, turn)
+        while any(reader.has(number) for each in self._analyses.values() for reader in each.readers):
+            await self.changes()
+        self._done = number + 1
+        widest = max((each.window for each in self._analyses.values()), default=1)
+        for old in [each for each in self._turns if each <= number - widest + 1]:
+            del self._turns[old]
+        self._ring()
+        await self._channel.ask("flow_done", flow=self._id, turn=number)
+        self._maybe_over()
+
+    def _hand_out(self, number: int, turn: _Turn) -> None:
+        assert turn.step is not None
+        for name, task in turn.values.items():
+            error: BaseException | None = None
+            value: Any = None
+            if task.cancelled():
+                window = range(number - self._analyses[name].window + 1, number + 1)
+                lost = [each for each in window if each in self._turns and self._turns[each].lost]
+                why = self._turns[lost[0]].lost if lost else "its tasks were cancelled"
+                step = self._turns[lost[0]].step if lost else turn.step
+                error = CouplingError(
+                    f"flow {self.name!r} has no {name!r} of step {turn.step}: {step} failed, {why}"
+                )
+            else:
+                error = task.exception()
+                value = None if error is not None else task.result()
+            for reader in list(self._analyses[name].readers):
+                reader.put(number, turn.step, value, error)
+        turn.values.clear()
+        self._ring()
+
+    async def _call(self, callbacks: Sequence[Callable[[int, Any], Any]], turn: _Turn) -> None:
+        assert turn.step is not None
+        for callback in callbacks:
+            try:
+                dataset = lazy_dataset(self._fields, self._layout, turn.sources, turn.step)
+                if inspect.iscoroutinefunction(callback):
+                    await callback(turn.step, dataset)
+                else:
+                    await asyncio.to_thread(callback, turn.step, dataset)
+            except Exception as error:  # whatever a user's function raises
+                self._callback_error = f"step {turn.step}: {type(error).__name__}: {error}"
+                logger.exception("A callback of flow %r has failed at step %d", self.name, turn.step)
+
+    def _maybe_over(self) -> None:
+        if self._total is not None and self._done >= self._total and self._outcome is None:
+            self._finished("")
+
+
+async def _value(future: Future) -> Any:
+    return await future
+
+
+def _call(loop: Any, function: Callable[[], None]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(function)

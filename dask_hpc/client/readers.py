@@ -1,0 +1,85 @@
+"""An iterator over values as they come, in the form of the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Protocol, Self
+
+from dask_hpc.channel import Channel
+from dask_hpc.errors import CouplingError
+
+_END = object()
+
+
+class Gives(Protocol):
+    """What gives the values."""
+
+    @property
+    def outcome(self) -> str | None:
+        """Why no value comes any more, an empty text when all have; None: some may come."""
+        ...
+
+    def taken(self) -> None:
+        """A value was taken."""
+        ...
+
+    async def changes(self) -> None:
+        """Wait for a change of anything."""
+        ...
+
+
+class Reader:
+    """An iterator over ``(step, value)``; with an asynchronous client one for ``async for``."""
+
+    def __init__(self, channel: Channel, gives: Gives, timeout_s: float | None) -> None:
+        self._channel, self._gives, self._timeout_s = channel, gives, timeout_s
+        self._items: deque[tuple[int, int, Any, BaseException | None]] = deque()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[int, Any]:
+        item = self._channel.run(self._next)
+        if item is _END:
+            raise StopIteration
+        found: tuple[int, Any] = item
+        return found
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[int, Any]:
+        item = await self._channel.run(self._next)
+        if item is _END:
+            raise StopAsyncIteration
+        found: tuple[int, Any] = item
+        return found
+
+    def put(self, turn: int, step: int, value: Any, error: BaseException | None) -> None:
+        """There is a value, or what was raised in its place."""
+        self._items.append((turn, step, value, error))
+
+    def has(self, turn: int) -> bool:
+        """Whether the value of a turn was not taken."""
+        return any(item[0] == turn for item in self._items)
+
+    async def _next(self) -> Any:
+        loop = asyncio.get_running_loop()
+        deadline_s = None if self._timeout_s is None else loop.time() + self._timeout_s
+        while not self._items:
+            if (outcome := self._gives.outcome) is not None:
+                if outcome:
+                    raise CouplingError(outcome)
+                return _END
+            left_s = None if deadline_s is None else deadline_s - loop.time()
+            try:
+                await asyncio.wait_for(self._gives.changes(), left_s)
+            except TimeoutError:
+                if not self._items:
+                    raise TimeoutError(f"no value within {self._timeout_s:g} s") from None
+        _, step, value, error = self._items.popleft()
+        self._gives.taken()
+        if error is not None:
+            raise error
+        return step, value

@@ -1,0 +1,298 @@
+"""A producer of a flow: one process of a program outside Dask, without a client and without MPI."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from distributed import Security
+from distributed.comm import CommClosedError, connect, get_address_host
+from distributed.core import rpc
+from distributed.protocol import to_serialize
+
+from dask_hpc.errors import CouplingError, InstallError
+from dask_hpc.wire import COUPLE
+from dask_hpc.worker.coupling.ring import RingEnd, needed_bytes
+from dask_hpc_policies.coupling.contract import Field, checked_name, checked_number
+
+T = TypeVar("T")
+
+#: How often one asks again for what is not there yet, in seconds.
+_AGAIN_S = 0.05
+#: Ranks that a flow may have.
+_RANKS = 2**20
+
+
+class Source:
+    """One producer; connects at once, and waits for the flow and the other producers.
+
+    Each has a loop and connections of its own, which run only while it is called: no thread is started.
+
+    Parameters
+    ----------
+    name
+        Of the flow (``rt.couple(name, ...)``).
+    scheduler
+        Address of the scheduler, or path of its file (``dask scheduler --scheduler-file``).
+    rank, size
+        Which one it is, of how many.
+    security
+        A `distributed.Security` for TLS. None: what Dask's configuration says.
+    timeout
+        Seconds to wait for the flow and the other producers.
+
+    Raises
+    ------
+    ValueError
+        For a rank or size that cannot be, or that does not agree with other producers.
+    CouplingError
+        When the flow has failed, or does not come within `timeout`.
+    InstallError
+        When the scheduler has no dask_hpc.
+    OSError
+        When the scheduler cannot be reached.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        scheduler: str | os.PathLike[str],
+        *,
+        rank: int = 0,
+        size: int = 1,
+        security: Security | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        self.name, self.timeout_s = checked_name(name), timeout
+        self.size = checked_number("size", size, 1, _RANKS)
+        self.rank = checked_number("rank", rank, 0, size - 1)
+        text = os.fspath(scheduler)
+        if "://" not in text and os.path.exists(text):
+            with open(text, encoding="utf-8") as file:
+                text = str(json.load(file)["address"])
+        self._scheduler = text
+        self._security = (security or Security()).get_connection_args("client")
+        self._token = uuid.uuid4().hex
+        self._loop = asyncio.new_event_loop()
+        self._comm: Any = None
+        self._ring: RingEnd | None = None
+        #: Why there is no ring; None: none was asked for, or there is one.
+        self._no_ring: str | None = None
+        self._fields: dict[str, Field] = {}
+        self._slots = 0
+        self._last: int | None = None
+        #: Steps whose blocks went through the ring, and over the connection.
+        self.by_ring = self.by_comm = 0
+        try:
+            self._run(self._join)
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Source {self.name} rank={self.rank} of {self.size}, last step={self._last}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, *error: Any) -> None:
+        # what is gone without a word has failed
+        if kind is None:
+            self.close()
+        else:
+            self._abort()
+
+    def send(self, step: int, blocks: Mapping[str, Any], at: Mapping[str, int] | None = None) -> bool:
+        """Hand over this process's blocks of a step; the arrays are the caller's again when it returns.
+
+        Waits for room in the flow's queue when the flow says so.
+
+        Parameters
+        ----------
+        step
+            A number above that of the last one; all producers send the same ones.
+        blocks
+            An array of each field, the same indices of all. Together the producers' cover each field once.
+        at
+            Where they begin, by dimension; 0 along those that are not named.
+
+        Returns
+        -------
+        bool
+            Whether the step goes on; False: it was left out.
+
+        Raises
+        ------
+        ValueError
+            For a block or step that cannot be. Nothing is changed: the right one may be sent then.
+        CouplingError
+            When the flow has failed or is closed.
+        """
+        if self._comm is None:
+            raise CouplingError(f"source {self.rank} of {self.name!r} is closed")
+        checked_number("step", step, -(2**62), 2**62)
+        if self._last is not None and step <= self._last:
+            raise ValueError(f"step is {step}; allowed: above {self._last}, the last one, and each step once")
+        told, arrays = self._checked(blocks, at or {})
+        taken = self._run(lambda: self._send(step, told, arrays))
+        self._last = step
+        return taken
+
+    def close(self) -> None:
+        """Say that no step comes any more; a source that is closed stays so."""
+        if self._comm is not None:
+            self._run(self._leave)
+            self._abort()
+
+    # ------------------------------------------------------------------------
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._loop.run_until_complete(work())
+        raise RuntimeError("a Source blocks: call it outside of a running event loop, in a thread of its own")
+
+    def _abort(self) -> None:
+        if self._comm is not None:
+            self._comm.abort()
+            self._comm = self._ring = None
+        if not self._loop.is_closed():
+            self._loop.run_until_complete(asyncio.sleep(0))
+            self._loop.close()
+
+    def _checked(
+        self, blocks: Mapping[str, Any], at: Mapping[str, int]
+    ) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
+        if blocks.keys() != self._fields.keys():
+            raise ValueError(
+                f"blocks are of {', '.join(map(repr, blocks)) or 'nothing'}; needed: one of each of "
+                f"{', '.join(map(repr, self._fields))}"
+            )
+        dims = {dim for one in self._fields.values() for dim in one.dims}
+        if unknown := at.keys() - dims:
+            raise ValueError(f"at has {min(unknown)!r}; allowed: {', '.join(map(repr, sorted(dims)))}")
+        told, arrays = [], []
+        for name, block in blocks.items():
+            array = np.asarray(block)
+            begin, shape = self._fields[name].placed(at, array.shape, array.dtype.name)
+            told.append({"field": name, "at": begin, "shape": shape, "dtype": array.dtype.name})
+            arrays.append(array)
+        return told, arrays
+
+    async def _join(self, lost: str | None = None) -> None:
+        deadline_s = time.monotonic() + self.timeout_s
+        async with rpc(self._scheduler, connection_args=self._security) as scheduler:
+            while True:
+                arguments = {
+                    "name": self.name, "rank": self.rank, "size": self.size, "token": self._token,
+                    "hosts": _hosts(self._scheduler), "lost": lost,
+                }  # fmt: skip
+                answer = await scheduler.hpc(method="flow_join", arguments=arguments)
+                if answer is None:
+                    raise InstallError(
+                        f"the scheduler at {self._scheduler} has no dask_hpc; install it there"
+                    )
+                if "error" in answer:
+                    kind, text = answer["error"]
+                    raise (ValueError if kind == "ValueError" else CouplingError)(text)
+                told = answer["result"]
+                if "wait" not in told and await self._connected(told):
+                    return
+                why = told.get("wait") or f"worker {told['worker']} cannot be reached"
+                if time.monotonic() > deadline_s:
+                    raise CouplingError(
+                        f"source {self.rank} of {self.name!r}: {why}, for {self.timeout_s:g} s"
+                    )
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _connected(self, told: Mapping[str, Any]) -> bool:
+        self._worker = told["worker"]
+        self._fields = {one[0]: Field(one[0], tuple(one[1]), tuple(one[2]), one[3]) for one in told["fields"]}
+        self._slots = told["slots"]
+        self._ring, self._no_ring = None, None
+        try:
+            comm = await connect(self._worker, timeout=5, **self._security)
+        except OSError:
+            return False
+        hello = {"flow": told["flow"], "place": told["place"], "members": told["members"], "rank": self.rank}
+        try:
+            await comm.write({"op": COUPLE, **hello})
+            answer = await comm.read()
+        except CommClosedError:
+            return False
+        if "error" in answer:
+            comm.abort()
+            raise CouplingError(answer["error"])
+        self._comm = comm
+        return True
+
+    async def _send(self, step: int, told: list[dict[str, Any]], arrays: list[np.ndarray]) -> bool:
+        while True:
+            try:
+                return await self._sent(step, told, arrays)
+            except (CommClosedError, OSError):
+                self._comm.abort()
+                await self._join(lost=self._worker)
+
+    async def _sent(self, step: int, told: list[dict[str, Any]], arrays: list[np.ndarray]) -> bool:
+        nbytes = needed_bytes(arrays)
+        if self._no_ring is None and (self._ring is None or self._ring.slot_bytes < nbytes):
+            await self._make_ring(nbytes)
+        message: dict[str, Any] = {"op": "step", "step": step, "slot": None, "data": None}
+        slot = None
+        if self._ring is not None and self._ring.slot_bytes >= nbytes and self._ring.free:
+            slot = self._ring.free.popleft()
+            offsets = self._ring.put(slot, arrays)
+            blocks = [{**one, "offset": offset} for one, offset in zip(told, offsets, strict=True)]
+            await self._comm.write({**message, "slot": slot, "blocks": blocks})
+        else:
+            # it is written before this returns, so it need not be a copy
+            data = [to_serialize(np.ascontiguousarray(array)) for array in arrays]
+            await self._comm.write({**message, "blocks": told, "data": data})
+        answer = await self._comm.read()
+        if self._ring is not None:
+            # also a slot that was not taken is told to be free
+            self._ring.free.extend(answer["free"])
+        if "error" in answer:
+            raise (ValueError if answer["user"] else CouplingError)(answer["error"])
+        if slot is None:
+            self.by_comm += 1
+        else:
+            self.by_ring += 1
+        return bool(answer["taken"])
+
+    async def _make_ring(self, nbytes: int) -> None:
+        await self._comm.write({"op": "ring", "slots": self._slots, "nbytes": nbytes})
+        answer = await self._comm.read()
+        if "why" in answer:
+            self._ring, self._no_ring = None, answer["why"]
+            return
+        try:
+            self._ring = RingEnd(answer["ring"])
+        except OSError as error:
+            self._ring, self._no_ring = None, str(error)
+        await self._comm.write({"opened": self._ring is not None})
+
+    async def _leave(self) -> None:
+        try:
+            await self._comm.write({"op": "close"})
+            # the worker has told the scheduler all that it has of this one by then
+            await self._comm.read()
+        except (CommClosedError, OSError):
+            pass
+
+
+def _hosts(scheduler: str) -> list[str]:
+    """Names and addresses of this host, as a worker here would say."""
+    from distributed.utils import get_ip
+
+    found = {socket.gethostname(), "127.0.0.1" if get_address_host(scheduler) == "127.0.0.1" else get_ip()}
+    return sorted(found)

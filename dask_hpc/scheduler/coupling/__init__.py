@@ -1,0 +1,1 @@
+"""Flows of steps from programs outside Dask."""

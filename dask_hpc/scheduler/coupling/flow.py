@@ -1,0 +1,153 @@
+"""What the scheduler knows of one flow: producers, where their blocks go, what its client is to hear."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask_hpc_policies.coupling.contract import Field, Place, uncovered
+from dask_hpc_policies.coupling.turns import Turns
+
+
+@dataclass(slots=True)
+class Rank:
+    """One producer."""
+
+    #: Drawn by the producer: one that is started anew has another.
+    token: str
+    #: Names and addresses of its host.
+    hosts: Collection[str]
+    place: int = -1
+    #: Whether it is connected to its worker, and has been.
+    connected: bool = False
+    #: Whether it will send no more.
+    left: bool = False
+
+
+@dataclass(slots=True)
+class Flow:
+    """One flow."""
+
+    name: str
+    id: str
+    fields: tuple[Field, ...]
+    queue: int
+    when_full: str
+    client: str
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    #: How many producers there are; None: none has come.
+    size: int | None = None
+    #: Worker of each place, and the ranks of its producers, once all are there.
+    places: list[str] = field(default_factory=list)
+    members: list[list[int]] = field(default_factory=list)
+    turns: Turns | None = None
+    #: Tasks of so many turns are on the scheduler.
+    ahead: int = 0
+    #: Steps of the longest window, and what was said of analyses.
+    window: int = 1
+    analyses: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Why it has failed, or that it is closed.
+    failed: str = ""
+    #: Where each place's blocks lay the last time, and whether those of all cover the fields.
+    layouts: dict[int, tuple[tuple[str, Place], ...]] = field(default_factory=dict)
+    covered: bool = False
+    bytes: int = 0
+    #: What the client has not heard: number and event.
+    events: deque[tuple[int, dict[str, Any]]] = field(default_factory=deque)
+    told: int = 0
+    _bell: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def key(self, turn: int, place: int) -> str:
+        """Key of what a place has of a turn."""
+        return f"{self.id}-{turn}-{place}"
+
+    def say(self, kind: str, **what: Any) -> None:
+        """Have the client hear something."""
+        self.told += 1
+        self.events.append((self.told, {"kind": kind, **what}))
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake all that wait for a change."""
+        self._bell.set()
+        self._bell = asyncio.Event()
+
+    async def changes(self, within_s: float) -> None:
+        """Wait for a change, and no longer than that."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._bell.wait(), within_s)
+
+    def fail(self, reason: str) -> None:
+        """Go on no more; the first reason counts."""
+        if not self.failed:
+            self.failed = reason
+            self.say("failed", reason=reason)
+
+    def over(self) -> bool:
+        """Whether all producers have left."""
+        return (
+            self.size is not None
+            and len(self.ranks) == self.size
+            and all(rank.left for rank in self.ranks.values())
+        )
+
+    def laid_out(self, place: int, layout: Sequence[tuple[str, Sequence[int], Sequence[int]]]) -> str:
+        """Note where the blocks of a place lie; why those of all places do not cover the fields, if so."""
+        lies = tuple((name, (tuple(at), tuple(shape))) for name, at, shape in layout)
+        if self.layouts.get(place) != lies:
+            self.layouts[place] = lies
+            self.covered = False
+        if self.covered or len(self.layouts) < len(self.places):
+            return ""
+        for one in self.fields:
+            blocks = [lie for each in self.layouts.values() for name, lie in each if name == one.name]
+            if why := uncovered(one, blocks):
+                return why
+        self.covered = True
+        placed = [self.layouts[number] for number in range(len(self.places))]
+        self.say("layout", layout=[[[name, *lie] for name, lie in each] for each in placed])
+        return ""
+
+    def row(self) -> dict[str, Any]:
+        """What is known of it, as plain data."""
+        turns = self.turns
+        state = "waiting" if turns is None else "ended" if self.over() else "running"
+        return {
+            "name": self.name,
+            "state": "failed" if self.failed else state,
+            "reason": self.failed,
+            "sources": sum(rank.connected and not rank.left for rank in self.ranks.values()),
+            "size": self.size,
+            "workers": list(dict.fromkeys(self.places)),
+            "in_flight": 0 if turns is None else len(turns.flight),
+            "queue": self.queue,
+            "when_full": self.when_full,
+            "steps": 0 if turns is None else turns.given,
+            "bytes": self.bytes,
+            "analyses": dict(self.analyses),
+        }
+
+
+def placed(flow: Flow, workers: Mapping[str, Collection[str]]) -> None:
+    """Choose the worker of every producer, now that all are there.
+
+    Those on a producer's host come first, and of these the one that has the fewest; `workers` gives the
+    names and addresses of each worker's host.
+    """
+    count = dict.fromkeys(workers, 0)
+    of: dict[str, list[int]] = {}
+    for number in sorted(flow.ranks):
+        rank = flow.ranks[number]
+        near = [address for address, hosts in workers.items() if set(hosts) & set(rank.hosts)]
+        chosen = min(near or workers, key=count.__getitem__)
+        count[chosen] += 1
+        of.setdefault(chosen, []).append(number)
+    flow.places, flow.members = list(of), list(of.values())
+    for place, members in enumerate(flow.members):
+        for number in members:
+            flow.ranks[number].place = place
+    flow.turns = Turns(flow.queue, flow.when_full, len(flow.places))

@@ -1,0 +1,310 @@
+"""Flows: steps of programs outside Dask become data that tasks already wait for.
+
+A client declares a flow and submits, some turns ahead, what is to be done with its steps; the sources of
+these tasks are awaited data (`Awaited`). Producers ask here which worker takes their blocks. That worker asks
+whether a step goes on, and says when it has all its blocks; then its part of the step is a result like others.
+
+Rules of the file: nothing is kept for a step that is done, and nothing at all while there is no flow.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.coupling.flow import Flow, Rank, placed
+from dask_hpc.scheduler.tables.parts import Method
+from dask_hpc.scheduler.tables.watched import Watched
+from dask_hpc_policies.codec import decode
+from dask_hpc_policies.coupling import contract
+
+#: How long it takes at most until what waits sees that a client has gone, in seconds.
+_LOOK_S = 1.0
+#: A client is answered by then, whether there is news or not, in seconds.
+_NEWS_S = 10.0
+
+#: What makes awaited data a result of a worker: its address, size and type by key (`Awaited.provide`).
+Provide = Callable[[str, Mapping[Any, tuple[int, str]]], Awaitable[dict[str, list[Any]]]]
+
+
+class Flows:
+    """The flows of one scheduler."""
+
+    def __init__(self, engine: Engine, watched: Watched, provide: Provide) -> None:
+        self._scheduler = engine.scheduler
+        self._watched = watched
+        self._provide = provide
+        self._named: dict[str, Flow] = {}
+        self._by_id: dict[str, Flow] = {}
+
+    def methods(self) -> Mapping[str, Method]:
+        """What clients, producers and workers may call."""
+        ours = (
+            self.couple, self.flow_analyse, self.flow_ahead, self.flow_events, self.flow_done,
+            self.flow_status, self.flow_close,
+            self.flow_join, self.flow_connected, self.flow_begin, self.flow_whole, self.flow_left,
+        )  # fmt: skip
+        return {method.__name__: method for method in ours}
+
+    def unwrap(self) -> None:
+        """The runtime is being uninstalled."""
+        for flow in list(self._by_id.values()):
+            self._end(flow, f"flow {flow.name!r} is no more: dask_hpc was uninstalled")
+
+    # ---------------------------------------------------------------- clients
+
+    async def couple(
+        self, name: str, fields: Sequence[Mapping[str, Any]], queue: int, when_full: str, client: str
+    ) -> str:
+        """Declare a flow; gives its id.
+
+        Raises
+        ------
+        ValueError
+            When there is a flow of that name.
+        """
+        there = self._named.get(name)
+        if there is not None and not there.failed and there.client in self._scheduler.clients:
+            raise ValueError(
+                f"name is {name!r}, which a flow has that is not closed; close it, or choose another"
+            )
+        if there is not None:
+            self._end(there, f"flow {name!r} was declared anew")
+        id = f"hpc-flow-{name}-{uuid.uuid4().hex[:8]}"
+        decoded = tuple(decode(contract.Field, dict(one)) for one in fields)
+        flow = self._named[name] = self._by_id[id] = Flow(name, id, decoded, queue, when_full, client)
+        return flow.id
+
+    async def flow_analyse(self, flow: str, analysis: str, said: Mapping[str, Any]) -> None:
+        """Note what was said of an analysis."""
+        found = self._found(flow)
+        found.analyses[analysis] = dict(said)
+        found.window = max(found.window, int(said["window"]))
+
+    async def flow_ahead(self, flow: str, turns: int) -> None:
+        """The client has submitted the tasks of so many turns."""
+        found = self._found(flow)
+        for turn in range(found.ahead, turns):
+            for place in range(len(found.places)):
+                self._watched.watch(found.key(turn, place), self._moved)
+        found.ahead = turns
+        found.ring()
+
+    async def flow_events(self, flow: str, after: int) -> list[Any]:
+        """What has happened since event number `after`, as soon as anything has."""
+        found = self._by_id.get(flow)
+        if found is None:
+            return [(after + 1, {"kind": "failed", "reason": "the flow is closed"})]
+        while found.events and found.events[0][0] <= after:
+            found.events.popleft()
+        if not found.events:
+            await found.changes(_NEWS_S)
+        return list(found.events)
+
+    async def flow_done(self, flow: str, turn: int) -> None:
+        """Whoever is to have a turn has had it."""
+        found = self._by_id.get(flow)
+        if found is not None and found.turns is not None:
+            found.turns.done(turn)
+            found.ring()
+
+    async def flow_status(self, flow: str) -> dict[str, Any]:
+        """What is known of a flow."""
+        return self._found(flow).row()
+
+    async def flow_close(self, flow: str) -> None:
+        """Its client has no more use for it."""
+        found = self._by_id.get(flow)
+        if found is not None:
+            self._end(found, f"flow {found.name!r} is closed")
+
+    # -------------------------------------------------------------- producers
+
+    async def flow_join(
+        self, name: str, rank: int, size: int, token: str, hosts: Sequence[str], lost: str | None = None
+    ) -> dict[str, Any]:
+        """Where the blocks of a producer go: ``{"wait": why}``, or all that it has to know.
+
+        Parameters
+        ----------
+        token, hosts
+            Drawn by the producer; names and addresses of its host.
+        lost
+            The worker that it cannot reach any more.
+
+        Raises
+        ------
+        ValueError
+            For a rank that another producer has, or another `size` than others have said.
+        CouplingError
+            When the flow has failed, or no worker is left.
+        """
+        flow = self._named.get(name)
+        if flow is None:
+            return {"wait": f"there is no flow {name!r} (rt.couple declares one)"}
+        self._check(flow)
+        there = flow.ranks.get(rank)
+        if there is None or there.token != token:
+            self._admit(flow, rank, size, token, hosts)
+        if len(flow.ranks) < size:
+            missing = next(number for number in range(size) if number not in flow.ranks)
+            await flow.changes(_LOOK_S)
+            if len(flow.ranks) < size:
+                return {"wait": f"rank {missing} of {size} has not come"}
+        self._check(flow)
+        workers = self._workers()
+        if not flow.places:
+            placed(flow, workers)
+            flow.say("ready", places=len(flow.places))
+        place = flow.ranks[rank].place
+        if lost is not None and flow.places[place] == lost:
+            if lost in self._scheduler.workers:
+                return {"wait": f"worker {lost} does not answer"}
+            self._move(flow, place, workers)
+        return {
+            "flow": flow.id, "worker": flow.places[place], "place": place, "members": flow.members[place],
+            "slots": flow.queue + flow.window,
+            "fields": [[one.name, one.dims, one.shape, one.dtype] for one in flow.fields],
+        }  # fmt: skip
+
+    def _admit(self, flow: Flow, rank: int, size: int, token: str, hosts: Sequence[str]) -> None:
+        there = flow.ranks.get(rank)
+        if flow.size not in (None, size):
+            raise ValueError(f"size is {size}; allowed: {flow.size}, as other sources of {flow.name!r} say")
+        if there is not None and (there.connected or there.left):
+            raise ValueError(
+                f"rank is {rank}, which another source of {flow.name!r} has or had; each has its own"
+            )
+        flow.size = size
+        flow.ranks[rank] = Rank(token, list(hosts), -1 if there is None else there.place)
+        flow.ring()
+
+    def _workers(self) -> dict[str, list[str]]:
+        found = {ws.address: [ws.host] for ws in self._scheduler.running}
+        if not found:
+            raise CouplingError("no worker is there that blocks could go to; add workers")
+        return found
+
+    def _move(self, flow: Flow, place: int, workers: Mapping[str, Sequence[str]]) -> None:
+        """Have another worker take what goes to a place whose worker is lost."""
+        hosts = {host for number in flow.members[place] for host in flow.ranks[number].hosts}
+        near = [address for address, its in workers.items() if hosts & set(its)]
+        lost, flow.places[place] = flow.places[place], min(near or workers, key=flow.places.count)
+        assert flow.turns is not None
+        for turn in flow.turns.lose(place):
+            flow.say("lost", turn=turn, reason=f"worker {lost} was lost with blocks of it")
+
+    # ---------------------------------------------------------------- workers
+
+    async def flow_connected(self, flow: str, rank: int, worker: str) -> None:
+        """A producer is connected to its worker."""
+        found = self._found(flow)
+        found.ranks[rank].connected = True
+
+    async def flow_begin(self, flow: str, place: int, step: int) -> dict[str, Any]:
+        """Whether a step goes on of which a place has a block: its turn, None if not, or why it cannot come.
+
+        Waits until the tasks of its turn are there and, if the flow says so, until the queue has room.
+        """
+        found = self._found(flow)
+        while True:
+            self._check(found)
+            given = 0 if found.turns is None else found.turns.given
+            assert found.turns is not None
+            # who asks for a step that has begun gets its turn all the same
+            if gone := [number for number, rank in found.ranks.items() if rank.left]:
+                known = step in found.turns.flight.values()
+                if not known:
+                    return {"refused": f"step {step} can never be whole: rank {gone[0]} has left"}
+            try:
+                if found.turns.given < found.ahead:
+                    verdict = found.turns.ask(place, step)
+                    if verdict is not None:
+                        break
+            except ValueError as error:
+                return {"refused": str(error)}
+            await found.changes(_LOOK_S)
+        if verdict.ousted is not None:
+            found.say("ousted", turn=verdict.ousted)
+        if verdict.turn is not None and found.turns.given > given:
+            found.say("begun", turn=verdict.turn, step=step)
+        return {"turn": verdict.turn}
+
+    async def flow_whole(
+        self,
+        flow: str,
+        turn: int,
+        place: int,
+        worker: str,
+        nbytes: int,
+        type_name: str,
+        layout: Sequence[Any],
+    ) -> bool:
+        """A place has all its blocks of a turn; whether they are wanted."""
+        found = self._by_id.get(flow)
+        if found is None or found.failed or found.turns is None or found.places[place] != worker:
+            return False
+        if why := found.laid_out(place, layout):
+            found.fail(f"flow {found.name!r} has failed: {why}")
+            return False
+        key = found.key(turn, place)
+        while (answer := await self._provide(worker, {key: (nbytes, type_name)}))["later"]:
+            await found.changes(0.01)
+        if answer["refused"]:
+            return False
+        found.bytes += nbytes
+        if found.turns.whole(place, turn):
+            found.say("whole", turn=turn)
+        return True
+
+    async def flow_left(self, flow: str, rank: int, closed: bool, sent: int | None) -> None:
+        """A producer is not connected any more; `sent` is the last step that it has sent, over this worker."""
+        found = self._by_id.get(flow)
+        if found is None or found.failed or found.turns is None:
+            return
+        it = found.ranks[rank]
+        it.left = True
+        lacking = found.turns.lacking(it.place, sent)
+        if not closed:
+            found.fail(f"flow {found.name!r} has failed: rank {rank} is gone without a word")
+        elif lacking is not None:
+            found.fail(f"flow {found.name!r} has failed: rank {rank} has left without step {lacking}")
+        elif found.over():
+            found.say("ended", turns=found.turns.given)
+        found.ring()
+
+    def _moved(self, key: Any, start: str, finish: str) -> None:
+        """What was there may be lost; or nobody wants it any more."""
+        if finish == "forgotten":
+            self._watched.unwatch(key, self._moved)
+        elif start == "memory" and finish == "released":
+            ts = self._scheduler.tasks.get(key)
+            id, turn, place = key.rsplit("-", 2)
+            flow = self._by_id.get(id)
+            if flow is not None and ts is not None and ts.who_wants:
+                reason = f"worker {flow.places[int(place)]} was lost with blocks of it"
+                flow.say("lost", turn=int(turn), reason=reason)
+
+    # ------------------------------------------------------------------- both
+
+    def _found(self, id: str) -> Flow:
+        flow = self._by_id.get(id)
+        if flow is None:
+            raise CouplingError(f"flow {id} is closed")
+        return flow
+
+    def _check(self, flow: Flow) -> None:
+        """Raise `CouplingError` when a flow does not go on."""
+        if not flow.failed and flow.client not in self._scheduler.clients:
+            self._end(flow, f"flow {flow.name!r} has failed: its client is gone")
+        if flow.failed:
+            raise CouplingError(flow.failed)
+
+    def _end(self, flow: Flow, reason: str) -> None:
+        flow.fail(reason)
+        self._by_id.pop(flow.id, None)
+        if self._named.get(flow.name) is flow:
+            del self._named[flow.name]

@@ -1,0 +1,1 @@
+"""Blocks of a coupled program on their way into a worker."""

@@ -1,0 +1,76 @@
+"""What a worker has of one step: blocks of fields, and the data set that is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dask_hpc_policies.coupling.contract import Field
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of a field."""
+
+    field: str
+    at: tuple[int, ...]
+    array: np.ndarray
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """All blocks of one step that one worker has; read-only."""
+
+    #: As the producers number it.
+    step: int
+    blocks: tuple[Block, ...]
+
+    def __sizeof__(self) -> int:
+        return 200 + sum(200 + block.array.nbytes for block in self.blocks)
+
+
+def block_of(bundle: Bundle, number: int) -> np.ndarray:
+    """The array of one of its blocks."""
+    return bundle.blocks[number].array
+
+
+def field_of(field: Field, *bundles: Bundle) -> np.ndarray:
+    """A whole field of one step."""
+    found = np.empty(field.shape, field.dtype)
+    _fill(field, bundles, found)
+    return found
+
+
+def dataset(fields: Sequence[Field], steps: Sequence[Sequence[Bundle]]) -> xr.Dataset:
+    """The fields of several steps, along a first dimension ``step`` that has the producers' numbers."""
+    import xarray as xr  # not every worker has a use for it
+
+    arrays = {}
+    for field in fields:
+        found = np.empty((len(steps), *field.shape), field.dtype)
+        for into, bundles in zip(found, steps, strict=True):
+            _fill(field, bundles, into)
+        arrays[field.name] = (("step", *field.dims), found)
+    return xr.Dataset(arrays, coords={"step": [bundles[0].step for bundles in steps]})
+
+
+def _fill(field: Field, bundles: Sequence[Bundle], into: np.ndarray) -> None:
+    for bundle in bundles:
+        for block in bundle.blocks:
+            if block.field == field.name:
+                where = zip(block.at, block.array.shape, strict=True)
+                into[tuple(slice(begin, begin + count) for begin, count in where)] = block.array
+
+
+def analysed(
+    function: Callable[[xr.Dataset], Any], fields: Sequence[Field], places: int, *bundles: Bundle
+) -> Any:
+    """What an analysis gives for a window; bundles of its steps lie one behind the other, `places` a step."""
+    steps = [bundles[at : at + places] for at in range(0, len(bundles), places)]
+    return function(dataset(fields, steps))

@@ -1,0 +1,231 @@
+"""A worker's end of flows: it takes blocks from producers, and has each step that is whole become data.
+
+A producer has a connection of its own, which ends with it. Its blocks come in a slot of a ring (`ring`) where
+it is on this host and a slot is free, else with the message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from dask.utils import typename
+from distributed.comm import CommClosedError
+from distributed.core import Status
+from distributed.sizeof import sizeof
+from distributed.worker_state_machine import FreeKeysEvent
+
+from dask_hpc.errors import DaskHPCError
+from dask_hpc.wire import COUPLE
+from dask_hpc.worker.answers import answered
+from dask_hpc.worker.coupling.blocks import Block, Bundle
+from dask_hpc.worker.coupling.ring import Ring
+
+logger = logging.getLogger("distributed.dask_hpc")
+
+_STIMULUS = "hpc-flow"
+
+
+@dataclass
+class _Step:
+    #: What becomes of it, by word of the scheduler.
+    verdict: asyncio.Task[int | None]
+    blocks: dict[int, list[Block]] = field(default_factory=dict)
+
+
+@dataclass
+class _Place:
+    """The part of a flow's blocks that comes to this worker."""
+
+    flow: str
+    number: int
+    #: Ranks of its producers.
+    members: frozenset[int]
+    steps: dict[int, _Step] = field(default_factory=dict)
+
+
+class Receiver:
+    """Takes blocks on one worker."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self._places: dict[tuple[str, int], _Place] = {}
+        #: Producers that are connected.
+        self._connected = 0
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def serve(self, comm: Any, flow: str, place: int, members: Sequence[int], rank: int) -> Any:
+        """Take the blocks of one producer until it closes, or is gone."""
+        # the same for all of them
+        there = self._places.setdefault((flow, place), _Place(flow, place, frozenset(members)))
+        producer = _Producer(comm, rank)
+        closed, sent = False, None
+        self._connected += 1
+        try:
+            await self._tell("flow_connected", flow=flow, rank=rank, worker=self._worker.address)
+            await comm.write({"ok": True})
+            while True:
+                message = await comm.read()
+                if message["op"] == "close":
+                    closed = True
+                    break
+                if message["op"] == "ring":
+                    await producer.make_ring(message["slots"], message["nbytes"])
+                    continue
+                try:
+                    taken = await self._step(there, producer, message)
+                    sent = message["step"]
+                    answer: dict[str, Any] = {"taken": taken}
+                except (ValueError, DaskHPCError) as error:
+                    answer = {"error": str(error), "user": not isinstance(error, DaskHPCError)}
+                await comm.write({**answer, "free": producer.freed()})
+        except (CommClosedError, OSError):
+            pass
+        except DaskHPCError as error:
+            await comm.write({"error": str(error), "user": False})
+        finally:
+            producer.drop_ring()
+            self._connected -= 1
+            if not self._connected:
+                self._places.clear()
+            await self._left(flow, rank, closed, sent)
+        if closed:
+            await comm.write({"ok": True})
+        return Status.dont_reply
+
+    async def _left(self, flow: str, rank: int, closed: bool, sent: int | None) -> None:
+        if self._worker.status not in (Status.running, Status.paused):
+            return
+        try:
+            for task in list(self._running):
+                await asyncio.wait([task])
+            await self._tell("flow_left", flow=flow, rank=rank, closed=closed, sent=sent)
+        except (DaskHPCError, OSError) as error:
+            logger.info("The scheduler could not be told that rank %d of %s has gone: %s", rank, flow, error)
+
+    async def _tell(self, method: str, **arguments: Any) -> Any:
+        return answered(await self._worker.scheduler.hpc(method=method, arguments=arguments))
+
+    async def _step(self, place: _Place, producer: _Producer, message: Mapping[str, Any]) -> bool:
+        """Take blocks of a step; whether it goes on."""
+        number, rank = message["step"], producer.rank
+        for earlier, open_step in place.steps.items():
+            if earlier < number and rank not in open_step.blocks:
+                raise ValueError(
+                    f"step is {number}; allowed: {earlier}, which other producers have sent, comes first"
+                )
+        step = place.steps.get(number)
+        if step is None:
+            step = place.steps[number] = _Step(asyncio.ensure_future(self._ask(place, number)))
+        blocks = producer.blocks(message)
+        try:
+            turn = await asyncio.shield(step.verdict)
+        except (ValueError, DaskHPCError):
+            place.steps.pop(number, None)
+            raise
+        if turn is None:
+            place.steps.pop(number, None)
+            return False
+        step.blocks[rank] = blocks
+        if step.blocks.keys() == place.members:
+            place.steps.pop(number, None)
+            task = asyncio.ensure_future(self._whole(place, number, turn, step.blocks))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return True
+
+    async def _ask(self, place: _Place, number: int) -> int | None:
+        arguments = {"flow": place.flow, "place": place.number, "step": number}
+        answer = await self._tell("flow_begin", **arguments)
+        if "refused" in answer:
+            raise ValueError(answer["refused"])
+        turn: int | None = answer["turn"]
+        return turn
+
+    async def _whole(
+        self, place: _Place, number: int, turn: int, blocks: Mapping[int, Sequence[Block]]
+    ) -> None:
+        """Have the blocks of a step become data."""
+        worker = self._worker
+        made = tuple(block for rank in sorted(blocks) for block in blocks[rank])
+        bundle = Bundle(number, made)
+        key = f"{place.flow}-{turn}-{place.number}"
+        layout = [[block.field, list(block.at), list(block.array.shape)] for block in made]
+        worker.update_data({key: bundle}, stimulus_id=_STIMULUS)
+        arguments = {
+            "flow": place.flow, "turn": turn, "place": place.number, "worker": worker.address,
+            "nbytes": sizeof(bundle), "type_name": typename(Bundle), "layout": layout,
+        }  # fmt: skip
+        kept = False
+        try:
+            kept = await self._tell("flow_whole", **arguments)
+        except (DaskHPCError, OSError) as error:
+            logger.info("Step %d of %s is left out: %s", number, place.flow, error)
+        finally:
+            if not kept:
+                worker.handle_stimulus(FreeKeysEvent(keys=[key], stimulus_id=_STIMULUS))
+
+
+class _Producer:
+    """One producer's connection, and its ring."""
+
+    def __init__(self, comm: Any, rank: int) -> None:
+        self._comm, self.rank = comm, rank
+        self._ring: Ring | None = None
+
+    async def make_ring(self, slots: int, nbytes: int) -> None:
+        """Have a ring in place of the one that is there, if this host has room for it."""
+        self.drop_ring()
+        try:
+            ring = await asyncio.to_thread(Ring, slots, nbytes)
+        except OSError as error:
+            await self._comm.write({"why": str(error)})
+            return
+        try:
+            await self._comm.write({"ring": ring.told})
+            answer = await self._comm.read()
+        finally:
+            ring.opened()
+        if answer["opened"]:
+            self._ring = ring
+
+    def drop_ring(self) -> None:
+        """Use it no more; its memory is there as long as arrays refer to it."""
+        self._ring = None
+
+    def freed(self) -> list[int]:
+        """Slots that have become free."""
+        return [] if self._ring is None else self._ring.freed()
+
+    def blocks(self, message: Mapping[str, Any]) -> list[Block]:
+        """The blocks of a step, read-only; raises `ValueError` for what no `Source` sends."""
+        slot = message["slot"]
+        if slot is not None and self._ring is None:
+            raise ValueError(f"slot is {slot}; there is no ring")
+        whole = None if slot is None or self._ring is None else self._ring.slot(slot)
+        found = []
+        for at, told in enumerate(message["blocks"]):
+            shape, dtype = tuple(told["shape"]), np.dtype(told["dtype"])
+            if whole is not None:
+                begin = told["offset"]
+                nbytes = int(np.prod(shape)) * dtype.itemsize
+                array = whole[begin : begin + nbytes].view(dtype).reshape(shape)
+            else:
+                array = np.asarray(message["data"][at]).view()
+                array.flags.writeable = False
+            found.append(Block(told["field"], tuple(told["at"]), array))
+        return found
+
+
+def start(worker: Any) -> None:
+    """Have a worker take blocks of producers."""
+    worker.handlers[COUPLE] = Receiver(worker).serve
+
+
+def stop(worker: Any) -> None:
+    """Have it take none of new producers any more."""
+    worker.handlers.pop(COUPLE, None)

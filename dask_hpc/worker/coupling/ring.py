@@ -1,0 +1,150 @@
+"""A ring in the memory of a host: slots that a program fills and a worker reads, without a copy between them.
+
+The worker has all its bytes reserved before anybody writes (a full memory file system would otherwise end
+the writer by SIGBUS), and both sides touch every page before the first step. The file has no name: the
+program opens it through the worker's descriptor, so that nothing is left of it when both are gone, however
+they end.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import stat
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dask_hpc.worker.host_process import memory_folder
+
+#: Slots and blocks begin at whole pages.
+_PAGE = 4096
+#: Bytes at the beginning by which the program knows that it has opened this ring.
+_TOKEN_BYTES = 16
+
+
+def paged(nbytes: int) -> int:
+    """Bytes in whole pages."""
+    return max(1, -(-nbytes // _PAGE)) * _PAGE
+
+
+class _Slot:
+    """What arrays over one slot refer to: while any of them is there, so is this."""
+
+    def __init__(self, ring: Ring, number: int) -> None:
+        self.ring = ring
+        address = ring.address + _PAGE + number * ring.slot_bytes
+        self.__array_interface__ = {
+            "shape": (ring.slot_bytes,), "typestr": "|u1", "data": (address, True), "version": 3,
+        }  # fmt: skip
+
+
+class Ring:
+    """The worker's end.
+
+    Parameters
+    ----------
+    slots, slot_bytes
+        How many, and the bytes of each, which are rounded up to whole pages.
+
+    Raises
+    ------
+    OSError
+        When there is no room, or this host has no such files.
+    """
+
+    def __init__(self, slots: int, slot_bytes: int) -> None:
+        self.slots, self.slot_bytes = slots, paged(slot_bytes)
+        size = _PAGE + slots * self.slot_bytes
+        self._descriptor = os.open(memory_folder(), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(self._descriptor, 0, size)
+            token = secrets.token_bytes(_TOKEN_BYTES)
+            os.pwrite(self._descriptor, token, 0)
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+            self._bytes = np.frombuffer(mmap.mmap(self._descriptor, size, flags), np.uint8)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self.address: int = self._bytes.__array_interface__["data"][0]
+        #: How the program finds it.
+        self.told = {
+            "process": os.getpid(), "descriptor": self._descriptor, "token": token, "size": size,
+            "slots": slots, "slot_bytes": self.slot_bytes,
+        }  # fmt: skip
+        #: Slots to which no array refers any more, and the program has not been told so.
+        self._free: deque[int] = deque()
+
+    def opened(self) -> None:
+        """The program has it, or will not: nobody else is to open it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def slot(self, number: int) -> np.ndarray:
+        """The bytes of a slot, read-only; when nothing refers to them any more the slot is free."""
+        if not 0 <= number < self.slots:
+            raise ValueError(f"slot is {number}; allowed: 0 to {self.slots - 1}")
+        base = _Slot(self, number)
+        weakref.finalize(base, self._free.append, number).atexit = False
+        return np.asarray(base)
+
+    def freed(self) -> list[int]:
+        """Slots that have become free since the last call."""
+        found = []
+        while self._free:
+            found.append(self._free.popleft())
+        return found
+
+
+class RingEnd:
+    """The program's end.
+
+    Parameters
+    ----------
+    told
+        What the worker has told (`Ring.told`).
+
+    Raises
+    ------
+    OSError
+        When it is on another host, or cannot be opened.
+    """
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self.slot_bytes: int = told["slot_bytes"]
+        path = f"/proc/{int(told['process'])}/fd/{int(told['descriptor'])}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            found = os.fstat(descriptor)
+            # a process of that number on this host may be any
+            there = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+            if not there or found.st_size != told["size"] or found.st_nlink:
+                raise OSError(f"{path} is not the ring")
+            if os.pread(descriptor, _TOKEN_BYTES, 0) != told["token"]:
+                raise OSError(f"{path} is another ring")
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+            self._bytes = np.frombuffer(mmap.mmap(descriptor, found.st_size, flags), np.uint8)
+        finally:
+            os.close(descriptor)
+        self.free: deque[int] = deque(range(told["slots"]))
+
+    def put(self, number: int, blocks: list[np.ndarray]) -> list[int]:
+        """Copy blocks into a slot; gives their offsets in it."""
+        offsets, at = [], 0
+        begin = _PAGE + number * self.slot_bytes
+        for block in blocks:
+            into = self._bytes[begin + at : begin + at + block.nbytes]
+            np.copyto(into.view(block.dtype).reshape(block.shape), block)
+            offsets.append(at)
+            at += paged(block.nbytes)
+        return offsets
+
+
+def needed_bytes(blocks: list[np.ndarray]) -> int:
+    """Bytes of a slot for these blocks."""
+    return sum(paged(block.nbytes) for block in blocks)

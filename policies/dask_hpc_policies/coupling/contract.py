@@ -1,0 +1,162 @@
+"""The contract of a flow: its fields, where blocks lie, and when an analysis is due."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: What may become of a step for which the queue has no room.
+WHEN_FULL = ("wait", "drop-oldest", "drop-newest")
+#: Where an analysis may be said to run.
+WHERE = ("auto", "in situ", "in transit")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_DTYPE = re.compile(r"(bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128))")
+
+#: Where a block begins, and how many indices it has, along each dimension.
+Place = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One quantity, as all producers together hand it over at each step."""
+
+    name: str
+    dims: tuple[str, ...]
+    #: Numbers of indices.
+    shape: tuple[int, ...]
+    dtype: str
+
+    def placed(self, at: Mapping[str, int], shape: Sequence[int], dtype: str) -> Place:
+        """Where a block lies that begins at `at`, by dimension; 0 along those that are not named.
+
+        Raises
+        ------
+        ValueError
+            For a block that is none of this field.
+        """
+        if dtype != self.dtype:
+            raise ValueError(f"block of {self.name!r} is of type {dtype}; allowed: {self.dtype}")
+        if len(shape) != len(self.dims):
+            raise ValueError(
+                f"block of {self.name!r} has {len(shape)} dimensions; allowed: {len(self.dims)}, {self.dims}"
+            )
+        begin = tuple(int(at.get(dim, 0)) for dim in self.dims)
+        for dim, first, count, whole in zip(self.dims, begin, shape, self.shape, strict=True):
+            if first < 0 or count < 1 or first + count > whole:
+                raise ValueError(
+                    f"block of {self.name!r} has indices {first} to {first + count} along {dim!r}; allowed: "
+                    f"at least one, within 0 to {whole}"
+                )
+        return begin, tuple(shape)
+
+
+def checked_name(name: Any, what: str = "name") -> str:
+    """A name of a flow, a field, a dimension or an analysis; raises `ValueError` for others."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{what} is {name!r}; allowed: up to 64 letters, digits, '_', '.', '-', first a letter or '_'"
+        )
+    return name
+
+
+def checked_number(what: str, value: Any, lo: int, hi: int) -> int:
+    """A whole number within bounds; raises `ValueError` for others."""
+    if isinstance(value, bool) or not isinstance(value, int) or not lo <= value <= hi:
+        raise ValueError(f"{what} is {value!r}; allowed: a whole number from {lo} to {hi}")
+    return value
+
+
+def checked_choice(what: str, value: Any, choices: Sequence[str]) -> str:
+    """One of several words; raises `ValueError` for others."""
+    if value not in choices:
+        raise ValueError(f"{what} is {value!r}; allowed: {', '.join(map(repr, choices))}")
+    return str(value)
+
+
+def declared(fields: Any) -> tuple[Field, ...]:
+    """The fields of a flow, from ``{name: (dims, shape, dtype)}``.
+
+    Raises
+    ------
+    ValueError
+        For what cannot be, with the field and what is allowed.
+    """
+    if not isinstance(fields, Mapping) or not fields:
+        raise ValueError(
+            f"fields is {fields!r:.80}; needed: a dict such as "
+            "{'T': (('y', 'x'), (512, 512), 'float64')}, with one field at least"
+        )
+    return tuple(_field(checked_name(name, "name of a field"), said) for name, said in fields.items())
+
+
+def _field(name: str, said: Any) -> Field:
+    if not isinstance(said, (tuple, list)) or len(said) != 3 or not isinstance(said[0], (tuple, list)):
+        raise ValueError(f"field {name!r} is {said!r:.80}; needed: its dims, shape and dtype")
+    dims, shape, dtype = said
+    for dim in dims:
+        if checked_name(dim, f"a dimension of {name!r}") == "step":
+            raise ValueError(
+                f"a dimension of {name!r} is 'step', which is the flow's own; choose another name"
+            )
+    if not dims or len(set(dims)) < len(dims):
+        raise ValueError(f"dims of {name!r} are {dims!r}; needed: at least one, each once")
+    if not isinstance(shape, (tuple, list)) or len(shape) != len(dims):
+        raise ValueError(f"shape of {name!r} is {shape!r}; needed: {len(dims)} numbers, as it has dims")
+    lengths = tuple(checked_number(f"length of {name!r}", length, 1, 2**40) for length in shape)
+    if not _DTYPE.fullmatch(str(dtype)):
+        raise ValueError(
+            f"dtype of {name!r} is {dtype!r}; allowed: bool, int, uint, float, complex, with bits"
+        )
+    return Field(name, tuple(dims), lengths, str(dtype))
+
+
+def uncovered(field: Field, blocks: Iterable[Place]) -> str:
+    """Why blocks do not cover a field, each index once; nothing when they do."""
+    placed = list(blocks)
+    edges = [
+        sorted({0, whole, *(at[dim] for at, _ in placed), *(at[dim] + shape[dim] for at, shape in placed)})
+        for dim, whole in enumerate(field.shape)
+    ]
+    seen: set[tuple[int, ...]] = set()
+    for at, shape in placed:
+        spans = [
+            range(bisect_left(edge, first), bisect_left(edge, first + count))
+            for edge, first, count in zip(edges, at, shape, strict=True)
+        ]
+        for cell in itertools.product(*spans):
+            if cell in seen:
+                return f"{field.name!r} has two blocks at {_named(field, edges, cell)}"
+            seen.add(cell)
+    if len(seen) == math.prod(len(edge) - 1 for edge in edges):
+        return ""
+    cells = itertools.product(*(range(len(edge) - 1) for edge in edges))
+    missing = next(cell for cell in cells if cell not in seen)
+    return f"{field.name!r} has no block at {_named(field, edges, missing)}"
+
+
+def _named(field: Field, edges: Sequence[Sequence[int]], cell: tuple[int, ...]) -> str:
+    begin = (f"{dim}={edge[at]}" for dim, edge, at in zip(field.dims, edges, cell, strict=True))
+    return ", ".join(begin)
+
+
+def chunks(field: Field, blocks: Sequence[Place]) -> tuple[tuple[int, ...], ...] | None:
+    """Lengths of chunks along each dimension when blocks that cover a field are a grid; else None."""
+    found = []
+    for dim, whole in enumerate(field.shape):
+        begins = [*sorted({at[dim] for at, _ in blocks}), whole]
+        found.append(tuple(after - before for before, after in itertools.pairwise(begins)))
+    return tuple(found) if math.prod(map(len, found)) == len(blocks) else None
+
+
+def is_due(turn: int, first: int, window: int, every: int) -> bool:
+    """Whether an analysis that begins with the `first` turn has a value at a turn.
+
+    The first one is due when its window is full, from then on one each `every` turns.
+    """
+    since = turn - (first + window - 1)
+    return since >= 0 and since % every == 0

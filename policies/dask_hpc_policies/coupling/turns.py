@@ -1,0 +1,132 @@
+"""Which steps of a flow go on: ascending, each once, and no more of them at once than its queue holds.
+
+The steps that are taken have turns, 0, 1, 2 and so on, whatever numbers the producers give them. Producers
+send from several places; all of them have to send the same steps. A place asks once it has the first block of
+a step, and every place is told the same of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+#: Steps that are remembered beyond those in flight: a place that has moved may ask for them again.
+_REMEMBERED = 64
+
+
+class Verdict(NamedTuple):
+    """What becomes of a step."""
+
+    #: Its turn; None: it is left out.
+    turn: int | None
+    #: A turn that has to make room for it.
+    ousted: int | None = None
+
+
+@dataclass(slots=True)
+class _Step:
+    turn: int | None
+    #: Places that have asked for it, and those that have all its blocks.
+    asked: set[int]
+    whole: set[int]
+
+
+class Turns:
+    """The steps of one flow.
+
+    Parameters
+    ----------
+    queue
+        Steps that may be in flight: taken, and not done.
+    when_full
+        One of `contract.WHEN_FULL`.
+    places
+        How many there are.
+    """
+
+    def __init__(self, queue: int, when_full: str, places: int) -> None:
+        self._queue, self._when_full, self._places = queue, when_full, places
+        self._steps: dict[int, _Step] = {}
+        self._last: int | None = None
+        #: Turns that have been given, and steps in flight by turn.
+        self.given = 0
+        self.flight: dict[int, int] = {}
+
+    def ask(self, place: int, step: int) -> Verdict | None:
+        """What becomes of a step of which a place has a block; None: it has to wait for room.
+
+        Raises
+        ------
+        ValueError
+            When that step cannot come now. Nothing is changed.
+        """
+        known = self._steps.get(step)
+        if known is not None:
+            known.asked.add(place)
+            return Verdict(known.turn)
+        if self._last is not None and step <= self._last:
+            raise ValueError(f"step is {step}; allowed: above {self._last}, the last one, and each step once")
+        for other, found in self._steps.items():
+            if place not in found.asked:
+                raise ValueError(
+                    f"step is {step}; allowed: {other}, which other producers have sent, comes first"
+                )
+        ousted = None
+        turn: int | None = self.given
+        if len(self.flight) >= self._queue:
+            if self._when_full == "wait":
+                return None
+            if self._when_full == "drop-newest":
+                turn = None
+            else:
+                ousted = next(iter(self.flight))
+                del self.flight[ousted]
+        if turn is not None:
+            self.given += 1
+            self.flight[turn] = step
+        self._last = step
+        self._steps[step] = _Step(turn, {place}, set())
+        self._forget()
+        return Verdict(turn, ousted)
+
+    def whole(self, place: int, turn: int) -> bool:
+        """A place has all its blocks of a turn; whether all places have theirs."""
+        for found in self._steps.values():
+            if found.turn == turn:
+                found.whole.add(place)
+                return len(found.whole) == self._places
+        return False
+
+    def done(self, turn: int) -> None:
+        """Whoever is to have that turn has had it."""
+        self.flight.pop(turn, None)
+
+    def lose(self, place: int) -> list[int]:
+        """A place has lost what it had; gives the turns that are lost with it, oldest first.
+
+        Those are the ones it had begun and did not have whole. Blocks of them that still come are left out.
+        """
+        lost = []
+        for found in self._steps.values():
+            if found.turn is not None and place in found.asked and place not in found.whole:
+                lost.append(found.turn)
+                self.flight.pop(found.turn, None)
+                found.turn = None
+        return lost
+
+    def lacking(self, place: int, after: int | None) -> int | None:
+        """The first step after one that has begun, and of which a place has not all blocks; None: none."""
+        return next(
+            (
+                step
+                for step, found in self._steps.items()
+                if found.turn is not None and place not in found.whole and (after is None or step > after)
+            ),
+            None,
+        )
+
+    def _forget(self) -> None:
+        for step in list(self._steps)[:-_REMEMBERED]:
+            found = self._steps[step]
+            if len(found.asked) == self._places and found.turn not in self.flight:
+                del self._steps[step]

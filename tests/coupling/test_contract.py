@@ -1,0 +1,128 @@
+"""The contract of a flow, pure: fields, coverage, which steps go on."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from dask_hpc_policies.coupling import contract
+from dask_hpc_policies.coupling.turns import Turns, Verdict
+
+T = contract.Field("T", ("y", "x"), (8, 6), "float64")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "one field at least"),
+        ([1], "needed: a dict"),
+        ({"T": (("y",), (4,))}, "dims, shape and dtype"),
+        ({"T": (("step",), (4,), "float64")}, "the flow's own"),
+        ({"T": (("y", "y"), (4, 4), "float64")}, "each once"),
+        ({"T": (("y",), (4, 4), "float64")}, "1 numbers"),
+        ({"T": (("y",), (0,), "float64")}, "length of 'T' is 0"),
+        ({"T": (("y",), (4,), "object")}, "dtype of 'T' is 'object'"),
+        ({"T U": (("y",), (4,), "float64")}, "name of a field is 'T U'"),
+    ],
+)
+def test_fields_that_cannot_be_are_refused_with_what_is_allowed(fields, said) -> None:
+    with pytest.raises(ValueError, match=said):
+        contract.declared(fields)
+
+
+def test_a_block_lies_within_its_field_and_is_of_its_type() -> None:
+    assert T.placed({"y": 5}, (3, 6), "float64") == ((5, 0), (3, 6))
+    for at, shape, dtype, said in (
+        ({"y": 6}, (3, 6), "float64", "within 0 to 8"),
+        ({"x": -1}, (3, 6), "float64", "within 0 to 6"),
+        ({}, (8,), "float64", "1 dimensions"),
+        ({}, (8, 6), "float32", "type float32; allowed: float64"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            T.placed(at, shape, dtype)
+
+
+def test_coverage_is_that_of_counting_every_index() -> None:
+    chance = random.Random(7)
+    whole = contract.Field("f", ("a", "b"), (4, 3), "int8")
+    found = set()
+    for _ in range(600):
+        cuts = sorted(chance.sample(range(1, 4), chance.randint(0, 2)))
+        blocks = []
+        for begin, end in itertools.pairwise([0, *cuts, 4]):
+            at = chance.randint(1, 2)
+            blocks += [((begin, 0), (end - begin, at)), ((begin, at), (end - begin, 3 - at))]
+        if chance.random() < 0.3:
+            blocks.pop(chance.randrange(len(blocks)))
+        if chance.random() < 0.3:
+            blocks.append(chance.choice([((1, 1), (2, 1)), ((0, 0), (1, 1))]))
+        counts = {index: 0 for index in itertools.product(range(4), range(3))}
+        for (a, b), (rows, columns) in blocks:
+            for index in itertools.product(range(a, a + rows), range(b, b + columns)):
+                counts[index] += 1
+        said = contract.uncovered(whole, blocks)
+        assert bool(said) == any(count != 1 for count in counts.values()), (blocks, said)
+        assert ("two blocks" in said) == any(count > 1 for count in counts.values())
+        found.add(said[:18])
+    assert len(found) == 3
+
+
+def test_chunks_are_those_of_a_grid_and_of_nothing_else() -> None:
+    grid = [((0, 0), (5, 6)), ((5, 0), (3, 6))]
+    assert contract.chunks(T, grid) == ((5, 3), (6,))
+    assert contract.chunks(T, [((0, 0), (5, 6)), ((5, 0), (3, 2)), ((5, 2), (3, 4))]) is None
+
+
+def test_a_window_is_due_once_full_and_every_so_many_steps() -> None:
+    assert [turn for turn in range(12) if contract.is_due(turn, 2, 3, 4)] == [4, 8]
+
+
+def test_steps_wait_for_room_and_are_told_alike_everywhere() -> None:
+    turns = Turns(1, "wait", 2)
+    assert turns.ask(0, 10) == turns.ask(1, 10) == Verdict(0)
+    assert turns.ask(0, 20) is None
+    turns.done(0)
+    assert turns.ask(1, 20) == turns.ask(0, 20) == Verdict(1)
+    assert (turns.whole(0, 1), turns.whole(1, 1)) == (False, True)
+
+
+def test_a_step_beyond_the_queue_is_left_out_or_the_oldest_one_is() -> None:
+    newest, oldest = Turns(1, "drop-newest", 2), Turns(1, "drop-oldest", 2)
+    for turns in (newest, oldest):
+        assert turns.ask(0, 1) == turns.ask(1, 1) == Verdict(0)
+    assert newest.ask(0, 2) == newest.ask(1, 2) == Verdict(None)
+    newest.done(0)
+    assert newest.ask(0, 3) == Verdict(1)
+    assert oldest.ask(0, 2) == Verdict(1, ousted=0)
+    assert oldest.ask(1, 2) == Verdict(1)
+    assert list(oldest.flight) == [1]
+
+
+def test_a_step_that_is_repeated_skipped_or_out_of_order_is_refused_and_nothing_changed() -> None:
+    turns = Turns(4, "wait", 2)
+    assert turns.ask(0, 5) == Verdict(0)
+    for place, step, said in ((1, 6, "allowed: 5, which other"), (0, 4, "allowed: above 5"), (1, 4, "above 5")):
+        with pytest.raises(ValueError, match=said):
+            turns.ask(place, step)
+    assert (turns.given, turns.ask(1, 5), turns.ask(1, 6)) == (1, Verdict(0), Verdict(1))
+
+
+def test_what_a_lost_place_had_begun_is_lost_and_what_still_comes_of_it_left_out() -> None:
+    turns = Turns(4, "wait", 2)
+    for step in (5, 6):
+        turns.ask(0, step), turns.ask(1, step)
+    turns.whole(0, 0)
+    assert turns.lacking(0, 5) == 6
+    assert turns.lose(0) == [1]
+    assert turns.ask(0, 6) == turns.ask(1, 6) == Verdict(None)
+    assert (turns.ask(0, 7), list(turns.flight)) == (Verdict(2), [0, 2])
+
+
+def test_no_more_is_remembered_however_many_steps_come() -> None:
+    turns = Turns(2, "wait", 2)
+    for step in range(1000):
+        assert turns.ask(0, step) == turns.ask(1, step) == Verdict(step)
+        turns.done(step)
+    assert len(turns._steps) <= 64

@@ -1,0 +1,102 @@
+"""Producers of flows in processes of their own, told by lines what to do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+#: Of the field.
+SHAPE = (8, 6)
+
+
+def whole(step: int) -> np.ndarray:
+    """The field of one step."""
+    return step + np.arange(48.0).reshape(SHAPE) / 1000
+
+
+class Producer:
+    """A `dask_hpc.Source` in a process; what it answers to each line is read by `answer`."""
+
+    def __init__(
+        self, scheduler: str, rank: int = 0, size: int = 1, rows: tuple[int, int] = (0, 8), **more: Any
+    ) -> None:
+        told = {"scheduler": scheduler, "rank": rank, "size": size, "rows": rows, **more}
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).resolve()), json.dumps(told)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def tell(self, op: str, **what: Any) -> None:
+        """Have it do something."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"op": op, **what}) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        """What it has answered to the earliest line that was not asked about."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else "gone"
+
+    def ask(self, op: str, **what: Any) -> Any:
+        """Both."""
+        self.tell(op, **what)
+        return self.answer()
+
+    def end(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def main() -> None:
+    """Do what the lines say."""
+    from distributed import Security
+
+    import dask_hpc
+
+    told = json.loads(sys.argv[1])
+    first, last = told["rows"]
+    security = Security(**told["security"]) if "security" in told else None
+    source = None
+    for line in sys.stdin:
+        what = json.loads(line)
+        op = what.pop("op")
+        try:
+            if op == "open":
+                source = dask_hpc.Source(
+                    "heat", told["scheduler"], rank=told["rank"], size=told["size"], security=security,
+                    timeout=told.get("timeout", 30.0),
+                )  # fmt: skip
+                found = "open"
+            elif op == "send":
+                field = whole(what["step"])
+                rows = what.get("rows", (first, last))
+                block = field[rows[0] : rows[1]].astype(what.get("dtype", "float64"))
+                blocks = {what.get("field", "T"): block}
+                found = source.send(what["step"], blocks, at={what.get("dim", "y"): rows[0]})
+                block[:] = -1  # the array is the caller's again
+            elif op == "many":
+                for step in range(what["first"], what["last"]):
+                    source.send(step, {"T": whole(step)[first:last]}, at={"y": first})
+                found = [source.by_ring, source.by_comm]
+            elif op == "ways":
+                found = [source.by_ring, source.by_comm]
+            else:
+                source.close()
+                found = "closed"
+        except Exception as error:
+            found = {"error": type(error).__name__, "text": str(error)}
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
