@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import traceback
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +61,14 @@ class _Turn:
     #: Whether it had to make room.
     ousted: bool = False
     values: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
+    futures: list[Future] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Let go of it on the cluster, whatever still refers to it here."""
+        for task in self.values.values():
+            task.cancel()
+        for future in (*self.sources, *self.futures):
+            future.release()
 
 
 class Flow:
@@ -165,7 +174,7 @@ class Flow:
         if name not in self._analyses:
             there = ", ".join(map(repr, self._analyses)) or "none"
             raise ValueError(f"name is {name!r}; allowed: an analysis of {self.name!r}, which are {there}")
-        reader = Reader(self._channel, self, timeout)
+        reader = Reader(self._channel, self, self._begun, timeout)
         weakref.finalize(reader, _call, self._loop, self._ring).atexit = False
         self._analyses[name].readers.add(reader)
         return reader
@@ -228,8 +237,7 @@ class Flow:
         """No value comes any more."""
         self._outcome = why
         for turn in self._turns.values():
-            for task in turn.values.values():
-                task.cancel()
+            turn.release()
         self._turns.clear()
         self._ring()
 
@@ -283,6 +291,9 @@ class Flow:
                 turn.ousted = True
                 for task in turn.values.values():
                     task.cancel()
+                for reader in self._readers():
+                    reader.drop(said["turn"])
+                self._ring()
             turn.settled.set()
 
     async def _extend(self) -> None:
@@ -314,6 +325,7 @@ class Flow:
         key = f"{analysis.name}-{self._id.rpartition('-')[2]}-{turn}"
         with dask.annotate(**self._annotations):
             future = self._channel.client.submit(analysed, *arguments, key=key, pure=False)
+        self._turns[turn].futures.append(future)
         self._turns[turn].values[analysis.name] = self._spawn(_value(future))
         if any(each.lost for each in window):
             self._turns[turn].values[analysis.name].cancel()
@@ -341,15 +353,18 @@ class Flow:
             await self.changes()
         if not turn.ousted:
             self._hand_out(number, turn)
-        while any(reader.has(number) for each in self._analyses.values() for reader in each.readers):
+        while any(reader.has(number) for reader in self._readers()):
             await self.changes()
         self._done = number + 1
         widest = max((each.window for each in self._analyses.values()), default=1)
         for old in [each for each in self._turns if each <= number - widest + 1]:
-            del self._turns[old]
+            self._turns.pop(old).release()
         self._ring()
         await self._channel.ask("flow_done", flow=self._id, turn=number)
         self._maybe_over()
+
+    def _readers(self) -> list[Reader]:
+        return [reader for each in self._analyses.values() for reader in each.readers]
 
     def _hand_out(self, number: int, turn: _Turn) -> None:
         assert turn.step is not None
@@ -366,7 +381,8 @@ class Flow:
                 )
             else:
                 error = task.exception()
-                value = None if error is not None else task.result()
+                if error is None:
+                    value, error = task.result()
             for reader in list(self._analyses[name].readers):
                 reader.put(number, turn.step, value, error)
         turn.values.clear()
@@ -376,22 +392,38 @@ class Flow:
         assert turn.step is not None
         for callback in callbacks:
             try:
-                dataset = lazy_dataset(self._fields, self._layout, turn.sources, turn.step)
+                # of futures of its own: whoever keeps it keeps the step
+                sources: list[Future] = [Future(one.key, self._channel.client) for one in turn.sources]
+                dataset = lazy_dataset(self._fields, self._layout, sources, turn.step)
+                del sources
                 if inspect.iscoroutinefunction(callback):
                     await callback(turn.step, dataset)
                 else:
                     await asyncio.to_thread(callback, turn.step, dataset)
             except Exception as error:  # whatever a user's function raises
                 self._callback_error = f"step {turn.step}: {type(error).__name__}: {error}"
-                logger.exception("A callback of flow %r has failed at step %d", self.name, turn.step)
+                # as text: a traceback that is kept would keep the step
+                text = traceback.format_exc()
+                logger.error("A callback of flow %r has failed at step %d: %s", self.name, turn.step, text)
 
     def _maybe_over(self) -> None:
         if self._total is not None and self._done >= self._total and self._outcome is None:
             self._finished("")
 
 
-async def _value(future: Future) -> Any:
-    return await future
+async def _value(future: Future) -> tuple[Any, BaseException | None]:
+    """The value, or what was raised; its traceback is that of the worker and refers to nothing here."""
+    try:
+        error: BaseException | None = await future.exception()
+        if error is None:
+            return await future, None
+        return None, error.with_traceback(await future.traceback())
+    except asyncio.CancelledError as lost:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # the cluster has let go of it, which Dask says in this way
+        return None, CouplingError(str(lost))
 
 
 def _call(loop: Any, function: Callable[[], None]) -> None:

@@ -32,8 +32,9 @@ class Gives(Protocol):
 class Reader:
     """An iterator over ``(step, value)``; with an asynchronous client one for ``async for``."""
 
-    def __init__(self, channel: Channel, gives: Gives, timeout_s: float | None) -> None:
+    def __init__(self, channel: Channel, gives: Gives, first: int, timeout_s: float | None) -> None:
         self._channel, self._gives, self._timeout_s = channel, gives, timeout_s
+        self._first = first
         self._items: deque[tuple[int, int, Any, BaseException | None]] = deque()
 
     def __iter__(self) -> Self:
@@ -57,12 +58,17 @@ class Reader:
         return found
 
     def put(self, turn: int, step: int, value: Any, error: BaseException | None) -> None:
-        """There is a value, or what was raised in its place."""
-        self._items.append((turn, step, value, error))
+        """There is a value, or what was raised in its place; those before its first turn are passed over."""
+        if turn >= self._first:
+            self._items.append((turn, step, value, error))
 
     def has(self, turn: int) -> bool:
         """Whether the value of a turn was not taken."""
         return any(item[0] == turn for item in self._items)
+
+    def drop(self, turn: int) -> None:
+        """The value of a turn has to make room."""
+        self._items = deque(item for item in self._items if item[0] != turn)
 
     async def _next(self) -> Any:
         loop = asyncio.get_running_loop()

@@ -58,7 +58,7 @@ def test_coverage_is_that_of_counting_every_index() -> None:
             blocks.pop(chance.randrange(len(blocks)))
         if chance.random() < 0.3:
             blocks.append(chance.choice([((1, 1), (2, 1)), ((0, 0), (1, 1))]))
-        counts = {index: 0 for index in itertools.product(range(4), range(3))}
+        counts = dict.fromkeys(itertools.product(range(4), range(3)), 0)
         for (a, b), (rows, columns) in blocks:
             for index in itertools.product(range(a, a + rows), range(b, b + columns)):
                 counts[index] += 1
@@ -103,7 +103,11 @@ def test_a_step_beyond_the_queue_is_left_out_or_the_oldest_one_is() -> None:
 def test_a_step_that_is_repeated_skipped_or_out_of_order_is_refused_and_nothing_changed() -> None:
     turns = Turns(4, "wait", 2)
     assert turns.ask(0, 5) == Verdict(0)
-    for place, step, said in ((1, 6, "allowed: 5, which other"), (0, 4, "allowed: above 5"), (1, 4, "above 5")):
+    for place, step, said in (
+        (1, 6, "allowed: 5, which other"),
+        (0, 4, "allowed: above 5"),
+        (1, 4, "above 5"),
+    ):
         with pytest.raises(ValueError, match=said):
             turns.ask(place, step)
     assert (turns.given, turns.ask(1, 5), turns.ask(1, 6)) == (1, Verdict(0), Verdict(1))

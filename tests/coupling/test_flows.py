@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager
-
 import numpy as np
 import pytest
-from helpers import asleep, live, traces_of_ours, until
-from sources import Producer, whole
+from helpers import live
+from sources import nothing_left, producers, told, whole
 
 import dask_hpc
 
 FIELDS = {"T": (("y", "x"), (8, 6), "float64")}
-
-
-@asynccontextmanager
-async def producers(s, *rows, **more):
-    """Producers that are told to connect, one for each range of rows."""
-    made = [Producer(s.address, rank, len(rows), one, **more) for rank, one in enumerate(rows)]
-    try:
-        for one in made:
-            one.tell("open")
-        yield made
-    finally:
-        for one in made:
-            one.end()
-
-
-async def told(producer):
-    """The next answer of a producer."""
-    return await asyncio.wait_for(asyncio.to_thread(producer.answer), 60)
-
-
-async def asked(producer, op, **what):
-    producer.tell(op, **what)
-    return await told(producer)
-
-
-async def nothing_left(s, *workers):
-    """The flow has left no task, no data and nothing of ours."""
-    await until(lambda: not s.tasks, f"no task is left of {list(s.tasks)[:5]}")
-    await until(lambda: not any(w.data for w in workers), "no data is left")
-    await asleep(s)
-    assert traces_of_ours(s) == []
 
 
 def peak(ds):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,40 @@ class Producer:
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
+
+
+@asynccontextmanager
+async def producers(s: Any, *rows: tuple[int, int], **more: Any) -> AsyncIterator[list[Producer]]:
+    """Producers that are told to connect, one for each range of rows."""
+    made = [Producer(s.address, rank, len(rows), one, **more) for rank, one in enumerate(rows)]
+    try:
+        for one in made:
+            one.tell("open")
+        yield made
+    finally:
+        for one in made:
+            one.end()
+
+
+async def told(producer: Producer) -> Any:
+    """The next answer of a producer."""
+    return await asyncio.wait_for(asyncio.to_thread(producer.answer), 60)
+
+
+async def asked(producer: Producer, op: str, **what: Any) -> Any:
+    """What it answers when it is told something."""
+    producer.tell(op, **what)
+    return await told(producer)
+
+
+async def nothing_left(s: Any, *workers: Any) -> None:
+    """The flow has left no task, no data and nothing of ours."""
+    from helpers import asleep, traces_of_ours, until  # a producer has no use for them
+
+    await until(lambda: not s.tasks, f"no task is left of {list(s.tasks)[:5]}")
+    await until(lambda: not any(w.data for w in workers), "no data is left")
+    await asleep(s)
+    assert traces_of_ours(s) == []
 
 
 def main() -> None:

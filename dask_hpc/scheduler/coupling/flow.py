@@ -138,12 +138,12 @@ def placed(flow: Flow, workers: Mapping[str, Collection[str]]) -> None:
     Those on a producer's host come first, and of these the one that has the fewest; `workers` gives the
     names and addresses of each worker's host.
     """
-    count = dict.fromkeys(workers, 0)
+    count = dict.fromkeys(sorted(workers), 0)
     of: dict[str, list[int]] = {}
     for number in sorted(flow.ranks):
         rank = flow.ranks[number]
-        near = [address for address, hosts in workers.items() if set(hosts) & set(rank.hosts)]
-        chosen = min(near or workers, key=count.__getitem__)
+        near = [address for address in count if set(workers[address]) & set(rank.hosts)]
+        chosen = min(near or count, key=count.__getitem__)
         count[chosen] += 1
         of.setdefault(chosen, []).append(number)
     flow.places, flow.members = list(of), list(of.values())

@@ -2,7 +2,7 @@
 
 A client declares a flow and submits, some turns ahead, what is to be done with its steps; the sources of
 these tasks are awaited data (`Awaited`). Producers ask here which worker takes their blocks. That worker asks
-whether a step goes on, and says when it has all its blocks; then its part of the step is a result like others.
+whether a step goes on, and says when it has all its blocks; then its part of the step is a result.
 
 Rules of the file: nothing is kept for a step that is done, and nothing at all while there is no flow.
 """
@@ -25,6 +25,9 @@ from dask_hpc_policies.coupling import contract
 _LOOK_S = 1.0
 #: A client is answered by then, whether there is news or not, in seconds.
 _NEWS_S = 10.0
+
+#: Slots of a ring beyond those that queue and longest window need: it takes a moment until one is free.
+_SPARE = 2
 
 #: What makes awaited data a result of a worker: its address, size and type by key (`Awaited.provide`).
 Provide = Callable[[str, Mapping[Any, tuple[int, str]]], Awaitable[dict[str, list[Any]]]]
@@ -166,7 +169,7 @@ class Flows:
             self._move(flow, place, workers)
         return {
             "flow": flow.id, "worker": flow.places[place], "place": place, "members": flow.members[place],
-            "slots": flow.queue + flow.window,
+            "slots": flow.queue + flow.window + _SPARE,
             "fields": [[one.name, one.dims, one.shape, one.dtype] for one in flow.fields],
         }  # fmt: skip
 
@@ -205,7 +208,7 @@ class Flows:
         found.ranks[rank].connected = True
 
     async def flow_begin(self, flow: str, place: int, step: int) -> dict[str, Any]:
-        """Whether a step goes on of which a place has a block: its turn, None if not, or why it cannot come.
+        """Whether a step goes on of which a place has a block: its turn, None if not, or why it cannot.
 
         Waits until the tasks of its turn are there and, if the flow says so, until the queue has room.
         """
@@ -261,7 +264,7 @@ class Flows:
         return True
 
     async def flow_left(self, flow: str, rank: int, closed: bool, sent: int | None) -> None:
-        """A producer is not connected any more; `sent` is the last step that it has sent, over this worker."""
+        """A producer is not connected any more; `sent` is the last step that it has sent over this worker."""
         found = self._by_id.get(flow)
         if found is None or found.failed or found.turns is None:
             return

@@ -1,0 +1,318 @@
+"""What both ends see of failures, a row of the README's table a test; nothing hangs, nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import encrypted
+import pytest
+from distributed import Client, Scheduler, Security, Worker
+from distributed.utils_test import gen_test
+from helpers import live, until
+from sources import asked, nothing_left, producers, told
+
+import dask_hpc
+from dask_hpc.errors import CouplingError
+
+FIELDS = {"T": (("y", "x"), (8, 6), "float64")}
+HALVES = (0, 4), (4, 8)
+
+
+def first(ds):
+    return float(ds["T"][-1, 0, 0])
+
+
+async def started(c, **more):
+    """A flow with one analysis and its reader."""
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS, **more)
+    await flow.analyse(first, name="first")
+    return flow, flow.results("first", timeout=30)
+
+
+async def opened(made):
+    assert [await told(one) for one in made] == ["open"] * len(made)
+
+
+def rings():
+    """Files of the host's memory without a name that this process, which the workers are in, has mapped."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/#" in line]
+
+
+@live(workers=1, timeout=60)
+async def test_a_source_that_is_killed_fails_the_flow_and_leaves_no_file(c, s, a):
+    flow, values = await started(c)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        for one in made:
+            one.tell("send", step=0)
+        assert await anext(values) == (0, 0.0)
+        assert [await told(one) for one in made] == [True, True]
+        assert len(rings()) == 2
+        made[0].process.kill()
+        with pytest.raises(CouplingError, match="rank 0 is gone without a word"):
+            await anext(values)
+        answer = await asked(made[1], "send", step=1)
+        assert (answer["error"], "rank 0 is gone" in answer["text"]) == ("CouplingError", True)
+    assert (await flow.status())["state"] == "failed"
+    await flow.close()
+    await nothing_left(s, a)
+    await until(lambda: not rings(), "the worker has let go of the ring")
+
+
+@live(workers=1, timeout=60)
+async def test_an_analysis_that_raises_does_so_for_its_reader_and_the_next_step_comes(c, s, a):
+    flow, values = await started(c)
+    await flow.analyse(lambda ds: 1 / float(ds["T"][0, 0, 0]), name="inverse")
+    inverse = flow.results("inverse", timeout=30)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        made[0].tell("many", first=0, last=3)
+        made[0].tell("close")
+        with pytest.raises(ZeroDivisionError):
+            await anext(inverse)
+        assert await anext(values) == (0, 0.0)
+        assert await anext(inverse) == (1, 1.0)
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@pytest.mark.errors("A callback of flow")
+@live(workers=1, timeout=60)
+async def test_a_callback_that_raises_is_told_in_the_status_and_the_flow_goes_on(c, s, a):
+    flow, values = await started(c)
+
+    def fails(step, ds):
+        raise KeyError("no such thing")
+
+    await flow.on_step(fails)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        made[0].tell("many", first=0, last=2)
+        made[0].tell("close")
+        assert [each async for each in values] == [(0, 0.0), (1, 1.0)]
+    assert (await flow.status())["callback_error"] == "step 1: KeyError: 'no such thing'"
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=2, timeout=60)
+async def test_steps_with_blocks_on_a_worker_that_is_lost_fail_and_later_ones_go_on(c, s, a, b):
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS, queue=2)
+    await flow.analyse(first, name="first", window=2)
+    values = flow.results("first", timeout=30)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        status = await flow.status()
+        assert len(status["workers"]) == 2
+        for one in made:
+            one.tell("send", step=0)
+        assert [await told(one) for one in made] == [True, True]
+        made[0].tell("send", step=1)
+        assert await told(made[0]) is True
+        # the first worker has half of steps 0 and 1, and the other half of 1 has not been sent
+        gone, stays = sorted((a, b), key=lambda worker: worker.address != status["workers"][0])
+        await gone.close()
+        made[1].tell("send", step=1)
+        await told(made[1])
+        with pytest.raises(CouplingError, match=r"step 1: [01] failed, worker .* was lost with blocks of it"):
+            await anext(values)
+        for step in (2, 3):
+            for one in made:
+                one.tell("send", step=step)
+            assert [await told(one) for one in made] == [True, True]
+        with pytest.raises(CouplingError, match="step 2: 1 failed"):
+            await anext(values)
+        assert await anext(values) == (3, 3.0)
+    await flow.close()
+    await nothing_left(s, stays)
+
+
+@live(workers=1, timeout=60)
+async def test_a_block_or_step_that_cannot_be_is_refused_in_one_line_and_nothing_changed(c, s, a):
+    flow, values = await started(c)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        one, other = made
+        for what, said in (
+            ({"dim": "z"}, "at has 'z'"),
+            ({"rows": [2, 8], "dim": "x"}, "2 to 8 along 'x'; allowed: at least one, within 0 to 6"),
+            ({"dtype": "float32"}, "type float32; allowed: float64"),
+            ({"field": "U"}, "blocks are of 'U'; needed: one of each of 'T'"),
+        ):
+            answer = await asked(one, "send", step=0, **what)
+            assert (answer["error"], said in answer["text"]) == ("ValueError", True), answer
+        assert await asked(one, "send", step=0) is True
+        for told_one, step, said in (
+            (one, 0, "allowed: above 0, the last one"),
+            (other, 1, "allowed: 0, which other producers have sent"),
+        ):
+            answer = await asked(told_one, "send", step=step)
+            assert (answer["error"], said in answer["text"], "\n" in answer["text"]) == (
+                "ValueError",
+                True,
+                False,
+            )
+        assert await asked(other, "send", step=0) is True
+        assert await anext(values) == (0, 0.0)
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@pytest.mark.parametrize(("rows", "said"), [((3, 8), "two blocks at y=3"), ((5, 8), "no block at y=4")])
+def test_blocks_that_do_not_cover_the_field_fail_the_flow(rows, said):
+    @live(workers=1, timeout=60)
+    async def run(c, s, a):
+        flow, values = await started(c)
+        async with producers(s, (0, 4), rows) as made:
+            await opened(made)
+            for one in made:
+                one.tell("send", step=0)
+            with pytest.raises(CouplingError, match=said):
+                await anext(values)
+        await flow.close()
+        await nothing_left(s, a)
+
+    run()
+
+
+@live(workers=1, timeout=60)
+async def test_a_source_that_leaves_before_the_others_fails_the_flow_when_a_step_lacks_its_blocks(c, s, a):
+    flow, values = await started(c)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        assert await asked(made[0], "send", step=0) is True
+        assert await asked(made[1], "close") == "closed"
+        with pytest.raises(CouplingError, match="rank 1 has left without step 0"):
+            await anext(values)
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_a_flow_that_nobody_reads_goes_on_and_holds_no_more_than_its_queue(c, s, a):
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS)
+    await flow.analyse(first, name="first", window=2)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        await asked(made[0], "many", first=0, last=20)
+        tasks = len(s.tasks)
+        most = 0
+        made[0].tell("many", first=20, last=100)
+        answer = asyncio.ensure_future(told(made[0]))
+        while not answer.done():
+            bundles = sum(key.startswith("hpc-flow-") for key in a.data)
+            most = max(most, bundles, (await flow.status())["in_flight"])
+            await asyncio.sleep(0.005)
+        by_ring, by_comm = await answer
+        assert by_ring + by_comm == 100
+        assert (most <= 2 + 2 + 2, len(s.tasks) <= tasks + 4) == (True, True), (most, len(s.tasks), tasks)
+        while (await flow.status())["in_flight"]:
+            await asyncio.sleep(0.01)
+        # who comes late begins with the next step
+        late = flow.results("first", timeout=30)
+        made[0].tell("send", step=500)
+        assert await anext(late) == (500, 500.0)
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@pytest.mark.parametrize(
+    ("when_full", "steps"), [("wait", [0, 1, 2]), ("drop-newest", [0, 1, 5]), ("drop-oldest", [4, 5])]
+)
+def test_a_slow_reader_bounds_what_is_in_flight(when_full, steps):
+    @live(workers=1, timeout=60)
+    async def run(c, s, a):
+        flow, values = await started(c, queue=2, when_full=when_full)
+        async with producers(s, (0, 8)) as made:
+            await opened(made)
+            for step in range(5):
+                made[0].tell("send", step=step)
+            if when_full == "wait":
+                await until(lambda: a.data, "a step is there")
+                for _ in range(3):
+                    assert (await flow.status())["in_flight"] <= 2
+            else:
+                answers = [await told(made[0]) for _ in range(5)]
+                assert answers == (
+                    [True] * 5 if when_full == "drop-oldest" else [True, True, False, False, False]
+                )
+                if when_full == "drop-newest":
+                    assert [await anext(values), await anext(values)] == [(0, 0.0), (1, 1.0)]
+                    while (await flow.status())["in_flight"]:
+                        await asyncio.sleep(0.01)
+                made[0].tell("send", step=5)
+            got = []
+            while not got or got[-1] != steps[-1]:
+                got.append((await anext(values))[0])
+            if when_full == "drop-oldest":
+                # what a reader could have taken while the others came is no matter
+                assert got == sorted(set(got))
+                assert len(got) <= 3
+            else:
+                assert got == steps[-len(got) :]
+        await flow.close()
+        await nothing_left(s, a)
+
+    run()
+
+
+@live(workers=1, timeout=60)
+async def test_a_step_goes_over_the_connection_while_the_ring_is_full(c, s, a):
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS, queue=1)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        # it has a ring of four slots by now; this analysis holds more steps than that
+        await asked(made[0], "send", step=0)
+        await flow.analyse(lambda ds: ds["T"][:, 0, 0].values.tolist(), name="all", window=5)
+        values = flow.results("all", timeout=30)
+        made[0].tell("many", first=1, last=9)
+        assert await anext(values) == (5, [1.0, 2.0, 3.0, 4.0, 5.0])
+        assert await anext(values) == (6, [2.0, 3.0, 4.0, 5.0, 6.0])
+        assert (await anext(values), await anext(values))[1] == (8, [4.0, 5.0, 6.0, 7.0, 8.0])
+        by_ring, by_comm = await told(made[0])
+        assert (by_ring + by_comm, by_ring >= 2, by_comm >= 2) == (9, True, True)
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@gen_test(timeout=60)
+async def test_a_source_over_tls_hands_over_by_the_ring_all_the_same(tmp_path):
+    fields = encrypted.fields(tmp_path)
+    security = Security(**fields)
+    async with (
+        Scheduler(
+            host="tls://127.0.0.1", port=0, dashboard_address=":0", security=security, validate=True
+        ) as s,
+        Worker(s.address, security=security, nthreads=1) as a,
+        Client(s.address, security=security, asynchronous=True) as c,
+    ):
+        flow, values = await started(c)
+        async with producers(s, (0, 8), security=fields) as made:
+            await opened(made)
+            made[0].tell("many", first=0, last=2)
+            assert [await anext(values), await anext(values)] == [(0, 0.0), (1, 1.0)]
+            assert await told(made[0]) == [2, 0]
+        await flow.close()
+        await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_a_flow_that_is_closed_says_so_to_its_sources_and_readers(c, s, a):
+    flow, values = await started(c)
+    async with producers(s, (0, 8)) as made:
+        await opened(made)
+        waits = asyncio.ensure_future(anext(values))
+        await asyncio.sleep(0)
+        await flow.close()
+        with pytest.raises(CouplingError, match="flow 'heat' is closed"):
+            await waits
+        answer = await asked(made[0], "send", step=0)
+        assert answer == {"error": "CouplingError", "text": answer["text"]}
+        assert "closed" in answer["text"]
+    await flow.close()
+    await nothing_left(s, a)
