@@ -13,7 +13,6 @@ import logging
 import traceback
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import dask
@@ -22,6 +21,7 @@ from distributed import Future
 from dask_hpc.channel import Channel
 from dask_hpc.client.datasets import lazy_dataset
 from dask_hpc.client.readers import Reader
+from dask_hpc.client.turns import Analysis, Turn, value_of
 from dask_hpc.errors import CouplingError, DaskHPCError
 from dask_hpc.show import line
 from dask_hpc.worker.awaited import source
@@ -36,41 +36,6 @@ _AHEAD = 4
 _WINDOW, _EVERY = (1, 1024), (1, 2**31)
 
 
-@dataclass(slots=True)
-class _Analysis:
-    name: str
-    function: Callable[..., Any]
-    window: int
-    every: int
-    #: The turn its first window begins with.
-    first: int
-    readers: weakref.WeakSet[Reader] = field(default_factory=weakref.WeakSet)
-
-
-@dataclass(slots=True)
-class _Turn:
-    """One step, from the moment its tasks are submitted."""
-
-    sources: list[Future]
-    #: What producers number it; None: it has not begun.
-    step: int | None = None
-    #: Set once all its blocks are there, or it is clear that they will never be.
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Why it will never be whole.
-    lost: str = ""
-    #: Whether it had to make room.
-    ousted: bool = False
-    values: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
-    futures: list[Future] = field(default_factory=list)
-
-    def release(self) -> None:
-        """Let go of it on the cluster, whatever still refers to it here."""
-        for task in self.values.values():
-            task.cancel()
-        for future in (*self.sources, *self.futures):
-            future.release()
-
-
 class Flow:
     """Steps of a program outside Dask, and what is done with them. Made by `Runtime.couple`."""
 
@@ -83,10 +48,10 @@ class Flow:
         self._annotations = dict(dask.get_annotations())
         self._places = 0
         self._layout: list[Any] = []
-        self._turns: dict[int, _Turn] = {}
+        self._turns: dict[int, Turn] = {}
         self._submitted = self._begun = self._done = 0
         self._total: int | None = None
-        self._analyses: dict[str, _Analysis] = {}
+        self._analyses: dict[str, Analysis] = {}
         self._callbacks: list[Callable[[int, Any], Any]] = []
         self._callback_error = ""
         #: Why no value comes any more; None: some may.
@@ -216,7 +181,7 @@ class Flow:
         said = {"window": window, "every": every, "where": where}
         await self._channel.ask("flow_analyse", flow=self._id, analysis=name, said=said)
         async with self._extending:
-            made = self._analyses[name] = _Analysis(name, function, window, every, self._begun)
+            made = self._analyses[name] = Analysis(name, function, window, every, self._begun)
             for turn in range(self._begun, self._submitted):
                 self._submit_value(turn, made)
 
@@ -309,14 +274,14 @@ class Flow:
                 futures = client.map(source, keys, key=keys, pure=False)
             for number, turn in enumerate(turns):
                 at = number * self._places
-                self._turns[turn] = _Turn(futures[at : at + self._places])
+                self._turns[turn] = Turn(futures[at : at + self._places])
             self._submitted = upto
             for analysis in self._analyses.values():
                 for turn in turns:
                     self._submit_value(turn, analysis)
             await self._channel.ask("flow_ahead", flow=self._id, turns=upto)
 
-    def _submit_value(self, turn: int, analysis: _Analysis) -> None:
+    def _submit_value(self, turn: int, analysis: Analysis) -> None:
         if not contract.is_due(turn, analysis.first, analysis.window, analysis.every):
             return
         window = [self._turns[each] for each in range(turn - analysis.window + 1, turn + 1)]
@@ -326,7 +291,7 @@ class Flow:
         with dask.annotate(**self._annotations):
             future = self._channel.client.submit(analysed, *arguments, key=key, pure=False)
         self._turns[turn].futures.append(future)
-        self._turns[turn].values[analysis.name] = self._spawn(_value(future))
+        self._turns[turn].values[analysis.name] = self._spawn(value_of(future))
         if any(each.lost for each in window):
             self._turns[turn].values[analysis.name].cancel()
 
@@ -366,7 +331,7 @@ class Flow:
     def _readers(self) -> list[Reader]:
         return [reader for each in self._analyses.values() for reader in each.readers]
 
-    def _hand_out(self, number: int, turn: _Turn) -> None:
+    def _hand_out(self, number: int, turn: Turn) -> None:
         assert turn.step is not None
         for name, task in turn.values.items():
             error: BaseException | None = None
@@ -388,7 +353,7 @@ class Flow:
         turn.values.clear()
         self._ring()
 
-    async def _call(self, callbacks: Sequence[Callable[[int, Any], Any]], turn: _Turn) -> None:
+    async def _call(self, callbacks: Sequence[Callable[[int, Any], Any]], turn: Turn) -> None:
         assert turn.step is not None
         for callback in callbacks:
             try:
@@ -409,21 +374,6 @@ class Flow:
     def _maybe_over(self) -> None:
         if self._total is not None and self._done >= self._total and self._outcome is None:
             self._finished("")
-
-
-async def _value(future: Future) -> tuple[Any, BaseException | None]:
-    """The value, or what was raised; its traceback is that of the worker and refers to nothing here."""
-    try:
-        error: BaseException | None = await future.exception()
-        if error is None:
-            return await future, None
-        return None, error.with_traceback(await future.traceback())
-    except asyncio.CancelledError as lost:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        # the cluster has let go of it, which Dask says in this way
-        return None, CouplingError(str(lost))
 
 
 def _call(loop: Any, function: Callable[[], None]) -> None:
