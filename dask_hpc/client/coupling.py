@@ -21,7 +21,7 @@ from distributed import Future
 from dask_hpc.channel import Channel
 from dask_hpc.client.datasets import lazy_dataset
 from dask_hpc.client.readers import Reader
-from dask_hpc.client.turns import Analysis, Turn, value_of
+from dask_hpc.client.turns import Analysis, Turn, is_cancelled, value_of
 from dask_hpc.errors import CouplingError, DaskHPCError
 from dask_hpc.show import line
 from dask_hpc.worker.awaited import source
@@ -298,6 +298,8 @@ class Flow:
     def _lose(self, number: int, reason: str) -> None:
         """A step will never be whole: what was to be made of it fails."""
         self._turns[number].lost = reason
+        # what a callback makes of it would wait for what nobody sends again
+        self._spawn(self._channel.client.cancel(self._turns[number].sources, asynchronous=True, msg=reason))
         for analysis in self._analyses.values():
             for turn in range(number, number + analysis.window):
                 if turn in self._turns and (task := self._turns[turn].values.get(analysis.name)) is not None:
@@ -365,7 +367,10 @@ class Flow:
                     await callback(turn.step, dataset)
                 else:
                     await asyncio.to_thread(callback, turn.step, dataset)
-            except Exception as error:  # whatever a user's function raises
+            except (Exception, asyncio.CancelledError) as error:  # whatever a user's function raises
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                    raise
+                # Dask says so, too, when a step is lost meanwhile
                 self._callback_error = f"step {turn.step}: {type(error).__name__}: {error}"
                 # as text: a traceback that is kept would keep the step
                 text = traceback.format_exc()

@@ -60,8 +60,13 @@ async def value_of(future: Future) -> tuple[Any, BaseException | None]:
             return await future, None
         return None, error.with_traceback(await future.traceback())
     except asyncio.CancelledError as lost:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if is_cancelled():
             raise
         # the cluster has let go of it, which Dask says in this way
         return None, CouplingError(str(lost))
+
+
+def is_cancelled() -> bool:
+    """Whether the task that this runs in is being cancelled: Dask raises the same for what it lets go of."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

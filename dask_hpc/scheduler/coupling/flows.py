@@ -161,6 +161,7 @@ class Flows:
         workers = self._workers()
         if not flow.places:
             placed(flow, workers)
+            self._watched.listen(self)
             flow.say("ready", places=len(flow.places))
         place = flow.ranks[rank].place
         if lost is not None and flow.places[place] == lost:
@@ -195,10 +196,15 @@ class Flows:
         """Have another worker take what goes to a place whose worker is lost."""
         hosts = {host for number in flow.members[place] for host in flow.ranks[number].hosts}
         near = [address for address, its in workers.items() if hosts & set(its)]
-        lost, flow.places[place] = flow.places[place], min(near or workers, key=flow.places.count)
-        assert flow.turns is not None
-        for turn in flow.turns.lose(place):
-            flow.say("lost", turn=turn, reason=f"worker {lost} was lost with blocks of it")
+        flow.places[place] = min(near or workers, key=flow.places.count)
+
+    def left(self, address: str) -> None:
+        """A worker has gone: of steps that it had begun, nobody sends the blocks again."""
+        for flow in self._by_id.values():
+            for place, there in enumerate(flow.places):
+                if there == address and flow.turns is not None:
+                    for turn in flow.turns.lose(place):
+                        flow.say("lost", turn=turn, reason=f"worker {address} was lost with blocks of it")
 
     # ---------------------------------------------------------------- workers
 
@@ -311,3 +317,5 @@ class Flows:
         self._by_id.pop(flow.id, None)
         if self._named.get(flow.name) is flow:
             del self._named[flow.name]
+        if not self._by_id:
+            self._watched.leave(self)
