@@ -298,8 +298,6 @@ class Flow:
     def _lose(self, number: int, reason: str) -> None:
         """A step will never be whole: what was to be made of it fails."""
         self._turns[number].lost = reason
-        # what a callback makes of it would wait for what nobody sends again
-        self._spawn(self._channel.client.cancel(self._turns[number].sources, asynchronous=True, msg=reason))
         for analysis in self._analyses.values():
             for turn in range(number, number + analysis.window):
                 if turn in self._turns and (task := self._turns[turn].values.get(analysis.name)) is not None:

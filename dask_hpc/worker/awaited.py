@@ -29,7 +29,9 @@ def source(name: str) -> Any:
     NotProvided
         Always.
     """
-    raise NotProvided(f"nobody has provided the data of {name!r}, and dask_hpc was uninstalled meanwhile")
+    raise NotProvided(
+        f"nobody has provided the data of {name!r}, and its provider was lost or dask_hpc uninstalled"
+    )
 
 
 def provide(data: Mapping[str, Any], *, timeout_s: float = 60.0) -> Any:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import time
+from contextlib import suppress
 
 import pytest
 from sources import Producer
 
 import dask_hpc
-from dask_hpc.errors import CouplingError
+from dask_hpc.errors import CouplingError, NotProvided
 
 
 def test_a_worker_that_is_killed_costs_its_steps_alone():
@@ -21,7 +24,13 @@ def test_a_worker_that_is_killed_costs_its_steps_alone():
         flow = rt.couple("heat", {"T": (("y", "x"), (8, 6), "float64")})
         flow.analyse(lambda ds: float(ds["T"][-1, 0, 0]), name="first")
         sums = []
-        flow.on_step(lambda step, ds: sums.append((step, float(ds["T"].mean()))))
+
+        def look(step, ds):
+            # what is lost while it is looked at does not keep it waiting
+            with suppress(NotProvided):
+                sums.append((step, float(ds["T"].mean())))
+
+        flow.on_step(look)
         values = flow.results("first", timeout=60)
         made = [
             Producer(cluster.scheduler_address, rank, 2, rows) for rank, rows in enumerate([(0, 4), (4, 8)])
@@ -56,4 +65,8 @@ def test_a_worker_that_is_killed_costs_its_steps_alone():
         assert [step for step, _ in sums if step != 1] == [0, 2]
         assert {round(mean - step, 4) for step, mean in sums} == {0.0235}
         flow.close()
-        assert client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0
+        deadline_s = time.monotonic() + 20
+        while left := client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks)):
+            # errors refer to what they come from until they are collected
+            gc.collect()
+            assert time.monotonic() < deadline_s, left

@@ -9,6 +9,7 @@ Rules of the file: nothing is kept for a step that is done, and nothing at all w
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -36,7 +37,10 @@ Provide = Callable[[str, Mapping[Any, tuple[int, str]]], Awaitable[dict[str, lis
 class Flows:
     """The flows of one scheduler."""
 
-    def __init__(self, engine: Engine, watched: Watched, provide: Provide) -> None:
+    def __init__(
+        self, engine: Engine, watched: Watched, provide: Provide, give_up: Callable[[Sequence[Any]], None]
+    ) -> None:
+        self._give_up = give_up
         self._scheduler = engine.scheduler
         self._watched = watched
         self._provide = provide
@@ -204,7 +208,7 @@ class Flows:
             for place, there in enumerate(flow.places):
                 if there == address and flow.turns is not None:
                     for turn in flow.turns.lose(place):
-                        flow.say("lost", turn=turn, reason=f"worker {address} was lost with blocks of it")
+                        self._lose(flow, turn, address)
 
     # ---------------------------------------------------------------- workers
 
@@ -294,8 +298,13 @@ class Flows:
             id, turn, place = key.rsplit("-", 2)
             flow = self._by_id.get(id)
             if flow is not None and ts is not None and ts.who_wants:
-                reason = f"worker {flow.places[int(place)]} was lost with blocks of it"
-                flow.say("lost", turn=int(turn), reason=reason)
+                self._lose(flow, int(turn), flow.places[int(place)])
+
+    def _lose(self, flow: Flow, turn: int, address: str) -> None:
+        flow.say("lost", turn=turn, reason=f"worker {address} was lost with blocks of it")
+        keys = [flow.key(turn, place) for place in range(len(flow.places))]
+        # once the tasks are where the loss leaves them
+        asyncio.get_running_loop().call_soon(self._give_up, keys)
 
     # ------------------------------------------------------------------- both
 

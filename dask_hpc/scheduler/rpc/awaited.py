@@ -96,6 +96,16 @@ class Awaited:
                 answer["later"].append(key)
         return answer
 
+    def give_up(self, keys: Sequence[Any]) -> None:
+        """Nobody will provide these any more: their tasks, and what depends on them, fail."""
+        tasks = self._engine.scheduler.tasks
+        left = [tasks[key] for key in keys if key in self._awaited and key in tasks]
+        for ts in left:
+            self._drop(ts.key)
+            writes.unrestrict(ts)
+        writes.requeue(self._engine.scheduler, left, _STIMULUS)
+        self._engine.rest()
+
     def _moved(self, key: Any, start: str, finish: str) -> None:
         """It was submitted; or nobody wants it any more."""
         if finish == "no-worker":

@@ -78,7 +78,7 @@ class Service:
             self._small,
             Departing(state, watched, self.commits.protected),
             awaited,
-            Flows(self.engine, watched, awaited.provide),
+            Flows(self.engine, watched, awaited.provide, awaited.give_up),
             self.pool_target,
             Roles(self.engine),
             Io(state),
