@@ -390,8 +390,7 @@ class Runtime(PowerMethods, CouplingMethods):
         try:
             answer = await self.channel.ask("uninstall", client=client.id)
         except InstallError:
-            # somebody has done so before
-            answer = {"uninstalled": True}
+            answer = {"uninstalled": True}  # somebody has done so before
         self.channel.answered_s = None
         with _lock:
             _runtimes.pop(client, None)
