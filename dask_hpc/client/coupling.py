@@ -12,7 +12,7 @@ import inspect
 import logging
 import traceback
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import dask
@@ -210,9 +210,9 @@ class Flow:
         self._bell.set()
         self._bell = asyncio.Event()
 
-    async def changes(self) -> None:
-        """Wait for a change of anything."""
-        await self._bell.wait()
+    def changes(self) -> Awaitable[Any]:
+        """What waits for the next change of anything from this call on, whenever it is awaited."""
+        return self._bell.wait()
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable
 from typing import Any, Protocol, Self
 
 from dask_hpc.channel import Channel
@@ -24,8 +25,8 @@ class Gives(Protocol):
         """A value was taken."""
         ...
 
-    async def changes(self) -> None:
-        """Wait for a change of anything."""
+    def changes(self) -> Awaitable[Any]:
+        """What waits for the next change of anything from this call on, whenever it is awaited."""
         ...
 
 

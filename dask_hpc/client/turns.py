@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,16 +55,23 @@ class Turn:
 
 async def value_of(future: Future) -> tuple[Any, BaseException | None]:
     """The value, or what was raised; its traceback is that of the worker and refers to nothing here."""
-    try:
-        error: BaseException | None = await future.exception()
-        if error is None:
-            return await future, None
-        return None, error.with_traceback(await future.traceback())
-    except asyncio.CancelledError as lost:
-        if is_cancelled():
-            raise
-        # the cluster has let go of it, which Dask says in this way
-        return None, CouplingError(str(lost))
+    # Dask fetches several results with one request: whoever gives up one of them would give up all
+    return await asyncio.shield(_asked_for(future))
+
+
+async def _asked_for(future: Future) -> tuple[Any, BaseException | None]:
+    while True:
+        try:
+            error: BaseException | None = await future.exception()
+            if error is None:
+                return await future, None
+            return None, error.with_traceback(await future.traceback())
+        except CancelledError as lost:  # the cluster has let go of it
+            return None, CouplingError(str(lost))
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            # somebody else has given up what was fetched with it
 
 
 def is_cancelled() -> bool:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import encrypted
 import pytest
-from distributed import Client, Scheduler, Security, Worker
+from distributed import Client, Scheduler, Security, Worker, wait
 from distributed.utils_test import gen_test
 from helpers import live, until
 from sources import asked, nothing_left, producers, told
+from tasks import inc
 
 import dask_hpc
+from dask_hpc.client.turns import value_of
 from dask_hpc.errors import CouplingError
 
 FIELDS = {"T": (("y", "x"), (8, 6), "float64")}
@@ -258,6 +260,18 @@ def test_a_slow_reader_bounds_what_is_in_flight(when_full, steps):
         await nothing_left(s, a)
 
     run()
+
+
+@live(workers=1)
+async def test_a_value_that_is_given_up_takes_no_other_with_it(c, s, a):
+    futures = c.map(inc, range(4))
+    await wait(futures)
+    for turns in range(12):
+        given_up, *others = [asyncio.ensure_future(value_of(future)) for future in futures]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        given_up.cancel()
+        assert await asyncio.gather(*others) == [(2, None), (3, None), (4, None)]
 
 
 @live(workers=1, timeout=60)
