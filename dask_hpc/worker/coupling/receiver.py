@@ -126,6 +126,8 @@ class Receiver:
             turn = await asyncio.shield(step.verdict)
         except (ValueError, DaskHPCError):
             place.steps.pop(number, None)
+            # what is raised refers to this frame, and the verdict to what is raised: blocks would stay
+            del step, blocks
             raise
         if turn is None:
             place.steps.pop(number, None)
