@@ -167,7 +167,7 @@ async def _gaps(refits: int, each: int) -> Row:
         forecaster.close()
     alone, with_them = percentile(without, 0.99), percentile(beside, 0.99)
     note = f"{with_them:.2f} ms of {len(beside)} beside {forecaster.made - 2} refits; without {alone:.2f}"
-    name = "loop gap beside refits, p99 over without"
+    name = "loop gap beside refits, p99, ratio to without"
     return Row(name=name, value=with_them / alone, unit="", bar=GAP_RATIO, note=note)
 
 
