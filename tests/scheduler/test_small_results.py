@@ -250,7 +250,8 @@ async def test_what_tasks_before_a_shuffle_leave_has_no_copy(c, s, *workers):
         await until(lambda: gate.arrived, "the last block waits")
         (barrier,) = [key for key in s.tasks if is_barrier(key)]
         inputs = s.tasks[barrier].dependencies
-        await until(lambda: sum(ts.state == "memory" for ts in inputs) == 7, "shards are sent")
+        # one or the other may be behind the block that waits
+        await until(lambda: sum(ts.state == "memory" for ts in inputs) >= 5, "shards are sent")
         assert {ts.nbytes < 1024 for ts in inputs if ts.state == "memory"} == {True}
         await until(lambda: small_part(s).equipped, "workers know the question")
         await until(lambda: not small_part(s)._calls and not engine(s).small.waiting, "all have been asked")
