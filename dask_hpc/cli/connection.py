@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from dask_hpc.cli.types import FILE, Seconds
+from dask_hpc.coupling.scheduler_file import address_in
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.terminal import cell, one_line
 
@@ -83,10 +83,9 @@ def connected(address: str | None, scheduler_file: Path | None, timeout_s: float
 
 def _address_in(scheduler_file: Path) -> str:
     try:
-        address = json.loads(scheduler_file.read_text(encoding="utf-8"))["address"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise click.ClickException(f"{scheduler_file} is not a scheduler file: {error!r}") from None
-    return str(address)
+        return address_in(scheduler_file)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
 
 
 async def _identify(address: str, timeout_s: float) -> str:

@@ -139,6 +139,8 @@ class Flow:
         if name not in self._analyses:
             there = ", ".join(map(repr, self._analyses)) or "none"
             raise ValueError(f"name is {name!r}; allowed: an analysis of {self.name!r}, which are {there}")
+        if timeout is not None:
+            contract.checked_seconds("timeout", timeout)
         reader = Reader(self._channel, self, self._begun, timeout)
         weakref.finalize(reader, _call, self._loop, self._ring).atexit = False
         self._analyses[name].readers.add(reader)

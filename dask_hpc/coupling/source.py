@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import time
@@ -17,10 +16,11 @@ from distributed.comm import CommClosedError, connect, get_address_host
 from distributed.core import rpc
 from distributed.protocol import to_serialize
 
+from dask_hpc.coupling.scheduler_file import address_in
 from dask_hpc.errors import CouplingError, InstallError
 from dask_hpc.wire import COUPLE
 from dask_hpc.worker.coupling.ring import RingEnd, needed_bytes
-from dask_hpc_policies.coupling.contract import Field, checked_name, checked_number
+from dask_hpc_policies.coupling.contract import Field, checked_name, checked_number, checked_seconds
 
 T = TypeVar("T")
 
@@ -51,7 +51,8 @@ class Source:
     Raises
     ------
     ValueError
-        For a rank or size that cannot be, or that does not agree with other producers.
+        For a rank or size that cannot be, or that does not agree with other producers, and a file that is
+        none of a scheduler's.
     CouplingError
         When the flow has failed, or does not come within `timeout`.
     InstallError
@@ -70,13 +71,12 @@ class Source:
         security: Security | None = None,
         timeout: float = 60.0,
     ) -> None:
-        self.name, self.timeout_s = checked_name(name), timeout
+        self.name, self.timeout_s = checked_name(name), checked_seconds("timeout", timeout)
         self.size = checked_number("size", size, 1, _RANKS)
         self.rank = checked_number("rank", rank, 0, size - 1)
         text = os.fspath(scheduler)
-        if "://" not in text and os.path.exists(text):
-            with open(text, encoding="utf-8") as file:
-                text = str(json.load(file)["address"])
+        if "://" not in text and (":" not in text or os.path.exists(text)):
+            text = address_in(text)
         self._scheduler = text
         self._security = (security or Security()).get_connection_args("client")
         self._token = uuid.uuid4().hex

@@ -20,7 +20,7 @@ from typing import Any
 from distributed import Client
 from harness import Options, Row, main
 from machine import SEED
-from what_if import NODES, Sleeps, cluster
+from what_if import NODES, Sleeps, cluster, until_learned
 
 import dask_hpc
 from dask_hpc.sim.learned import learn
@@ -95,17 +95,6 @@ def run_once(client: Client, runtime: Any, seed: int, candidate: str, number: in
     ids = {job.id for job in handles}
     made.forecasts = [one["forecast"] for one in runtime.jobs() if one["id"] in ids and one["forecast"]]
     return made
-
-
-def until_learned(runtime: Any) -> None:
-    """Until every job that runs has shown how long its tasks take."""
-    deadline_s = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline_s:
-        running = [one for one in runtime.jobs() if one["state"] == "running"]
-        if running and all(sum(phase["tasks"] for phase in one["phases"]) >= 3 for one in running):
-            return
-        time.sleep(0.02)
-    raise TimeoutError("no task of a running job has ended")
 
 
 def order(ran: list[Ran]) -> tuple[int, list[str]]:

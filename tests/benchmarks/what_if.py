@@ -122,7 +122,7 @@ def ask(client: Client, runtime: Any, seed: int, slower: float = 1.0) -> Asked:
         with runtime.job(one.name, **one.request) as job:
             futures.append(client.map(time.sleep, [one.task_s] * one.tasks, pure=False, key=one.name))
         handles.append(job)
-    _until_learned(runtime)
+    until_learned(runtime)
     panel = runtime.panel()
     panel.tuning.form.policy.value = chosen
     rows = runtime.jobs()
@@ -174,7 +174,7 @@ def apply(panel: Panel) -> None:
     assert panel.tuning.model.running["policy"] == policy, panel.tuning.says.value
 
 
-def _until_learned(runtime: Any) -> None:
+def until_learned(runtime: Any) -> None:
     """Until every job that runs has shown how long its tasks take."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline_s:

@@ -5,36 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from click.testing import CliRunner
 from outside import until
+from session_memory import home
 
 from dask_hpc import CheckpointSession
 from dask_hpc.cli.checkpoint import checkpoint
-from dask_hpc.worker.host_process import HostProcess
-from dask_hpc.worker.left_behind import MANAGER, TARGET
-
-
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for managers of this test alone; they end when it is gone."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        monkeypatch.setenv("DASK_HPC__NODE__MEMORY_FOLDER", folder)
-        yield Path(folder)
-
-
-def home(name: str = "run") -> tuple[Path, int | None]:
-    """Folder of the manager of a session here, and its process."""
-    process = HostProcess(MANAGER, TARGET, f"session {name}")
-    process.stop()
-    return process.folder, process.pid
 
 
 def left_by(name: str, killed: bool = True, age_s: float = 10_000.0) -> tuple[Path, int]:

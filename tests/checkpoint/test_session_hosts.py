@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from distributed import Security
 from distributed.core import ConnectionPool
 from distributed.system import MEMORY_LIMIT
 from outside import PATHS, until
+from session_memory import home
 
 from dask_hpc import CheckpointSession
 from dask_hpc.checkpoint.record import dump, parse, read_records, records, write_record
@@ -31,26 +31,11 @@ from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
 from dask_hpc.session import keys
 from dask_hpc.worker import managers
-from dask_hpc.worker.host_process import HostProcess, collect
-from dask_hpc.worker.left_behind import MANAGER, TARGET
+from dask_hpc.worker.host_process import collect
+from dask_hpc.worker.left_behind import MANAGER
 from dask_hpc.worker.managers import listening
 
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "session_hosts.py"
-
-
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for managers of this test alone; they end when it is gone."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        monkeypatch.setenv("DASK_HPC__NODE__MEMORY_FOLDER", folder)
-        yield Path(folder)
-
-
-def home(name: str = "run") -> tuple[Path, int | None]:
-    """Folder of the manager of a session here, and its process."""
-    process = HostProcess(MANAGER, TARGET, f"session {name}")
-    process.stop()
-    return process.folder, process.pid
 
 
 def program(**options: Any) -> CheckpointSession:

@@ -9,7 +9,7 @@ for ``fresh_s`` after ``at_s`` has changed, whatever the clocks of two machines 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal
@@ -130,9 +130,7 @@ class Draw:
         return (executing / threads, watts) if threads else (None, None)
 
     def _measured_w(self, address: str, section: Any, now_s: float) -> float | None:
-        if type(section) is not dict and not isinstance(section, Mapping):
-            return None
-        if section.get("label") != "measured":
+        if not isinstance(section, dict) or section.get("label") != "measured":
             return None
         watts, at_s = _number(section.get("watts")), _number(section.get("at_s"))
         if watts is None or at_s is None or not 0 < watts <= MOST_NODE_W:

@@ -71,6 +71,13 @@ def checked_number(what: str, value: Any, lo: int, hi: int) -> int:
     return value
 
 
+def checked_seconds(what: str, value: Any) -> float:
+    """A finite number of seconds, 0 or more; raises `ValueError` for others."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{what} is {value!r}; allowed: a finite number of seconds, 0 or more")
+    return value
+
+
 def checked_choice(what: str, value: Any, choices: Sequence[str]) -> str:
     """One of several words; raises `ValueError` for others."""
     if value not in choices:

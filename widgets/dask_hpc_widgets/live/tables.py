@@ -24,7 +24,7 @@ UPDATE_BYTES = 5_000
 _ALL = 10**9
 #: Letters of what is looked for.
 _SEARCH = 100
-_PARTS = ("tables_cells.js", "tables.js")
+_PARTS = ("elements.js", "tables_cells.js", "tables.js")
 _STATES = ("", "pending", "running", "ended")
 
 

@@ -44,7 +44,7 @@ _MESSAGE_BYTES = 6_000
 #: Letters of an answer about a job.
 _ANSWER = 3_000
 #: Parts of the module, in their order; no build step puts them together.
-_PARTS = ("timeline_model.js", "timeline_draw.js", "timeline.js")
+_PARTS = ("elements.js", "timeline_model.js", "timeline_draw.js", "timeline.js")
 
 #: Asked what blocks a job, by its id; brings the answer by `TimelinePart.answered`.
 Why = Callable[[str], None]

@@ -1,17 +1,6 @@
 // Cells of tables, from plain data (dask_hpc_widgets.views.table). Whatever users have named becomes text.
 const SVG = "http://www.w3.org/2000/svg";
 
-function made(tag, given = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(given)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
-
-function write(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
-
 // As in dask_hpc_widgets.base.markup.
 function roughly(s) {
   const value = Math.max(0, s);

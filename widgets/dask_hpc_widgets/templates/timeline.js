@@ -1,18 +1,7 @@
 // Nodes over time, from what nodes and jobs have done (dask_hpc_widgets.live.timeline). No build step, no import:
-// timeline_model.js and timeline_draw.js stand before it.
+// elements.js, timeline_model.js and timeline_draw.js stand before it.
 const RANGES = [["all", "All"], ["60", "1 min"], ["600", "10 min"], ["3600", "1 h"], ["", "Moved"]];
 const HELP = "White is idle. Drag to move, Shift and drag to choose a range, double-click for all; click a job to ask why.";
-
-function made(tag, given = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(given)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
-
-function write(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
 
 function initialize({ model }) {
   const state = fresh();
