@@ -16,7 +16,7 @@ import pytest
 import xarray as xr
 from distributed import Security
 from encrypted import fields
-from helpers import live, until
+from helpers import live, traces_of_ours, until
 from killed_controller import COUNT, field, simulate
 
 import dask_hpc
@@ -93,8 +93,11 @@ def taken_over(process, left, notes):
     @live(workers=2, config={"hpc.checkpoint.every": "100 ms", "hpc.tick": "50 ms"})
     async def after_it(c, s, a, b):
         rt = await dask_hpc.install(c)
+        await until(lambda: names(s) == {"field", "night"}, "all is taken over")
+        assert traces_of_ours(s) == [], "what nobody has asked for costs no task anything"
         back = await dask_hpc.restore("field", c)
         assert isinstance(back, xr.DataArray)
+        assert traces_of_ours(s) == ["plugin dask-hpc-watched"]
         xr.testing.assert_identical(await c.compute(back), field(2))
         assert names(s) == {"field", "night"}
         told = taken(s)

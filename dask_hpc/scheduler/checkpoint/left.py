@@ -295,7 +295,7 @@ class Left:
 
     def _give(self, record: Record, trusted: bool) -> None:
         """A client is about to read a version: protect its results from the moment on in which they come."""
-        self._memory.untouched.discard(record.id)
+        self._memory.touch(record.id)
         copies = iter(copies_of(record))
         token, plan = record.token(trusted), record.manifest.plan
         keys = [key for array in plan.arrays for key in block_keys(plan, array, token)]
@@ -315,7 +315,7 @@ class Left:
                 self._watched.unwatch(key, self._moved)
         known = record.id in self._memory.records
         if known and record.id in self._taken and MEMORY + record.id not in self._protected.folders():
-            self._memory.untouched.add(record.id)
+            self._memory.touch(record.id, False)
             self._expire_later()
 
     def _moved(self, key: Any, start: str, finish: str) -> None:
@@ -346,7 +346,7 @@ class Left:
         for record in records:
             if MEMORY + record.id in used:
                 # it goes with the last result that is read from it
-                self._memory.untouched.discard(record.id)
+                self._memory.touch(record.id)
             else:
                 logger.info(
                     "Version %d of %r in memory is dropped: nobody wants it any more",

@@ -289,7 +289,7 @@ class Memory:
         if homes and len(problems) == len(homes):
             raise CheckpointError(f"no host keeps what {record.name!r} is made of: {problems[0]}")
         self.records[record.id] = record
-        self._watched.listen(self)
+        self._look()
         await self._save()
 
     async def _save(self) -> None:
@@ -310,9 +310,17 @@ class Memory:
     def take_over(self, record: Record) -> None:
         """A version that an earlier scheduler has had written is this one's from now on."""
         self.records[record.id] = record
-        self.untouched.add(record.id)
         self._segments[record.id] = record.segments()
-        self._watched.listen(self)
+        self.touch(record.id, False)
+
+    def touch(self, id: str, touched: bool = True) -> None:
+        """Somebody has asked for a version that an earlier scheduler has left, or did not want it after all."""
+        (self.untouched.discard if touched else self.untouched.add)(id)
+        self._look()
+
+    def _look(self) -> None:
+        """Listen while something would go with this scheduler: what nobody has asked for stays anyway."""
+        (self._watched.listen if self.records.keys() - self.untouched else self._watched.leave)(self)
 
     async def there(self, homes: Iterable[Home]) -> set[Home]:
         """Those of these managers that answer."""
@@ -345,8 +353,7 @@ class Memory:
                     loop.call_at(until_s, self._drop_late, home, segments, version)
                 else:
                     self._later(self._drop(home, segments, version))
-        if not self.records:
-            self._watched.leave(self)
+        self._look()
 
     def _drop_late(self, home: Home, segments: set[str], version: str) -> None:
         self._later(self._drop(home, segments, version))
