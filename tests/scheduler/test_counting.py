@@ -25,6 +25,8 @@ class Both:
         #: Workers whose slots are looked at in the next pass.
         self.dirty = plugin._admission.dirty
         self.steps: Counter[tuple[str, str]] = Counter()
+        #: Those that are not usual ones, with the kind of the task's lane.
+        self.others: Counter[tuple[str | None, str, str]] = Counter()
         self.differences: list[object] = []
         self.one_go = counting(
             plugin._owner,
@@ -50,6 +52,7 @@ class Both:
         given = {"worker": worker, "nbytes": nbytes, "startstops": startstops, **more}
         self.one_go(key, start, finish, *args, stimulus_id=stimulus_id, **given)
         if not self.was_usual:
+            self.others[lane and lane.kind, start, finish] += 1
             return
         self.steps[start, finish] += 1
         assert lane is not None
@@ -102,7 +105,7 @@ async def test_the_usual_steps_are_counted_as_all_others_are(c, s, *workers):
         ("queued", "processing"),
         ("memory", "forgotten"),
     }
-    assert usual <= both.steps.keys(), both.steps
+    assert usual <= both.steps.keys(), (both.steps, both.others)
     assert both.steps["processing", "memory"]
 
 
