@@ -32,6 +32,7 @@ class Execution:
     #: Id of the job it belongs to; empty when it belongs to none.
     job: str
     lent: bool
+    #: Empty when it began while the runtime was asleep: it may be on any.
     node: str
     began_s: float
     ended_s: float = float("inf")
@@ -104,7 +105,7 @@ class Executions:
                 and began_s - _EARLIER_S <= event.t_s <= record.t_s
                 for node in event.nodes
             }
-            there = [one for one in meanwhile if one.node in leaving]
+            there = [one for one in meanwhile if one.node in leaving or not one.node]
             own = [one for one in there if one.job == job or not one.lent or is_plain(job)]
             counts["drains"] += 1
             counts["drains of nodes with lent tasks"] += any(one.lent for one in there)
