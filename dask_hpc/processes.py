@@ -37,6 +37,8 @@ Tell = Callable[[Any], None]
 _ROOTS = ("dask_hpc", "dask_hpc_policies", "dask_hpc_widgets")
 #: Seconds beyond the budget after which a call that does not stop by itself is ended by the system.
 _GRACE_S = 1
+#: The lowest priority.
+_LOWEST = 19
 _END = "its process ended (was there enough memory?)"
 
 
@@ -304,11 +306,19 @@ def load_solver() -> None:
         os.close(nowhere)
 
 
+def _step_back(niceness: int) -> None:
+    """Run at that priority; at the lowest one whoever else wakes up goes first, where that can be had."""
+    os.nice(niceness)
+    if niceness >= _LOWEST and hasattr(os, "SCHED_IDLE"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def main() -> None:
     """Do what is asked for on standard input, a line each, until that ends."""
     # Ctrl-C is the caller's
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(int(sys.argv[1]))
+    _step_back(int(sys.argv[1]))
     # whatever is printed by what is called goes to the log
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

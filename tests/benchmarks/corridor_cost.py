@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from distributed.scheduler import heartbeat_interval
 from harness import Options, Row, differences, interleave, main, percentile, row
 from machine import Graph, Machine, without_gc
 
@@ -88,11 +89,14 @@ async def _ticks(workers: int, ticks: int) -> list[Row]:
         engine.controller.enabled = False
         corridor = await _set(machine)
         policy = engine.controller.policy
+        beats_s = max(1, round(heartbeat_interval(workers)))
         with without_gc():
             for number in range(ticks):
-                for ws in machine.scheduler.workers.values():
-                    ws.metrics["hpc"]["power"]["at_s"] = 2.0 + number
-                    ws.metrics["hpc"]["power"]["watts"] = 80.0 + number % 7
+                # a heartbeat brings metrics that are new; a tick is a second, as it is by default
+                for ws in list(machine.scheduler.workers.values())[number % beats_s :: beats_s]:
+                    before = ws.metrics["hpc"]["power"]
+                    said = {**before, "at_s": 2.0 + number, "watts": 80.0 + number % 7}
+                    ws.metrics = {**ws.metrics, "hpc": {"power": said}}
                 view = engine.state.snapshot("tick")
                 began_s = time.thread_time()
                 corridor.tick(engine.state.now_s())

@@ -48,6 +48,9 @@ def spins_in_compiled_code(arguments, tell):
 
 def modules(arguments, tell):
     return sorted(sys.modules)
+
+def priority(arguments, tell):
+    return [os.nice(0), os.sched_getscheduler(0)]
 """
 
 
@@ -215,3 +218,9 @@ def test_an_error_of_the_caller_ends_all(called: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         call_all(f"{called}:same", [{}] * 20, 2, stop)
     assert set(psutil.Process().children()) <= children
+
+
+def test_the_lowest_priority_lets_whoever_wakes_up_go_first(called: str) -> None:
+    for niceness, scheduler in ((1, os.SCHED_OTHER), (19, os.SCHED_IDLE)):
+        with Process(niceness) as process:
+            assert process.call(f"{called}:priority", {}) == [niceness, scheduler]

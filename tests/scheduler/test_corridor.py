@@ -317,7 +317,8 @@ async def test_what_workers_have_measured_counts_in_place_of_the_model(c, s, a, 
 
     def say(worker: Any, watts: float, label: str = "measured") -> None:
         section = {"watts": watts, "label": label, "at_s": asyncio.get_running_loop().time(), "host": "h"}
-        s.workers[worker.address].metrics["hpc"] = {"power": section}
+        ws = s.workers[worker.address]
+        ws.metrics = {**ws.metrics, "hpc": {"power": section}}
 
     for worker in (a, b):
         worker.periodic_callbacks["heartbeat"].stop()

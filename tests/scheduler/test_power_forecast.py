@@ -132,7 +132,8 @@ async def test_what_is_expected_counts_when_proactive_and_not_when_reactive(c, s
             watts = 100 + 30 * (-1) ** (number // 3)
             for worker in workers:
                 section = {"watts": watts, "label": "measured", "at_s": number, "host": worker.address}
-                s.workers[worker.address].metrics["hpc"] = {"power": section}
+                ws = s.workers[worker.address]
+                ws.metrics = {**ws.metrics, "hpc": {"power": section}}
             await asyncio.sleep(0.01)
 
     saying = asyncio.create_task(say())

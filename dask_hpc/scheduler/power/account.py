@@ -8,6 +8,7 @@ and size, for its next run.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from dask_hpc.scheduler.power.draw import Sample
 from dask_hpc_policies.power.view import Step
@@ -103,6 +104,8 @@ class History:
     def __init__(self) -> None:
         #: Sums and counts of watts of a node, and the mean that was told.
         self._tables: dict[str, dict[int, tuple[float, int, float]]] = {}
+        #: What was told of each name, by size; made anew when any of it has changed.
+        self._told: dict[str, dict[int, float]] = {}
 
     def add(self, name: str, nodes: int, watts: float) -> None:
         """A job of that name, on so many nodes, drew so many watts a node."""
@@ -110,10 +113,14 @@ class History:
         total, count, told = table.get(nodes, (0.0, 0, 0.0))
         total, count = total + watts, count + 1
         # a plan is asked for anew whenever watts change: a mean must not creep
-        table[nodes] = total, count, steady(told, float(round(total / count)))
+        mean = steady(told, float(round(total / count)))
+        table[nodes] = total, count, mean
+        if mean != told or count == 1:
+            self._told[name] = {size: watts for size, (_, _, watts) in sorted(table.items())}
         while len(self._tables) > _NAMES_KEPT:
-            del self._tables[next(iter(self._tables))]
+            oldest = next(iter(self._tables))
+            del self._tables[oldest], self._told[oldest]
 
-    def of(self, name: str) -> dict[int, float]:
+    def of(self, name: str) -> Mapping[int, float]:
         """Mean watts of a node of jobs of that name by size, to 1 %; empty: none was measured."""
-        return {nodes: told for nodes, (_, _, told) in sorted(self._tables.get(name, {}).items())}
+        return self._told.get(name, {})

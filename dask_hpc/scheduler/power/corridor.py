@@ -196,7 +196,7 @@ class Corridor:
             self._planner.start()
         if self._forecaster is None:
             self._forecaster = Forecaster(self._answered)
-        self._sampling.begin(now_s)
+        self._sampling.begin(now_s, self._draw.silent())
         self._gauges.begin()
         self._state.scheduler.extensions[_EXTENSION] = self
         self._wanted, self._marks = self._led(asked, now_s), asked.marks
@@ -275,9 +275,8 @@ class Corridor:
         """Take a sample, note what was measured of jobs, look at the file."""
         if self._wanted is None:
             return
-        self._draw.forget()
-        self._sampling.look(now_s)
         sample = self._add(now_s)
+        self._sampling.look(now_s, self._draw.silent())
         if sample is not None:
             self._measure(sample)
             self._recent.add(sample, self._step, self._view)
@@ -289,11 +288,11 @@ class Corridor:
 
     def _measure(self, sample: Sample) -> None:
         state, history = self._state, self._history
-        for id, watts in sample.measured_w.items():
+        for id, (nodes, watts) in sample.measured_w.items():
             job = state.jobs.active.get(id)
             # an adapting job has nodes that do nothing yet, or any more
             if job is not None and job.state == "running" and not job.is_default:
-                history.add(job.name, state.nodes_up(job), watts)
+                history.add(job.name, nodes, watts)
         for job in state.jobs.named:
             table = history.of(job.name)
             if table and tuple(table.items()) != job.request.power_by_nodes:
@@ -364,7 +363,7 @@ class Corridor:
         else:
             view = planned(view, replace(power, mode="monitor"), asked_by(policy, "monitor"), _none)
         self._view = seen(view)
-        self._guards = rules.guards(view)
+        self._guards = rules.guards_of(view, self._view)
         if power.mode == "advise" and self._view is not None:
             self._advise(view, self._view.plan)
         return view

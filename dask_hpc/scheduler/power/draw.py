@@ -1,18 +1,19 @@
 """What the nodes draw now: measured where their workers say so, else by the model, node by node.
 
-Rules of the file: it reads; a sample costs one look at every worker. The model goes by the threads that
-execute: a node draws idle watts and a share of the way to the busy ones of the job that holds it
-(`load_curve`). What nobody knows is None or left out, never 0. A worker's section of its heartbeat is
+Rules of the file: it reads; a sample costs one short look at every worker, and what a heartbeat says is read
+once. The model goes by the threads that execute: a node draws idle watts and a share of the way to the busy
+ones of the job that holds it (`load_curve`). What nobody knows is None or left out, never 0. A worker's
+section of its heartbeat is
 ``{"watts", "label", "at_s", "host", "fresh_s"}``, the watts its own share of what its host draws; it holds
 for ``fresh_s`` after ``at_s`` has changed, whatever the clocks of two machines say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -23,6 +24,9 @@ from dask_hpc_policies.power.checks import MOST_NODE_W
 from dask_hpc_policies.power.load_curve import LoadCurve
 from dask_hpc_policies.power.view import SECTION
 from dask_hpc_policies.power.watts import mean_w
+
+if TYPE_CHECKING:
+    from distributed.scheduler import WorkerState
 
 Label = Literal["measured", "modelled", "unavailable"]
 #: A measured figure holds for so long without a newer one where its worker says nothing of it; and at most.
@@ -46,11 +50,52 @@ class Sample:
     beside_w: float = 0.0
     nodes: int = 0
     measured_nodes: int = 0
-    #: Mean watts of a node, of jobs whose nodes are all measured.
-    measured_w: dict[str, float] = field(default_factory=dict)
+    #: Of jobs whose nodes are all measured: these nodes, and the mean watts of one.
+    measured_w: dict[str, tuple[int, float]] = field(default_factory=dict)
     #: What the model says of these sizes: nodes of jobs busy, all others idle; and whether sizes stand still.
     sized_w: float = 0.0
     settled: bool = True
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What a worker has said last."""
+
+    ws: WorkerState
+    #: What it came in: while these are the same ones there is nothing new to read.
+    metrics: Any = None
+    silent: bool = True
+    #: When it measured by its clock, when that was heard of, and until when it holds.
+    at_s: float | None = None
+    heard_s: float = 0.0
+    until_s: float = 0.0
+    #: None: it does not measure.
+    watts: float | None = None
+
+    def hear(self, now_s: float) -> None:
+        """Read what it says anew."""
+        self.metrics, self.watts = self.ws.metrics, None
+        section = remote.sections_of(self.ws).get(SECTION)
+        self.silent = section is None
+        if not isinstance(section, dict) or section.get("label") != "measured":
+            return
+        watts, at_s = _number(section.get("watts")), _number(section.get("at_s"))
+        if watts is None or at_s is None or not 0 < watts <= MOST_NODE_W:
+            return
+        if at_s != self.at_s:
+            self.at_s, self.heard_s = at_s, now_s
+        self.watts = watts
+        self.until_s = self.heard_s + min(_number(section.get("fresh_s")) or FRESH_S, _MOST_FRESH_S)
+
+
+@dataclass(slots=True)
+class _Held:
+    """The nodes that a job holds."""
+
+    job: JobRecord
+    #: Watts of those that are measured, loads of the others.
+    watts: list[float] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)
 
 
 class Draw:
@@ -58,89 +103,131 @@ class Draw:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        #: When each worker measured last by its clock, and when that was heard of.
-        self._heard: dict[str, tuple[float, float]] = {}
+        self._heard: dict[str, _Heard] = {}
+        #: Nodes with their workers, and of what they were made.
+        self._rows: list[tuple[Node, tuple[_Heard, ...]]] = []
+        self._made_of: tuple[Any, ...] = ()
 
     def sample(self, now_s: float, curve: LoadCurve | None) -> Sample:
         """What is drawn now; without a `curve` only what is measured is known."""
-        state, found = self._state, Sample(now_s)
-        tops: dict[str | None, float] = {}
-        held: dict[str, list[int]] = {}
-        known = True
-        for node in self._nodes():
-            load, watts = self._look_at(node, now_s)
-            if load is None:
+        active = self._state.jobs.active
+        held: dict[str, _Held] = {}
+        free: list[tuple[Node, float, float | None]] = []
+        for row in self._looked_at(now_s):
+            id = row[0].job
+            if id is None or id not in active:
+                free.append(row)
                 continue
-            found.nodes += 1
-            measured = watts is not None
-            found.measured_nodes += measured
-            job = state.jobs.active.get(node.job) if node.job is not None else None
-            holder = None if job is None else job.id
-            if curve is not None and holder not in tops:
-                tops[holder] = _busy_w(state, job, curve.busy_w)
-            if curve is not None:
-                found.sized_w += curve.idle_w if job is None else tops[holder]
-            if watts is None:
-                if curve is None:
-                    known = False
-                    continue
-                watts = curve.watts(load, tops[holder])
-            found.total_w += watts
-            if job is not None:
-                found.jobs_w[job.id] = found.jobs_w.get(job.id, 0.0) + watts
-                found.settled = found.settled and job.state == "running"
-                count = held.setdefault(job.id, [0, 0])
-                count[0] += 1
-                count[1] += measured
-                continue
-            if load > 0:
-                found.plain_w += watts
+            its = held.get(id)
+            if its is None:
+                its = held[id] = _Held(active[id])
+            if row[2] is None:
+                its.loads.append(row[1])
             else:
-                found.idle_w += watts
-            free = node.role == COMPUTE and not node.reserved and curve is not None
-            found.beside_w += max(0.0, watts - curve.idle_w) if free and curve is not None else watts
-        found.measured_w = {id: found.jobs_w[id] / n for id, (n, sure) in held.items() if sure == n}
+                its.watts.append(row[2])
+        found = Sample(now_s)
+        known = _add_free(found, free, curve)
+        known = _add_held(found, held.values(), curve) and known
         if found.nodes and known:
             found.label = "measured" if found.measured_nodes == found.nodes else "modelled"
         return found
 
-    def forget(self) -> None:
-        """Keep nothing of workers that have gone."""
+    def silent(self) -> list[str]:
+        """Workers whose heartbeats carried nothing of power as the last sample was taken."""
+        return [address for address, heard in self._heard.items() if heard.silent]
+
+    def _looked_at(self, now_s: float) -> Iterator[tuple[Node, float, float | None]]:
+        """The nodes that are there: share of their threads that execute, and their measured watts.
+
+        Plain loops: it is done for each of many thousand workers, again and again.
+        """
+        for node, workers in self._nodes():
+            threads = executing = 0
+            watts: float | None = 0.0
+            for heard in workers:
+                ws = heard.ws
+                threads += ws.nthreads
+                if ws.processing:
+                    executing += min(ws.nthreads, len(ws.processing))
+                if heard.metrics is not ws.metrics:
+                    heard.hear(now_s)
+                if heard.watts is None or heard.until_s < now_s:
+                    watts = None
+                elif watts is not None:
+                    watts += heard.watts
+            if threads:
+                yield node, executing / threads, watts
+
+    def _nodes(self) -> list[tuple[Node, tuple[_Heard, ...]]]:
+        """The nodes with those of their workers that are there; made anew when any has come or gone."""
         workers = self._state.scheduler.workers
-        self._heard = {address: row for address, row in self._heard.items() if address in workers}
+        nodes = list(self._state.nodes.nodes.values())
+        # lists of the same objects are compared fast
+        made_of = list(dict.values(workers)), nodes, sum([len(node.workers) for node in nodes])
+        if made_of != self._made_of or not nodes:
+            self._made_of, before, self._heard = made_of, self._heard, {}
+            self._rows = []
+            for node in nodes or _asleep(self._state):
+                for address in node.workers:
+                    ws, heard = workers.get(address), before.get(address)
+                    if ws is not None:
+                        self._heard[address] = heard if heard and heard.ws is ws else _Heard(ws)
+                its = tuple(self._heard[address] for address in node.workers if address in self._heard)
+                self._rows.append((node, its))
+        return self._rows
 
-    def _nodes(self) -> Iterable[Node]:
-        nodes = self._state.nodes.nodes
-        return nodes.values() if nodes else _asleep(self._state)
 
-    def _look_at(self, node: Node, now_s: float) -> tuple[float | None, float | None]:
-        """Share of the node's threads that execute (None: it is not there), and its measured watts."""
-        workers = self._state.scheduler.workers
-        threads = executing = 0
-        watts: float | None = 0.0
-        for address in node.workers:
-            ws = workers.get(address)
-            if ws is None:
-                continue
-            threads += ws.nthreads
-            executing += min(ws.nthreads, len(ws.processing))
-            if watts is not None:
-                said = self._measured_w(address, remote.sections_of(ws).get(SECTION), now_s)
-                watts = None if said is None else watts + said
-        return (executing / threads, watts) if threads else (None, None)
+def _add_free(
+    found: Sample, free: Iterable[tuple[Node, float, float | None]], curve: LoadCurve | None
+) -> bool:
+    """Add the nodes that no job holds; whether the draw of each is known."""
+    known, base_w = True, 0.0 if curve is None else curve.idle_w
+    for node, load, watts in free:
+        found.nodes += 1
+        if watts is not None:
+            found.measured_nodes += 1
+        elif curve is None:
+            known = False
+            continue
+        else:
+            watts = curve.watts(load)
+        found.total_w += watts
+        if load > 0:
+            found.plain_w += watts
+        else:
+            found.idle_w += watts
+        found.sized_w += base_w
+        if node.role != COMPUTE or node.reserved:
+            found.beside_w += watts
+        elif watts > base_w:
+            found.beside_w += watts - base_w
+    return known
 
-    def _measured_w(self, address: str, section: Any, now_s: float) -> float | None:
-        if not isinstance(section, dict) or section.get("label") != "measured":
-            return None
-        watts, at_s = _number(section.get("watts")), _number(section.get("at_s"))
-        if watts is None or at_s is None or not 0 < watts <= MOST_NODE_W:
-            return None
-        told_s, heard_s = self._heard.get(address, (None, 0.0))
-        if told_s != at_s:
-            self._heard[address] = at_s, now_s
-        elif now_s - heard_s > min(_number(section.get("fresh_s")) or FRESH_S, _MOST_FRESH_S):
-            return None
-        return watts
+
+def _add_held(found: Sample, held: Iterable[_Held], curve: LoadCurve | None) -> bool:
+    """Add the nodes of jobs; whether the draw of each is known."""
+    known = True
+    for its in held:
+        job, watts, measured = its.job, its.watts, len(its.watts)
+        nodes = measured + len(its.loads)
+        found.nodes += nodes
+        found.measured_nodes += measured
+        if curve is not None:
+            # what one of its nodes draws when all of its threads execute
+            top_w = mean_w(job.request, nodes, curve.busy_w)
+            found.sized_w += nodes * top_w
+            watts = watts + [curve.watts(load, top_w) for load in its.loads]
+        elif its.loads:
+            known = False
+        if not watts:
+            continue
+        found.jobs_w[job.id] = sum(watts)
+        for each in watts:
+            found.total_w += each
+        found.settled = found.settled and job.state == "running"
+        if measured == nodes:
+            found.measured_w[job.id] = nodes, found.jobs_w[job.id] / nodes
+    return known
 
 
 def _asleep(state: State) -> Iterable[Node]:
@@ -149,11 +236,6 @@ def _asleep(state: State) -> Iterable[Node]:
         node = Node(str(ws.name))
         node.workers[address] = (ws.nthreads, ws.memory_limit or 0)
         yield node
-
-
-def _busy_w(state: State, job: JobRecord | None, busy_w: float) -> float:
-    """What a node of the job draws when all of its threads execute."""
-    return busy_w if job is None else mean_w(job.request, max(1, state.nodes_up(job)), busy_w)
 
 
 def _number(value: Any) -> float | None:

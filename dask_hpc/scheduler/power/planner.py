@@ -43,6 +43,8 @@ class Planner:
         self._process = Process(_NICE)
         self._answers: dict[Problem, Plan] = {}
         self._wanted: Problem | None = None
+        #: The question that was answered last, and its answer.
+        self._last: tuple[Problem, Plan] | None = None
         self._closed = False
         #: Until when nothing is asked after a failure, and how long the next wait is.
         self._again: asyncio.TimerHandle | None = None
@@ -59,8 +61,12 @@ class Planner:
 
     def solve(self, problem: Problem) -> Plan | None:
         """The answer; None: it is not known (yet)."""
-        if problem in self._answers:
-            return self._answers[problem]
+        # most questions are the last one again, and to compare two costs less than to look one up
+        if self._last is None or self._last[0] != problem:
+            found = self._answers.get(problem)
+            self._last = None if found is None else (problem, found)
+        if self._last is not None:
+            return self._last[1]
         self._wanted = problem
         if self._again is None:
             self._ask()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.state import State
@@ -25,23 +26,24 @@ class Sampling:
         #: How often a worker was asked, and when that is next due, by address.
         self._asked: dict[str, tuple[int, float]] = {}
 
-    def begin(self, now_s: float) -> None:
-        """Have them sample from now on."""
+    def begin(self, now_s: float, silent: Sequence[str]) -> None:
+        """Have them sample from now on; `silent` as of `look`."""
         if not self._on:
             self._on = True
-            self._asked = dict.fromkeys(self._state.scheduler.workers, (0, now_s))
-            self.look(now_s)
+            self._asked = dict.fromkeys(silent, (0, now_s))
+            self.look(now_s, silent)
 
-    def look(self, now_s: float) -> None:
-        """Ask those that have come, and those that have not begun yet."""
+    def look(self, now_s: float, silent: Sequence[str]) -> None:
+        """Ask those that have come, and those that have not begun yet.
+
+        Parameters
+        ----------
+        silent
+            Addresses of workers whose heartbeats carry nothing of power.
+        """
         if not self._on:
             return
-        workers = self._state.scheduler.workers
-        self._asked = {
-            address: self._asked.get(address, (0, now_s + _NEW_S))
-            for address, ws in workers.items()
-            if "power" not in remote.sections_of(ws)
-        }
+        self._asked = {address: self._asked.get(address, (0, now_s + _NEW_S)) for address in silent}
         due = [address for address, (tries, at_s) in self._asked.items() if tries < _TRIES and at_s <= now_s]
         if due:
             for address in due:

@@ -37,7 +37,11 @@ _TERMS = Terms()
 
 def guards(view: ClusterSnapshot) -> tuple[SumGuard, ...]:
     """Guards that keep a decision about `view` inside; none where the corridor is not enforced, or left."""
-    power = seen(view)
+    return guards_of(view, seen(view))
+
+
+def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard, ...]:
+    """The same, where what `view` says of power has been read."""
     if power is None or power.mode != "enforce" or not power.bounded or outside_w(power, _TERMS) > 0:
         return ()
     held = sum([job.nodes for job in view.jobs if not job.is_default])

@@ -17,7 +17,7 @@ from typing import Any
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.jobs.constraints import legal_sizes
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
-from dask_hpc_policies.power.problem import PowerJob, Problem, Rigid
+from dask_hpc_policies.power.problem import Choice, PowerJob, Problem, Rigid
 from dask_hpc_policies.power.program import Plan
 from dask_hpc_policies.power.view import SECTION, Mode, PowerPlan, PowerView
 from dask_hpc_policies.power.watts import node_w
@@ -227,15 +227,24 @@ def leaves_room(
 def power_job(job: JobRequest, id: str, nodes: int, busy_w: float, most_nodes: int) -> PowerJob:
     """A job as the program knows it: sizes within its bounds, watts by size."""
     top = max(job.min_nodes, min(job.max_nodes, most_nodes))
-    made = PowerJob(id=id, nodes=nodes, min_nodes=job.min_nodes, max_nodes=top, constraint=job.constraint)
+    low = high = 0.0
+    rows: list[Choice] = []
     if not job.power_by_nodes or len({watts for _, watts in job.power_by_nodes}) == 1:
         low, high = node_w(job, nodes, busy_w)
-        return replace(made, min_w=low, max_w=high)
-    rows = []
-    for size in legal_sizes(job.constraint, job.min_nodes, top):
-        low, high = node_w(job, size, busy_w)
-        rows.append((size, size * low, size * high))
-    return replace(made, table=tuple(rows))
+    else:
+        for size in legal_sizes(job.constraint, job.min_nodes, top):
+            least_w, most_w = node_w(job, size, busy_w)
+            rows.append((size, size * least_w, size * most_w))
+    return PowerJob(
+        id=id,
+        nodes=nodes,
+        min_nodes=job.min_nodes,
+        max_nodes=top,
+        constraint=job.constraint,
+        min_w=low,
+        max_w=high,
+        table=tuple(rows),
+    )
 
 
 def _beginner(job: JobView, busy_w: float, most_nodes: int) -> PowerJob:

@@ -1,0 +1,99 @@
+"""The draw of the nodes, worker by worker: what was said is read once, holds for a while, and adds up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dask_hpc.scheduler.power.draw import Draw
+from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc_policies.model import JobRequest
+from dask_hpc_policies.power.load_curve import LoadCurve
+
+CURVE = LoadCurve(((0.0, 70.0), (1.0, 200.0)))
+
+
+class World:
+    """Workers ``0``, ``1``, ..., each a node; the first ones are those of a job."""
+
+    def __init__(self, count: int, held: int = 0) -> None:
+        self.workers: dict[str, Any] = {}
+        nodes = {}
+        for number in range(count):
+            name = str(number)
+            self.workers[name] = SimpleNamespace(
+                name=name, nthreads=2, processing={}, metrics={}, memory_limit=0
+            )
+            nodes[name] = Node(name)
+            nodes[name].workers[name] = (2, 0)
+            nodes[name].job = "a" if number < held else None
+        request = JobRequest(name="heat", min_power_w=300.0, max_power_w=300.0)
+        job = SimpleNamespace(id="a", state="running", request=request)
+        self.draw = Draw(
+            SimpleNamespace(
+                scheduler=SimpleNamespace(workers=self.workers),
+                nodes=SimpleNamespace(nodes=nodes),
+                jobs=SimpleNamespace(active={"a": job} if held else {}),
+            )  # type: ignore[arg-type]
+        )
+
+    def says(self, name: str, watts: Any, at_s: float, **more: Any) -> None:
+        section = {"watts": watts, "label": "measured", "at_s": at_s, **more}
+        self.workers[name].metrics = {"hpc": {"power": section}}
+
+
+def test_what_is_measured_holds_for_a_while_after_it_was_measured_not_after_it_was_said_again() -> None:
+    world = World(1)
+    assert world.draw.sample(0.0, None).label == "unavailable"
+    assert world.draw.silent() == ["0"]
+    world.says("0", 90.0, 5.0, fresh_s=10.0)
+    for now_s in (1.0, 11.0):
+        assert world.draw.sample(now_s, None).total_w == 90
+    assert world.draw.silent() == []
+    world.says("0", 90.0, 5.0, fresh_s=10.0)
+    assert world.draw.sample(11.1, None).label == "unavailable"
+    world.says("0", 95.0, 16.0, fresh_s=10.0)
+    assert world.draw.sample(11.2, None).total_w == 95
+    # what cannot be is not known, and what says nothing is asked again
+    world.says("0", float("nan"), 17.0)
+    assert world.draw.sample(11.3, None).label == "unavailable"
+    assert world.draw.silent() == []
+    world.workers["0"].metrics = {}
+    assert world.draw.sample(11.4, None).label == "unavailable"
+    assert world.draw.silent() == ["0"]
+
+
+def test_a_worker_that_comes_back_at_an_address_is_heard_anew() -> None:
+    world = World(1)
+    world.says("0", 90.0, 5.0)
+    world.draw.sample(0.0, None)
+    assert world.draw.sample(1000.0, None).label == "unavailable"
+    gone = world.workers.pop("0")
+    assert world.draw.sample(1001.0, None).nodes == 0
+    world.workers["0"] = SimpleNamespace(**vars(gone))
+    assert world.draw.sample(1002.0, None).total_w == 90
+
+
+def test_measured_and_modelled_nodes_add_up() -> None:
+    world = World(6, held=3)
+    for name, watts in {"0": 250.0, "3": 75.0, "4": 180.0}.items():
+        world.says(name, watts, 1.0)
+    world.workers["1"].processing = {"x": 1, "y": 1, "z": 1}
+    world.workers["2"].processing = {"x": 1}
+    world.workers["4"].processing = {"x": 1}
+    found = world.draw.sample(0.0, CURVE)
+    # a job's node at half of its threads is half of the way from 70 to 300 W
+    assert found.jobs_w == {"a": pytest.approx(250 + 300 + 185)}
+    assert (found.plain_w, found.idle_w) == (180, 75 + 70)
+    assert found.total_w == pytest.approx(735 + 180 + 145)
+    assert (found.nodes, found.measured_nodes, found.label) == (6, 3, "modelled")
+    assert found.sized_w == 3 * 300 + 3 * 70
+    assert found.beside_w == (75 - 70) + (180 - 70)
+    # of a job whose nodes are not all measured nothing is noted
+    assert found.measured_w == {}
+    for name in ("1", "2"):
+        world.says(name, 260.0, 1.0)
+    assert world.draw.sample(0.0, CURVE).measured_w == {"a": (3, pytest.approx(770 / 3))}
+    assert world.draw.sample(0.0, None).label == "unavailable"
