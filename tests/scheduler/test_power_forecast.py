@@ -108,7 +108,7 @@ def forecaster_of(s: Any) -> Forecaster:
 
 def expected_w(s: Any) -> float:
     """The most watts that the last picture expects."""
-    view = corridor_of(s)._view
+    view = corridor_of(s)._shown.view
     return 0.0 if view is None or view.max_w is None else view.max_w
 
 

@@ -11,41 +11,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dask_hpc.config.file import mark
 from dask_hpc.errors import CorridorError, InstallError
 from dask_hpc.scheduler.core.engine import Engine
-from dask_hpc.scheduler.power.account import Account, History, steady
-from dask_hpc.scheduler.power.draw import Draw, Sample
+from dask_hpc.scheduler.power.books import Books
 from dask_hpc.scheduler.power.forecaster import Forecaster
 from dask_hpc.scheduler.power.gauges import Gauges
-from dask_hpc.scheduler.power.node_model import NodeModel
-from dask_hpc.scheduler.power.noted import Noted
-from dask_hpc.scheduler.power.picture import power_of, widened
 from dask_hpc.scheduler.power.planner import Planner
-from dask_hpc.scheduler.power.recent import Recent
 from dask_hpc.scheduler.power.request import Marks, Wanted, read_wanted
 from dask_hpc.scheduler.power.sampling import Sampling
+from dask_hpc.scheduler.power.shown import Shown
 from dask_hpc.scheduler.power.told import told
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.scheduler.tables.parts import Method
-from dask_hpc.trace.records import Other
 from dask_hpc_policies.combine import corridor as rules
 from dask_hpc_policies.combine.limits import SumGuard
-from dask_hpc_policies.decision import Decision, ReasonCode
+from dask_hpc_policies.decision import Decision
 from dask_hpc_policies.model import ClusterSnapshot
-from dask_hpc_policies.power.question import asked_by, mode_of, planned
-from dask_hpc_policies.power.view import PowerPlan, PowerView, Step, seen
 from dask_hpc_policies.protocol import Policy
 
 logger = logging.getLogger(__name__)
 
 #: What is closed with the scheduler, by name.
 _EXTENSION = "hpc-corridor"
-#: Samples of passes that follow each other are not taken anew within this.
-_SAMPLE_S = 0.02
 
 
 class Corridor:
@@ -54,30 +44,21 @@ class Corridor:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._state = engine.state
-        self._draw = Draw(engine.state)
-        self._model = NodeModel(engine.state, self._answered)
-        self._beside_w = 0.0
+        self._books = Books(engine.state, self._answered)
+        self._shown = Shown(self._books, lambda *told: engine.controller.note(*told))
         self._sampling = Sampling(engine.state)
-        self._history = History()
-        self._noted, self._recent = Noted(), Recent()
         self._gauges = Gauges(self._row)
         self._wanted: Wanted | None = None
-        self._account: Account | None = None
         self._planner: Planner | None = None
         self._forecaster: Forecaster | None = None
-        self._guards: tuple[SumGuard, ...] = ()
-        #: What the last picture said, and what was advised last.
-        self._view: PowerView | None = None
-        self._advised = ""
         #: What was asked, the files that it names as they were when they were looked at last, which are
         #: watched, and what is wrong with them.
         self._given: dict[str, Any] = {}
         self._marks: Marks = ()
         self._problem = ""
         self._looking: asyncio.Task[None] | None = None
-        #: When the bounds change next, and those of now, as they are in the trace.
+        #: When the bounds change next.
         self._timer: asyncio.TimerHandle | None = None
-        self._step: Step | None = None
 
     # ------------------------------------------------------------ what clients say
 
@@ -115,7 +96,7 @@ class Corridor:
             self._clear()
             return await self.power()
         asked = await self._read(given)
-        await self._model.known()
+        await self._books.model.known()
         self._require_draw(asked)
         if self._engine.leaving:
             raise InstallError("dask_hpc is being uninstalled; install it again to set a corridor")
@@ -139,36 +120,32 @@ class Corridor:
 
     def status(self) -> Mapping[str, Any]:
         """The same, where a corridor is set or the settings say what a node draws."""
-        if self._wanted is None and not self._model.is_set:
+        if self._wanted is None and not self._books.model.is_set:
             return {}
         return {"power": self._told()}
 
     def _told(self) -> dict[str, Any]:
         now_s = self._state.now_s()
-        account = self._account
-        if account is None:
-            # nobody keeps an account: only what is drawn now can be told
-            account = Account(now_s)
-            account.add(self._draw.sample(now_s, self._model.curve()), None)
-        else:
-            self._advance(now_s)
-        planner = self._planner
+        books, planner = self._books, self._planner
+        account = books.now(now_s)
         return {
-            **told(now_s, self._wanted, account, self._view),
-            "recent": [] if self._wanted is None else self._recent.told(now_s),
+            **told(now_s, self._wanted, account, self._shown.view),
+            "recent": [] if self._wanted is None else books.recent.told(now_s),
             "file": self._given.get("file"),
-            "problem": self._problem or self._model.problem or ("" if planner is None else planner.failure),
+            "problem": self._problem
+            or self._books.model.problem
+            or ("" if planner is None else planner.failure),
             "forecast": None if self._forecaster is None else self._forecaster.told(now_s),
             "programs": 0 if planner is None else planner.asked,
         }
 
     def _row(self) -> Mapping[str, Any]:
-        account = self._account
-        return {} if account is None else told(self._state.now_s(), self._wanted, account, self._view)
+        account = self._books.account
+        return {} if account is None else told(self._state.now_s(), self._wanted, account, self._shown.view)
 
     def _require_draw(self, asked: Wanted) -> None:
-        curve, problem = self._model.curve(), self._model.problem
-        sample = self._draw.sample(self._state.now_s(), curve)
+        curve, problem = self._books.model.curve(), self._books.model.problem
+        sample = self._books.sample(self._state.now_s())
         if curve is None and (asked.mode != "monitor" or (sample.nodes and sample.label == "unavailable")):
             raise CorridorError(
                 f"what a node draws is not known{': ' * bool(problem)}{problem}; set "
@@ -184,19 +161,13 @@ class Corridor:
 
     def _begin(self, asked: Wanted) -> None:
         now_s = self._state.now_s()
-        if self._account is None:
-            self._account, self._noted = Account(now_s, asked.over_s), Noted()
-            self._recent = Recent()
-        else:
-            # what has been drawn so far was under the bounds before
-            self._add(now_s)
-            self._account.over_s = asked.over_s
+        self._books.open(now_s, asked.over_s)
         if self._planner is None and asked.mode != "monitor":
             self._planner = Planner(self._answered)
             self._planner.start()
         if self._forecaster is None:
             self._forecaster = Forecaster(self._answered)
-        self._sampling.begin(now_s, self._draw.silent())
+        self._sampling.begin(now_s, self._books.draw.silent())
         self._gauges.begin()
         self._state.scheduler.extensions[_EXTENSION] = self
         self._wanted, self._marks = self._led(asked, now_s), asked.marks
@@ -204,7 +175,7 @@ class Corridor:
 
     def _led(self, asked: Wanted, now_s: float) -> Wanted:
         """Bounds that change slowly begin at what is drawn."""
-        sample, step = self._draw.sample(now_s, self._model.curve()), asked.bounds.at(now_s)
+        sample, step = self._books.sample(now_s), asked.bounds.at(now_s)
         # inside there is nothing to lead: a long series was led where it was read, beside the loop
         if sample.label == "unavailable" or step is None or step[1] <= sample.total_w <= step[2]:
             return asked
@@ -213,16 +184,18 @@ class Corridor:
     def _clear(self) -> None:
         if self._wanted is None:
             return
-        self._add(self._state.now_s(), final=True)
+        self._books.add(self._state.now_s(), final=True)
         self._end()
-        self._note_bounds(None, "none")
+        self._books.note_bounds(None, "none")
         self._engine.controller.request("corridor")
         self._engine.rest()
 
     def _end(self) -> None:
         """Forget the corridor, and whatever was begun for it."""
-        self._wanted = self._account = self._view = None
-        self._guards, self._advised, self._problem, self._given, self._marks = (), "", "", {}, ()
+        self._wanted = None
+        self._problem, self._given, self._marks = "", {}, ()
+        self._books.shut()
+        self._shown.forget()
         self.teardown()
         if self._looking is not None:
             self._looking.cancel()
@@ -251,20 +224,14 @@ class Corridor:
         if asked is None:
             return
         now_s = self._state.now_s()
-        self._add(now_s)
-        self._note_bounds(asked.bounds.at(now_s), asked.mode)
+        self._books.add(now_s)
+        self._books.note_bounds(asked.bounds.at(now_s), asked.mode)
         if self._timer is not None:
             self._timer.cancel()
         later = asked.bounds.after(now_s)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(later[0][0] - now_s, self._bounds_moved) if later else None
         self._engine.controller.request("corridor")
-
-    def _note_bounds(self, step: Step | None, mode: str) -> None:
-        self._step = step
-        lower_w, upper_w = (None, None) if step is None else step[1:]
-        data = {"t_s": self._state.now_s(), "lower_w": lower_w, "upper_w": upper_w, "mode": mode}
-        self._state.record(Other(kind="corridor", data=data))
 
     def _answered(self) -> None:
         self._engine.controller.request("corridor")
@@ -275,28 +242,15 @@ class Corridor:
         """Take a sample, note what was measured of jobs, look at the file."""
         if self._wanted is None:
             return
-        sample = self._add(now_s)
-        self._sampling.look(now_s, self._draw.silent())
+        sample = self._books.add(now_s)
+        self._sampling.look(now_s, self._books.draw.silent())
         if sample is not None:
-            self._measure(sample)
-            self._recent.add(sample, self._step, self._view)
+            self._books.note(sample, self._shown.view)
             if self._forecaster is not None:
                 settings = self._state.settings
                 self._forecaster.add(sample, settings.power_forecast_horizon_s, settings.tick_s)
         if self._marks and (self._looking is None or self._looking.done()):
             self._looking = asyncio.get_running_loop().create_task(self._look(self._given))
-
-    def _measure(self, sample: Sample) -> None:
-        state, history = self._state, self._history
-        for id, (nodes, watts) in sample.measured_w.items():
-            job = state.jobs.active.get(id)
-            # an adapting job has nodes that do nothing yet, or any more
-            if job is not None and job.state == "running" and not job.is_default:
-                history.add(job.name, nodes, watts)
-        for job in state.jobs.named:
-            table = history.of(job.name)
-            if table and tuple(table.items()) != job.request.power_by_nodes:
-                job.measured(power_by_nodes=table)
 
     async def _read(self, given: Mapping[str, Any]) -> Wanted:
         """In a thread where there are files: a file system may take its time."""
@@ -323,74 +277,24 @@ class Corridor:
             self._problem = ""
             self._begin(asked)
 
-    def _advance(self, now_s: float) -> None:
-        """Bring the account up to date, unless that has just been done."""
-        account = self._account
-        if account is not None and (account.last is None or now_s - account.last.t_s >= _SAMPLE_S):
-            self._add(now_s)
-
-    def _add(self, now_s: float, final: bool = False) -> Sample | None:
-        if self._account is None:
-            return None
-        sample = self._draw.sample(now_s, self._model.curve())
-        self._account.add(sample, self._step)
-        data = self._noted.due(self._account, final)
-        if data is not None:
-            self._state.record(Other(kind="draw", data=data))
-        return sample
-
     # ------------------------------------------------------------- the decision
 
     def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
         """The picture with the section ``power``, and in it the plan where it is known."""
-        asked, account, curve = self._wanted, self._account, self._model.curve()
-        if asked is None or account is None:
+        if self._wanted is None:
             return view
-        self._advance(view.now_s)
-        last, mode = account.last, "monitor" if curve is None else mode_of(policy, asked.mode)
-        if mode == "enforce" and self._planner is not None and self._planner.failure:
-            # without plans nobody would be let start, for as long as the solver fails
-            mode = "advise"
-        if curve is not None:
-            # a plan is asked for anew whenever they change: noise of what is measured must not count
-            self._beside_w = steady(self._beside_w, 0.0 if last is None else last.beside_w)
-        power = power_of(view, asked, mode, account, curve, self._beside_w, len(self._state.nodes.free()))
-        # what another policy decides is held to what is known of the jobs alone
-        if last is not None and self._forecaster is not None and mode != "enforce":
-            power = widened(power, self._forecaster.range_w(last))
-        if self._planner is not None:
-            view = planned(view, power, asked_by(policy, power.mode), self._planner.solve)
-        else:
-            view = planned(view, replace(power, mode="monitor"), asked_by(policy, "monitor"), _none)
-        self._view = seen(view)
-        self._guards = rules.guards_of(view, self._view)
-        if power.mode == "advise" and self._view is not None:
-            self._advise(view, self._view.plan)
-        return view
+        free = len(self._state.nodes.free())
+        return self._shown.completed(view, policy, self._wanted, self._planner, self._forecaster, free)
 
     def guards(self) -> Sequence[SumGuard]:
         """What the decision about the last picture is held to."""
-        return self._guards
+        return self._shown.guards
 
     def lends(self, node: Node) -> bool:
         """Jobs borrow no node that the corridor keeps idle; on those of jobs the plan counts busy threads."""
-        return node.job is not None or self._view is None or not (self._view.acts and self._view.bounded)
+        view = self._shown.view
+        return node.job is not None or view is None or not (view.acts and view.bounded)
 
     def amended(self, view: ClusterSnapshot, decision: Decision) -> Decision:
         """What is done in place of the decision where the draw is outside."""
         return decision if self._wanted is None else rules.enforced(view, decision)
-
-    def _advise(self, view: ClusterSnapshot, plan: PowerPlan | None) -> None:
-        """Say what would be done, once."""
-        sizes = {job.id: job.nodes for job in view.running}
-        steps = {} if plan is None else {id: n for id, n in plan.nodes.items() if sizes.get(id) != n}
-        text = ", ".join(f"{id} to {nodes}" for id, nodes in steps.items())
-        if text and text != self._advised:
-            assert plan is not None
-            why = plan.reason or f"inside {plan.lower_w:g} to {plan.upper_w:g} W"
-            self._engine.controller.note("", ReasonCode.CORRIDOR, f"advised, not done: {text} nodes: {why}")
-        self._advised = text
-
-
-def _none(problem: Any) -> None:
-    """Nobody plans where the draw is only looked at."""

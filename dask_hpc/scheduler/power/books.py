@@ -1,0 +1,109 @@
+"""What is kept of the draw while a corridor is set: samples, the account, what jobs were measured to draw.
+
+Rules of the file: a sample is added where it is taken, so that nothing between two is lost; the trace is told
+of what the draw has come to, and of the bounds, here alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dask_hpc.scheduler.power.account import Account, History
+from dask_hpc.scheduler.power.draw import Draw, Sample
+from dask_hpc.scheduler.power.node_model import NodeModel
+from dask_hpc.scheduler.power.noted import Noted
+from dask_hpc.scheduler.power.recent import Recent
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc.trace.records import Other
+from dask_hpc_policies.power.view import PowerView, Step
+
+#: Samples of passes that follow each other are not taken anew within this.
+_SAMPLE_S = 0.02
+
+
+class Books:
+    """The samples of a cluster, and what they come to.
+
+    Parameters
+    ----------
+    fitted
+        Called on the loop when the model of a node is known that was asked for before.
+    """
+
+    def __init__(self, state: State, fitted: Callable[[], None]) -> None:
+        self._state = state
+        self.draw = Draw(state)
+        self.model = NodeModel(state, fitted)
+        self._history = History()
+        self._noted, self.recent = Noted(), Recent()
+        #: None: nobody keeps one.
+        self.account: Account | None = None
+        #: The bounds of now, as they are in the trace.
+        self._step: Step | None = None
+
+    def sample(self, now_s: float) -> Sample:
+        """What is drawn now; nothing is added up."""
+        return self.draw.sample(now_s, self.model.curve())
+
+    def open(self, now_s: float, over_s: float) -> None:
+        """Keep an account from now on, or go on with the one there is with means over `over_s`."""
+        if self.account is None:
+            self.account, self._noted, self.recent = Account(now_s, over_s), Noted(), Recent()
+        else:
+            # what has been drawn so far was under the bounds before
+            self.add(now_s)
+            self.account.over_s = over_s
+
+    def shut(self) -> None:
+        """Keep none any more."""
+        self.account = None
+
+    def now(self, now_s: float) -> Account:
+        """The account as of now; of what is drawn now alone where nobody keeps one."""
+        if self.account is None:
+            account = Account(now_s)
+            account.add(self.sample(now_s), None)
+            return account
+        self.advance(now_s)
+        return self.account
+
+    def add(self, now_s: float, final: bool = False) -> Sample | None:
+        """Take a sample into the account; None: nobody keeps one."""
+        if self.account is None:
+            return None
+        sample = self.sample(now_s)
+        self.account.add(sample, self._step)
+        data = self._noted.due(self.account, final)
+        if data is not None:
+            self._state.record(Other(kind="draw", data=data))
+        return sample
+
+    def advance(self, now_s: float) -> None:
+        """Bring the account up to date, unless that has just been done."""
+        account = self.account
+        if account is not None and (account.last is None or now_s - account.last.t_s >= _SAMPLE_S):
+            self.add(now_s)
+
+    def note(self, sample: Sample, view: PowerView | None) -> None:
+        """Note what was measured of jobs, and what charts show."""
+        self._measure(sample)
+        self.recent.add(sample, self._step, view)
+
+    def note_bounds(self, step: Step | None, mode: str) -> None:
+        """Other bounds hold from now on; None: none."""
+        self._step = step
+        lower_w, upper_w = (None, None) if step is None else step[1:]
+        data = {"t_s": self._state.now_s(), "lower_w": lower_w, "upper_w": upper_w, "mode": mode}
+        self._state.record(Other(kind="corridor", data=data))
+
+    def _measure(self, sample: Sample) -> None:
+        state, history = self._state, self._history
+        for id, (nodes, watts) in sample.measured_w.items():
+            job = state.jobs.active.get(id)
+            # an adapting job has nodes that do nothing yet, or any more
+            if job is not None and job.state == "running" and not job.is_default:
+                history.add(job.name, nodes, watts)
+        for job in state.jobs.named:
+            table = history.of(job.name)
+            if table and tuple(table.items()) != job.request.power_by_nodes:
+                job.measured(power_by_nodes=table)

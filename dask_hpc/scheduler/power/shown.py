@@ -1,0 +1,96 @@
+"""What policies are shown of power with each picture, and what their decisions are held to.
+
+Rules of the file: nothing is awaited; a plan that is not known is not in the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dask_hpc.scheduler.power.account import steady
+from dask_hpc.scheduler.power.books import Books
+from dask_hpc.scheduler.power.forecaster import Forecaster
+from dask_hpc.scheduler.power.picture import power_of, widened
+from dask_hpc.scheduler.power.planner import Planner
+from dask_hpc.scheduler.power.request import Wanted
+from dask_hpc_policies.combine import corridor as rules
+from dask_hpc_policies.combine.limits import SumGuard
+from dask_hpc_policies.decision import ReasonCode
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.power.question import asked_by, mode_of, planned
+from dask_hpc_policies.power.view import PowerPlan, PowerView, seen
+from dask_hpc_policies.protocol import Policy
+
+
+class Shown:
+    """The last picture's power.
+
+    Parameters
+    ----------
+    tell
+        Notes among the decisions what is advised: a job, a code, a text.
+    """
+
+    def __init__(self, books: Books, tell: Callable[[str, ReasonCode, str], Any]) -> None:
+        self._books, self._tell = books, tell
+        self._beside_w = 0.0
+        #: What the last picture said, and what decisions about it are held to.
+        self.view: PowerView | None = None
+        self.guards: tuple[SumGuard, ...] = ()
+        self._advised = ""
+
+    def forget(self) -> None:
+        """There is no corridor any more."""
+        self.view, self.guards, self._advised = None, (), ""
+
+    def completed(
+        self,
+        view: ClusterSnapshot,
+        policy: Policy,
+        asked: Wanted,
+        planner: Planner | None,
+        forecaster: Forecaster | None,
+        free_nodes: int,
+    ) -> ClusterSnapshot:
+        """`view` with the section ``power``, and in it the plan where it is known."""
+        books, account, curve = self._books, self._books.account, self._books.model.curve()
+        if account is None:
+            return view
+        books.advance(view.now_s)
+        last, mode = account.last, "monitor" if curve is None else mode_of(policy, asked.mode)
+        if mode == "enforce" and planner is not None and planner.failure:
+            # without plans nobody would be let start, for as long as the solver fails
+            mode = "advise"
+        if curve is not None:
+            # a plan is asked for anew whenever they change: noise of what is measured must not count
+            self._beside_w = steady(self._beside_w, 0.0 if last is None else last.beside_w)
+        power = power_of(view, asked, mode, account, curve, self._beside_w, free_nodes)
+        # what another policy decides is held to what is known of the jobs alone
+        if last is not None and forecaster is not None and mode != "enforce":
+            power = widened(power, forecaster.range_w(last))
+        if planner is not None:
+            view = planned(view, power, asked_by(policy, power.mode), planner.solve)
+        else:
+            view = planned(view, replace(power, mode="monitor"), asked_by(policy, "monitor"), _none)
+        self.view = seen(view)
+        self.guards = rules.guards_of(view, self.view)
+        if power.mode == "advise" and self.view is not None:
+            self._advise(view, self.view.plan)
+        return view
+
+    def _advise(self, view: ClusterSnapshot, plan: PowerPlan | None) -> None:
+        """Say what would be done, once."""
+        sizes = {job.id: job.nodes for job in view.running}
+        steps = {} if plan is None else {id: n for id, n in plan.nodes.items() if sizes.get(id) != n}
+        text = ", ".join(f"{id} to {nodes}" for id, nodes in steps.items())
+        if text and text != self._advised:
+            assert plan is not None
+            why = plan.reason or f"inside {plan.lower_w:g} to {plan.upper_w:g} W"
+            self._tell("", ReasonCode.CORRIDOR, f"advised, not done: {text} nodes: {why}")
+        self._advised = text
+
+
+def _none(problem: Any) -> None:
+    """Nobody plans where the draw is only looked at."""
