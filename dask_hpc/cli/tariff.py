@@ -12,6 +12,16 @@ from dask_hpc.cli.power import power
 from dask_hpc.cli.types import FILE, FiniteRange
 from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option
 
+_BILL = {
+    "who": "WHO",
+    "energy_kwh": "ENERGY (kWh)",
+    "least_w": "LEAST (W)",
+    "mean_w": "MEAN (W)",
+    "most_w": "MOST (W)",
+    "cost": "COST",
+    "carbon_g": "CO2 (g)",
+    "label": "LABEL",
+}
 _COLUMNS = {"from": "FROM", "lower_w": "LOWER (W)", "upper_w": "UPPER (W)", "for": "FOR (min)"}
 
 
@@ -105,7 +115,7 @@ def _row(step: tuple[float, float, float], end_s: float | None, absolute: bool) 
 )
 @json_option
 def report(trace: Path, prices: Path | None, as_json: bool) -> None:
-    """Report what a run drew: energy, time outside its corridor, its bill.
+    """Report what a run drew: energy, time outside its corridor, its bill, and who drew it.
 
     TRACE is that of a cluster on which a corridor was set (mode monitor looks at the draw alone), or of a
     simulation under one. outside_ws is watts outside over time.
@@ -133,3 +143,8 @@ def report(trace: Path, prices: Path | None, as_json: bool) -> None:
         (name, f"{energy_j / 3.6e6:.4g} kWh before the first value") for name, energy_j in left if energy_j
     ]
     echo_pairs(pairs)
+    for one in row["bills"]:
+        click.echo()
+        parts = {name: one[name] for name in ("idle", "plain", "earlier_jobs", "total")}
+        rows = [{"who": who, **use} for who, use in {**one["jobs"], **parts}.items() if use["energy_j"]]
+        echo_table(rows, _BILL, "no bill")

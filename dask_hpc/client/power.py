@@ -102,6 +102,10 @@ class PowerMethods:
             ``energy_j``, which is ``idle_j``, ``plain_j``, ``earlier_jobs_j`` and the rows of ``jobs``
             together, ``outside_ws`` (watts outside over time), ``outside_s``; ``forecast`` (of the measured
             draw: ``model``, ``mean_w``, ``min_w``, ``max_w``, ``error``, a share); ``recent``, rows of
-            seconds from now, draw, both bounds and both watts expected; the rest as they are called.
+            seconds from now, draw, both bounds and both watts expected; ``bill``: of the ``total``, ``idle``
+            nodes, ``plain`` work, ``earlier_jobs`` and by id ``jobs`` each ``energy_j``, ``energy_kwh``,
+            ``known_s``, ``least_w``, ``mean_w``, ``most_w``, ``energy_delay_js``, ``cost`` and ``carbon_g``
+            (by ``hpc.power.price`` and ``hpc.power.carbon``) and ``label``; None is not known. The rest as
+            they are called.
         """
         return self.channel.sync("power")

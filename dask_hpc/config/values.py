@@ -246,6 +246,10 @@ class Settings:
         "(dask hpc power fit). None: a line from idle to busy."))
     power_forecast_horizon_s: float = _row(Duration("power.forecast.horizon", 30.0, lo=0.1, hi=3600.0,
         help="How far ahead the measured draw is forecast while a corridor is set, at most 60 ticks."))
+    power_price: float | None = _row(Float("power.price", None, lo=0.0, hi=1e6, none_ok=True,
+        help="Money that a MWh costs, for the bill of a run (rt.power()). None: not known."))
+    power_carbon: float | None = _row(Float("power.carbon", None, lo=0.0, hi=1e5, none_ok=True,
+        help="Grams of CO2 of a kWh, for the bill of a run (rt.power()). None: not known."))
     trace_path: str | None = _row(Text("trace.path", None, none_ok=True, noun="a path",
         help="File that the trace is written to as JSON lines; a name that ends in .gz is compressed. None: "
         "the trace is kept in memory only."))

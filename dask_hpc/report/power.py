@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,10 +16,12 @@ from typing import Any
 from dask_hpc.errors import TraceError
 from dask_hpc.trace.files import Trace
 from dask_hpc.trace.records import Other
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.power.bill import J_PER_KWH, Uses, bill
 from dask_hpc_policies.power.tariff import SIGNALS, Points, Series
-from dask_hpc_policies.power.view import seen
+from dask_hpc_policies.power.view import PowerView, seen
+from dask_hpc_policies.power.watts import mean_w
 
-_J_PER_KWH = 3.6e6
 #: Less than this share of the upper bound outside is inside.
 _TOLERANCE = 1e-6
 
@@ -46,8 +49,9 @@ def power_report(trace: Trace, series: Series | None = None) -> dict[str, Any]:
     -------
     dict
         ``accounted_s``, ``energy_j``, ``mean_w``, ``least_w`` and ``most_w`` (means of single spans),
-        ``outside_s``, ``outside_ws``; with a price ``bill``, ``currency`` and ``unpriced_j`` (before the
-        first price); with carbon ``carbon_g`` and ``uncounted_j``.
+        ``outside_s``, ``outside_ws``, ``energy_delay_js``, ``bills`` (`power_bills`); with a price ``bill``,
+        ``currency`` and ``unpriced_j`` (before the first price); with carbon ``carbon_g`` and
+        ``uncounted_j``.
 
     Raises
     ------
@@ -70,6 +74,8 @@ def power_report(trace: Trace, series: Series | None = None) -> dict[str, Any]:
         "most_w": max(watts),
         "outside_s": sum(one.outside_s for one in spans),
         "outside_ws": sum(one.outside_ws for one in spans),
+        "energy_delay_js": energy_j * known_s,
+        "bills": power_bills(trace),
     }
     if series is None:
         return row
@@ -77,8 +83,8 @@ def power_report(trace: Trace, series: Series | None = None) -> dict[str, Any]:
         raise TraceError(f"the series has no column of {', '.join(SIGNALS)}: nothing to weigh energy by")
     zero_s = _epoch_s(trace) if series.absolute else -spans[0].begin_s
     for name, sum_name, left_name, per_j in (
-        ("price", "bill", "unpriced_j", 1 / (1000 * _J_PER_KWH)),
-        ("carbon", "carbon_g", "uncounted_j", 1 / _J_PER_KWH),
+        ("price", "bill", "unpriced_j", 1 / (1000 * J_PER_KWH)),
+        ("carbon", "carbon_g", "uncounted_j", 1 / J_PER_KWH),
     ):
         if name in series.columns:
             total, left_j = _weighed(spans, series.columns[name], zero_s)
@@ -114,16 +120,40 @@ def _live(trace: Trace) -> list[Span]:
     return found
 
 
-def _simulated(trace: Trace) -> list[Span]:
-    found: list[Span] = []
+def power_bills(trace: Trace) -> list[dict[str, Any]]:
+    """Who drew what (`bill`): of each corridor that was cleared, or of the run that was simulated."""
+    if trace.header.source != "simulated":
+        records = [one.data for one in trace.records if isinstance(one, Other) and one.kind == "draw"]
+        return [data["bill"] for data in records if isinstance(data.get("bill"), dict)]
+    uses = Uses()
+    for view, power, end_s in _drawn(trace):
+        jobs_w = {
+            job.id: job.nodes * mean_w(job, job.nodes, power.busy_w)
+            for job in view.jobs
+            if job.nodes and not job.is_default
+        }
+        assert power.draw_w is not None
+        idle_w = power.base_w + view.idle_nodes * power.idle_w
+        uses.add(end_s - view.now_s, power.draw_w, jobs_w, 0.0, idle_w, measured=False)
+    return [bill(uses)] if uses.total.known_s else []
+
+
+def _drawn(trace: Trace) -> Iterator[tuple[ClusterSnapshot, PowerView, float]]:
+    """Pictures of a simulation in which the draw is known, each with its end."""
     passes = [one.snapshot for one in trace.passes]
     ends = [one.now_s for one in passes[1:]]
     ends.append(max((record.t_s for record in trace.records if hasattr(record, "t_s")), default=0.0))
     for view, end_s in zip(passes, ends, strict=False):
-        power, length_s = seen(view), end_s - view.now_s
-        if power is None or power.draw_w is None or length_s <= 0:
-            continue
-        out_w = 0.0
+        power = seen(view)
+        if power is not None and power.draw_w is not None and end_s > view.now_s:
+            yield view, power, end_s
+
+
+def _simulated(trace: Trace) -> list[Span]:
+    found: list[Span] = []
+    for view, power, end_s in _drawn(trace):
+        assert power.draw_w is not None
+        length_s, out_w = end_s - view.now_s, 0.0
         if power.lower_w is not None and power.upper_w is not None:
             out_w = max(0.0, power.lower_w - power.draw_w, power.draw_w - power.upper_w)
             out_w = out_w if out_w > _TOLERANCE * max(1.0, power.upper_w) else 0.0

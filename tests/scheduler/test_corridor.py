@@ -27,6 +27,12 @@ from dask_hpc_policies.registry import create
 WATTS: dict[str, Any] = {"power_model_idle_w": 70, "power_model_busy_w": 200, "tick_s": 0.05}
 
 
+def in_parts(bill: Any) -> float:
+    """Energy of all who are on a bill."""
+    parts = [*bill["jobs"].values(), bill["idle"], bill["plain"], bill["earlier_jobs"]]
+    return sum(use["energy_j"] or 0.0 for use in parts)
+
+
 def nap(number: int) -> int:
     time.sleep(0.02)
     return number
@@ -168,6 +174,16 @@ async def test_energy_is_that_of_its_parts(c, s, *workers):
     assert found["energy_j"] > 0.9 * 210 * found["accounted_s"]
     assert found["plain_j"] > 0
     assert {row["job"] for row in found["jobs"]} == {job.id}
+    bill = found["bill"]
+    assert bill["total"]["energy_j"] == pytest.approx(found["energy_j"])
+    assert bill["jobs"][job.id]["energy_j"] == found["jobs"][0]["energy_j"]
+    assert {bill[who]["label"] for who in ("total", "idle", "plain")} == {"modelled"}
+    assert bill["total"]["cost"] is bill["total"]["carbon_g"] is None
+    await rt.update(power_price=250, power_carbon=400)
+    bill = (await rt.power())["bill"]
+    kwh = bill["plain"]["energy_kwh"]
+    assert bill["plain"]["cost"] == pytest.approx(0.25 * kwh)
+    assert bill["plain"]["carbon_g"] == pytest.approx(400 * kwh)
     # 3 nodes draw 210 W and more
     assert found["outside_s"] == pytest.approx(found["accounted_s"])
     assert found["outside_ws"] == pytest.approx(found["energy_j"] - 150 * found["accounted_s"])
@@ -178,6 +194,11 @@ async def test_energy_is_that_of_its_parts(c, s, *workers):
     assert told["energy_j"] == pytest.approx(found["energy_j"], rel=0.1)
     assert told["outside_s"] == pytest.approx(told["accounted_s"])
     assert told["energy_j"] >= found["energy_j"]
+    (last,) = told["bills"]
+    assert last["total"]["energy_j"] >= bill["total"]["energy_j"]
+    assert last["jobs"][job.id]["most_w"] == pytest.approx(100)
+    assert in_parts(last) == pytest.approx(last["total"]["energy_j"], rel=1e-3)
+    assert (await rt.power())["bill"]["total"] == dict.fromkeys(last["total"]) | {"label": "unavailable"}
     assert len([one for one in engine(s).state.records if getattr(one, "kind", "") == "draw"]) < 20
 
 

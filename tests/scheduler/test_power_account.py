@@ -25,8 +25,9 @@ def test_between_two_samples_the_draw_is_that_of_the_first() -> None:
     assert account.draw_w is None
     account.add(sample(10, 0), None)
     account.add(sample(11, 0), None)
-    assert (account.total_j, account.idle_j) == (300 + 1050 + 400 + 100, 600 + 100)
-    assert account.jobs_j == {"a": 100 + 750 + 300}
+    uses = account.uses
+    assert (uses.total.energy_j, uses.idle.energy_j) == (300 + 1050 + 400 + 100, 600 + 100)
+    assert {id: use.energy_j for id, use in uses.jobs.items()} == {"a": 100 + 750 + 300}
     assert (account.outside_ws, account.outside_s, account.known_s) == (150, 3, 7)
 
 

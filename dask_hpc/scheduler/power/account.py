@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Mapping
 
 from dask_hpc.scheduler.power.draw import Sample
+from dask_hpc_policies.power.bill import Uses
 from dask_hpc_policies.power.view import Step
 
-#: Jobs whose energy is kept one by one; what the oldest had is kept together.
-_JOBS_KEPT = 1000
 #: Names whose watts are kept.
 _NAMES_KEPT = 1000
 #: What is measured differs by that share all the time.
@@ -35,8 +34,8 @@ class Account:
     def __init__(self, now_s: float, over_s: float = 0.0) -> None:
         self.from_s = now_s
         self.over_s = over_s
-        self.total_j = self.idle_j = self.plain_j = self.earlier_j = 0.0
-        self.jobs_j: dict[str, float] = {}
+        #: Who has drawn what.
+        self.uses = Uses()
         self.outside_ws = self.outside_s = 0.0
         #: Time in which the draw was known.
         self.known_s = 0.0
@@ -54,13 +53,10 @@ class Account:
         if length_s <= 0 or last.label == "unavailable":
             return
         self.known_s += length_s
-        self.total_j += last.total_w * length_s
-        self.idle_j += last.idle_w * length_s
-        self.plain_j += last.plain_w * length_s
-        for id, watts in last.jobs_w.items():
-            self.jobs_j[id] = self.jobs_j.get(id, 0.0) + watts * length_s
-        while len(self.jobs_j) > _JOBS_KEPT:
-            self.earlier_j += self.jobs_j.pop(next(iter(self.jobs_j)))
+        measured = last.label == "measured"
+        self.uses.add(
+            length_s, last.total_w, last.jobs_w, last.plain_w, last.idle_w, measured, last.measured_w
+        )
         self._recent.append((last.t_s, sample.t_s, last.total_w))
         self._recent_s += length_s
         self._recent_ws += length_s * last.total_w

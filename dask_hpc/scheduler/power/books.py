@@ -7,6 +7,7 @@ of what the draw has come to, and of the bounds, here alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from dask_hpc.scheduler.power.account import Account, History
 from dask_hpc.scheduler.power.draw import Draw, Sample
@@ -15,6 +16,7 @@ from dask_hpc.scheduler.power.noted import Noted
 from dask_hpc.scheduler.power.recent import Recent
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.trace.records import Other
+from dask_hpc_policies.power.bill import Uses, bill
 from dask_hpc_policies.power.view import PowerView, Step
 
 #: Samples of passes that follow each other are not taken anew within this.
@@ -73,7 +75,7 @@ class Books:
             return None
         sample = self.sample(now_s)
         self.account.add(sample, self._step)
-        data = self._noted.due(self.account, final)
+        data = self._noted.due(self.account, self._tariff(), final)
         if data is not None:
             self._state.record(Other(kind="draw", data=data))
         return sample
@@ -83,6 +85,14 @@ class Books:
         account = self.account
         if account is not None and (account.last is None or now_s - account.last.t_s >= _SAMPLE_S):
             self.add(now_s)
+
+    def bill(self) -> dict[str, Any]:
+        """Who has drawn what since the account was opened; of nobody anything is known without one."""
+        return bill(Uses() if self.account is None else self.account.uses, **self._tariff())
+
+    def _tariff(self) -> dict[str, float | None]:
+        settings = self._state.settings
+        return {"price": settings.power_price, "carbon": settings.power_carbon}
 
     def note(self, sample: Sample, view: PowerView | None) -> None:
         """Note what was measured of jobs, and what charts show."""

@@ -115,8 +115,8 @@ class Corridor:
         return await self.power()
 
     async def power(self) -> dict[str, Any]:
-        """What is drawn, between which bounds, and what it has come to; see `told`."""
-        return self._told()
+        """What is drawn, between which bounds, and what it has come to, for each (`told`, `bill`)."""
+        return {**self._told(), "bill": self._books.bill()}
 
     def status(self) -> Mapping[str, Any]:
         """The same, where a corridor is set or the settings say what a node draws."""

@@ -6,9 +6,11 @@ records; a cluster whose draw does not change writes one a minute.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dask_hpc.scheduler.power.account import Account
+from dask_hpc_policies.power.bill import bill
 
 #: A change by this share, or this time, is worth a record; more often than once in the other time nothing is.
 _SHARE, _EVERY_S, _LEAST_S = 0.05, 60.0, 1.0
@@ -21,8 +23,16 @@ class Noted:
         self._at_s: float | None = None
         self._watts = 0.0
 
-    def due(self, account: Account, final: bool = False) -> dict[str, Any] | None:
-        """The record that is due; None: none is. The `final` one of an account always is."""
+    def due(
+        self, account: Account, tariff: Mapping[str, float | None], final: bool = False
+    ) -> dict[str, Any] | None:
+        """The record that is due; None: none is. The `final` one of an account always is, with its bill.
+
+        Parameters
+        ----------
+        tariff
+            Further arguments of `bill`.
+        """
         last = account.last
         if last is None or last.label == "unavailable":
             return None
@@ -32,12 +42,14 @@ class Noted:
             if since_s < (_LEAST_S if changed else _EVERY_S):
                 return None
         self._at_s, self._watts = last.t_s, last.total_w
-        return {
+        row: dict[str, Any] = {
             "t_s": last.t_s,
             "draw_w": last.total_w,
             "label": last.label,
             "known_s": account.known_s,
-            "energy_j": account.total_j,
+            "energy_j": account.uses.total.energy_j,
             "outside_s": account.outside_s,
             "outside_ws": account.outside_ws,
         }
+        # who drew it is told once, at the end
+        return {**row, "bill": bill(account.uses, **tariff)} if final else row

@@ -28,7 +28,7 @@ def told(now_s: float, asked: Wanted | None, account: Account, view: PowerView |
     step = None if asked is None else asked.bounds.at(now_s)
     later = () if asked is None else asked.bounds.after(now_s)
     now_w = {} if last is None else last.jobs_w
-    kept = asked is not None
+    kept, uses = asked is not None, account.uses
     return {
         "draw_w": account.draw_w,
         "label": "unavailable" if last is None else last.label,
@@ -44,14 +44,18 @@ def told(now_s: float, asked: Wanted | None, account: Account, view: PowerView |
         "max_w": None if view is None else view.max_w,
         "plan": None if view is None or view.plan is None else encode(view.plan),
         "accounted_s": account.known_s if kept else None,
-        "energy_j": account.total_j if kept else None,
-        "idle_j": account.idle_j if kept else None,
-        "plain_j": account.plain_j if kept else None,
-        "earlier_jobs_j": account.earlier_j if kept else None,
+        "energy_j": uses.total.energy_j if kept else None,
+        "idle_j": uses.idle.energy_j if kept else None,
+        "plain_j": uses.plain.energy_j if kept else None,
+        "earlier_jobs_j": uses.earlier.energy_j if kept else None,
         "outside_ws": account.outside_ws if kept else None,
         "outside_s": account.outside_s if kept else None,
         "jobs": [
-            {"job": id, "draw_w": now_w.get(id) if known else None, "energy_j": account.jobs_j.get(id, 0.0)}
-            for id in {**account.jobs_j, **now_w}
+            {
+                "job": id,
+                "draw_w": now_w.get(id) if known else None,
+                "energy_j": uses.jobs[id].energy_j if id in uses.jobs else 0.0,
+            }
+            for id in {**uses.jobs, **now_w}
         ],
     }

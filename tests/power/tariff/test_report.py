@@ -68,6 +68,15 @@ def test_a_simulated_run_comes_to_what_the_simulator_says(tmp_path: Path) -> Non
     found = report(path)
     assert found["energy_j"] == pytest.approx(said["energy_j"], rel=0.01)
     assert found["outside_s"] == pytest.approx(said["corridor_outside_s"], rel=0.02, abs=1)
+    (bill,) = found["bills"]
+    total, jobs = bill["total"], bill["jobs"].values()
+    assert total["energy_j"] == pytest.approx(found["energy_j"])
+    assert total["label"] == "modelled"
+    parts = bill["idle"]["energy_j"] + bill["plain"]["energy_j"] + sum(use["energy_j"] for use in jobs)
+    assert parts == pytest.approx(total["energy_j"], rel=1e-3)
+    for use in jobs:
+        assert 0 < use["least_w"] < 1.001 * use["mean_w"] < 1.002 * use["most_w"]
+    assert "WHO" in run("power", "report", path).stdout
     (tmp_path / "s.csv").write_text("time,price\n2026-02-01T00:00Z,100\n")
     refused(run("power", "report", path, "--prices", str(tmp_path / "s.csv")), 1, "has no date")
     (tmp_path / "s.csv").write_text("t_s,price\n0,100\n")

@@ -1,0 +1,138 @@
+"""What a run has drawn, by who drew it, and what that comes to: energy, watts, cost, carbon.
+
+Rules of the file: pure; a live account and the trace of a simulation add up here alike. Whose draw is not
+known has None, never 0. A figure is ``measured`` when all of it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Jobs whose energy is kept one by one; what the oldest had is kept together.
+JOBS_KEPT = 1000
+J_PER_KWH = 3.6e6
+
+
+@dataclass(slots=True)
+class Use:
+    """What somebody has drawn."""
+
+    energy_j: float = 0.0
+    #: Time in which the draw was known.
+    known_s: float = 0.0
+    least_w: float = float("inf")
+    most_w: float = 0.0
+    measured: bool = True
+
+    def add(self, watts: float, length_s: float, measured: bool) -> None:
+        """So many watts, for so long."""
+        self.energy_j += watts * length_s
+        self.known_s += length_s
+        if watts < self.least_w:
+            self.least_w = watts
+        if watts > self.most_w:
+            self.most_w = watts
+        if not measured:
+            self.measured = False
+
+    def merge(self, other: Use) -> None:
+        """What another has drawn at other times."""
+        self.energy_j += other.energy_j
+        self.known_s += other.known_s
+        self.least_w, self.most_w = min(self.least_w, other.least_w), max(self.most_w, other.most_w)
+        self.measured = self.measured and other.measured
+
+
+@dataclass(slots=True)
+class Uses:
+    """All that was drawn; the total is added up apart from its parts."""
+
+    total: Use = field(default_factory=Use)
+    #: Nodes that no job holds: those on which plain work executes, and the others.
+    plain: Use = field(default_factory=Use)
+    idle: Use = field(default_factory=Use)
+    jobs: dict[str, Use] = field(default_factory=dict)
+    #: Jobs that are no longer kept one by one.
+    earlier: Use = field(default_factory=Use)
+
+    def add(
+        self,
+        length_s: float,
+        total_w: float,
+        jobs_w: Mapping[str, float],
+        plain_w: float,
+        idle_w: float,
+        measured: bool,
+        measured_jobs: Collection[str] = (),
+    ) -> None:
+        """So much was drawn for so long.
+
+        Parameters
+        ----------
+        measured
+            Whether all of it was measured.
+        measured_jobs
+            Jobs of which it was in any case.
+        """
+        self.total.add(total_w, length_s, measured)
+        self.plain.add(plain_w, length_s, measured)
+        self.idle.add(idle_w, length_s, measured)
+        for id, watts in jobs_w.items():
+            use = self.jobs.get(id)
+            if use is None:
+                use = self.jobs[id] = Use()
+            use.add(watts, length_s, measured or id in measured_jobs)
+        while len(self.jobs) > JOBS_KEPT:
+            self.earlier.merge(self.jobs.pop(next(iter(self.jobs))))
+
+
+def bill(uses: Uses, price: float | None = None, carbon: float | None = None) -> dict[str, Any]:
+    """The bill of a run, as plain data.
+
+    Parameters
+    ----------
+    price
+        Money per MWh; None: what it costs is not known.
+    carbon
+        Grams of CO2 per kWh, likewise.
+
+    Returns
+    -------
+    dict
+        ``total``, ``idle``, ``plain``, ``earlier_jobs`` and by id ``jobs``: each with ``energy_j``,
+        ``energy_kwh``, ``known_s``, ``least_w``, ``mean_w``, ``most_w``, ``energy_delay_js`` (energy times
+        the time in which it was drawn), ``cost``, ``carbon_g`` and ``label`` (measured, modelled, or
+        unavailable: then all the rest is None). Jobs, idle and plain together are the total.
+    """
+
+    def row(use: Use) -> dict[str, Any]:
+        if not use.known_s:
+            return dict.fromkeys(_FIELDS) | {"label": "unavailable"}
+        kwh = use.energy_j / J_PER_KWH
+        return {
+            "energy_j": use.energy_j,
+            "energy_kwh": kwh,
+            "known_s": use.known_s,
+            "least_w": use.least_w,
+            "mean_w": use.energy_j / use.known_s,
+            "most_w": use.most_w,
+            "energy_delay_js": use.energy_j * use.known_s,
+            "cost": None if price is None else kwh / 1000 * price,
+            "carbon_g": None if carbon is None else kwh * carbon,
+            "label": "measured" if use.measured else "modelled",
+        }
+
+    return {
+        "total": row(uses.total),
+        "idle": row(uses.idle),
+        "plain": row(uses.plain),
+        "earlier_jobs": row(uses.earlier),
+        "jobs": {id: row(use) for id, use in uses.jobs.items()},
+    }
+
+
+_FIELDS = (
+    "energy_j", "energy_kwh", "known_s", "least_w", "mean_w", "most_w", "energy_delay_js", "cost", "carbon_g",
+)  # fmt: skip
