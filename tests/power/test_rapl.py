@@ -98,6 +98,23 @@ def test_a_counter_that_begins_again_goes_on(start: int, watts: float, seconds: 
     assert found_w == pytest.approx(watts, rel=1e-3, abs=1e-3)
 
 
+def test_counters_that_begin_again_at_other_times_are_followed_over_hours(
+    tmp_path: Path,
+) -> None:
+    zones = {**TWO, "intel-rapl:0:0": "dram", "intel-rapl-mmio:0": "package-0"}
+    powers = {"intel-rapl:0": 210.0, "intel-rapl:1": 95.0, "intel-rapl:0:0": 18.0, "intel-rapl-mmio:0": 211.0}
+    made = tree(tmp_path, zones, {"intel-rapl:0": RANGE_UJ - 5, "intel-rapl-mmio:0": RANGE_UJ - 7})
+    meter, found_j = Meter(Rapl(tmp_path)), 0.0
+    meter.sample(0.0)
+    # the first counter has 262 kJ: it begins again every 21 minutes, the second every 46
+    for number in range(1, 241):
+        made.add({id: 30 * watts for id, watts in powers.items()})
+        found = meter.sample(30.0 * number)
+        assert found.label == "measured"
+        found_j += found.energy_j
+    assert found_j == pytest.approx(7200 * (210 + 95 + 18), rel=0.03)
+
+
 def test_a_counter_that_was_reset_is_no_wrap(tmp_path: Path) -> None:
     made = tree(tmp_path, {"intel-rapl:0": "package-0"}, {"intel-rapl:0": 100_000_000_000})
     meter = Meter(Rapl(tmp_path))
