@@ -314,7 +314,7 @@ class Memory:
         self.touch(record.id, False)
 
     def touch(self, id: str, touched: bool = True) -> None:
-        """Somebody has asked for a version that an earlier scheduler has left, or did not want it after all."""
+        """Somebody has asked for a version that an earlier scheduler has left, or did not want it."""
         (self.untouched.discard if touched else self.untouched.add)(id)
         self._look()
 
