@@ -149,7 +149,8 @@ def _known(
         )
 
     own_s, left = tasks.mean_s, f"{job.unfinished_tasks} tasks left"
-    slots = nodes * threads
+    # fewer tasks than slots take as long as on so many
+    slots = min(nodes * threads, max(1.0, float(job.unfinished_tasks)))
     more = "" if closed else "; more may be submitted"
     # more may come into an open job: what earlier ones took counts where it is longer
     if own_s is not None and (closed or (tasks.left and not _longer(job, tasks.left * own_s / slots))):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import inf
 from typing import Any
 
@@ -23,6 +23,7 @@ from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.job import LINEAR, Job, SpeedUp
+from dask_hpc.sim.model.lending import EXTRA, lent_from
 from dask_hpc.sim.model.machine import FREE, AdaptationCost, Failures, Machine, Options
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import NodePower
@@ -50,6 +51,7 @@ def engine_from(
     power: NodePower | None = None,
     failures: Failures | None = None,
     options: Options | None = None,
+    lend_s: float | None = None,
     name: str = "what-if",
 ) -> Engine:
     """A simulation that goes on from `view`; `run` it, or `fork` it for several policies.
@@ -79,6 +81,9 @@ def engine_from(
         What nodes draw; None: energy is not accounted for.
     failures
         What fails; None: nothing does. Nodes are numbered as `machine_of` says.
+    lend_s
+        Tasks up to so many seconds run on slots of other jobs that these cannot fill (``hpc.lend``); 0: none
+        does. None: as the snapshot says, none where it does not.
     name
         Of the workload, for messages and results.
 
@@ -112,6 +117,8 @@ def engine_from(
         "nodes; metrics count from there"
     )
     chosen = replace(options or Options(), snapshots=True, lock=view.lock)
+    if (lent := lent_from(view, views, lend_s)) is not None:
+        chosen = replace(chosen, extra={**chosen.extra, EXTRA: asdict(lent)})
     machine = machine_of(view, machine_nodes, held, views, pool)
     machine = replace(machine, adaptation=adaptation or FREE, power=power, failures=failures or Failures())
     workload = Workload(name=name, jobs=jobs, source=name, notes=(note, *filter(None, [unknowns(machine)])))

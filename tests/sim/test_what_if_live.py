@@ -44,6 +44,7 @@ async def test_a_snapshot_is_what_the_policy_sees(c: Any, s: Any, *workers: Any)
         await asyncio.sleep(0.01)
         view = await runtime.snapshot()
     assert (view.idle_nodes, view.pool_nodes) == (1, 3)
+    assert view.sections["lending"] == {"limit_s": 5.0, "saturation": s.WORKER_SATURATION}
     result = simulate_from(view, "fcfs")
     one, two = result.runs
     assert (one.start_s, two.start_s) == (view.now_s, one.end_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -38,3 +39,9 @@ def moving_pays(scheduler: Scheduler, ts: TaskState, thief: WorkerState) -> bool
     compute_s = scheduler._get_prefix_duration(ts.prefix)
     here_s = scheduler.get_comm_cost(ts, victim) + compute_s
     return scheduler.get_comm_cost(ts, thief) + compute_s <= victim.occupancy - here_s / 2
+
+
+def sent_to_a_thread(scheduler: Scheduler) -> float | None:
+    """Tasks that stock queuing has on a worker for each of its threads; None: all that there are."""
+    saturation = scheduler.WORKER_SATURATION
+    return None if math.isinf(saturation) else float(saturation)

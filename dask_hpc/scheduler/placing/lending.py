@@ -23,6 +23,7 @@ from dask_hpc.scheduler.internals import durations, reads, writes
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
+from dask_hpc_policies.rules.lending import turn
 
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState, WorkerState
@@ -182,7 +183,7 @@ class Lending:
     def _next(self, borrowers: list[JobRecord], count: Counter[JobRecord]) -> Any | None:
         """The next task that is lent a slot: of the larger priority, then of who has fewer on workers."""
         while borrowers:
-            job = min(borrowers, key=lambda job: (-job.request.priority, count[job], job.submit_s))
+            job = min(borrowers, key=lambda job: turn(job.request.priority, count[job], job.submit_s))
             ts = job.first()
             if ts is not None and self.takes(ts):
                 job.next_held()

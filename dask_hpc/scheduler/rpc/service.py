@@ -33,6 +33,7 @@ from dask_hpc.scheduler.leaving.releases import Releases
 from dask_hpc.scheduler.leaving.roles import Roles
 from dask_hpc.scheduler.leaving.sooner import Sooner
 from dask_hpc.scheduler.power.corridor import Corridor
+from dask_hpc.scheduler.resizing.lending_terms import LendingTerms
 from dask_hpc.scheduler.rpc.awaited import Awaited
 from dask_hpc.scheduler.rpc.jobs import JobMethods
 from dask_hpc.scheduler.rpc.pool import PoolMethods
@@ -84,6 +85,7 @@ class Service:
             Io(state),
             Corridor(self.engine),
             Sooner(state, self.departures.depart),
+            LendingTerms(state, self.engine.rounds.windows),
         )
         self.pool_target.wrap()
         self.engine.losses.wrap()

@@ -75,6 +75,7 @@ def make_asker(policy: Policy, world: World, nodes: NodePool) -> Asker:
     # stays: a recorded time must not be outlasted, nor beyond the walltime.
     plain = not (
         options.snapshots
+        or options.extra
         or world.twins
         or options.decision_s
         or options.tick_s

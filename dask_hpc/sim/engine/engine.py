@@ -23,9 +23,8 @@ expected to end the next moment; pyss, reading such a trace, makes the estimate 
 the run at the time requested. A job of no length ends in the moment in which it starts; there it takes a
 second. Where neither arises, both start every job at the same time (`tests/tools/reference_waits.py`).
 
-Every run checks itself: nodes are free, held, down, aside or away and add up at every moment; node-seconds
-held by jobs equal those handed out; work and bytes are conserved (`progress`), and energy (`energy`). A
-breach is a `SimulationError`.
+Every run checks itself, else it is a `SimulationError`: nodes of all states add up at every moment;
+node-seconds held equal those handed out; work and bytes (`progress`) and energy (`energy`) are conserved.
 """
 
 from __future__ import annotations
@@ -52,6 +51,7 @@ from dask_hpc.sim.engine.checkpoints import next_look_s
 from dask_hpc.sim.engine.enactor import Enactor
 from dask_hpc.sim.engine.energy import meter_of
 from dask_hpc.sim.engine.failures import FailureSource
+from dask_hpc.sim.engine.lending import lending_of
 from dask_hpc.sim.engine.news import News, single
 from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.outside import outside_of
@@ -85,6 +85,7 @@ class Engine:
         asker = make_asker(policy, world, self.nodes)
         self.supply = Supply(world, calendar, self.nodes)
         self.enactor = Enactor(world, calendar, self.nodes, self.supply, self.progress, asker)
+        self._lending = lending_of(world, self.nodes, self.progress)
         self.failures = FailureSource(world, calendar, self.nodes)
         self.failures.schedule()
         self.meter = meter_of(world, self.nodes)
@@ -194,6 +195,8 @@ class Engine:
             news = world.news
             if news.trigger is not None or news.resized or news.points:
                 self._ask()
+        if self._lending is not None:
+            self._lending.settle()
         if self.progress.file_system.changed:
             self.progress.schedule_io()
         if self._commit and nodes.ends_s:

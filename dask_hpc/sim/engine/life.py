@@ -129,6 +129,9 @@ class Life:
         if active.lanes is not None:
             self._progress.transfers.cut(active)
         world, now_s, steps = self._world, self._world.now_s, active.steps
+        if active.start_s is None:
+            # it ran on slots that it was lent, and never had a node
+            active.first_s = now_s
         since_s = steps[-1][0] if steps else active.first_s
         self.job_node_s += active.held_node_s + active.nodes * (now_s - since_s)
         if not active.released:

@@ -67,6 +67,10 @@ class Progress:
         """A job has just been given its nodes: it does its first stage, or goes on after a failure."""
         program = active.job.program
         if program is None:
+            if active.stage is not None:
+                # it has got on before, on slots that it was lent
+                self.pause(active)
+                active.kept = active.done
             active.stage = _PLAIN
             if active.kept is None and active.saving is None:
                 # its first start: what `resume` does, for the jobs of traces
@@ -207,6 +211,30 @@ class Progress:
                 share = left
             active.left = left - share
             active.done += share
+
+    def left(self, active: ActiveJob) -> float:
+        """The share that is left now of the present stage; of a job without a program, of all its work."""
+        if active.stage is None:
+            return 1.0 - (active.kept if isinstance(active.kept, float) else 0.0)
+        if active.paused or active.length_s <= 0:
+            return active.left
+        return max(0.0, active.left - (self._world.now_s - active.began_s) / active.length_s)
+
+    def pace(self, active: ActiveJob, length_s: float) -> None:
+        """All work of a job without a program takes `length_s` seconds from now on; infinite: it stands.
+
+        That is for a job that runs on other slots than those of its nodes, also while it waits for some.
+        """
+        if active.stage is None:
+            active.left = self.left(active)
+            active.done = 1.0 - active.left
+            active.stage, active.paused = _PLAIN, True
+        self.pause(active)
+        active.length_s = length_s
+        if length_s < inf:
+            active.paused = False
+            active.began_s = now_s = self._world.now_s
+            self._calendar.enter(now_s + active.left * length_s, STAGE, active, active.version)
 
     def stage_ended(self, active: ActiveJob) -> Step:
         """The calendar says that the present stage is over."""

@@ -11,6 +11,7 @@ parts that are listed before them, never the engine: they change what is theirs,
 `commits`, `saving`            what jobs save of their state; `checkpoints`: when, and what is saved
 `life`                         jobs are submitted, start, change size, are interrupted, end
 `rounds`, `thefts`             what becomes of a decision
+`lending`                      how fast jobs get on by what they borrow: by default nothing is lent
 `failures`, `losses`           what fails, and what is told of that
 `energy`, `draw`               what nodes draw, and jobs; `outside`: how far outside the corridor
 `supply`, `roles`              which nodes come and go, and what they are for

@@ -1,0 +1,30 @@
+"""What the picture says of lending, for who goes on from it: how it is set, and whose nodes are not lent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dask_hpc.scheduler.internals import crowds
+from dask_hpc.scheduler.resizing.windows import Windows
+from dask_hpc.scheduler.tables.state import State
+
+
+class LendingTerms:
+    """A part that adds the section ``lending`` while slots are lent."""
+
+    def __init__(self, state: State, windows: Windows) -> None:
+        self._state = state
+        self._windows = windows
+
+    def section(self) -> Mapping[str, Any]:
+        """Seconds of the longest tasks that are lent; tasks sent to a thread; jobs that keep their slots."""
+        limit_s = self._state.settings.lend_s
+        if limit_s <= 0:
+            return {}
+        told: dict[str, Any] = {"limit_s": limit_s}
+        if (saturation := crowds.sent_to_a_thread(self._state.scheduler)) is not None:
+            told["saturation"] = saturation
+        if self._windows.producers:
+            told["keep"] = sorted(self._windows.producers)
+        return {"lending": told}
