@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from math import exp
 
 import pytest
@@ -16,7 +17,7 @@ from dask_hpc_policies.jobs.forecasts import (
     last_s,
     work_left_s,
 )
-from dask_hpc_policies.jobs.shared_ends import Share, ends_s
+from dask_hpc_policies.rules.shared_ends import Share, ends_s
 
 
 def told(calibration: Calibration, took: list[float], category: str = "a") -> Calibration:
@@ -73,6 +74,15 @@ def test_what_a_job_leaves_goes_to_those_that_wait_before():
     # one that needs more than is free waits on; what is free is lent
     found = ends_s([share(8.0, 2), share(10.0, 1)], [share(10.0, 3)], 0.0)
     assert found == pytest.approx([4.0, 6.0], abs=1e-3)
+
+
+def test_who_waits_borrows_before_who_runs_and_has_tasks_sent_ahead():
+    wide = replace(share(4.0, 3), borrows=True)
+    # one slot is idle: the job that waits has it for 4 s, where it would have gone to the one that runs
+    assert ends_s([replace(share(10.0, 1), ahead=1.0)], [wide], 1.0) == pytest.approx([7.0], abs=1e-3)
+    assert ends_s([share(10.0, 1)], [replace(wide, borrows=False)], 1.0) == pytest.approx([5.0], abs=1e-3)
+    # one that has ended on borrowed slots alone leaves none
+    assert ends_s([share(10.0, 1, gains=False)], [wide], 1.0) == pytest.approx([10.0], abs=1e-3)
 
 
 def test_idle_slots_are_shared_evenly_by_those_that_have_tasks_for_them():

@@ -3,7 +3,7 @@
 A forecast is kept when the first of a job's tasks has ended, and after a quarter, half and three quarters of
 them; the interval that is stated with each comes from what came of earlier ones
 (`dask_hpc_policies.jobs.forecasts`). What others leave when they end goes to those that wait, then to those
-that run (`dask_hpc_policies.jobs.shared_ends`). Only jobs that are closed are forecast: into others more may
+that run (`dask_hpc_policies.rules.shared_ends`). Only jobs that are closed are forecast: into others more may
 come. Jobs that did not complete, or not by computing, teach nothing.
 """
 
@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
-from dask_hpc.scheduler.internals import durations
+from dask_hpc.scheduler.internals import crowds, durations
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.jobs.forecasts import LEVEL, Calibration, Interval, last_s, work_left_s
-from dask_hpc_policies.jobs.shared_ends import Share, ends_s
+from dask_hpc_policies.rules.shared_ends import Share, ends_s
 from dask_hpc_policies.wording import counted
 
 #: Outcomes that the status tells, the latest.
@@ -124,12 +125,25 @@ class Forecasts:
         slot_s = (job.attained_node_s(now_s) - watch.node_s) * each
         done_s = expected.done_s - watch.done_s
         use = done_s / slot_s if done_s > 0 and slot_s > 4 * slots * mean_s else 1.0
+        task_s = work_s / job.unfinished
+        borrows = self._borrows(job, task_s)
         return Share(
             work_s=work_left_s(work_s, job.unfinished, job.processing, slots, use),
-            task_s=work_s / job.unfinished,
+            task_s=task_s,
             slots=slots,
-            gains=self._state.settings.lend_s > 0 or job.request.kind != "rigid",
+            gains=borrows or job.request.kind != "rigid",
+            borrows=borrows,
+            ahead=self._ahead(each),
         )
+
+    def _borrows(self, job: JobRecord, task_s: float) -> bool:
+        """Whether tasks of the job are lent slots, as far as can be told of their mean."""
+        return task_s <= self._state.settings.lend_s and not job.request.exclusive
+
+    def _ahead(self, threads: float) -> float:
+        """Tasks that a node is sent ahead of one of its threads, for each of them."""
+        saturation = crowds.sent_to_a_thread(self._state.scheduler)
+        return 0.0 if saturation is None else max(1.0, ceil(threads * saturation)) / threads - 1.0
 
     def _waiting(self, running: list[Share]) -> list[Share]:
         """The first jobs that wait; tasks of which nothing is known are as long as those that run."""
@@ -140,7 +154,8 @@ class Forecasts:
                 work_s=job.unfinished * task_s,
                 task_s=task_s,
                 slots=float(job.smallest_start),
-                gains=self._state.settings.lend_s > 0 or job.request.kind != "rigid",
+                gains=self._borrows(job, task_s) or job.request.kind != "rigid",
+                borrows=self._borrows(job, task_s),
             )
             for job in pending[:_FOLLOWED]
             for task_s in [durations.learned_task_s(job.first_held(1)) or mean_s]
