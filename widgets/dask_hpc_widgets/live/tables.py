@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from importlib import resources
 from typing import Any
 
-import traitlets
-
-from dask_hpc_widgets.live.timeline import AnyWidget, module
+from dask_hpc_widgets.base.drawn import AnyWidget, drawn
 from dask_hpc_widgets.live.wire import Told
 from dask_hpc_widgets.views import Picture, View
 from dask_hpc_widgets.views.table import Search, Table
@@ -61,7 +58,7 @@ class TablesPart:
         self._set_open(opened)
         if AnyWidget is not None:
             self._news(_ALL)
-            self.box = _drawn()(self)
+            self.box = drawn(_PARTS, "tables.css", self.whole)
             self.box.on_msg(lambda widget, content, buffers: self._asked(content))
 
     def heard(self, answer: Any) -> None:
@@ -152,28 +149,3 @@ class TablesPart:
                     str(content.get("text", ""))[:_SEARCH], state if state in _STATES else ""
                 )
                 self._tell_all()
-
-
-def _drawn() -> Any:
-    """The class of the widget; made when anywidget is there."""
-    global _class
-    if _class is None:
-        code = resources.files("dask_hpc_widgets").joinpath("templates")
-
-        class Drawn(AnyWidget):  # type: ignore[misc]
-            _esm = module(_PARTS)
-            _css = code.joinpath("tables.css").read_text(encoding="utf-8")
-            #: What a page begins with: asked for again when a page is loaded again.
-            first: traitlets.Dict[str, Mapping[str, Any]] = traitlets.Dict().tag(
-                sync=True, to_json=lambda value, widget: widget.part.whole()
-            )
-
-            def __init__(self, part: TablesPart) -> None:
-                self.part = part
-                super().__init__()
-
-        _class = Drawn
-    return _class
-
-
-_class: Any = None

@@ -8,34 +8,21 @@ numbers and sends events; what the kernel brings (a forecast, an answer) waits f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ipywidgets as widgets
-import traitlets
 
 from dask_hpc.report.looks import printable
 from dask_hpc.report.picture import TimelinePicture
 from dask_hpc.report.timeline import build_timeline
 from dask_hpc.trace.records import Record, decode_line
+from dask_hpc_widgets.base.drawn import AnyWidget, drawn
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.live import tiles
 from dask_hpc_widgets.live.events import Events
 from dask_hpc_widgets.live.forecast import Forecast, followed
 from dask_hpc_widgets.views import Picture
-
-
-def _any_widget() -> Any:
-    try:
-        from anywidget import AnyWidget
-    except ImportError:
-        return None
-    return AnyWidget
-
-
-#: The base of widgets that bring their own module; None: it is not installed.
-AnyWidget: Any = _any_widget()
 
 #: Records that are kept, the latest: with them a page that is loaded again is filled.
 _KEPT = 8_000
@@ -83,8 +70,7 @@ class TimelinePart:
         if AnyWidget is None:
             self.box = widgets.HTML(layout={"width": "auto"})
         else:
-            first = {"events": list(self._events.all), **self._moment()}
-            self.box = _drawn()(first=first)
+            self.box = drawn(_PARTS, "timeline.css", self._whole)
             self.box.on_msg(lambda widget, content, buffers: self._asked(content, why))
 
     # ------------------------------------------------------ in the client's loop
@@ -173,6 +159,10 @@ class TimelinePart:
         for message in self._lanes:
             self.box.send(message)
 
+    def _whole(self) -> dict[str, Any]:
+        """What a page begins with; what a message still tells then is known."""
+        return {"events": list(self._events.all), **self._moment()}
+
     def _moment(self) -> dict[str, Any]:
         """What every message tells: the time, and the tiles."""
         found = tiles.tiles(self._picture, self._forecast)
@@ -229,30 +219,3 @@ class TimelinePart:
             if run is not None
         ]
         return head + Markup().join(Markup(one.svg("100%")) for one in pictures)
-
-
-def module(names: Sequence[str]) -> str:
-    """An ES module of these parts, without what a browser does not need: comments and indentation."""
-    code = resources.files("dask_hpc_widgets").joinpath("templates")
-    texts = (code.joinpath(name).read_text(encoding="utf-8") for name in names)
-    lines = (line.strip() for text in texts for line in text.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("//"))
-
-
-def _drawn() -> Any:
-    """The class of the widget; made when anywidget is there."""
-    global _class
-    if _class is None:
-        code = resources.files("dask_hpc_widgets").joinpath("templates")
-
-        class Drawn(AnyWidget):  # type: ignore[misc]
-            _esm = module(_PARTS)
-            _css = code.joinpath("timeline.css").read_text(encoding="utf-8")
-            #: What a page begins with.
-            first: traitlets.Dict[str, Mapping[str, Any]] = traitlets.Dict().tag(sync=True)
-
-        _class = Drawn
-    return _class
-
-
-_class: Any = None
