@@ -44,6 +44,9 @@ async def test_the_page_and_the_gauges_show_the_corridor_while_it_is_set(c, s, *
     recent = (await rt.power())["recent"]
     assert all(row[0] <= 0 and row[1:4] == [140, 0, 300] for row in recent)
     await until(lambda: shown(panel, s) and len(panel.source.data["t_s"]) > 1, "two points")
+    assert (await rt.power())["recent"]
+    # what is asked twice a second has no rows of the past
+    assert "recent" not in (await rt.status())["power"]
     assert panel.source.data["upper_w"][-1] == 300
     assert panel.source.data["max_w"][-1] == 140
     text = shown(panel, s)

@@ -66,7 +66,8 @@ class PowerPanel:
         """Show the state of now."""
         sections, _ = watched.sections()
         row: Mapping[str, Any] = sections.get("power", {})
-        rows = [one for one in row.get("recent") or () if one[0] >= -self._window_s]
+        drawn = watched.engine.parts.charted().get("power", ())
+        rows = [one for one in drawn if one[0] >= -self._window_s]
         columns = {
             name: [_GAP if one[place] is None else one[place] for one in rows]
             for place, name in enumerate(COLUMNS)

@@ -116,10 +116,14 @@ class Corridor:
 
     async def power(self) -> dict[str, Any]:
         """What is drawn, between which bounds, and what it has come to, for each (`told`, `bill`)."""
-        return {**self._told(), "bill": self._books.bill()}
+        return {**self._told(), "bill": self._books.bill(), "recent": self.charted()["power"]}
+
+    def charted(self) -> Mapping[str, Any]:
+        """What has been drawn since the corridor was set: too much for what is asked twice a second."""
+        return {"power": [] if self._wanted is None else self._books.recent.told(self._state.now_s())}
 
     def status(self) -> Mapping[str, Any]:
-        """The same, where a corridor is set or the settings say what a node draws."""
+        """`power` without its rows and bill, where a corridor is set or the settings say what a node draws."""
         if self._wanted is None and not self._books.model.is_set:
             return {}
         return {"power": self._told()}
@@ -130,7 +134,6 @@ class Corridor:
         account = books.now(now_s)
         return {
             **told(now_s, self._wanted, account, self._shown.view),
-            "recent": [] if self._wanted is None else books.recent.told(now_s),
             "file": self._given.get("file"),
             "problem": self._problem
             or self._books.model.problem

@@ -146,6 +146,14 @@ class Status(Protocol):
         ...
 
 
+class Charts(Protocol):
+    """Has a page of its own that draws what is too much for the status."""
+
+    def charted(self) -> Mapping[str, Any]:
+        """Plain data by name, for pages of the dashboard alone."""
+        ...
+
+
 class Claims(Protocol):
     """Knows better than to compute some of what clients ask for."""
 
@@ -200,25 +208,9 @@ class Departure:
 
 
 _PROTOCOLS: tuple[type, ...] = (
-    Vetoes,
-    Costs,
-    Ranks,
-    Slots,
-    Lends,
-    Leaves,
-    Reserves,
-    Sections,
-    Completes,
-    Amends,
-    Guards,
-    Enactors,
-    Methods,
-    Status,
-    Claims,
-    Needs,
-    Ticks,
-    Unwraps,
-)
+    Vetoes, Costs, Ranks, Slots, Lends, Leaves, Reserves, Sections, Completes, Amends, Guards, Enactors,
+    Methods, Status, Charts, Claims, Needs, Ticks, Unwraps,
+)  # fmt: skip
 #: The method of each protocol, and how many arguments it takes.
 _KINDS: Mapping[str, int] = {
     name: len(inspect.signature(method).parameters) - 1
@@ -333,6 +325,10 @@ class Parts:
             except Exception as error:
                 failed(_class_of(ask), error)
         return found
+
+    def charted(self) -> dict[str, Any]:
+        """What parts have for pages of their own."""
+        return {name: data for ask in self._of["charted"] for name, data in ask().items()}
 
     def claimed(self, keys: Collection[Any]) -> None:
         """Tell parts what clients want of jobs, before any of it is placed."""
