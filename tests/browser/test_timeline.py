@@ -64,14 +64,22 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     expect(prompt).to_have_text("[*]:")
     assert len(gaps) >= 4
     assert max(gaps) < 1000, gaps
+    # what a person wants meanwhile waits for the kernel, and says so
+    choose = shown.get_by_role("combobox", name="Job")
+    choose.select_option(choose.locator("option", has_text="heat").get_attribute("value"))
+    shown.get_by_role("button", name="Cancel job").click()
+    expect(shown).to_contain_text("Asked what is lost with A heat. The kernel answers when it is free")
     lab.keep(shown, screenshots / "timeline.png")
     assert not [*measures.contrast_faults(shown), *measures.overflow_faults(shown)]
     # who has what is said where the mouse is, and why where a decision is marked
     shown.locator("canvas").hover(position={"x": 95, "y": 17})
-    expect(shown.get_by_role("status").first).to_contain_text("A heat")
+    expect(shown.get_by_role("status").first).to_contain_text(re.compile("A heat.*; predicted "))
 
     # what is to come stands beside it, on the same axis, and says that it is predicted
     expect(prompt).to_have_text(re.compile(r"\[\d+\]:"))
+    expect(shown).to_contain_text("It cannot be taken back.")
+    shown.get_by_role("button", name="Keep it").click()
+    expect(shown).to_contain_text("Nothing was cancelled.")
     lab.select(3)
     lab.page.keyboard.press("Control+Enter")
     expect(shown).to_contain_text("big for")
@@ -88,12 +96,29 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     assert ahead > 0
 
     # a job says what blocks it, by keyboard alone
-    choose = shown.get_by_role("combobox", name="Job")
     choose.select_option(choose.locator("option", has_text="big").get_attribute("value"))
     choose.press("Tab")
     lab.page.keyboard.press("Enter")
     expect(shown).to_contain_text("big needs 4 nodes; 0 idle; heat 4.")
     expect(shown).to_contain_text("As things are it starts in")
+
+    # it is resized and cancelled so, too; what cannot be is refused, what is lost is asked about
+    size = shown.get_by_label("Nodes", exact=True)
+    size.fill("9")
+    size.press("Tab")
+    lab.page.keyboard.press("Enter")
+    expect(shown).to_contain_text("nodes is '9'; allowed: a whole number from 4 (its min_nodes) to 4")
+    lab.page.keyboard.press("Tab")
+    lab.page.keyboard.press("Enter")
+    sure = shown.get_by_role("group", name="Cancel big?")
+    expect(sure.get_by_role("button", name="Keep it")).to_be_focused()
+    lab.keep(shown, screenshots / "timeline-cancel.png")
+    assert not [*measures.contrast_faults(shown), *measures.overflow_faults(shown)]
+    assert axe.violations(shown) == []
+    lab.page.keyboard.press("Tab")
+    lab.page.keyboard.press("Enter")
+    expect(shown).to_contain_text(re.compile(r"big \(big-.*\) is cancelled: cancelled in the panel"))
+    expect(choose).to_be_focused()
 
     # the window of time is moved by keys
     shown.get_by_role("button", name="Zoom in").press("Home")

@@ -19,8 +19,8 @@ from dask_hpc_widgets.views import Picture
 
 NODES = [{"id": f"n{i}", "job": "j-1", "state": "up"} for i in range(4)]
 JOBS = [
-    {"id": "j-1", "name": "heat", "state": "running", "submit_s": 1.0},
-    {"id": "j-2", "name": "late", "state": "pending", "submit_s": 80.0},
+    {"id": "j-1", "name": "heat", "state": "running", "submit_s": 1.0, "min_nodes": 1, "max_nodes": 4},
+    {"id": "j-2", "name": "late", "state": "pending", "submit_s": 80.0, "min_nodes": 2, "max_nodes": 2},
 ]
 
 

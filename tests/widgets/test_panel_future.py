@@ -86,6 +86,20 @@ def test_a_click_on_a_job_says_what_blocks_it(rt, panel):
     assert answers["gone-9"] == "gone-9 neither runs nor waits now."
 
 
+def test_a_click_on_a_job_says_what_was_predicted_of_it(rt, panel):
+    heat = working(rt, "heat", min_nodes=1, max_nodes=4)
+    answers = {}
+    panel.timeline.answered = answers.__setitem__
+
+    def forecast():
+        rows = refreshed(rt, panel).jobs
+        return next((row["forecast"] for row in rows if row["id"] == heat.id), None)
+
+    found = until(forecast, "its end is forecast")
+    panel._why(heat.id)
+    assert found["text"][1:] in answers[heat.id].splitlines()[-1]
+
+
 def test_the_best_of_all_policies_is_a_click_from_as_chosen(rt, panel):
     working(rt, "heat", min_nodes=1, max_nodes=4, walltime="30 min")
     late = working(rt, "late", nodes=2, walltime="10 min")

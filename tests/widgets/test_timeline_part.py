@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -68,6 +69,32 @@ def test_names_are_told_once_and_pieces_are_small(part, monkeypatch):
     assert [*first, *told] == [*first, *part._events.all[-len(told) :]]
     # what a page is filled with at 100 jobs, 500 nodes and 80 changes a job
     assert len(json.dumps(part._events.all, separators=(",", ":"))) <= 300_000
+
+
+def test_what_is_known_of_a_job_is_told_once_and_again_to_a_page_that_asks(part, monkeypatch):
+    sent = []
+    monkeypatch.setattr(timeline, "AnyWidget", object)
+    monkeypatch.setattr(part.box, "send", sent.append, raising=False)
+    row = {
+        "id": "heat-1", "name": "heat", "state": "running", "submit_s": 1.0, "min_nodes": 1, "max_nodes": 4,
+        "forecast": {"text": "predicted 4.0 min"},
+    }  # fmt: skip
+    unknown = {**row, "id": "late-2"}
+
+    def known(number, *rows):
+        sent.clear()
+        part.heard(replace(picture([], number), jobs=list(rows)))
+        return [one["known"] for one in sent if "known" in one]
+
+    assert known(4, row, unknown) == [[[0, 1, 4, "predicted 4.0 min"]]], "a job is told with its name first"
+    assert known(4, row, unknown) == [], "what is known is not told again"
+    later = {**row, "forecast": {"text": "predicted 4.0 min, took 4.2 min"}}
+    assert known(4, later) == [[[0, 1, 4, "predicted 4.0 min, took 4.2 min"]]]
+    sent.clear()
+    part._asked({"ask": "all"}, why=None)
+    assert sent[-1] == {"known": [[0, 1, 4, "predicted 4.0 min, took 4.2 min"]]}
+    assert part._whole()["known"] == sent[-1]["known"]
+    assert known(4) == part._whole()["known"] == [], "nothing is kept of jobs that are not shown"
 
 
 def test_memory_is_bounded(part, monkeypatch):

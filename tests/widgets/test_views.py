@@ -157,6 +157,18 @@ def test_jobs_show_state_size_bounds_tasks_times_and_why():
     assert "1.5 min not started" in shown
 
 
+def test_what_was_predicted_of_a_job_and_how_often_that_held_stands_in_its_table():
+    said = {"text": "predicted 4.0 min, took 4.2 min", "predicted_s": 240.0, "took_s": 252.0}
+    ended = job(id="old-1", name="old", state="completed", end_s=264.0, forecast=said)
+    shown = text(views.named("jobs").html(picture([job(forecast=None), ended])))
+    assert "predicted 4.0 min, took 4.2 min 1 up, 2 down" in shown
+    assert "not known 1 up, 2 down" in shown
+    assert "Predicted ends" not in shown
+    held = {"text": "91% of 12 forecasts held the end; their intervals state 90%", "inside": 11 / 12}
+    shown = text(views.named("jobs").html(picture([ended], forecasts=held)))
+    assert shown.endswith("Predicted ends: 91% of 12 forecasts held the end; their intervals state 90%.")
+
+
 def test_a_job_below_its_minimum_and_a_rigid_one_say_so():
     rows = [job(below_minimum=True, nodes=1, min_nodes=2), job(id="b-2", kind="rigid", constraint="pof2")]
     shown = text(views.named("jobs").html(picture(rows)))

@@ -21,6 +21,7 @@ from dask_hpc_widgets.forms.fields import below
 from dask_hpc_widgets.forms.model import PolicyModel, title
 from dask_hpc_widgets.forms.settings_model import SettingsModel
 from dask_hpc_widgets.live import questions, why
+from dask_hpc_widgets.live.acts import Acts
 from dask_hpc_widgets.live.settings import SettingsPart
 from dask_hpc_widgets.live.tables import TablesPart
 from dask_hpc_widgets.live.timeline import TimelinePart
@@ -61,7 +62,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         #: Why there is nothing new; empty when there is.
         self.trouble = ""
         #: Nodes over time, drawn in the browser: what was, what is, what is predicted.
-        self.timeline = TimelinePart(picture, self._why)
+        self.timeline = TimelinePart(picture, self._why, lambda content: self.acts.asked(content))
+        #: Cancel and resize of the job that is chosen there.
+        self.acts = Acts(runtime, self._link, lambda *said, **how: self.timeline.answered(*said, **how))
         #: Choose and apply policies.
         self.tuning = Tuning(
             runtime, self._link, PolicyModel(picture.status["policy"]), self.timeline.predict
@@ -86,7 +89,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         )
         ticks = widgets.HBox(list(self.ticks.values()), layout={**_FULL, "flex_flow": "row wrap"})
         policy = widgets.VBox(
-            [widgets.HTML(markup.part(element("h3", "Policy"))), self.trial.box, self.tuning.box],
+            [
+                widgets.HTML(markup.part(element("h3", "Policy"))),
+                self.trial.box,
+                self.tuning.box,
+            ],
             layout=_FULL,
         )
         super().__init__(
@@ -186,7 +193,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         def told(outcome: Any) -> None:
             if not self._link.closed:
                 failed = isinstance(outcome, Exception)
-                self.timeline.answered(job, f"Not known: {outcome}" if failed else outcome)
+                text = f"Not known: {outcome}" if failed else outcome
+                lines = (text, why.forecast(self.picture, job))
+                self.timeline.answered(job, "\n".join(filter(None, lines)))
 
         self._link.ask(lambda: questions.state(self._runtime), seen)
 

@@ -52,6 +52,8 @@ def _made(parts: tuple[str, ...], style: str) -> Any:
             self.whole = whole
             super().__init__()
 
+    # a page keeps one look for each name of a class
+    Drawn.__name__ = f"Drawn_{style.partition('.')[0]}"
     return Drawn
 
 

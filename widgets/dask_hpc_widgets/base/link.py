@@ -62,10 +62,13 @@ class Link:
         """Whether there is a loop that `watch` can show things in."""
         return self._page is not None
 
-    def ask(self, question: Question, answered: Answered, *, patient: bool = False) -> None:
+    def ask(
+        self, question: Question, answered: Answered, *, patient: bool = False, beside: bool = False
+    ) -> None:
         """Ask once; `answered` gets the answer or the error, in the loop that runs here now.
 
-        `patient`: what is asked for may be done however late, so the answer is waited for.
+        `patient`: what is asked for may be done however late, so the answer is waited for. `beside`: other
+        questions are asked meanwhile.
         """
         limit_s = None if patient else PATIENCE_S
         if self.closed:
@@ -77,7 +80,7 @@ class Link:
             return
 
         async def once() -> None:
-            answer = await self._answer(question, limit_s)
+            answer = await self._answer(question, limit_s, beside)
             if here is not None and not self.closed:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to be told
                     here.call_soon_threadsafe(self._tell, answered, answer)
@@ -165,11 +168,13 @@ class Link:
 
     # ------------------------------------------------------ in the client's loop
 
-    async def _answer(self, question: Question, limit_s: float | None = PATIENCE_S) -> Any:
+    async def _answer(
+        self, question: Question, limit_s: float | None = PATIENCE_S, beside: bool = False
+    ) -> Any:
         """The answer, or the error as a value: both are for the user to see."""
         try:
             async with asyncio.timeout(limit_s):
-                async with self._turn:
+                async with contextlib.nullcontext() if beside else self._turn:
                     return await question()
         except TimeoutError:
             return TimeoutError(f"the scheduler has not answered for {PATIENCE_S:g} s")

@@ -77,6 +77,10 @@ class Events:
             self.all.append(["job", printable(id), printable(name), look.letter, look.color])
         return self._jobs[id]
 
+    def number(self, id: str) -> int | None:
+        """The number of a job that was told; None: it was not."""
+        return self._jobs.get(id)
+
     def ranges(self, nodes: Sequence[str]) -> list[int]:
         """Numbers of nodes, as first and count of each stretch."""
         found: list[int] = []

@@ -54,3 +54,21 @@ async def change(runtime: Runtime, settings: Mapping[str, str]) -> dict[str, Any
     status = await runtime.ask_update(None, dict(settings))
     found: dict[str, Any] = status["settings"]
     return found
+
+
+async def job(runtime: Runtime, id: str) -> dict[str, Any]:
+    """One job, as `Job.status` gives it."""
+    found: dict[str, Any] = await runtime.channel.ask("job", job=id)
+    return found
+
+
+async def cancel(runtime: Runtime, id: str) -> dict[str, Any]:
+    """Cancel a job; gives its row."""
+    found: dict[str, Any] = await runtime.channel.ask("cancel", job=id, reason="cancelled in the panel")
+    return found
+
+
+async def resize(runtime: Runtime, id: str, nodes: int) -> dict[str, Any]:
+    """Resize a job; gives the outcome, when it is known."""
+    found: dict[str, Any] = await runtime.channel.ask("resize", job=id, nodes=nodes, wait=True)
+    return found

@@ -8,7 +8,7 @@ numbers and sends events; what the kernel brings (a forecast, an answer) waits f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ipywidgets as widgets
@@ -22,6 +22,7 @@ from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.live import tiles
 from dask_hpc_widgets.live.events import Events
 from dask_hpc_widgets.live.forecast import Forecast, followed
+from dask_hpc_widgets.live.known import Known
 from dask_hpc_widgets.views import Picture
 
 #: Records that are kept, the latest: with them a page that is loaded again is filled.
@@ -30,11 +31,19 @@ _KEPT = 8_000
 _MESSAGE_BYTES = 6_000
 #: Letters of an answer about a job.
 _ANSWER = 3_000
+#: Jobs in a message about what is known of them.
+_JOBS = 50
 #: Parts of the module, in their order; no build step puts them together.
-_PARTS = ("elements.js", "timeline_model.js", "timeline_draw.js", "timeline.js")
+_PARTS = ("elements.js", "timeline_model.js", "timeline_draw.js", "timeline_jobs.js", "timeline.js")
 
 #: Asked what blocks a job, by its id; brings the answer by `TimelinePart.answered`.
 Why = Callable[[str], None]
+#: Told what a person wants of a job: a message with ``ask`` and ``job``; answers in the same way.
+Act = Callable[[Mapping[str, Any]], None]
+
+
+def _nothing(content: Mapping[str, Any]) -> None:
+    """What is done with what a person wants where nobody can do it."""
 
 
 class TimelinePart:
@@ -46,6 +55,8 @@ class TimelinePart:
         What the panel begins with.
     why
         Asked when a person chooses a job.
+    act
+        Told when a person wants a job cancelled or resized.
 
     Attributes
     ----------
@@ -55,23 +66,25 @@ class TimelinePart:
         What has been heard of, to ask with the next time.
     """
 
-    def __init__(self, picture: Picture, why: Why = lambda job: None) -> None:
+    def __init__(self, picture: Picture, why: Why = lambda job: None, act: Act = _nothing) -> None:
         self.number = 0
         #: Up to what the static twin was shown last.
         self._shown: Any = None
         self._records: list[Record] = []
         self._picture = picture
         self._events = Events()
+        self._known = Known()
         #: What is predicted, and the messages that tell it.
         self._forecast: Forecast | None = None
         self._lanes: list[dict[str, Any]] = []
         self._told: Forecast | None = None
         self._take(picture)
+        self._known.news(picture.jobs, self._events, anew=True)
         if AnyWidget is None:
             self.box = widgets.HTML(layout={"width": "auto"})
         else:
             self.box = drawn(_PARTS, "timeline.css", self._whole)
-            self.box.on_msg(lambda widget, content, buffers: self._asked(content, why))
+            self.box.on_msg(lambda widget, content, buffers: self._asked(content, why, act))
 
     # ------------------------------------------------------ in the client's loop
 
@@ -89,6 +102,7 @@ class TimelinePart:
                 self._tell(0 if whole else before)
                 if again:
                     self._tell_lanes()
+                self._tell_known(self._known.news(answer.jobs, self._events, anew=whole))
 
     def _take(self, picture: Picture) -> bool:
         """Note what is new; whether it takes the place of all that was known."""
@@ -159,9 +173,13 @@ class TimelinePart:
         for message in self._lanes:
             self.box.send(message)
 
+    def _tell_known(self, rows: Sequence[Any]) -> None:
+        for begin in range(0, len(rows), _JOBS):
+            self.box.send({"known": list(rows[begin : begin + _JOBS])})
+
     def _whole(self) -> dict[str, Any]:
         """What a page begins with; what a message still tells then is known."""
-        return {"events": list(self._events.all), **self._moment()}
+        return {"events": list(self._events.all), "known": self._known.all, **self._moment()}
 
     def _moment(self) -> dict[str, Any]:
         """What every message tells: the time, and the tiles."""
@@ -184,18 +202,21 @@ class TimelinePart:
         """What is predicted."""
         return self._forecast
 
-    def answered(self, job: str, text: str) -> None:
-        """Tell what a person has asked about a job, a line a sentence."""
+    def answered(self, job: str, text: str, confirm: bool = False) -> None:
+        """Tell what a person has asked about a job, a line a sentence; `confirm`: whether to cancel."""
         if AnyWidget is not None:
-            self.box.send({"why": printable(job), "text": printable(text)[:_ANSWER]})
+            self.box.send({"why": printable(job), "text": printable(text)[:_ANSWER], "confirm": confirm})
 
-    def _asked(self, content: Mapping[str, Any], why: Why) -> None:
+    def _asked(self, content: Mapping[str, Any], why: Why, act: Act = _nothing) -> None:
         """The browser has lost something, or a person has chosen a job."""
         if content.get("ask") == "all":
             self._tell(0)
             self._tell_lanes()
+            self._tell_known(self._known.all)
         elif content.get("ask") == "why":
             why(str(content.get("job", "")))
+        elif content.get("ask") in ("cancel", "resize"):
+            act(content)
 
     def draw(self) -> None:
         """Show the static twin, where the browser does not draw, when something has happened."""

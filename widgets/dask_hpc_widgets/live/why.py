@@ -1,4 +1,4 @@
-"""What is answered to a click on a job: what blocks it and what would start it, or how long it still needs.
+"""What is answered to a click on a job: what blocks it and would start it, how long it needs, what was said.
 
 Rules of the file: pure; a state of the cluster in, sentences out.
 """
@@ -13,6 +13,8 @@ from dask_hpc.sim.waiting import why_waiting
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.views import Picture
+from dask_hpc_widgets.views.jobs import predicted
 
 
 def about(
@@ -50,3 +52,14 @@ def about(
         left = markup.seconds(known.remaining_s)
         lines.append(f"At this size it needs {left} more ({known.confidence}: {known.text}).")
     return "\n".join(filter(None, lines))
+
+
+def forecast(picture: Picture, job: str) -> str:
+    """A line about what was predicted of `job`, and how often such forecasts held; empty: nothing was."""
+    row = next((one for one in picture.jobs if one["id"] == job), {})
+    told = predicted(row)
+    if not told:
+        return ""
+    found = picture.section("forecasts")
+    held = f" ({found['text']})" if found else ""
+    return f"{told[0].upper()}{told[1:]}{held}."

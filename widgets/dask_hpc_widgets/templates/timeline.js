@@ -1,5 +1,5 @@
 // Nodes over time, from what nodes and jobs have done (dask_hpc_widgets.live.timeline). No build step, no import:
-// elements.js, timeline_model.js and timeline_draw.js stand before it.
+// elements.js, timeline_model.js, timeline_draw.js and timeline_jobs.js stand before it.
 const RANGES = [["all", "All"], ["60", "1 min"], ["600", "10 min"], ["3600", "1 h"], ["", "Moved"]];
 const HELP = "White is idle. Drag to move, Shift and drag to choose a range, double-click for all; click a job to ask why.";
 
@@ -63,38 +63,6 @@ function toolbar(state, view, changed) {
   return { bar, zoom, pan, set, follow: () => { choose.value = view.width === null ? "all" : view.from === null ? String(view.width) : ""; } };
 }
 
-// A job to ask about, and what was answered.
-function question(state, model) {
-  const choose = made("select", {});
-  const ask = made("button", { type: "button" }, "What blocks it?");
-  const answer = made("div", { role: "status", class: "answer" });
-  let waits = "";
-  const about = (id) => {
-    const one = state.jobs.find((job) => job.id === id);
-    if (!one) return;
-    waits = id;
-    choose.value = id;
-    answer.replaceChildren(made("p", {}, `Asked about ${one.letter} ${one.name}. The kernel answers when it is free: after the cell that runs.`));
-    model.send({ ask: "why", job: id });
-  };
-  ask.addEventListener("click", () => about(choose.value));
-  const box = made("div", { class: "question" }, made("label", {}, "Job ", choose), ask);
-  const follow = () => {
-    const jobs = active(state).slice(0, 200), ids = jobs.map((one) => one.id).join("\n");
-    box.hidden = jobs.length === 0;
-    if (box.dataset.ids === ids) return;
-    box.dataset.ids = ids;
-    const before = choose.value;
-    choose.replaceChildren(...jobs.map((one) => made("option", { value: one.id }, `${one.letter} ${one.name}`)));
-    if (jobs.some((one) => one.id === before)) choose.value = before;
-  };
-  const show = (message) => {
-    if (message.why !== waits) return;
-    answer.replaceChildren(...message.text.split("\n").map((line) => made("p", {}, line)));
-  };
-  return { box, answer, about, follow, show };
-}
-
 // The mouse: what is under it is told, a click asks, dragging moves, with Shift it chooses.
 function mouse(state, canvas, bar, ask, drawn, hovered) {
   let begin = null;
@@ -148,7 +116,7 @@ function render({ model, el }) {
   let drawn = null, hover = "";
   const bar = toolbar(state, view, () => show());
   const why = question(state, model);
-  figure.append(tiles, canvas, bar.bar, jobs, said, why.box, why.answer);
+  figure.append(tiles, canvas, bar.bar, jobs, said, why.box);
   el.append(figure);
   const age = () => {
     const late = Date.now() - state.heard, old = late > 3 * state.gap + 500;

@@ -169,5 +169,6 @@ function toldAt(state, { mark, span, lane, node, t }) {
       `for ${seconds(span.end - span.start)}, predicted.`;
   }
   const until = span.end !== null ? `for ${seconds(span.end - span.start)}` : "until now";
-  return `Node ${state.nodes[node]}: ${called(state, span.job)} ${STATES[span.state]} from ${seconds(state.now - span.start)} ago ${until}.`;
+  return `Node ${state.nodes[node]}: ${called(state, span.job)} ${STATES[span.state]} from ${seconds(state.now - span.start)} ago ${until}` +
+    `${span.job >= 0 && state.jobs[span.job].forecast ? `; ${state.jobs[span.job].forecast}` : ""}.`;
 }

@@ -17,7 +17,7 @@ function passedTo(state, hundredths) {
 
 function take(state, event) {
   if (event[0] === "job") {
-    state.jobs.push({ id: event[1], name: event[2], letter: event[3], color: event[4], state: "", since: 0, nodes: 0 });
+    state.jobs.push({ id: event[1], name: event[2], letter: event[3], color: event[4], state: "", since: 0, nodes: 0, low: 1, high: null, forecast: "" });
   } else if (event[0] === "node") {
     state.nodes.push(event[1]);
     state.open.push(null);
@@ -51,6 +51,13 @@ function arrange(state) {
   state.order.forEach((node, place) => { state.row[node] = place; });
 }
 
+// What is known of jobs beside their nodes (dask_hpc_widgets.live.known).
+function learn(state, rows) {
+  for (const [job, low, high, forecast] of rows) {
+    if (state.jobs[job]) Object.assign(state.jobs[job], { low, high, forecast });
+  }
+}
+
 // One message of the kernel; what is new in it.
 function hear(state, message, model) {
   if ("lanes" in message) {
@@ -69,6 +76,10 @@ function hear(state, message, model) {
     }
     return;
   }
+  if (!("since" in message)) {
+    learn(state, message.known ?? []);
+    return;
+  }
   const now = Date.now();
   if (message.since > state.have) {
     // news was lost while the page was away: ask once in a while, the kernel answers when it is free
@@ -84,6 +95,7 @@ function hear(state, message, model) {
     for (const event of message.events.slice(Math.max(0, state.have - message.since))) take(state, event);
     arrange(state);
     state.have = message.since + message.events.length;
+    learn(state, message.known ?? []);
   }
   // how often something comes, so that it is known when nothing does
   if (state.updates > 1 && message.now !== state.now) {

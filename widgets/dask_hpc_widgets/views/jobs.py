@@ -1,4 +1,4 @@
-"""Jobs: what each is called, its state and size, what is left to do, and why it is as it is."""
+"""Jobs: what each is called, its state and size, what is left to do, when it is predicted to end, and why."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _COLUMNS: tuple[Column, ...] = (
     ("Tasks", False),
     ("Waited", True),
     ("Running", True),
+    ("Predicted", False),
     ("Resizes", False),
     ("Why", False),
 )
@@ -31,7 +32,7 @@ _NONE = (
 _FIELDS = (
     *("id", "name", "state", "kind", "nodes", "min_nodes", "max_nodes", "constraint", "below_minimum"),
     *("submit_s", "start_s", "end_s", "wait_s", "expansions", "shrinks", "reason"),
-    *("processing_tasks", "held_tasks", "unfinished_tasks", "lent_tasks", "borrowed_tasks"),
+    *("processing_tasks", "held_tasks", "unfinished_tasks", "lent_tasks", "borrowed_tasks", "forecast"),
 )
 
 
@@ -56,7 +57,7 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
         columns=_COLUMNS,
         rows=rows,
         cells=lambda fields: row(dict(zip(_FIELDS, fields, strict=True))),
-        note=note if count else _NONE,
+        note=" ".join(filter(None, (note, _held(picture)))) if count else _NONE,
         search=True,
     )
 
@@ -71,6 +72,7 @@ def row(job: Mapping[str, Any]) -> list[Cell]:
         [_tasks(job)],
         [waited if waited[1] is not None else "n/a"],
         [_ran(job)],
+        [text(predicted(job) or "not known")],
         [_resizes(job)],
         [text(job["reason"])],
     ]
@@ -79,6 +81,18 @@ def row(job: Mapping[str, Any]) -> list[Cell]:
 def one(job: Mapping[str, Any], now_s: float) -> Markup:
     """A table of one job alone."""
     return Table(caption=f"Job {job['id']}", columns=_COLUMNS, rows={0: job}, cells=row).html(now_s)
+
+
+def predicted(job: Mapping[str, Any]) -> str:
+    """What was predicted of a job's run time, and what came, in words; empty: nothing was."""
+    forecast = job.get("forecast")
+    return str(forecast["text"]) if forecast else ""
+
+
+def _held(picture: Picture) -> str:
+    """Which share of the forecasts held; empty while none could be looked at."""
+    found = picture.section("forecasts")
+    return f"Predicted ends: {found['text']}." if found else ""
 
 
 def _now(picture: Picture) -> float:

@@ -1,0 +1,79 @@
+// The job that a person has chosen: asked about, resized, cancelled. The kernel decides and answers, when it is free.
+function question(state, model) {
+  const choose = made("select", {});
+  const ask = made("button", { type: "button" }, "What blocks it?");
+  const nodes = made("input", { type: "number", min: 1, step: 1, size: 5 });
+  const may = made("span");
+  const resize = made("button", { type: "button", title: "Have the scheduler give it this many nodes" }, "Resize job");
+  const cancel = made("button", { type: "button", title: "Asks first, and says what is lost" }, "Cancel job");
+  const answer = made("div", { role: "status", class: "answer" });
+  const sure = made("div", { class: "question", role: "group" });
+  let waits = "", asked = null;
+  sure.hidden = true;
+  const send = (id, what, message, from) => {
+    const one = state.jobs.find((job) => job.id === id);
+    if (!one) return;
+    waits = id;
+    asked = from;
+    choose.value = id;
+    bounds();
+    sure.hidden = true;
+    answer.replaceChildren(made("p", {}, `${what} ${one.letter} ${one.name}. The kernel answers when it is free: after the cell that runs.`));
+    model.send({ ...message, job: id });
+  };
+  const about = (id) => send(id, "Asked about", { ask: "why" }, ask);
+  const bounds = () => {
+    const one = state.jobs.find((job) => job.id === choose.value);
+    if (!one) return;
+    const high = one.high !== null && one.high <= state.nodes.length ? one.high : null;
+    nodes.min = one.low;
+    if (high === null) nodes.removeAttribute("max"); else nodes.max = high;
+    write(may, high === null ? `(${one.low} or more)` : one.low === high ? `(always ${high})` : `(${one.low} to ${high})`);
+    if (nodes.dataset.of !== one.id) {
+      nodes.dataset.of = one.id;
+      nodes.value = one.nodes || one.low;
+    }
+  };
+  ask.addEventListener("click", () => about(choose.value));
+  choose.addEventListener("change", () => { sure.hidden = true; bounds(); });
+  resize.addEventListener("click", () => send(choose.value, `Asked for ${nodes.value} nodes for`, { ask: "resize", nodes: nodes.value }, resize));
+  cancel.addEventListener("click", () => send(choose.value, "Asked what is lost with", { ask: "cancel" }, cancel));
+  const box = made("div", { class: "question" }, made("label", {}, "Job ", choose), ask, made("label", {}, "Nodes ", nodes), may, resize, cancel);
+  const follow = () => {
+    const jobs = active(state).slice(0, 200), ids = jobs.map((one) => one.id).join("\n");
+    box.hidden = jobs.length === 0;
+    if (box.dataset.ids !== ids) {
+      box.dataset.ids = ids;
+      const before = choose.value;
+      choose.replaceChildren(...jobs.map((one) => made("option", { value: one.id }, `${one.letter} ${one.name}`)));
+      if (jobs.some((one) => one.id === before)) choose.value = before;
+    }
+    bounds();
+  };
+  // A yes is about the job that the question named, whatever is chosen meanwhile.
+  const confirm = (id) => {
+    const one = state.jobs.find((job) => job.id === id);
+    const keep = made("button", { type: "button" }, "Keep it"), yes = made("button", { type: "button" }, `Cancel ${one ? one.name : id} for good`);
+    keep.addEventListener("click", () => {
+      sure.hidden = true;
+      answer.replaceChildren(made("p", {}, "Nothing was cancelled."));
+      cancel.focus();
+    });
+    yes.addEventListener("click", () => {
+      send(id, "Asked to cancel", { ask: "cancel", agreed: true }, cancel);
+      choose.focus();
+    });
+    sure.setAttribute("aria-label", `Cancel ${one ? one.name : id}?`);
+    sure.replaceChildren(keep, yes);
+    sure.hidden = false;
+    // whoever has gone on meanwhile is not taken away from there
+    if (sure.getRootNode().activeElement === asked) keep.focus();
+  };
+  const show = (message) => {
+    if (message.why !== waits) return;
+    answer.replaceChildren(...message.text.split("\n").map((line) => made("p", {}, line)));
+    if (message.confirm) confirm(message.why);
+  };
+  const whole = made("div", {}, box, answer, sure);
+  return { box: whole, about, follow, show };
+}
