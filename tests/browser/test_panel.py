@@ -126,6 +126,15 @@ def test_a_person_tunes_a_cluster(open_notebook, screenshots):
     expect(guard).to_have_value("3600 s")
     expect(panel.button("Revert")).to_be_disabled()
 
+    # the same as code, copied without the clipboard that only secure pages have
+    panel.button("Copy as code").click()
+    expect(box.get_by_role("textbox", name="Code")).to_have_value(re.compile(r"rt\.update\(policy\)\n$"))
+    panel.page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    panel.button("Copy").click()
+    expect(box).to_contain_text("Copied.")
+    box.get_by_label("Policy file").press("Control+V")
+    expect(box.get_by_label("Policy file")).to_have_value(re.compile("'policy': 'pwma-fpsma'"))
+
     panel.button("Close panel").click()
     expect(box).to_have_count(0)
 
@@ -169,6 +178,8 @@ def test_everything_is_readable_and_reached(open_notebook, screenshots, dark):
     expect(box).to_contain_text("Predicted effect")
     panel.button("Apply to cluster").click()
     expect(panel.button("Go ahead")).to_be_visible()
+    panel.button("Copy as code").click()
+    expect(box.get_by_role("textbox", name="Code")).to_be_visible()
     texts = {one["text"] for one in measures.contrasts(box)}
     assert {"Simulate", "Apply to cluster", "Go ahead", "Revert", "policy.yaml", "heat"} <= texts
     measure("question", controls=22)

@@ -11,6 +11,7 @@ import pytest
 
 from dask_hpc_widgets import views
 from dask_hpc_widgets.live import tables
+from dask_hpc_widgets.live.code import CodePart
 from dask_hpc_widgets.live.tables import TablesPart
 from dask_hpc_widgets.live.timeline import AnyWidget, TimelinePart
 from dask_hpc_widgets.live.wire import Told
@@ -102,6 +103,13 @@ def test_a_page_begins_with_little(part):
     first = size(part.box.get_state()) + size(timeline.box.get_state())
     assert many_jobs.JOBS * 100 < size(part.whole()) < first <= FIRST_BYTES
     timeline.box.close()
+
+
+def test_a_page_tells_the_looks_of_tables_timeline_and_code_apart(part):
+    parts = [part.box, TimelinePart(many_jobs.picture(0)).box, CodePart(str)._text]
+    assert len({one._anywidget_id for one in parts}) == len({one._css for one in parts}) == 3
+    for one in parts[1:]:
+        one.close()
 
 
 def test_when_everything_changes_no_row_waits_for_ever_and_no_message_is_large(part, page):

@@ -22,6 +22,7 @@ from dask_hpc_widgets.forms.model import PolicyModel, title
 from dask_hpc_widgets.forms.settings_model import SettingsModel
 from dask_hpc_widgets.live import questions, why
 from dask_hpc_widgets.live.acts import Acts
+from dask_hpc_widgets.live.code import CodePart, code
 from dask_hpc_widgets.live.settings import SettingsPart
 from dask_hpc_widgets.live.tables import TablesPart
 from dask_hpc_widgets.live.timeline import TimelinePart
@@ -73,6 +74,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.trial = TryAll(runtime, self._link, self.tuning.choose)
         #: Look at and change settings.
         self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
+        #: What is chosen, as Python.
+        self.code = CodePart(lambda: code(self.tuning.model.spec(), self.settings.model.beyond_defaults()))
         self._views = views.registered()
         self.head = widgets.HTML(layout=_FULL)
         #: A box to tick for each view.
@@ -93,6 +96,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 widgets.HTML(markup.part(element("h3", "Policy"))),
                 self.trial.box,
                 self.tuning.box,
+                self.code.box,
             ],
             layout=_FULL,
         )
@@ -157,6 +161,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._link.close()
         self.tuning.close()
         self.trial.close()
+        self.code.close()
         for widget in below(self):
             if widget is not self:
                 widget.close()
@@ -219,6 +224,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             return
         _set(self.head, markup.part(self._head()))
         self.timeline.draw()
+        self.code.refresh()
         self.tables.heard(self.picture)
         self.tables.show(self._opened)
         for one in self._views:

@@ -64,6 +64,20 @@ class SettingsModel:
             if one.check(self.texts[key]) != one.check(self.running[key])
         }
 
+    def beyond_defaults(self) -> dict[str, str]:
+        """What is chosen otherwise than a cluster has it from the beginning, by key.
+
+        Raises
+        ------
+        ConfigError
+            When a field is not valid.
+        """
+        return {
+            key: self.texts[key]
+            for key, one in self._settings.items()
+            if one.check(self.texts[key]) != one.check(one.row.format(one.row.default))
+        }
+
     def report(self, running: Mapping[str, Any]) -> bool:
         """Take what the cluster has now; gives whether a field in which nothing was edited has followed."""
         before, self.running = self.running, self._texts(running)
