@@ -123,7 +123,7 @@ class Corridor:
         return {"power": [] if self._wanted is None else self._books.recent.told(self._state.now_s())}
 
     def status(self) -> Mapping[str, Any]:
-        """`power` without its rows and bill, where a corridor is set or the settings say what a node draws."""
+        """`power` without rows and bill, where a corridor is set or the settings say what a node draws."""
         if self._wanted is None and not self._books.model.is_set:
             return {}
         return {"power": self._told()}
