@@ -5,8 +5,10 @@ Rules of the file: it knows neither jobs nor the runtime's handle; those hold a 
 
 from __future__ import annotations
 
+import asyncio
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from distributed import Client
@@ -82,6 +84,8 @@ class Channel:
         self.answered_s: float | None = None
         #: The last answers about the whole: shown when the cluster does not answer, or must not be asked.
         self.known: dict[str, Any] = {}
+        #: The last question that nobody waited for when it was asked.
+        self._behind: Future[Any] | None = None
 
     @property
     def client(self) -> Client:
@@ -121,12 +125,30 @@ class Channel:
 
     async def ask_at(self, method: str, **arguments: Any) -> tuple[Any, float]:
         """The answer, and the scheduler's clock when it was given."""
+        await _settled(self._behind)
+        return await self._ask_now(method, arguments)
+
+    def ask_behind(self, method: str, **arguments: Any) -> Future[Any]:
+        """`ask` without waiting, from any thread; what is asked from now on waits for its answer.
+
+        So the cluster hears all in the order in which it was said.
+        """
+        loop: Any = self.client.loop
+        asking = self._ask_after(self._behind, method, arguments)
+        self._behind = asyncio.run_coroutine_threadsafe(asking, loop.asyncio_loop)
+        return self._behind
+
+    async def _ask_after(self, before: Future[Any] | None, method: str, arguments: Mapping[str, Any]) -> Any:
+        await _settled(before)
+        return (await self._ask_now(method, arguments))[0]
+
+    async def _ask_now(self, method: str, arguments: Mapping[str, Any]) -> tuple[Any, float]:
         client = self.client
         scheduler: Any = client.scheduler
         known = self.answered_s is not None and stopwatch_s() - self.answered_s < _KNOWN_S
         # a scheduler logs a traceback when it is asked for what it does not know, and answers None
         there = known or await _is_there(client)
-        answer = await scheduler.hpc(method=method, arguments=arguments) if there else None
+        answer = await scheduler.hpc(method=method, arguments=dict(arguments)) if there else None
         self.answered_s = None if answer is None else stopwatch_s()
         if answer is None:
             raise InstallError(
@@ -143,6 +165,17 @@ class Channel:
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a coroutine function of ours in the form of the client."""
         return self.client.sync(function, *args)
+
+
+async def answered(asked: Future[Any]) -> Any:
+    """What `Channel.ask_behind` was answered, whoever else waits for it."""
+    return await asyncio.shield(asyncio.wrap_future(asked))
+
+
+async def _settled(asked: Future[Any] | None) -> None:
+    """Wait until a question has its answer, or none."""
+    if asked is not None and not asked.done():
+        await asyncio.gather(answered(asked), return_exceptions=True)
 
 
 def _has_runtime(dask_scheduler: Any = None) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future as Answer
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,8 @@ from dask.base import is_dask_collection
 from dask.typing import Key
 from distributed import Client, Future
 
-from dask_hpc.channel import Channel
+from dask_hpc.channel import Channel, answered
+from dask_hpc.checkpoint.levels import checked_levels
 from dask_hpc.checkpoint.names import checked_name
 from dask_hpc.errors import CheckpointError
 from dask_hpc.show import line
@@ -23,6 +26,8 @@ from dask_hpc_policies.params import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+logger = logging.getLogger(__name__)
 
 #: Where the folder of checkpoints is configured.
 _STORE = "checkpoint.store"
@@ -33,13 +38,19 @@ _ASK_S = 5.0
 
 
 class Commit:
-    """One version of a checkpoint, under way or ended. Made by `Runtime.checkpoint`."""
+    """One version of a checkpoint, asked for, under way or ended. Made by `Runtime.checkpoint`."""
 
-    def __init__(self, channel: Channel, row: Mapping[str, Any], kept: Any) -> None:
+    def __init__(
+        self, channel: Channel, name: str, kept: Any, asked: Answer[Any], default: bool, wait: bool
+    ) -> None:
         self._channel = channel
-        self._row = dict(row)
+        self._row: dict[str, Any] = {"name": name, "version": None, "state": "asked", "path": None}
         #: What is being written must not be forgotten meanwhile.
         self._kept = kept
+        #: Whether nobody has said which levels it is to have, and whether the caller hears of a refusal.
+        self._default, self._heard = default, wait
+        self._asked = asked
+        asked.add_done_callback(self._answered)
 
     def __repr__(self) -> str:
         row = self._row
@@ -74,6 +85,8 @@ class Commit:
         ------
         CheckpointError
             When there is no new version; earlier ones are as they were.
+        ConfigError, InstallError, ValueError
+            When the cluster has refused it.
         TimeoutError
             When it takes longer. It goes on all the same.
         """
@@ -81,7 +94,30 @@ class Commit:
 
     def status(self) -> Any:
         """How far it is: state, version, blocks, bytes, seconds it took, and the reason if it has failed."""
-        return self._channel.run(self._ask, 0.0)
+        return self._channel.run(self._status)
+
+    def _answered(self, asked: Answer[Any]) -> None:
+        """The cluster has begun it, names the last one instead, or refuses it."""
+        if asked.cancelled():
+            self._row |= {"state": "failed", "reason": "the client was closed before the cluster was asked"}
+        elif error := asked.exception():
+            self._row |= {"state": "failed", "reason": str(error) or repr(error)}
+            if not self._heard:
+                logger.error("Checkpoint %r: no new version: %s", self.name, self._row["reason"])
+        else:
+            self._row = dict(asked.result())
+            if self._default and "L3" not in self._row["asked"]:
+                warn_of_memory(f"checkpoint {self.name!r}", ", or say levels=('L1', 'L2')")
+        if not self._row.get("begun"):
+            self._kept = None
+
+    async def begun(self) -> bool:
+        """Wait until the cluster has heard of it; whether this call has begun it. Raises what it refuses."""
+        return bool((await answered(self._asked))["begun"])
+
+    async def _status(self) -> dict[str, Any]:
+        await asyncio.gather(answered(self._asked), return_exceptions=True)
+        return await self._ask(0.0) if "id" in self._row else dict(self._row)
 
     async def _ask(self, wait_s: float) -> dict[str, Any]:
         self._row = dict(await self._channel.ask("checkpoint_row", commit=self._row["id"], wait_s=wait_s))
@@ -92,6 +128,12 @@ class Commit:
     async def _wait(self, timeout: float | None) -> Commit:
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout is None else loop.time() + timeout
+        try:
+            await asyncio.wait_for(self.begun(), timeout)
+        except TimeoutError:
+            raise TimeoutError(
+                f"the cluster has not heard of checkpoint {self.name!r} after {timeout:g} s; it goes on"
+            ) from None
         while (row := await self._ask(self._longest_s(deadline_s)))["state"] not in ("complete", "failed"):
             if deadline_s is not None and loop.time() >= deadline_s:
                 raise TimeoutError(
@@ -109,32 +151,57 @@ class Commit:
         return min(_ASK_S, max(0.01, deadline_s - asyncio.get_running_loop().time()))
 
 
-async def begin(
+def begin(
     channel: Channel,
     obj: Any,
     name: str,
-    store: str | None,
+    store: str | os.PathLike[str] | None,
+    levels: Sequence[str] | None,
+    every: float | str | None,
+    services: str | None,
+    wait: bool,
+) -> Any:
+    """Begin a version; see `Runtime.checkpoint`.
+
+    The object is described in the thread that calls, and the cluster asked behind it: neither the loop of the
+    client, which may be that of its cluster, nor the cluster is waited for.
+    """
+    if channel.client.asynchronous:
+        return _begin_there(channel, obj, name, store, levels, every, services, wait)
+    commit = _asked(channel, obj, name, store, levels, every, services, wait)
+    return channel.run(_whole, commit) if wait else commit
+
+
+async def _begin_there(channel: Channel, *arguments: Any) -> Commit:
+    commit = _asked(channel, *arguments)
+    return await _whole(commit) if arguments[-1] else commit
+
+
+async def _whole(commit: Commit) -> Commit:
+    return await commit._wait(None) if await commit.begun() else commit
+
+
+def _asked(
+    channel: Channel,
+    obj: Any,
+    name: str,
+    store: str | os.PathLike[str] | None,
     levels: Sequence[str] | None,
     every: float | str | None,
     services: str | None,
     wait: bool,
 ) -> Commit:
-    """Begin a version; see `Runtime.checkpoint`."""
+    """Refuse what can be seen to be wrong here; have the cluster asked."""
     from dask_hpc.checkpoint.describe import describe
 
     plan, keys = describe(obj, name)
     every_s = _EVERY.validate(every)
     _require_there(channel.client, keys)
     folder = None if store is None else os.path.abspath(store)
-    # one level may be said without a list
-    asked = levels if levels is None or isinstance(levels, str) else list(levels)
+    asked = None if levels is None else list(checked_levels(levels))
     arguments = {"store": folder, "levels": asked, "every_s": every_s, "services": services}
-    row = await channel.ask("checkpoint", plan=encode(plan), keys=keys, **arguments)
-    begun = row.pop("begun")
-    if levels is None and "L3" not in row["asked"]:
-        warn_of_memory(f"checkpoint {name!r}", ", or say levels=('L1', 'L2')")
-    commit = Commit(channel, row, obj if begun else None)
-    return await commit._wait(None) if wait and begun else commit
+    answer = channel.ask_behind("checkpoint", plan=encode(plan), keys=keys, **arguments)
+    return Commit(channel, name, obj, answer, levels is None, wait)
 
 
 def warn_of_memory(what: str, otherwise: str = "") -> None:

@@ -267,7 +267,8 @@ class Runtime(PowerMethods, CouplingMethods):
         services
             What is done to blocks, such as ``"compress"``. None: ``hpc.checkpoint.services``.
         wait
-            Whether to wait until the version is whole, if this call has begun one.
+            Whether to wait until the version is whole, if this call has begun one. False: nor for the answer
+            of the cluster; ``wait()`` raises what it refuses. The client stays open until ``status()`` tells.
 
         Returns
         -------
@@ -283,8 +284,7 @@ class Runtime(PowerMethods, CouplingMethods):
         TypeError, ValueError
             For what cannot be written, is not on the cluster, or a name that is not allowed.
         """
-        arguments = (None if store is None else os.fspath(store), levels, every, services, wait)
-        return self.channel.run(checkpoints.begin, self.channel, obj, name, *arguments)
+        return checkpoints.begin(self.channel, obj, name, store, levels, every, services, wait)
 
     def find(self, job: str) -> Job:
         """Handle of a job by id (of the row `jobs` gives)."""

@@ -10,6 +10,7 @@ for take turns on one cluster. The keys are those of the simulator's workload, w
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import random
 import statistics
@@ -31,6 +32,8 @@ from dask_hpc.sim.generators import synthetic
 WORKERS = 2
 #: The most of a run's time with commits over one without, where the interval hides the transfer.
 BAR = 1.05
+#: The most that a call may take that protects so many results, in milliseconds.
+KEYS_BAR_MS, BLOCKS = 50.0, 10_000
 DTYPES = {"char": "i1", "int": "i4", "float": "f4", "double": "f8"}
 #: Keys that mean something here.
 KEYS = ("cp_size", "cp_type", "cp_interval", "cp_count", "step_s")
@@ -91,6 +94,40 @@ def timed(runtime: Any, values: Mapping[str, Any], how: str) -> tuple[float, lis
     return took_s, calls_s, [commit.wait(120).status() for commit in commits]
 
 
+async def longest_turn(dask_scheduler: Any = None) -> float:
+    """Longest turn of the scheduler's loop since this was asked last, in milliseconds."""
+    known = getattr(dask_scheduler, "longest_ms", None)
+    dask_scheduler.longest_ms = 0.0
+    if known is None:
+
+        async def look() -> None:
+            last_s = time.perf_counter()
+            while dask_scheduler.status.name == "running":
+                await asyncio.sleep(0.001)
+                now_s = time.perf_counter()
+                turn_ms = 1e3 * (now_s - last_s)
+                dask_scheduler.longest_ms, last_s = max(dask_scheduler.longest_ms, turn_ms), now_s
+
+        dask_scheduler.looking = asyncio.ensure_future(look())
+    return known or 0.0
+
+
+def many(client: Any, runtime: Any, blocks: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of calls that protect many small chunks, and turns of the scheduler's loop until whole."""
+    field = da.ones(blocks, chunks=1).persist()
+    wait(field)
+    client.run_on_scheduler(longest_turn)
+    calls_ms, turns_ms = [], []
+    for number in range(rounds):
+        client.run_on_scheduler(longest_turn)
+        began_s = time.perf_counter()
+        commit = runtime.checkpoint(field, f"many-{number}", wait=False)
+        calls_ms.append(1e3 * (time.perf_counter() - began_s))
+        commit.wait(120)
+        turns_ms.append(client.run_on_scheduler(longest_turn))
+    return calls_ms, turns_ms
+
+
 def run(options: Options) -> list[Row]:
     values, rounds, chance = keys(options), options.pick(5, 3, 1), random.Random(SEED)
     ratios: dict[str, list[float]] = {WITH: [], WAITED_FOR: []}
@@ -118,6 +155,8 @@ def run(options: Options) -> list[Row]:
             calls_ms += [1e3 * one for one in calls_s]
             moved_s += [one["writing_s"] + one["finishing_s"] for one in ended]
             counts.append(len(ended))
+        blocks = options.pick(BLOCKS, BLOCKS, 500)
+        many_ms, turns_ms = many(client, runtime, blocks, options.pick(11, 5, 2))
     mib = WORKERS * values["cp_size"] * np.dtype(DTYPES[values["cp_type"]]).itemsize / 2**20
     hidden = sum(one <= values["cp_interval"] for one in moved_s)
     every = f"every {values['cp_interval']:g} s, {statistics.median(counts):g} a run"
@@ -128,6 +167,8 @@ def run(options: Options) -> list[Row]:
         row("a commit: what the run takes longer for each", visible_ms[WITH], "ms"),
         row("a commit that is waited for: the same", visible_ms[WAITED_FOR], "ms"),
         row("a commit: the call, a message and no copy", calls_ms, "ms"),
+        row(f"{blocks:,} results, not waited for: the call", many_ms, "ms", bar=KEYS_BAR_MS),
+        row(f"{blocks:,} results: the longest turn of the scheduler's loop until whole", turns_ms, "ms"),
         row(
             "a commit: until it is whole",
             moved_s,
