@@ -36,12 +36,19 @@ _TOTALS = {
 }
 
 
-def _store(_context: click.Context, _option: click.Parameter, folder: str | None) -> Store:
+def _store(context: click.Context, option: click.Parameter, folder: str | None) -> Store:
+    store = _any_store(context, option, folder)
+    if store is None:
+        raise click.UsageError("no store: give --store DIR, or set hpc.checkpoint.store")
+    return store
+
+
+def _any_store(_context: click.Context, _option: click.Parameter, folder: str | None) -> Store | None:
     from dask_hpc.checkpoint.store import Store
 
     folder = folder or dask.config.get("hpc.checkpoint.store", None)
     if not folder:
-        raise click.UsageError("no store: give --store DIR, or set hpc.checkpoint.store")
+        return None
     if not Path(folder).is_dir():
         raise click.UsageError(
             f"the store {folder} is not a folder; give --store DIR, or set hpc.checkpoint.store"
@@ -150,29 +157,40 @@ def verify(name: str, version: int | None, key_file: str | None, store: Store, a
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
-@store_option
+@click.option(
+    "--store",
+    type=click.Path(),
+    callback=_any_store,
+    metavar="DIR",
+    help="Folder of all checkpoints; without it, hpc.checkpoint.store; with neither, memory alone.",
+)
 @json_option
-def gc(keep: int, dry_run: bool, yes: bool, store: Store, as_json: bool) -> None:
+def gc(keep: int, dry_run: bool, yes: bool, store: Store | None, as_json: bool) -> None:
     """Remove old versions, and what was left an hour ago or before: unfinished, or by killed schedulers.
 
-    Also what managers that were killed left in the memory of this host, hpc.checkpoint.linger ago or before.
+    Also what managers that were killed left in the memory of this host, hpc.checkpoint.linger ago or before;
+    that alone when there is no store.
     """
     from dask_hpc.worker.host_process import LEFT_S, collect
     from dask_hpc.worker.node import node_settings
 
     left_s = max(LEFT_S, node_settings().checkpoint_linger_s)
     left = [str(path) for path in collect(left_s, dry_run=True)]
-    paths = store.collect(keep, dry_run=True)
+    paths = [] if store is None else store.collect(keep, dry_run=True)
     if not dry_run and (paths or left):
         if not yes:
-            what = f"{len(paths)} versions"
+            asked = [] if store is None else [f"{len(paths)} versions"]
             if left:
-                what += f" and what {counted(len(left), 'manager')} left in memory"
+                asked.append(f"what {counted(len(left), 'manager')} left in memory")
+            what = " and ".join(asked)
             if as_json or not can_ask():
                 raise click.UsageError(f"{what} would be removed; --yes removes them")
-            click.confirm(f"Remove {what} (store: {store.folder})?", abort=True, err=True)
-        paths = store.collect(keep)
+            where = "" if store is None else f" (store: {store.folder})"
+            click.confirm(f"Remove {what}{where}?", abort=True, err=True)
+        paths = [] if store is None else store.collect(keep)
         left = [str(path) for path in collect(left_s)]
+    if store is None:
+        click.echo("Note: no store (--store DIR, hpc.checkpoint.store): memory alone is looked at", err=True)
     paths = [*paths, *left]
     if as_json:
         echo_json({"removed": [] if dry_run else paths, "would_remove": paths if dry_run else []})

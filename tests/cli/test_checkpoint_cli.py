@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from saved import save
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.worker.host_process import HostProcess
 
 FIELD = xr.Dataset({"t": (("y", "x"), da.arange(20, chunks=20).reshape(4, 5).rechunk((2, 3)))})
 
@@ -95,6 +97,28 @@ def test_gc_keeps_the_newest_and_asks_before(store: Path, monkeypatch: pytest.Mo
     assert told(store, "gc", "--keep", "1", "--yes")["removed"] == [str(store / "field" / "000002")]
     assert told(store, "gc", "--keep", "1", "--yes")["removed"] == []
     refused(run("checkpoint", "gc", "--keep", "0", "--store", str(store)), 2, "--keep")
+
+
+def test_gc_without_a_store_removes_what_killed_managers_left_in_memory(tmp_path: Path) -> None:
+    made, new = (HostProcess("manager", "nobody:runs", f"tcp://{tmp_path}:{port}") for port in (1, 2))
+    made.stop()
+    new.stop()
+    # as long ago as it takes; the other one a moment ago
+    os.utime(made.folder / "workers.lock", (0, 0))
+    with dask.config.set({"hpc.checkpoint.store": None}):
+        would = run("checkpoint", "gc", "--dry-run", "--json")
+        assert str(made.folder) in json.loads(would.stdout)["would_remove"]
+        assert "memory alone is looked at" in would.stderr
+        refused(run("checkpoint", "gc"), 2, "left in memory would be removed", "--yes")
+        assert made.folder.exists()
+        done = run("checkpoint", "gc", "--yes", "--json")
+        assert str(made.folder) in json.loads(done.stdout)["removed"]
+        assert not made.folder.exists()
+        assert new.folder.exists()
+        # what is named and is none is still refused
+        refused(run("checkpoint", "gc", "--store", str(tmp_path / "no")), 2, "is not a folder")
+    os.remove(new.folder / "workers.lock")
+    new.folder.rmdir()
 
 
 def test_export_copies_what_plain_xarray_opens(store: Path, tmp_path: Path) -> None:
