@@ -16,6 +16,7 @@ import dask_hpc
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.verify import verify
+from dask_hpc.scheduler.internals import remote
 
 HOSTS = ("alpha", "beta")
 
@@ -83,6 +84,33 @@ def test_a_worker_that_hangs_sends_that_version_to_the_store_and_is_asked_again_
     rt.update(checkpoint_ask_again_s=0.0)
     assert status(rt.checkpoint(data, "data", levels=("L1", "L2"))) == ("complete", ["L1", "L2"], "")
     assert rt.status()["checkpoints"]["silent"] == []
+
+
+def pings(dask_scheduler):
+    """Has questions to workers whether they are there counted."""
+    dask_scheduler.pings, asked = [], remote.ask
+
+    async def ask(scheduler, address, handler, *args, **kwargs):
+        if handler == "identity":
+            dask_scheduler.pings.append(address)
+        return await asked(scheduler, address, handler, *args, **kwargs)
+
+    remote.ask = ask
+
+
+def pinged(dask_scheduler):
+    return dask_scheduler.pings
+
+
+def test_workers_that_answer_are_asked_once(cluster, tmp_path, monkeypatch):
+    rt = dask_hpc.install(cluster, "fcfs", checkpoint_store=str(tmp_path))
+    rt.update(checkpoint_silence_s=60.0, checkpoint_ask_again_s=0.0)
+    # the scheduler is in this process
+    monkeypatch.setattr(remote, "ask", remote.ask)
+    cluster.run_on_scheduler(pings)
+    data = on_both(cluster, np.arange(4000.0))
+    assert status(rt.checkpoint(data, "data", levels=("L1", "L2"))) == ("complete", ["L1", "L2"], "")
+    assert cluster.run_on_scheduler(pinged) == []
 
 
 class Hangs:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,9 +19,9 @@ from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.plan import Array, Plan
 from dask_hpc.checkpoint.record import Record, dump, made
 from dask_hpc.checkpoint.whereabouts import Whereabouts
-from dask_hpc.errors import CheckpointError, WorkerError
+from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.checkpoint.asked import managers_of
 from dask_hpc.scheduler.checkpoint.writing import Block, Writing
-from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import host_memory
@@ -33,8 +33,6 @@ from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
 logger = logging.getLogger(__name__)
 
-#: A manager has come up by then, in seconds.
-_COMES_UP_S = 40.0
 #: Who reads a version that is made whole again meanwhile has read it by then, in seconds.
 _READ_S = 60.0
 #: One that is there says so by then; versions that go with the scheduler are dropped by then, in seconds.
@@ -119,7 +117,7 @@ class Memory:
         CheckpointError
             When not all can be written.
         """
-        version = await self._begin(writing.avoided)
+        version = await self._begin(writing)
         try:
             await writing.run(version.call)
             copies, note = await self._protect(version, writing.blocks, scheme)
@@ -202,33 +200,11 @@ class Memory:
                 loop.call_later(_READ_S, self._drop_late, home, unused, old.id)
         return f"{MEMORY}{record.id}", reason
 
-    async def _begin(self, avoided: Collection[str] = ()) -> InMemory:
-        """Have a manager on every host, for a version; some workers are not asked for theirs.
-
-        Raises
-        ------
-        CheckpointError
-            When there is not one.
-        """
+    async def _begin(self, writing: Writing | None = None) -> InMemory:
+        """Have a manager on every host, for a version; see `managers_of`."""
         manager = self.manager
-        asked = [address for address in self._scheduler.workers if address not in avoided]
-        answers = await asyncio.gather(*(self._home(address, manager) for address in asked))
-        domains = dict(answer for answer in answers if not isinstance(answer, str))
-        if not domains:
-            why = next(iter(answers), "there is no worker")
-            raise CheckpointError(f"no host holds checkpoints in memory: {why}")
+        domains = await managers_of(self._scheduler, manager, writing)
         return InMemory(domains, manager, self._state.settings.checkpoint_transfer)
-
-    async def _home(self, address: str, manager: Mapping[str, Any]) -> tuple[Home, str] | str:
-        try:
-            found: tuple[Home, str] = await remote.run(
-                self._scheduler, address, host_memory.home, {"manager": manager}, _COMES_UP_S
-            )
-        except (OSError, WorkerError) as error:
-            # one that is about to leave, or another worker of its host has a manager
-            logger.info("Worker %s has no manager: %s", address, error)
-            return f"{type(error).__name__}: {error}"
-        return found
 
     async def _protect(
         self, version: InMemory, blocks: Mapping[Any, Block], scheme: Scheme | None

@@ -17,6 +17,9 @@ from dask_hpc.scheduler.checkpoint.writing import Writing
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.state import State
 
+#: Who has not said where its manager is, in the rest of the time, has this share of it to answer at all.
+_SHARE = 0.5
+
 
 class Silent:
     """The workers of one scheduler that have not answered lately."""
@@ -37,11 +40,15 @@ class Silent:
         }
         return set(self._since_s)
 
-    async def among(self, addresses: Iterable[str]) -> set[str]:
-        """Those of these workers that do not answer; those that are known to be silent are not asked."""
+    async def among(self, addresses: Iterable[str], share: float = 1.0) -> set[str]:
+        """Those of these workers that do not answer; those that are known to be silent are not asked.
+
+        They have that `share` of the time, when they have not answered something else before.
+        """
         known, every = self.known(), list(addresses)
         asked = [address for address in every if address not in known]
-        answers = await asyncio.gather(*map(self._answers, asked))
+        within_s = share * self._state.settings.checkpoint_silence_s
+        answers = await asyncio.gather(*(self._answers(address, within_s) for address in asked))
         for address, answer in zip(asked, answers, strict=True):
             if not answer:
                 self._since_s[address] = self._state.now_s()
@@ -60,14 +67,25 @@ class Silent:
         CheckpointError
             When nobody else holds what silent ones hold.
         """
-        writing.avoided = await self.among(self._scheduler.workers)
-        if writing.needs(writing.avoided):
-            raise CheckpointError(self.why(writing.avoided))
+
+        async def late(addresses: Collection[str]) -> set[str]:
+            silent = await self.among(addresses, _SHARE)
+            self._without(writing, silent)
+            return silent
+
+        self._without(writing, self.known())
+        writing.late = self._state.settings.checkpoint_silence_s * (1 - _SHARE), late
         watching = asyncio.ensure_future(self._watch(writing))
         try:
             yield
         finally:
             watching.cancel()
+
+    def _without(self, writing: Writing, silent: Collection[str]) -> None:
+        """Have a version written without these; raises `CheckpointError` when it needs them."""
+        writing.avoided |= set(silent)
+        if writing.needs(writing.avoided):
+            raise CheckpointError(self.why(writing.avoided))
 
     async def _watch(self, writing: Writing) -> None:
         while True:
@@ -94,9 +112,9 @@ class Silent:
             for address in sorted(self.known())
         ]
 
-    async def _answers(self, address: str) -> bool:
+    async def _answers(self, address: str, within_s: float) -> bool:
         try:
-            await remote.ask(self._scheduler, address, "identity", self._state.settings.checkpoint_silence_s)
+            await remote.ask(self._scheduler, address, "identity", within_s)
         except TimeoutError:
             return False
         except OSError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -122,6 +122,9 @@ class Writing:
         self._problem: str | None = None
         #: Workers that are asked only for what nobody else holds.
         self.avoided: set[str] = set()
+        #: Who has not answered after so many seconds, before anything is written, is told to it; gives those
+        #: that are done without. None: all are waited for.
+        self.late: tuple[float, Callable[[Collection[str]], Awaitable[set[str]]]] | None = None
         self._moves = asyncio.Event()
         # from now on: what is forgotten before the first block is written must not be waited for
         for key in self._left:
