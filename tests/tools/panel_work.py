@@ -20,10 +20,10 @@ def until(true: Callable[[], Any], what: str) -> Any:
     return found
 
 
-def working(rt: Any, name: str, **request: Any) -> Any:
-    """A job that runs for as long as it is not cancelled."""
+def working(rt: Any, name: str, tasks: int = 1500, **request: Any) -> Any:
+    """A job that runs for as long as it is not cancelled, or as its tasks of 50 ms take."""
     with rt.job(name, **request) as job:
-        futures = rt.client.map(time.sleep, [0.05] * 1500, pure=False, key=name)
+        futures = rt.client.map(time.sleep, [0.05] * tasks, pure=False, key=name)
     kept.append(futures)
     # what opens it and its tasks travels beside the questions
     until(lambda: rt.find(job.id).status()["unfinished_tasks"], "its tasks are there")

@@ -46,7 +46,8 @@ def test_tiles_agree_with_the_status_at_every_update_of_a_run(rt, panel):
 
 def test_what_simulate_predicts_is_in_the_picture_until_it_is_applied(rt, panel):
     working(rt, "heat", min_nodes=1, max_nodes=4, walltime="30 min")
-    working(rt, "late", nodes=2, walltime="10 min")
+    # with as much work it would end sooner on all nodes, behind the other
+    working(rt, "late", 100, nodes=2, walltime="10 min")
     refreshed(rt, panel)
     assert tile(panel, "Next start")[1] == "not known"
     panel.tuning.form.policy.value = "pwma-fpsma"
@@ -102,7 +103,7 @@ def test_a_click_on_a_job_says_what_was_predicted_of_it(rt, panel):
 
 def test_the_best_of_all_policies_is_a_click_from_as_chosen(rt, panel):
     working(rt, "heat", min_nodes=1, max_nodes=4, walltime="30 min")
-    late = working(rt, "late", nodes=2, walltime="10 min")
+    late = working(rt, "late", 100, nodes=2, walltime="10 min")
     refreshed(rt, panel)
     trial = panel.trial
     trial.goal.value = f"job:{late.id}"
