@@ -81,7 +81,7 @@ def lose_controller(plan: Plan, folder: Path) -> Outcome:
         found += lines
         whole = max(map(_number, _of(iter(found), "whole")), default=0)
     if plan.moment == "restore":
-        with _process("successor", levels, store) as (victim, lines):
+        with _process("successor", levels, store, "killed") as (victim, lines):
             for _ in _until(lines, "reads"):
                 pass
             time.sleep(plan.after_s)

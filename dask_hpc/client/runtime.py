@@ -258,8 +258,8 @@ class Runtime(PowerMethods, CouplingMethods):
         store
             A folder that the scheduler and all workers can write to. None: ``hpc.checkpoint.store``.
         levels
-            Where copies are. ``"L1"``: in the memory of each worker's host, which outlives the worker.
-            ``"L2"`` (with L1): in the memories of other failure domains (``hpc.checkpoint.redundancy``).
+            Where copies are. ``"L1"``: in the memory of each worker's host, as long as somebody holds the
+            results. ``"L2"`` (with L1): in those of other failure domains (``hpc.checkpoint.redundancy``).
             ``"L3"``: in the store. None: there; where none is named, in memory, and a warning says so.
         every
             For a call after each step of a loop: nothing is written before so much (seconds, or text such as
