@@ -15,6 +15,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,8 @@ settings.register_profile(
 settings.load_profile("dask-hpc")
 
 # clusters of other processes that run tests are not to take over what those of this one leave in memory
-_memory = tempfile.mkdtemp(
-    prefix="dask-hpc-tests-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-)
+_SHARED = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+_memory = tempfile.mkdtemp(prefix="dask-hpc-tests-", dir=_SHARED)
 os.environ[_MEMORY_FOLDER] = _memory
 atexit.register(shutil.rmtree, _memory, True)
 
@@ -74,6 +74,14 @@ _MOST_SECOND_TRIES = 3
 
 def _data_folder() -> Path:
     return Path(os.environ.get("DASK_HPC_DATA") or REPOSITORY.parent / "shared" / "data").resolve()
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for the managers of this test alone; they end when it is gone."""
+    with tempfile.TemporaryDirectory(dir=_SHARED) as folder:
+        monkeypatch.setenv(_MEMORY_FOLDER, folder)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from dask_hpc.worker.answers import answered
 
 #: How often it is tried again where the data cannot be taken yet, in seconds.
 _AGAIN_S = 0.1
-#: States of a task that this worker runs, or is about to: its name is no name of awaited data.
+#: States of a task that this worker runs, or is about to.
 _RUNS = frozenset({"waiting", "ready", "constrained", "executing", "long-running", "resumed", "cancelled"})
 _STIMULUS = "hpc-provide"
 
@@ -65,10 +65,15 @@ def provide(data: Mapping[str, Any], *, timeout_s: float = 60.0) -> Any:
     return work
 
 
+def runs(worker: Any, key: Any) -> bool:
+    """Whether a worker runs a task, or is about to: it ends when data is put in the place of its result."""
+    ts = worker.state.tasks.get(key)
+    return ts is not None and ts.state in _RUNS
+
+
 async def _provide(worker: Any, data: Mapping[str, Any], timeout_s: float) -> None:
     # what is there already, or is being made, must not be replaced
-    known = worker.state.tasks
-    refused = [name for name in data if name in worker.data or name in known and known[name].state in _RUNS]
+    refused = [name for name in data if name in worker.data or runs(worker, name)]
     left = {name: value for name, value in data.items() if name not in refused}
     worker.update_data(left, stimulus_id=_STIMULUS)
     unused: list[str] = []

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import encrypted
 import pytest
 from distributed import Client, Scheduler, Security, Worker, wait
 from distributed.utils_test import gen_test
-from helpers import live, until
+from helpers import Gate, live, through, until
 from sources import asked, nothing_left, producers, told
 from tasks import inc
 
 import dask_hpc
 from dask_hpc.client.turns import value_of
 from dask_hpc.errors import CouplingError
+from dask_hpc.worker.coupling.receiver import Receiver
 
 FIELDS = {"T": (("y", "x"), (8, 6), "float64")}
 HALVES = (0, 4), (4, 8)
@@ -330,3 +332,14 @@ async def test_a_flow_that_is_closed_says_so_to_its_sources_and_readers(c, s, a)
         assert "closed" in answer["text"]
     await flow.close()
     await nothing_left(s, a)
+
+
+@live(workers=1)
+async def test_blocks_that_come_while_the_task_of_a_failed_step_runs_leave_the_worker_alone(c, s, a):
+    gate = Gate()
+    running = c.submit(through, 5, gate=gate, key="flow-3-0")
+    await until(lambda: gate.arrived == 1, "it runs")
+    await Receiver(a)._whole(SimpleNamespace(flow="flow", number=0), 7, 3, {0: []})
+    gate.open()
+    assert await running == 5
+    assert a.address in s.workers

@@ -29,6 +29,9 @@ from dask_hpc.worker.host_process import folders, occupied
 from dask_hpc.worker.left_behind import Owner, answers, read_owner
 from dask_hpc.worker.managers import listening
 
+# nothing of other tests is taken over
+pytestmark = pytest.mark.usefixtures("memory")
+
 
 @contextmanager
 def earlier(*arguments):

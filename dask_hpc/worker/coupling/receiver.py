@@ -22,6 +22,7 @@ from distributed.worker_state_machine import FreeKeysEvent
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.wire import COUPLE
 from dask_hpc.worker.answers import answered
+from dask_hpc.worker.awaited import runs
 from dask_hpc.worker.coupling.blocks import Block, Bundle
 from dask_hpc.worker.coupling.ring import Ring
 
@@ -157,6 +158,10 @@ class Receiver:
         bundle = Bundle(number, made)
         key = f"{place.flow}-{turn}-{place.number}"
         layout = [[block.field, list(block.at), list(block.array.shape)] for block in made]
+        if runs(worker, key):
+            # the step has failed: its task was let run to say so
+            logger.info("Step %d of %s is left out: it is not awaited any more", number, place.flow)
+            return
         worker.update_data({key: bundle}, stimulus_id=_STIMULUS)
         arguments = {
             "flow": place.flow, "turn": turn, "place": place.number, "worker": worker.address,
