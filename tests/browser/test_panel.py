@@ -19,8 +19,8 @@ pytestmark = pytest.mark.browser
 
 #: Of the page. JupyterLab's own margins leave 284, 620 and 1020 px to the panel.
 WIDTHS = (400, 800, 1200)
-#: One job has all nodes, for two minutes at least, and one waits for two of them, as nobody is resized who
-#: ends within an hour.
+#: One job has all nodes, for two minutes at least, and a smaller one waits for two of them, as nobody is
+#: resized who ends within an hour.
 CLUSTER = """
 import time
 import dask_hpc
@@ -36,7 +36,7 @@ def step(i):
 with rt.job("heat", min_nodes=1, max_nodes=4, walltime="30 min"):
     heat = client.map(step, range(6000), key="heat")
 with rt.job("late", nodes=2, walltime="10 min"):
-    late = client.map(step, range(6000), key="late")
+    late = client.map(step, range(1000), key="late")
 """
 PANEL = "rt.panel()"
 GUARD = "Minimum remaining time (s)"
