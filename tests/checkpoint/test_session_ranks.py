@@ -236,7 +236,7 @@ def test_what_a_killed_run_has_left_is_no_answer_and_what_a_live_one_has_is_refu
     exchanges[0]._release()  # as the end of its process does
     again = everywhere(2, lambda rank: FolderExchange(tmp_path, rank, 2, 20))
     assert everywhere(2, lambda rank: again[rank]("new")) == [["new", "new"]] * 2
-    assert not left[0].exists()
+    until(lambda: not left[0].exists(), "what was left is removed")
     everywhere(2, lambda rank: again[rank].close())
     assert [path.name for path in tmp_path.iterdir()] == ["call"]
 

@@ -85,6 +85,8 @@ def rt(client):
     return rt
 
 
+# nothing of other tests is taken over
+@pytest.mark.usefixtures("memory")
 # stock leaves data without a recipe that is lost in `needs_what` of the workers that were to fetch it
 @live(timeout=60, scheduler_kwargs={"validate": False})
 async def test_what_a_program_keeps_is_gone_back_to_and_is_there_for_the_next_job(c, s, *workers):
