@@ -11,6 +11,7 @@ import click
 from dask_hpc.cli.power import power
 from dask_hpc.cli.types import FILE, FiniteRange
 from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option
+from dask_hpc_policies.power.bill import J_PER_KWH
 
 _BILL = {
     "who": "WHO",
@@ -130,7 +131,7 @@ def report(trace: Path, prices: Path | None, as_json: bool) -> None:
         return
     pairs = [
         ("accounted", f"{row['accounted_s'] / 60:.1f} min"),
-        ("energy", f"{row['energy_j'] / 3.6e6:.4g} kWh"),
+        ("energy", f"{row['energy_j'] / J_PER_KWH:.4g} kWh"),
         ("draw", f"{row['mean_w']:.1f} W; {row['least_w']:.1f} to {row['most_w']:.1f} W"),
         ("outside", f"{row['outside_s'] / 60:.2f} min, {row['outside_ws']:.4g} W s"),
     ]
@@ -140,7 +141,9 @@ def report(trace: Path, prices: Path | None, as_json: bool) -> None:
         pairs.append(("carbon", f"{row['carbon_g']:.4g} g CO2"))
     left = [(name.removesuffix("_j"), row.get(name)) for name in ("unpriced_j", "uncounted_j")]
     pairs += [
-        (name, f"{energy_j / 3.6e6:.4g} kWh before the first value") for name, energy_j in left if energy_j
+        (name, f"{energy_j / J_PER_KWH:.4g} kWh before the first value")
+        for name, energy_j in left
+        if energy_j
     ]
     echo_pairs(pairs)
     for one in row["bills"]:

@@ -166,42 +166,32 @@ def begin(
     The object is described in the thread that calls, and the cluster asked behind it: neither the loop of the
     client, which may be that of its cluster, nor the cluster is waited for.
     """
+
+    def asked() -> Commit:
+        """Refuse what can be seen to be wrong here; have the cluster asked."""
+        from dask_hpc.checkpoint.describe import describe
+
+        plan, keys = describe(obj, name)
+        every_s = _EVERY.validate(every)
+        _require_there(channel.client, keys)
+        folder = None if store is None else os.path.abspath(store)
+        at = None if levels is None else list(checked_levels(levels))
+        arguments = {"store": folder, "levels": at, "every_s": every_s, "services": services}
+        answer = channel.ask_behind("checkpoint", plan=encode(plan), keys=keys, **arguments)
+        return Commit(channel, name, obj, answer, levels is None, wait)
+
+    async def there() -> Commit:
+        commit = asked()
+        return await _whole(commit) if wait else commit
+
     if channel.client.asynchronous:
-        return _begin_there(channel, obj, name, store, levels, every, services, wait)
-    commit = _asked(channel, obj, name, store, levels, every, services, wait)
+        return there()
+    commit = asked()
     return channel.run(_whole, commit) if wait else commit
-
-
-async def _begin_there(channel: Channel, *arguments: Any) -> Commit:
-    commit = _asked(channel, *arguments)
-    return await _whole(commit) if arguments[-1] else commit
 
 
 async def _whole(commit: Commit) -> Commit:
     return await commit._wait(None) if await commit.begun() else commit
-
-
-def _asked(
-    channel: Channel,
-    obj: Any,
-    name: str,
-    store: str | os.PathLike[str] | None,
-    levels: Sequence[str] | None,
-    every: float | str | None,
-    services: str | None,
-    wait: bool,
-) -> Commit:
-    """Refuse what can be seen to be wrong here; have the cluster asked."""
-    from dask_hpc.checkpoint.describe import describe
-
-    plan, keys = describe(obj, name)
-    every_s = _EVERY.validate(every)
-    _require_there(channel.client, keys)
-    folder = None if store is None else os.path.abspath(store)
-    asked = None if levels is None else list(checked_levels(levels))
-    arguments = {"store": folder, "levels": asked, "every_s": every_s, "services": services}
-    answer = channel.ask_behind("checkpoint", plan=encode(plan), keys=keys, **arguments)
-    return Commit(channel, name, obj, answer, levels is None, wait)
 
 
 def warn_of_memory(what: str, otherwise: str = "") -> None:

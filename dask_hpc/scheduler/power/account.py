@@ -37,12 +37,15 @@ class Account:
         #: Who has drawn what.
         self.uses = Uses()
         self.outside_ws = self.outside_s = 0.0
-        #: Time in which the draw was known.
-        self.known_s = 0.0
         self.last: Sample | None = None
         #: Begin, end and watts of what the mean is taken over, the first of it in part; and its sum.
         self._recent: deque[tuple[float, float, float]] = deque()
         self._recent_s = self._recent_ws = 0.0
+
+    @property
+    def known_s(self) -> float:
+        """Time in which the draw was known."""
+        return self.uses.total.known_s
 
     def add(self, sample: Sample, step: Step | None) -> None:
         """A newer sample; `step`: the bounds that have held since the last one."""
@@ -52,7 +55,6 @@ class Account:
         length_s = sample.t_s - last.t_s
         if length_s <= 0 or last.label == "unavailable":
             return
-        self.known_s += length_s
         measured = last.label == "measured"
         self.uses.add(
             length_s, last.total_w, last.jobs_w, last.plain_w, last.idle_w, measured, last.measured_w

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 from dask_hpc.scheduler.internals import crowds, durations
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.jobs.forecasts import LEVEL, Calibration, Interval, last_s, work_left_s
+from dask_hpc_policies.rules.lending import sent_ahead
 from dask_hpc_policies.rules.shared_ends import Share, ends_s
 from dask_hpc_policies.wording import counted
 
@@ -143,7 +143,7 @@ class Forecasts:
     def _ahead(self, threads: float) -> float:
         """Tasks that a node is sent ahead of one of its threads, for each of them."""
         saturation = crowds.sent_to_a_thread(self._state.scheduler)
-        return 0.0 if saturation is None else max(1.0, ceil(threads * saturation)) / threads - 1.0
+        return sent_ahead(threads, saturation) / threads
 
     def _waiting(self, running: list[Share]) -> list[Share]:
         """The first jobs that wait; tasks of which nothing is known are as long as those that run."""
@@ -154,11 +154,12 @@ class Forecasts:
                 work_s=job.unfinished * task_s,
                 task_s=task_s,
                 slots=float(job.smallest_start),
-                gains=self._borrows(job, task_s) or job.request.kind != "rigid",
-                borrows=self._borrows(job, task_s),
+                gains=borrows or job.request.kind != "rigid",
+                borrows=borrows,
             )
             for job in pending[:_FOLLOWED]
             for task_s in [durations.learned_task_s(job.first_held(1)) or mean_s]
+            for borrows in [self._borrows(job, task_s)]
         ]
 
     def _keep(self, job: JobRecord, now_s: float, left_s: float) -> None:

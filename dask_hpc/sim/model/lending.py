@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any
 
 from dask_hpc_policies.model import ClusterSnapshot, JobView
+from dask_hpc_policies.rules.lending import sent_ahead
 
 #: The key in `Options.extra` and in the sections of a snapshot.
 EXTRA = "lending"
@@ -41,10 +41,10 @@ def lent_from(view: ClusterSnapshot, views: Sequence[JobView], lend_s: float | N
     up = [node.nthreads for node in view.nodes if node.state != "lost"]
     threads = max(1, round(sum(up) / len(up))) if up else 1
     saturation, keep = found.get("saturation"), found.get("keep", ())
-    sent = threads if not isinstance(saturation, (int, float)) else max(1, ceil(threads * saturation))
+    known = float(saturation) if isinstance(saturation, (int, float)) else None
     return Lent(
         limit_s=float(limit_s),
         threads=threads,
-        ahead=max(0, sent - threads),
+        ahead=int(sent_ahead(threads, known)),
         tasks={job.id: job.unfinished_tasks for job in views if job.unfinished_tasks and job.id not in keep},
     )

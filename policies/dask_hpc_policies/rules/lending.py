@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import ceil
 
 from dask_hpc_policies.rules.fair.shares import common_level
 
@@ -31,6 +32,11 @@ class Party:
     borrows: bool = True
     #: Tasks sent ahead to its own nodes, which wait there behind those that run: they count as on workers.
     ahead: int = 0
+
+
+def sent_ahead(threads: float, saturation: float | None) -> float:
+    """Tasks that a node of so many threads is sent beyond those that it runs; None: stock queues nothing."""
+    return 0.0 if saturation is None else max(0.0, max(1, ceil(threads * saturation)) - threads)
 
 
 def turn(priority: int, on_workers: int, submit_s: float) -> tuple[int, int, float]:

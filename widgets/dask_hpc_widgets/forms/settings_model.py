@@ -58,11 +58,7 @@ class SettingsModel:
         ConfigError
             When a field is not valid.
         """
-        return {
-            key: self.texts[key]
-            for key, one in self._settings.items()
-            if one.check(self.texts[key]) != one.check(self.running[key])
-        }
+        return self._unlike(self.running)
 
     def beyond_defaults(self) -> dict[str, str]:
         """What is chosen otherwise than a cluster has it from the beginning, by key.
@@ -72,11 +68,7 @@ class SettingsModel:
         ConfigError
             When a field is not valid.
         """
-        return {
-            key: self.texts[key]
-            for key, one in self._settings.items()
-            if one.check(self.texts[key]) != one.check(one.row.format(one.row.default))
-        }
+        return self._unlike({key: one.row.format(one.row.default) for key, one in self._settings.items()})
 
     def report(self, running: Mapping[str, Any]) -> bool:
         """Take what the cluster has now; gives whether a field in which nothing was edited has followed."""
@@ -90,6 +82,13 @@ class SettingsModel:
     def reset(self) -> None:
         """Take back everything that was typed."""
         self.texts = dict(self.running)
+
+    def _unlike(self, others: Mapping[str, str]) -> dict[str, str]:
+        return {
+            key: self.texts[key]
+            for key, one in self._settings.items()
+            if one.check(self.texts[key]) != one.check(others[key])
+        }
 
     def _texts(self, running: Mapping[str, Any]) -> dict[str, str]:
         return {key: one.row.format(_inside(one, running)[one.field]) for key, one in self._settings.items()}

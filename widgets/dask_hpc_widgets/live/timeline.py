@@ -42,10 +42,6 @@ Why = Callable[[str], None]
 Act = Callable[[Mapping[str, Any]], None]
 
 
-def _nothing(content: Mapping[str, Any]) -> None:
-    """What is done with what a person wants where nobody can do it."""
-
-
 class TimelinePart:
     """Nodes over time, in the panel.
 
@@ -66,7 +62,9 @@ class TimelinePart:
         What has been heard of, to ask with the next time.
     """
 
-    def __init__(self, picture: Picture, why: Why = lambda job: None, act: Act = _nothing) -> None:
+    def __init__(
+        self, picture: Picture, why: Why = lambda job: None, act: Act = lambda content: None
+    ) -> None:
         self.number = 0
         #: Up to what the static twin was shown last.
         self._shown: Any = None
@@ -207,7 +205,7 @@ class TimelinePart:
         if AnyWidget is not None:
             self.box.send({"why": printable(job), "text": printable(text)[:_ANSWER], "confirm": confirm})
 
-    def _asked(self, content: Mapping[str, Any], why: Why, act: Act = _nothing) -> None:
+    def _asked(self, content: Mapping[str, Any], why: Why, act: Act = lambda content: None) -> None:
         """The browser has lost something, or a person has chosen a job."""
         if content.get("ask") == "all":
             self._tell(0)
