@@ -50,7 +50,7 @@ def run(options: Options) -> list[Row]:
 
 def _wire(options: Options) -> list[Row]:
     updates = options.pick(600, 200, 20)
-    with started(str(_HERE), str(Path(many_jobs.__file__).parent)) as kernel:
+    with started(str(_HERE)) as kernel:
         kernel.run("import in_kernel")
         found = kernel.value(f"await in_kernel.many({updates})", _CELL_S)
     at = f"{many_jobs.JOBS} jobs, {many_jobs.NODES} nodes, {many_jobs.CHANGES} changes a job"
