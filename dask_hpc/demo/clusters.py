@@ -23,14 +23,17 @@ from dask_hpc.errors import ConfigError
 
 #: Of each worker process.
 MEMORY_LIMIT = "1 GiB"
+#: Above all that is logged.
+SILENT = logging.CRITICAL + 1
 _CLUSTER: dict[str, Any] = {
     "n_workers": NODES,
     "threads_per_worker": 1,
     "processes": True,
     "memory_limit": MEMORY_LIMIT,
     "dashboard_address": ":0",
-    # Both clusters are closed while their logs would tell of every connection that ends.
-    "silence_logs": logging.CRITICAL,
+    # Both clusters are closed while their logs would tell of every connection that ends; of one that ends in
+    # the middle of a message Dask tells as critical.
+    "silence_logs": SILENT,
 }
 _SCHEDULER = {"dashboard_address": ":0"}
 #: What the process that workers are forked from imports: it starts no thread by that. Arrays of Dask, because
@@ -52,7 +55,7 @@ def slurm_cluster(progress: ProgressDisplay) -> Any:
     ConfigError
         When Slurm does not give them in ten minutes.
     """
-    cluster = dask_hpc.SLURMCluster(silence_logs=logging.CRITICAL, scheduler_options=_SCHEDULER)
+    cluster = dask_hpc.SLURMCluster(silence_logs=SILENT, scheduler_options=_SCHEDULER)
     try:
         progress.say(f"     waiting for {NODES} jobs of Slurm")
         cluster.scale(jobs=NODES)
