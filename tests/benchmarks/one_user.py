@@ -2,7 +2,9 @@
 
 Eight shapes of work, on stock Dask, inside a job, and as plain work beside a job of somebody else that has no
 tasks. The three take turns in shuffled order; each repetition gives one ratio of times, and one of the most
-memory that the workers' processes held meanwhile (Linux tells and forgets it: proc(5), clear_refs).
+memory that the workers' processes held meanwhile (Linux tells and forgets it: proc(5), clear_refs). CPU
+seconds are those of the workers and of this process, which has the schedulers and clients of both, over all
+shapes.
 """
 
 from __future__ import annotations
@@ -42,11 +44,13 @@ SHAPES: dict[str, tuple[Callable[..., Any], int, float]] = {
 
 
 def rows(options: Options, stock: Client, ours: Client, policy: str) -> list[Row]:
-    """Ratio to stock of every shape's time, in both ways, and that of the memory where it is largest."""
+    """Ratio to stock, in both ways, of every shape's time, of the memory where it is largest, of all CPU."""
     repetitions = options.pick(15, 7, 1)
     chance = random.Random(SEED)
     found: list[Row] = []
     memory: list[Row] = []
+    # of each repetition, over all shapes
+    cpu_s: dict[str, list[float]] = {way: [0.0] * repetitions for way in (STOCK, INSIDE, BESIDE)}
     runtime = dask_hpc.install(ours, policy=policy)
     try:
         for name, (shape, tasks, task_s) in SHAPES.items():
@@ -63,8 +67,10 @@ def rows(options: Options, stock: Client, ours: Client, policy: str) -> list[Row
             for repetition in range(repetitions + (repetitions > 1)):
                 for way in chance.sample(list(ways), len(ways)):
                     clients[way].run(_forget_peak)
+                    before_s = _cpu_s(clients[way])
                     sample_s = ways[way]()
                     if repetition or repetitions == 1:
+                        cpu_s[way][len(took_s[way])] += _cpu_s(clients[way]) - before_s
                         took_s[way].append(sample_s)
                         peaks[way].append(sum(clients[way].run(_peak_mib).values()))
             for way in (INSIDE, BESIDE):
@@ -74,10 +80,14 @@ def rows(options: Options, stock: Client, ours: Client, policy: str) -> list[Row
             print(f"{name}: {found[-2].value:.3f}, {found[-1].value:.3f}", file=sys.stderr)
     finally:
         runtime.uninstall()
-    return [*found, max(memory, key=lambda row: row.value)]
+    cpu = [
+        _row(f"{policy}: all shapes {way}, CPU time", cpu_s[way], cpu_s[STOCK], "s", None)
+        for way in (INSIDE, BESIDE)
+    ]
+    return [*found, max(memory, key=lambda row: row.value), *cpu]
 
 
-def _row(name: str, ours: Sequence[float], stock: Sequence[float], unit: str, bar: float) -> Row:
+def _row(name: str, ours: Sequence[float], stock: Sequence[float], unit: str, bar: float | None) -> Row:
     ratios = [mine / other for mine, other in zip(ours, stock, strict=True)]
     low, high = quartiles(ratios)
     middle = statistics.median(stock)
@@ -91,6 +101,11 @@ def _row(name: str, ours: Sequence[float], stock: Sequence[float], unit: str, ba
         bar=bar,
         note=note,
     )
+
+
+def _cpu_s(client: Client) -> float:
+    """CPU seconds that the workers and this process have had."""
+    return time.process_time() + sum(client.run(time.process_time).values())
 
 
 def _forget_peak() -> None:
