@@ -50,6 +50,29 @@ async def test_what_depends_on_other_plain_tasks_runs_on_all_nodes_until_the_job
     await asleep(s)
 
 
+@live(workers=4, lend="5 s")
+async def test_a_job_that_comes_with_nothing_to_do_has_no_plain_task_leave_its_nodes(c, s, *workers):
+    await dask_hpc.install(c, policy="fair")
+    gate = Gate()
+    # one executes and one waits on each worker
+    busy = [c.submit(through, i, gate, pure=False) for i in range(8)]
+    await until(lambda: all(len(ws.processing) == 2 for ws in s.workers.values()), "all are sent")
+    placed = {ts.key: ts.processing_on for ts in s.tasks.values()}
+    async with Client(c.scheduler.address, asynchronous=True, set_as_default=False) as other:
+        job = (await dask_hpc.runtime(other)).job("idle")
+        await job.activate()
+        await started(s, job)
+        assert record(s, job).resting
+        assert {ts.key: ts.processing_on for ts in s.tasks.values()} == placed
+        assert set(engine(s).state.plain[0].allotment) == addresses(s)
+        gate.open()
+        assert await c.gather(busy) == list(range(8))
+        assert not [entry for entry in s.transition_log if entry[-2].startswith("hpc-recall")]
+        await job.close()
+        await job.wait(20)
+    await asleep(s)
+
+
 @live(workers=4, lend="300 ms")
 async def test_a_job_rests_again_when_it_has_had_no_task_for_as_long_as_slots_are_lent(c, s, *workers):
     rt = await dask_hpc.install(c, policy="fair")

@@ -117,8 +117,10 @@ class Reductions:
         leaving = self.choose(free, need)
         others = None if round.together else state.common
         silent = not state.plain_busy() and not any(job.unfinished for job in jobs if job.reach is others)
-        if silent and not round.reductions:
-            # nobody uses them and nothing is waited for: they change hands in this very call
+        # plain work has the use of them as before, until their new holders have something to do
+        rests = all(state.idle_for_long(state.jobs.active[action.job]) for action, _ in round.grows)
+        if (silent or rests) and not round.reductions:
+            # nobody has to leave them and nothing is waited for: they change hands in this very call
             round.ready.extend(leaving)
             return
         takers = ", ".join(action.job for action, _ in round.grows)
