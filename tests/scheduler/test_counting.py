@@ -80,9 +80,10 @@ async def test_the_usual_steps_are_counted_as_all_others_are(c, s, *workers):
         await started(s, idle)
         (plugin,) = [each for each in s.plugins.values() if isinstance(each, HPCSchedulerPlugin)]
         plugin.transition = both = Both(plugin)
-        for _ in range(6):
+        for number in range(6):
             with dask.annotate(hpc_job=None):
-                roots = c.map(inc, range(choose.randint(20, 60)), pure=False)
+                # a group of their own: stock queues no task whose group depends on so many of its own
+                roots = c.map(inc, range(choose.randint(20, 60)), key=f"roots{number}", pure=False)
                 more = c.map(inc, choose.sample(roots, 5), pure=False)
                 wrong = c.map(inc, ["no number"] * choose.randint(0, 2), pure=False)
                 parts = [dask.delayed(inc, pure=False)(number) for number in range(4)]

@@ -149,7 +149,8 @@ async def test_a_scheduler_that_answers_is_there_and_nobody_else_is_taken_for_it
 @pytest.mark.slow
 def test_a_scheduler_without_workers_there_finds_by_the_store_what_is_then_dropped(tmp_path, monkeypatch):
     store = str(tmp_path / "store")
-    config = {"hpc.checkpoint.store": store, "hpc.checkpoint.linger": "1 s"}
+    # time enough to ask for what was left, also on a busy machine
+    config = {"hpc.checkpoint.store": store, "hpc.checkpoint.linger": "10 s"}
     # no worker of the next cluster is on these hosts
     monkeypatch.setattr(left_behind, "folders", list)
     with earlier(str(tmp_path / "notes"), store) as (process, left):
