@@ -54,7 +54,6 @@ class ReasonCode(enum.Enum):
     ALMOST_DONE = "almost-done"
     EXPANSION_CAP = "expansion-cap"
     NO_PERFORMANCE_DATA = "no-performance-data"
-    NO_DRIFT = "no-drift"
     THRESHOLD = "threshold"
     LOCKED = "locked"
     COOLDOWN = "cooldown"

@@ -90,6 +90,27 @@ class MeasuredView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Where the analyses of a flow run."""
+
+    #: Their names, in the order of the flow.
+    in_situ: tuple[str, ...] = ()
+    in_transit: tuple[str, ...] = ()
+    #: Nodes of the simulation, and cores of each that analyses in situ have.
+    nodes: int = 1
+    helper_cores: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """The best split that was found outside the policy (`replan.plan_of`), and what it was found for."""
+
+    found_for: Mapping[str, float]
+    #: None: nothing fits.
+    split: Split | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowView:
     """One coupled run."""
 
@@ -108,6 +129,18 @@ class FlowView:
     measured: MeasuredView | None = None
     #: A change of its split is under way.
     changing: bool = False
+    #: For flows that a policy does not plan by itself (`replan.is_quick`).
+    plan: PlanView | None = None
+
+    @property
+    def present(self) -> Split:
+        """The split that it has; an analysis without a place is in neither part."""
+        return Split(
+            in_situ=tuple([one.name for one in self.analyses if one.where == "in-situ"]),
+            in_transit=tuple([one.name for one in self.analyses if one.where == "in-transit"]),
+            nodes=self.nodes,
+            helper_cores=self.helper_cores,
+        )
 
 
 def seen(view: ClusterSnapshot) -> Mapping[str, FlowView]:

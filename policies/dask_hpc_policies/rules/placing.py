@@ -8,33 +8,11 @@ the memory of which nodes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from dask_hpc_policies.decision import Place, Reason, ReasonCode
 from dask_hpc_policies.placement.application import nodes_for
-from dask_hpc_policies.placement.view import FlowView
+from dask_hpc_policies.placement.view import FlowView, Split
 from dask_hpc_policies.wording import counted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """Where the analyses of a flow run."""
-
-    in_situ: tuple[str, ...] = ()
-    in_transit: tuple[str, ...] = ()
-    #: Nodes of the simulation, and cores of each for analyses in situ.
-    nodes: int = 1
-    helper_cores: int = 0
-
-
-def present(flow: FlowView) -> Split:
-    """The split that a flow has; an analysis without a place is in neither part."""
-    return Split(
-        in_situ=tuple([one.name for one in flow.analyses if one.where == "in-situ"]),
-        in_transit=tuple([one.name for one in flow.analyses if one.where == "in-transit"]),
-        nodes=flow.nodes,
-        helper_cores=flow.helper_cores,
-    )
 
 
 def split_of(flow: FlowView, places: Iterable[Place]) -> Split:

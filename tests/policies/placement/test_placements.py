@@ -17,6 +17,7 @@ from placements import (
     any_application,
     applications,
     brute_force,
+    helper_cores,
     simulated_run_s,
     step_s,
     study,
@@ -168,11 +169,13 @@ def test_whole_numbers_of_many_splits_are_those_of_each(application: Application
     splits = all_splits(application)
     judged = best(application, splits, mode)
     for i, split in enumerate(splits):
-        helpers = range(application.platform.cores)
         least_s = min(
-            step_s(application, split, nodes, h, mode)
-            for nodes in range(1, application.platform.nodes + 1)
-            for h in (helpers if mode == "asynchronous" and any(split) else (0,))
+            [
+                step_s(application, split, nodes, h, mode)
+                for nodes in range(1, application.platform.nodes + 1)
+                for h in helper_cores(application, mode, any(split))
+            ],
+            default=math.inf,
         )
         assert judged.step_s[i] == pytest.approx(least_s, rel=1e-9)
         if math.isfinite(least_s):
@@ -222,7 +225,9 @@ def test_without_a_serial_fraction_the_synchronous_optimum_is_never_above_the_as
     application: Application,
 ) -> None:
     parallel = dataclasses.replace(
-        application, simulation=dataclasses.replace(application.simulation, serial_fraction=0.0)
+        application,
+        simulation=dataclasses.replace(application.simulation, serial_fraction=0.0),
+        analyses=tuple(dataclasses.replace(one, serial_fraction=0.0) for one in application.analyses),
     )
     together_s, beside_s = (brute_force(parallel, mode) for mode in ("synchronous", "asynchronous"))
     assert together_s <= beside_s * (1 + 1e-12)
