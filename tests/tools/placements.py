@@ -1,11 +1,7 @@
-"""Applications to be placed, and what they are held against: brute force and a simulation of the pipeline.
-
-Neither of the two uses a formula of the planner: they count cores and bytes.
-"""
+"""Applications to be placed, and brute force, which counts cores and bytes without the planner's formulas."""
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import random
@@ -23,7 +19,6 @@ from dask_hpc_policies.placement.application import (
     Platform,
     Simulation,
 )
-from dask_hpc_policies.placement.plan import Placement
 
 #: What the study takes as memory of all nodes together, in units of the simulation's.
 STUDY_MEMORY = 1.33
@@ -141,6 +136,13 @@ def taking_s(one: Analysis, cores: int) -> float:
     return one.one_core_s * (one.serial_fraction + (1 - one.serial_fraction) / cores)
 
 
+def helper_cores(app: Application, mode: Mode, in_situ: bool) -> Sequence[int]:
+    """Helper cores that may be; those that are fixed are there whether anything runs on them or not."""
+    if mode == "asynchronous" and app.platform.helper_cores is not None:
+        return (app.platform.helper_cores,)
+    return range(1, app.platform.cores) if mode == "asynchronous" and in_situ else (0,)
+
+
 def brute_force(app: Application, mode: Mode) -> float:
     """The least step over all splits, nodes and helper cores; inf when nothing fits."""
     sides = {"auto": (True, False), "in-situ": (True,), "in-transit": (False,)}
@@ -150,83 +152,3 @@ def brute_force(app: Application, mode: Mode) -> float:
         for nodes, h in itertools.product(range(1, app.platform.nodes + 1), helpers):
             least_s = min(least_s, step_s(app, split, nodes, h, mode))
     return least_s
-
-
-# ------------------------------------------------------------------ the pipeline, event by event
-
-
-def helper_cores(app: Application, mode: Mode, in_situ: bool) -> Sequence[int]:
-    """Helper cores that may be; those that are fixed are there whether anything runs on them or not."""
-    if mode == "asynchronous" and app.platform.helper_cores is not None:
-        return (app.platform.helper_cores,)
-    return range(1, app.platform.cores) if mode == "asynchronous" and in_situ else (0,)
-
-
-def simulated_run_s(app: Application, placement: Placement, steps: int) -> float:
-    """When the last analysis of the last step ends.
-
-    The simulation's cores, the helper cores and the staging nodes each do one thing after another: serial and
-    parallel part of a step; analysis after analysis; transfer and analysis, one after another. Data of two
-    steps have room: the simulation waits with a step until all analyses of the step before the last have
-    ended.
-    """
-    platform, simulation = app.platform, app.simulation
-    serial_s = simulation.one_core_s * simulation.serial_fraction
-    synchronous = placement.mode == "synchronous"
-    beside = platform.cores - placement.helper_cores
-    helpers = platform.cores if synchronous else placement.helper_cores
-    staging = platform.nodes - placement.nodes
-    work = {
-        "simulation": [serial_s, (simulation.one_core_s - serial_s) / (placement.nodes * beside)],
-        "in situ": [
-            taking_s(one, placement.nodes * helpers)
-            for one in app.analyses
-            if one.name in placement.in_situ
-        ],
-        "in transit": [
-            seconds
-            for one in app.analyses
-            if one.name in placement.in_transit
-            for seconds in (
-                one.sent_bytes / platform.bandwidth_bytes_s / staging,
-                taking_s(one, staging * platform.cores),
-            )
-        ],
-    }
-    # in this order, so that in synchronous mode the analyses come before the next step
-    waiting: dict[str, list[int]] = {"in situ": [], "simulation": [1], "in transit": []}
-    busy: set[str] = set()
-    left = dict.fromkeys(range(1, steps + 1), 2)
-    events: list[tuple[float, int, str, int, int]] = []
-    order = itertools.count()
-    now_s = 0.0
-
-    def start() -> None:
-        for lane, queue in waiting.items():
-            if lane in busy or not queue:
-                continue
-            step = queue[0]
-            if lane == "simulation" and (left.get(step - 2) or (synchronous and "in situ" in busy)):
-                continue
-            if lane == "in situ" and synchronous and "simulation" in busy:
-                continue
-            queue.pop(0)
-            busy.add(lane)
-            heapq.heappush(events, (now_s, next(order), lane, step, 0))
-
-    start()
-    while events:
-        now_s, _, lane, step, done = heapq.heappop(events)
-        if done < len(work[lane]):
-            heapq.heappush(events, (now_s + work[lane][done], next(order), lane, step, done + 1))
-            continue
-        busy.remove(lane)
-        if lane == "simulation":
-            for other in ("in situ", "in transit"):
-                waiting[other].append(step)
-            if step < steps:
-                waiting["simulation"].append(step + 1)
-        else:
-            left[step] -= 1
-        start()
-    return now_s

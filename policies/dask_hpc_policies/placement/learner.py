@@ -1,9 +1,9 @@
 """What an analysis, or a step of a simulation, takes: learned from measured samples.
 
-Rules of the file: pure values; a learner and a sample give the next learner. What a user says beforehand is a
-prior: an estimate without samples. A sample far from the estimate is drawn near to it, so that one outlier
-moves little; when the next is as far on the same side, what is measured has changed, and the estimate begins
-anew with these.
+Rules of the file: pure values; a learner and a sample give the next learner. What a user says beforehand is
+a prior: an estimate without samples. A sample far from the estimate is kept aside: when the next is as far on
+the same side, what is measured has changed, and the estimate begins anew with the two. Else it was an
+outlier, and counts as no farther than samples may be.
 """
 
 from __future__ import annotations
@@ -61,27 +61,36 @@ class Estimate:
 
     def after(self, value: float) -> Estimate:
         """The estimate when `value` has been measured as well."""
-        samples = self.samples + 1
+        counted = replace(self, samples=self.samples + 1)
         if self.mean is None:
-            return replace(self, mean=value, samples=samples)
-        reach = max(NEAR * self.mean, DEVIATIONS * math.sqrt(self.variance), self.least)
-        difference = value - self.mean
-        far: tuple[float, ...] = ()
-        if abs(difference) > reach:
-            same_side = self.far and (self.far[-1] > self.mean) == (value > self.mean)
-            far = (*self.far, value) if same_side else (value,)
-            if len(far) == CHANGED:
-                return self._anew(far)
-            difference = math.copysign(reach, difference)
-        weight = min(self.weight + 1, MEMORY)
-        return replace(
-            self,
-            mean=self.mean + difference / weight,
-            samples=samples,
-            weight=weight,
-            variance=(1 - 1 / weight) * (self.variance + difference * difference / weight),
-            far=far,
-        )
+            return replace(counted, mean=value)
+        if abs(value - self.mean) <= self._reach:
+            return counted._weighed(self.far)._weighed((value,))
+        if self.far and (self.far[-1] > self.mean) == (value > self.mean):
+            far = (*self.far, value)
+            return counted._anew(far) if len(far) == CHANGED else replace(counted, far=far)
+        return replace(counted._weighed(self.far), far=(value,))
+
+    @property
+    def _reach(self) -> float:
+        """How far from the mean a sample may be."""
+        return max(NEAR * (self.mean or 0.0), DEVIATIONS * math.sqrt(self.variance), self.least)
+
+    def _weighed(self, values: tuple[float, ...]) -> Estimate:
+        """With values that are no change; none of them is taken for farther than it may be."""
+        found = replace(self, far=())
+        for value in values:
+            assert found.mean is not None
+            reach = found._reach
+            difference = min(max(value - found.mean, -reach), reach)
+            weight = min(found.weight + 1, MEMORY)
+            found = replace(
+                found,
+                mean=found.mean + difference / weight,
+                weight=weight,
+                variance=(1 - 1 / weight) * (found.variance + difference * difference / weight),
+            )
+        return found
 
     def _anew(self, values: tuple[float, ...]) -> Estimate:
         """An estimate of these values alone; noise in proportion stays what it was."""
@@ -90,7 +99,6 @@ class Estimate:
         return replace(
             self,
             mean=mean,
-            samples=self.samples + 1,
             weight=len(values),
             variance=deviation * deviation,
             far=(),

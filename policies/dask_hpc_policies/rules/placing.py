@@ -26,7 +26,7 @@ def split_of(flow: FlowView, places: Iterable[Place]) -> Split:
         else:
             nodes = flow.platform.nodes - place.nodes
     in_situ = tuple([name for name, side in where.items() if side == "in-situ"])
-    if not in_situ and not flow.platform.cores_fixed:
+    if not in_situ and not (flow.platform.cores_fixed and flow.mode == "asynchronous"):
         helpers = 0
     return Split(
         in_situ=in_situ,
@@ -78,7 +78,7 @@ def _wrong_in_situ(action: Place, flow: FlowView) -> Reason | None:
     if not least <= action.cores <= most:
         text = f"{action.cores} helper cores: allowed are {least} to {most} of {platform.cores} ({flow.mode})"
         return Reason(ReasonCode.OUT_OF_BOUNDS, text)
-    if platform.cores_fixed and action.cores != flow.helper_cores:
+    if most and platform.cores_fixed and action.cores != flow.helper_cores:
         text = f"{action.cores} helper cores: the simulation leaves {flow.helper_cores}, and keeps its own"
         return Reason(ReasonCode.OUT_OF_BOUNDS, text)
     return _moved(action.nodes, flow)
