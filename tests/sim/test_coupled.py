@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -259,6 +260,10 @@ def test_the_command_tells_phases_of_steps_and_the_split_over_time() -> None:
     assert result.exit_code == 0, result.output
     for part in ('"in_transit_s"', '"helper_cores"', "spectrum work is 4 times what it was"):
         assert part in result.stdout
+    result = CliRunner().invoke(hpc, arguments[:-1], prog_name="dask hpc")
+    assert "flow fields, 40 steps, asynchronous" in result.stdout
+    row = r"18 +155\.47 +vortices, isosurface, statistics, compression, tracers +spectrum +11 +1"
+    assert re.search(row, result.stdout), result.stdout
 
 
 @pytest.mark.parametrize(
