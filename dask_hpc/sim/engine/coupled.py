@@ -125,7 +125,7 @@ class CouplingTwin:
 
 def make_twin(world: World) -> CouplingTwin | None:
     """The twin of a run that has a job with a coupled run."""
-    programs = [job.program for job in world.workload.jobs if job.program is not None]
+    programs = (job.program for job in world.workload.jobs if job.program is not None)
     coupled = any(isinstance(stage, Coupled) for program in programs for stage in program.stages)
     return CouplingTwin(world) if coupled else None
 

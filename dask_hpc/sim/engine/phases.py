@@ -18,6 +18,8 @@ SIMULATION = "simulation"
 ANALYSING = ("in_situ", "in_transit")
 PHASES = (SIMULATION, *ANALYSING)
 READER = "reader"
+#: What a step of the simulation is called beside analyses, none of which has such a name.
+STEP = ""
 #: What is measured, by name.
 Samples = tuple[tuple[str, Sample], ...]
 
@@ -34,7 +36,7 @@ def taking(spec: Coupled, seed: int, lane: str, step: int, split: Split) -> tupl
         work_s = simulation.one_core_s * _noise(spec, seed, SIMULATION, step)
         seconds = scaled(work_s, simulation.serial_fraction, cores)
         sample = Sample(core_s=work_s, wall_s=seconds, cores=cores, memory_bytes=simulation.memory_bytes)
-        return seconds, ((SIMULATION, sample),)
+        return seconds, ((STEP, sample),)
     inside = lane == "in_situ"
     cores = staging * platform.cores
     if inside:

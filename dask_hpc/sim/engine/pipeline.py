@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from dask_hpc.sim.engine.phases import ANALYSING, PHASES, READER, SIMULATION, Samples, taking
+from dask_hpc.sim.engine.phases import ANALYSING, PHASES, READER, SIMULATION, STEP, Samples, taking
 from dask_hpc.sim.model.coupled import Coupled
 from dask_hpc.sim.model.machine import AdaptationCost
 from dask_hpc_policies.coupling.turns import Turns
@@ -90,7 +90,7 @@ class Pipeline:
         self.peak_in_flight = 0
         simulation = spec.application.simulation
         self._learners = {
-            SIMULATION: Learner.said(
+            STEP: Learner.said(
                 one_core_s=simulation.one_core_s,
                 serial_fraction=simulation.serial_fraction,
                 memory_bytes=simulation.memory_bytes,
@@ -117,7 +117,7 @@ class Pipeline:
             steps=self.handed,
             nodes=split.nodes,
             helper_cores=split.helper_cores,
-            simulation=self._learners[SIMULATION].of_simulation(),
+            simulation=self._learners[STEP].of_simulation(),
             platform=PlatformView(
                 nodes=platform.nodes,
                 cores=platform.cores,

@@ -20,6 +20,8 @@ from dask_hpc_policies.placement.packs import packs
 from dask_hpc_policies.placement.times import Phases, load_of, phases_of
 from dask_hpc_policies.placement.view import FlowView, PlanView, Split
 
+#: What the work of a step of the simulation is called in `known`.
+STEP_WORK = "work of a step"
 #: Splits times cores up to which a policy plans by itself: ten milliseconds.
 QUICK = 1 << 15
 
@@ -74,8 +76,9 @@ def known(flow: FlowView) -> Mapping[str, float]:
         "nodes": float(platform.nodes),
         "cores": float(platform.cores),
         "bandwidth": platform.bandwidth_bytes_s,
-        "simulation work": flow.simulation.one_core_s,
-        "simulation peak": flow.simulation.memory_bytes,
+        # names of analyses have no spaces
+        STEP_WORK: flow.simulation.one_core_s,
+        "peak of a step": flow.simulation.memory_bytes,
     }
     for one in flow.analyses:
         found |= {

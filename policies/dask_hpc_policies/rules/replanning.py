@@ -17,7 +17,14 @@ from typing import Any
 from dask_hpc_policies.decision import Place, Reason, ReasonCode, Suppressed
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.params import Float, Int
-from dask_hpc_policies.placement.replan import application_of, best_split, is_quick, known, phases
+from dask_hpc_policies.placement.replan import (
+    STEP_WORK,
+    application_of,
+    best_split,
+    is_quick,
+    known,
+    phases,
+)
 from dask_hpc_policies.placement.view import FlowView, Split, seen
 from dask_hpc_policies.rules.placing import misfit
 
@@ -146,7 +153,7 @@ def _drifted(
 ) -> Iterator[tuple[str, float | None]]:
     """What has left its noise, and by what factor; None: it was not known before, or is not now."""
     spreads = {f"{one.name} work": one.spread for one in flow.analyses}
-    spreads["simulation work"] = flow.simulation.spread
+    spreads[STEP_WORK] = flow.simulation.spread
     for name, value in now.items():
         old = before.get(name)
         if old is None:
