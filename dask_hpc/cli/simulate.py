@@ -38,6 +38,15 @@ _CORRIDOR_COLUMNS = {
     "corridor_outside_s": "OUTSIDE (s)",
     "corridor_departures": "DEPARTURES",
 }
+#: How a coupled run was split over time.
+_SPLIT_COLUMNS = {
+    "step": "FROM STEP",
+    "t_s": "TIME (s)",
+    "in_situ": "IN SITU",
+    "in_transit": "IN TRANSIT",
+    "nodes": "NODES",
+    "helper_cores": "HELPER CORES",
+}
 #: Jobs of a state, from that state on.
 _FROM_NOW_COLUMNS = {
     "id": "JOB",
@@ -200,6 +209,11 @@ def _show(result: Result) -> None:
     if result.from_s is not None:
         click.echo()
         echo_table(_from_now(result), _FROM_NOW_COLUMNS, "no job")
+    for flow in result.flows:
+        click.echo(f"\nflow {flow['flow']}, {len(flow['steps'])} steps, {flow['mode']}")
+        names = ("in_situ", "in_transit")
+        rows = [one | {name: ", ".join(one[name]) or "-" for name in names} for one in flow["splits"]]
+        echo_table(rows, _SPLIT_COLUMNS, "no step")
     if result.counts.refused:
         first = result.refusals[0]
         click.echo(

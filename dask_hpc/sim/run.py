@@ -73,6 +73,8 @@ class Result:
     #: What became of commits, transfers beside computing and failures, by the names of metrics, where jobs or
     #: the machine say what they are.
     resilience: Mapping[str, Any] = field(default_factory=dict)
+    #: What became of coupled runs, in the order in which they ended; see `engine.pipeline.Pipeline.report`.
+    flows: tuple[Mapping[str, Any], ...] = ()
     #: Seconds that the engine and, of these, the policy took.
     run_s: float = 0.0
     policy_s: float = 0.0
@@ -134,6 +136,7 @@ class Result:
             **self._pool_data(),
             **({} if self.energy is None else {"energy": codec.encode(self.energy)}),
             **({} if bounds is None else {"corridor": [list(step) for step in bounds.steps]}),
+            **({"flows": [dict(flow) for flow in self.flows]} if self.flows else {}),
             **self.metrics(jobs),
         }
 
@@ -232,6 +235,7 @@ def finished(
         energy=engine.energy,
         corridor=None if engine.outside is None else engine.outside.close(),
         resilience=_resilience(engine),
+        flows=tuple(world.flow_reports),
         run_s=run_s,
         policy_s=timed.seconds,
     )

@@ -22,6 +22,7 @@ from dask_hpc_policies.rules import (
     dask_default,
     mebf,
     power_aware,
+    replanning,
     sizing,
     stealing,
 )
@@ -76,6 +77,8 @@ class Definition:
     in_turn: bool = False
     #: It keeps the power corridor by itself; see `power.view`.
     keeps_corridor: bool = False
+    #: It says where the analyses of coupled runs are placed (`rules.replanning`).
+    places: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -148,6 +151,13 @@ class BuiltinPolicy(Shown):
         if definition.checkpoints:
             asked = commits.checkpoints(view, self.params, definition.checkpoints)
             decision = replace(decision, actions=(*decision.actions, *asked))
+        if definition.places:
+            placed, refused, state = replanning.placements(view, state, self.params)
+            decision = replace(
+                decision,
+                actions=(*decision.actions, *placed),
+                suppressed=(*decision.suppressed, *refused),
+            )
         return decision, state
 
 
@@ -289,6 +299,13 @@ _DEFINITIONS = (
             ("young", "at Young's interval (1974), by their cost and the failures expected"),
             ("daly", "at Daly's interval (2006), by their cost and the failures expected"),
         )
+    ),
+    Definition(
+        name="placement",
+        summary="First come, first served; analyses of coupled runs go in situ or in transit, as measured.",
+        places=True,
+        state=replanning.PlacementState,
+        parameters=replanning.PARAMETERS,
     ),
 )
 

@@ -38,6 +38,9 @@ class ReasonCode(enum.Enum):
     CORRIDOR = "corridor"
     #: checkpoints
     CHECKPOINT_DUE = "checkpoint-due"
+    #: placements
+    SHORTER_STEP = "shorter-step"
+    FIRST_PLACE = "first-place"
     #: pool
     DEMAND = "demand"
     NO_DEMAND = "no-demand"
@@ -62,6 +65,7 @@ class ReasonCode(enum.Enum):
     INCOMPLETE = "incomplete"
     #: refusals by the enactor
     UNKNOWN_JOB = "unknown-job"
+    UNKNOWN_FLOW = "unknown-flow"
     WRONG_STATE = "wrong-state"
     OUT_OF_BOUNDS = "out-of-bounds"
     STALE = "stale"
@@ -262,6 +266,27 @@ class SetRole(Action):
     TAG: ClassVar[str] = "set-role"
     node: str
     role: str
+    reason: Reason
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place(Action):
+    """Have an analysis of a flow run there from the next step on that has not begun.
+
+    A decision that changes how a flow is split says so of each of its analyses, moved or not: together they
+    are the whole split (`rules.placing.split_of`). Steps that have begun end where they are; a node that
+    becomes another's is drained first, and what it holds is moved.
+    """
+
+    TAG: ClassVar[str] = "place"
+    flow: str
+    analysis: str
+    where: Literal["in-situ", "in-transit"]
+    #: In situ: the nodes of the simulation, and the cores of each that its analyses have (0 in synchronous
+    #: mode, in which they have all in turn). In transit: staging nodes, and all cores of each.
+    nodes: int
+    cores: int
     reason: Reason
 
 

@@ -53,7 +53,7 @@ def test_names_in_the_readme_exist() -> None:
     text = README.read_text(encoding="utf-8")
     (table,) = re.findall(r"\| policy \|.*?\n\n", text, re.DOTALL)
     listed = re.findall(r"^\| `([a-z-]+)`", table, re.MULTILINE)
-    assert len(listed) == 17
+    assert len(listed) == 18
     for name in listed:
         assert describe(name)["summary"]
 

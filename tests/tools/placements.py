@@ -1,11 +1,7 @@
-"""Applications to be placed, and what they are held against: brute force and a simulation of the pipeline.
-
-Neither of the two uses a formula of the planner: they count cores and bytes.
-"""
+"""Applications to be placed, and brute force, which counts cores and bytes without the planner's formulas."""
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import random
@@ -23,7 +19,6 @@ from dask_hpc_policies.placement.application import (
     Platform,
     Simulation,
 )
-from dask_hpc_policies.placement.plan import Placement
 
 #: What the study takes as memory of all nodes together, in units of the simulation's.
 STUDY_MEMORY = 1.33
@@ -61,15 +56,17 @@ def study(chance: np.random.Generator, load: float, bandwidth: float, analyses: 
 
 def any_application(chance: random.Random, most: int = 6, nodes: int = 12) -> Application:
     """A small one of any kind; it may have room for nothing."""
-    of = chance.randint(1, nodes)
+    of, cores = chance.randint(1, nodes), chance.choice([1, 2, 3, 4, 4, 6, 8])
     return Application(
         platform=Platform(
             nodes=of,
-            cores=chance.choice([1, 2, 3, 4, 4, 6, 8]),
+            cores=cores,
             memory_bytes=1.0,
             bandwidth_bytes_s=10 ** chance.uniform(-3, 1),
             staging_memory_bytes=chance.choice([*[None] * 6, 0.5, 2.0]),
             max_staging_nodes=chance.choice([*[None] * 6, 1, 3]),
+            simulation_nodes=chance.choice([*[None] * 6, chance.randint(1, of)]),
+            helper_cores=chance.choice([*[None] * 6, chance.randrange(cores)]),
         ),
         simulation=Simulation(
             one_core_s=100.0,
@@ -82,6 +79,8 @@ def any_application(chance: random.Random, most: int = 6, nodes: int = 12) -> Ap
                 one_core_s=chance.choice([0.0, *[chance.uniform(1, 80)] * 5]),
                 memory_bytes=chance.choice([0.0, *[chance.uniform(0, 0.15) * of] * 5]),
                 where=chance.choice((*WHERE, *["auto"] * 10)),  # type: ignore[arg-type]
+                input_bytes=chance.choice([*[None] * 4, chance.uniform(0, 0.3) * of]),
+                serial_fraction=chance.choice([*[0.0] * 6, 0.02, 0.3, 1.0]),
             )
             for i in range(chance.randint(0, most))
         ),
@@ -107,6 +106,10 @@ def step_s(app: Application, split: Sequence[bool], nodes: int, helpers: int, mo
     if used_bytes > nodes * platform.memory_bytes:
         return math.inf
     sent = sum(one.memory_bytes for one in outside) * (1 - ROUNDING_ERROR)
+    if platform.simulation_nodes not in (None, nodes):
+        return math.inf
+    if mode == "asynchronous" and platform.helper_cores not in (None, helpers):
+        return math.inf
     if outside and not 1 <= staging <= (platform.max_staging_nodes or platform.nodes):
         return math.inf
     if outside and platform.staging_memory_bytes and sent > staging * platform.staging_memory_bytes:
@@ -117,14 +120,27 @@ def step_s(app: Application, split: Sequence[bool], nodes: int, helpers: int, mo
     serial = simulation.serial_fraction
     first = simulation.one_core_s * (serial + (1 - serial) / (nodes * on))
     second = sum(
-        one.one_core_s / (nodes * (platform.cores if mode == "synchronous" else helpers)) for one in inside
+        taking_s(one, nodes * (platform.cores if mode == "synchronous" else helpers)) for one in inside
     )
     third = sum(
-        one.one_core_s / (staging * platform.cores)
-        + one.memory_bytes / (staging * platform.bandwidth_bytes_s)
+        taking_s(one, staging * platform.cores)
+        + (one.memory_bytes if one.input_bytes is None else one.input_bytes)
+        / (staging * platform.bandwidth_bytes_s)
         for one in outside
     )
     return max(first + second, third) if mode == "synchronous" else max(first, second, third)
+
+
+def taking_s(one: Analysis, cores: int) -> float:
+    """How long an analysis takes on so many cores (Amdahl 1967)."""
+    return one.one_core_s * (one.serial_fraction + (1 - one.serial_fraction) / cores)
+
+
+def helper_cores(app: Application, mode: Mode, in_situ: bool) -> Sequence[int]:
+    """Helper cores that may be; those that are fixed are there whether anything runs on them or not."""
+    if mode == "asynchronous" and app.platform.helper_cores is not None:
+        return (app.platform.helper_cores,)
+    return range(1, app.platform.cores) if mode == "asynchronous" and in_situ else (0,)
 
 
 def brute_force(app: Application, mode: Mode) -> float:
@@ -132,80 +148,7 @@ def brute_force(app: Application, mode: Mode) -> float:
     sides = {"auto": (True, False), "in-situ": (True,), "in-transit": (False,)}
     least_s = math.inf
     for split in itertools.product(*(sides[one.where] for one in app.analyses)):
-        helpers = range(1, app.platform.cores) if mode == "asynchronous" and any(split) else (0,)
+        helpers = helper_cores(app, mode, any(split))
         for nodes, h in itertools.product(range(1, app.platform.nodes + 1), helpers):
             least_s = min(least_s, step_s(app, split, nodes, h, mode))
     return least_s
-
-
-# ------------------------------------------------------------------ the pipeline, event by event
-
-
-def simulated_run_s(app: Application, placement: Placement, steps: int) -> float:
-    """When the last analysis of the last step ends.
-
-    The simulation's cores, the helper cores and the staging nodes each do one thing after another: serial and
-    parallel part of a step; analysis after analysis; transfer and analysis, one after another. Data of two
-    steps have room: the simulation waits with a step until all analyses of the step before the last have
-    ended.
-    """
-    platform, simulation = app.platform, app.simulation
-    serial_s = simulation.one_core_s * simulation.serial_fraction
-    synchronous = placement.mode == "synchronous"
-    beside = platform.cores - placement.helper_cores
-    helper_cores = platform.cores if synchronous else placement.helper_cores
-    staging = platform.nodes - placement.nodes
-    work = {
-        "simulation": [serial_s, (simulation.one_core_s - serial_s) / (placement.nodes * beside)],
-        "in situ": [
-            one.one_core_s / (placement.nodes * helper_cores)
-            for one in app.analyses
-            if one.name in placement.in_situ
-        ],
-        "in transit": [
-            seconds
-            for one in app.analyses
-            if one.name in placement.in_transit
-            for seconds in (
-                one.memory_bytes / platform.bandwidth_bytes_s / staging,
-                one.one_core_s / platform.cores / staging,
-            )
-        ],
-    }
-    # in this order, so that in synchronous mode the analyses come before the next step
-    waiting: dict[str, list[int]] = {"in situ": [], "simulation": [1], "in transit": []}
-    busy: set[str] = set()
-    left = dict.fromkeys(range(1, steps + 1), 2)
-    events: list[tuple[float, int, str, int, int]] = []
-    order = itertools.count()
-    now_s = 0.0
-
-    def start() -> None:
-        for lane, queue in waiting.items():
-            if lane in busy or not queue:
-                continue
-            step = queue[0]
-            if lane == "simulation" and (left.get(step - 2) or (synchronous and "in situ" in busy)):
-                continue
-            if lane == "in situ" and synchronous and "simulation" in busy:
-                continue
-            queue.pop(0)
-            busy.add(lane)
-            heapq.heappush(events, (now_s, next(order), lane, step, 0))
-
-    start()
-    while events:
-        now_s, _, lane, step, done = heapq.heappop(events)
-        if done < len(work[lane]):
-            heapq.heappush(events, (now_s + work[lane][done], next(order), lane, step, done + 1))
-            continue
-        busy.remove(lane)
-        if lane == "simulation":
-            for other in ("in situ", "in transit"):
-                waiting[other].append(step)
-            if step < steps:
-                waiting["simulation"].append(step + 1)
-        else:
-            left[step] -= 1
-        start()
-    return now_s

@@ -15,17 +15,17 @@ from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.model.machine import NodeFailure
 
 #: Kinds of entries, in the order in which they happen at one moment. What happens with the submissions of
-#: the workload, or later, is `SUBMIT` and after. A commit is due, or what it (or reading back what was saved)
-#: held up goes on. A node that was asked for is granted, then it is up; it goes
-#: at the end of its walltime, and the policy has a look in time for one more commit. The bounds of the power
-#: corridor change.
+#: the workload, or later, is `SUBMIT` and after. Something of a coupled run is over. A commit is due, or what
+#: it (or reading back what was saved) held up goes on. A node that was asked for is granted, then it is up;
+#: it goes at the end of its walltime, and the policy has a look in time for one more commit. The bounds of
+#: the power corridor change.
 (
-    NODE_BACK, NODE_GRANTED, NODE_UP, STAGE, IO, LINK, COMMIT, WINDOW, THEFT, NODE_FAILS, NODE_GOES, SUBMIT,
-    ANSWER, TICK, LOOK, CORRIDOR
-) = range(16)  # fmt: skip
+    NODE_BACK, NODE_GRANTED, NODE_UP, STAGE, IO, LINK, FLOW, COMMIT, WINDOW, THEFT, NODE_FAILS, NODE_GOES,
+    SUBMIT, ANSWER, TICK, LOOK, CORRIDOR
+) = range(17)  # fmt: skip
 
 #: Kinds whose entries carry the version of their job.
-VERSIONED = (STAGE, COMMIT, WINDOW)
+VERSIONED = (STAGE, FLOW, COMMIT, WINDOW)
 
 #: Kinds of which one follows the other for as long as there is a run.
 _ENDLESS = (TICK, LOOK, ANSWER)

@@ -23,6 +23,7 @@ from dask_hpc.sim.engine.rounds import Happened, Rounds
 from dask_hpc.sim.engine.supply import Supply
 from dask_hpc.sim.engine.thefts import Theft, Thefts
 from dask_hpc.sim.engine.world import World
+from dask_hpc.sim.model.coupled import Coupled
 from dask_hpc.sim.model.job import Job
 from dask_hpc_policies.decision import (
     RESIZES,
@@ -180,6 +181,11 @@ class Enactor:
         else:
             self.settle(active, self._progress.go_on(active))
 
+    def flow(self, active: ActiveJob) -> None:
+        """Something of a job's coupled run is over."""
+        if self._progress.coupled.happened(active):
+            self.settle(active, self._progress.advance(active))
+
     def moved(self, active: ActiveJob, step: Step) -> None:
         """A transfer of the job has ended."""
         self.settle(active, step)
@@ -194,6 +200,9 @@ class Enactor:
 
     def leave_point(self, active: ActiveJob) -> None:
         """The policy was asked about a job at a scheduling point, which goes on unless it is resized now."""
+        if isinstance(active.stage, Coupled):
+            self._progress.coupled.go(active)
+            return
         active.at_point = False
         active.clock = None
         self.asker.at_point(active)

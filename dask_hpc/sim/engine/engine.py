@@ -6,25 +6,23 @@ moves. Nothing happens between its entries: there are no ticks unless `Options.t
 one at the last moment for a commit of a job, one of whose nodes goes at the end of its walltime.
 
 At one moment, in this order: nodes come back or come anew, stages and jobs end (in the order in which they
-were entered: jobs that began earlier first), transfers end, commits begin and end, windows of resizes close,
-thefts that waited for a checkpoint happen, nodes fail, walltimes of nodes end, jobs are submitted (in the
-order of the workload), the policy's late answers arrive, ticks and looks. Then the policy is asked once, and
-again as long as it resizes anybody or starts what can be resized. What its decision brings about at the same
-moment (a job of no length) is the next round of that moment.
+were entered: jobs that began earlier first), transfers end, parts of coupled runs do, commits begin and end,
+windows of resizes close, thefts that waited for a checkpoint happen, nodes fail, walltimes of nodes end, jobs
+are submitted (in the order of the workload), the policy's late answers arrive, ticks and looks. Then it is
+asked once, and again as long as it resizes anybody or starts what can be resized. What its decision brings
+about at the same moment (a job of no length) is the next round of that moment.
 
 With ``events=single``, a parameter that a policy may declare, it is asked after every single entry instead,
 for comparison with simulators that do so. Then jobs are submitted before anything ends at that moment, as in
 pyss (its later versions, which order events by kind: submissions, ends, starts), and the nodes of jobs that
-end at this moment exactly when they were expected to are free from its first entry on, as they are for a
-scheduler that plans with expected ends.
+end at this moment exactly when they were expected to are free from its first entry on, as if planned with.
 
-What pyss has no answer for is settled here by itself. A job that outlives its estimate runs on, and is
-expected to end the next moment; pyss, reading such a trace, makes the estimate as long as the run and cuts
-the run at the time requested. A job of no length ends in the moment in which it starts; there it takes a
+Ours: a job that outlives its estimate runs on, expected to end the next moment, where pyss makes the estimate
+as long as the run and cuts it at the time requested; a job of no length ends when it starts, there after a
 second. Where neither arises, both start every job at the same time (`tests/tools/reference_waits.py`).
 
-Every run checks itself, else it is a `SimulationError`: nodes of all states add up at every moment;
-node-seconds held equal those handed out; work and bytes (`progress`) and energy (`energy`) are conserved.
+Every run checks itself (`SimulationError`): nodes of all states add up at every moment; node-seconds held
+equal those handed out; work and bytes (`progress`) and energy (`energy`) are conserved.
 """
 
 from __future__ import annotations
@@ -42,8 +40,8 @@ from dask_hpc.sim.engine.asking import NOTHING, make_asker
 
 # isort: off
 from dask_hpc.sim.engine.calendar import (
-    ANSWER, COMMIT, CORRIDOR, IO, LINK, LOOK, NODE_BACK, NODE_FAILS, NODE_GOES, NODE_GRANTED, NODE_UP, STAGE,
-    SUBMIT, THEFT, TICK, VERSIONED, Calendar, Entry,
+    ANSWER, COMMIT, CORRIDOR, FLOW, IO, LINK, LOOK, NODE_BACK, NODE_FAILS, NODE_GOES, NODE_GRANTED, NODE_UP,
+    STAGE, SUBMIT, THEFT, TICK, VERSIONED, Calendar, Entry,
 )  # fmt: skip
 
 # isort: on
@@ -263,6 +261,8 @@ class Engine:
             world.counts.events += 1
             if kind == STAGE:
                 enactor.settle(active, self.progress.stage_ended(active))
+            elif kind == FLOW:
+                enactor.flow(active)
             elif kind == COMMIT:
                 enactor.commit(active)
             else:

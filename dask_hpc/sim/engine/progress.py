@@ -15,12 +15,14 @@ from dask_hpc.errors import SimulationError
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.calendar import COMMIT, STAGE, Calendar
 from dask_hpc.sim.engine.checkpoints import commit_due, next_commit_s, saved_share
+from dask_hpc.sim.engine.coupled import CoupledRuns
 from dask_hpc.sim.engine.file_system import FileSystem
 from dask_hpc.sim.engine.saving import Saved
 from dask_hpc.sim.engine.transfers import Transfers
 from dask_hpc.sim.engine.walker import Walker
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.checkpoints import Path
+from dask_hpc.sim.model.coupled import Coupled
 from dask_hpc.sim.model.job import (
     Compute,
     Delay,
@@ -56,6 +58,7 @@ class Progress:
         self.file_system = FileSystem(world.machine)
         #: What goes on beside computing.
         self.transfers = Transfers(world, calendar, self.file_system)
+        self.coupled = CoupledRuns(world, calendar)
         #: Node-seconds of work that was lost, of all jobs.
         self.lost_node_s = 0.0
         #: Bytes of the transfers that have ended, and of the parts of those that were broken off.
@@ -122,6 +125,10 @@ class Progress:
                 active.left = 1.0
                 if self._resume(active):
                     return "busy"
+            elif isinstance(stage, Coupled):
+                active.stage = stage
+                self.coupled.begin(active, stage)
+                return "busy"
             elif stage is None:
                 active.stage = None
                 return "busy" if self.transfers.wait(active) else "done"
@@ -346,6 +353,7 @@ class Progress:
         job, now_s, before_node_s = active.job, self._world.now_s, active.wasted_node_s
         saved = saved_share(active, now_s)
         self.transfers.cut(active)
+        self.coupled.drop(active)
         if active.stage is not None:
             self.pause(active)
         if active.saving is not None:

@@ -8,6 +8,7 @@ parts that are listed before them, never the engine: they change what is theirs,
 `nodes`                        who holds which node
 `progress`, `file_system`      how applications get on
 `transfers`, `lanes`           what is moved while jobs compute
+`coupled`, `pipeline`          simulations that hand over their steps to analyses; `phases`: how long it takes
 `commits`, `saving`            what jobs save of their state; `checkpoints`: when, and what is saved
 `life`                         jobs are submitted, start, change size, are interrupted, end
 `rounds`, `thefts`             what becomes of a decision
@@ -25,9 +26,12 @@ parts that are listed before them, never the engine: they change what is theirs,
 
 from __future__ import annotations
 
+from typing import Any
+
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.listening import Listener
 from dask_hpc.sim.engine.news import News
+from dask_hpc.sim.engine.pipeline import Pipeline
 from dask_hpc.sim.engine.table import Counts, Refused, Table
 from dask_hpc.sim.engine.twins import Twins
 from dask_hpc.sim.model.machine import Machine, Options
@@ -42,8 +46,8 @@ class World:
     """What is given to a run, and where it is."""
 
     __slots__ = (
-        "active", "by_id", "counts", "file_system_series", "from_s", "listener", "longest_latency_s",
-        "machine", "news", "now_s", "options", "reductions", "refusals", "table",
+        "active", "by_id", "counts", "file_system_series", "flow_reports", "flows", "from_s", "listener",
+        "longest_latency_s", "machine", "news", "now_s", "options", "reductions", "refusals", "table",
         "total_latency_s", "twins", "workload",
     )  # fmt: skip
 
@@ -69,6 +73,9 @@ class World:
         #: Seconds that the answers of the policy took, together and at most.
         self.total_latency_s = 0.0
         self.longest_latency_s = 0.0
+        #: Coupled runs under way by the names of their flows, and what became of others.
+        self.flows: dict[str, Pipeline] = {}
+        self.flow_reports: list[dict[str, Any]] = []
         self.twins = Twins()
         self.twins.join(self)
 

@@ -17,6 +17,7 @@ import yaml
 from dask_hpc.sim.formats.amounts import MOST_SIZES
 from dask_hpc.sim.formats.checkpoint_fields import checkpoints_text
 from dask_hpc.sim.formats.machine_fields import COST_KEYS, NEVER
+from dask_hpc.sim.model.coupled import Coupled
 from dask_hpc.sim.model.domains import Domains
 from dask_hpc.sim.model.job import (
     Amount,
@@ -193,6 +194,8 @@ def _stage(stage: Stage, job: Job, speed: SpeedUp) -> dict[str, Any]:
         return {"point": None}
     if isinstance(stage, Request):
         return {"request": _amount(stage.nodes, job)}
+    if isinstance(stage, Coupled):
+        raise ValueError(f"job {job.id!r} is a coupled run ({stage.flow}), which no YAML describes")
     inner = [_stage(part, job, speed) for part in stage.stages]
     return {"repeat": _amount(stage.times, job), "stages": inner}
 

@@ -13,6 +13,7 @@ A job with an application model has a `Program`: stages in order, walked one aft
 `SchedulingPoint`      a moment at which the job can be resized, and at which the policy is asked
 `Request`              the application asks for another size (evolving job)
 `Repeat`               stages over again
+`Coupled`              steps that are handed over to analyses; of a job that keeps its nodes
 =====================  ============================================================================
 
 An amount is a number or a function of the job's present number of nodes. Functions come from the reader
@@ -33,6 +34,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dask_hpc.sim.model.checkpoints import Checkpoints, Path
+from dask_hpc.sim.model.coupled import Coupled
 from dask_hpc.sim.model.machine import AdaptationCost
 from dask_hpc_policies.model import JobKind, JobRequest
 
@@ -185,7 +187,7 @@ class Repeat:
     times: Amount
 
 
-Stage = Compute | Transfer | Delay | SchedulingPoint | Request | Repeat
+Stage = Compute | Transfer | Delay | SchedulingPoint | Request | Repeat | Coupled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

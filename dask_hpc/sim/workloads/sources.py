@@ -18,6 +18,7 @@ from dask_hpc.sim.formats import elastisim, sacct, swf, trace_file, yaml_file
 from dask_hpc.sim.formats.fields import escaped
 from dask_hpc.sim.generators import (
     corridor,
+    coupled,
     esp,
     io_aware,
     mebf,
@@ -56,6 +57,7 @@ BUILTIN: Mapping[str, Callable[..., Workload]] = {
         poisson.poisson,
         node_failures.node_failures,
         corridor.corridor,
+        coupled.coupled,
         synthetic.synthetic,
     )
 }

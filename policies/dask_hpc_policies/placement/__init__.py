@@ -1,7 +1,7 @@
 """Where the analyses of a simulation run: in situ on its nodes or in transit on staging nodes.
 
-Rules of the room: pure; stdlib, numpy and scipy, PuLP in ``exact_lp`` alone. It knows no other room. The
-models are those of Honoré (2020, chapters 3 and 4), with the corrections that each module names.
+Rules of the room: pure; stdlib, numpy and scipy, PuLP in ``exact_lp`` alone. It knows no other room.
+The models are those of Honoré (2020, chapters 3 and 4), with the corrections that each module names.
 
 ==================  ==============================================================================
 `application`       what there is: nodes, a simulation, its analyses; what is wrong with that
@@ -14,5 +14,8 @@ models are those of Honoré (2020, chapters 3 and 4), with the corrections that 
 `bounds`            what no placement can be faster than
 `exact`             Algorithm 3: the least step of all, by enumeration or by ``exact_lp``
 `plan`              all of it by the name of a method
+`view`              what a policy sees of coupled runs
+`learner`           what analyses take, learned from samples
+`replan`            the best split by what is known of a run now
 ==================  ==============================================================================
 """

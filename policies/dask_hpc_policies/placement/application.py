@@ -54,6 +54,10 @@ class Platform:
     staging_memory_bytes: float | None = None
     #: The most staging nodes; None for no limit but the platform.
     max_staging_nodes: int | None = None
+    #: A simulation that is not to be moved: its nodes, and cores of each that it leaves (asynchronous); None:
+    #: they are to be found.
+    simulation_nodes: int | None = None
+    helper_cores: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +74,32 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """One analysis of every step; perfectly parallel (section 3.2.3)."""
+    """One analysis of every step."""
 
     name: str
     one_core_s: float
-    #: Its peak on all nodes together, which is also what is sent when it runs in transit.
+    #: Its peak on all nodes together.
     memory_bytes: float
     where: Where = "auto"
+    #: What is sent when it runs in transit; None: its peak, as in the source.
+    input_bytes: float | None = None
+    #: Share of its work that no second core speeds up (Amdahl), 0 to 1; in the source (section 3.2.3) none.
+    serial_fraction: float = 0.0
+
+    @property
+    def sent_bytes(self) -> float:
+        """What is sent when it runs in transit."""
+        return self.memory_bytes if self.input_bytes is None else self.input_bytes
+
+    @property
+    def serial_s(self) -> float:
+        """What no second core speeds up of it."""
+        return self.one_core_s * self.serial_fraction
+
+    @property
+    def parallel_s(self) -> float:
+        """Time on one core of what further cores speed up."""
+        return self.one_core_s - self.serial_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +157,16 @@ class Application:
         yield "platform.bandwidth_bytes_s", platform.bandwidth_bytes_s, SMALLEST, LARGEST
         yield "platform.staging_memory_bytes", platform.staging_memory_bytes, SMALLEST, LARGEST
         yield "platform.max_staging_nodes", platform.max_staging_nodes, 0, LARGEST
+        yield "platform.simulation_nodes", platform.simulation_nodes, 1, platform.nodes
+        yield "platform.helper_cores", platform.helper_cores, 0, platform.cores - 1
         yield "simulation.one_core_s", simulation.one_core_s, SMALLEST, LARGEST
         yield "simulation.memory_bytes", simulation.memory_bytes, 0, LARGEST
         yield "simulation.serial_fraction", simulation.serial_fraction, 0, 1
         for i, one in enumerate(self.analyses):
             yield f"analyses[{i}].one_core_s", one.one_core_s, 0, LARGEST
             yield f"analyses[{i}].memory_bytes", one.memory_bytes, 0, LARGEST
+            yield f"analyses[{i}].input_bytes", one.input_bytes, 0, LARGEST
+            yield f"analyses[{i}].serial_fraction", one.serial_fraction, 0, 1
 
     def _check_room(self, mode: Mode) -> None:
         """The simulation and what is bound to a place have room there."""

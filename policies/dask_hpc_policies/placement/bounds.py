@@ -55,10 +55,11 @@ def bound_s(application: Application, mode: Mode, step_s: float) -> float:
 
 def cells_below(application: Application, mode: Mode, below_s: float) -> Cells:
     """The cells whose bound is below `below_s`, lowest first."""
-    cores = application.platform.cores
+    cores, fixed = application.platform.cores, application.platform.helper_cores
     parts = [
         _below(application, helpers, mode, below_s)
         for helpers in (range(1) if mode == "synchronous" else range(1, cores))
+        if mode == "synchronous" or fixed in (None, helpers)
     ]
     whole = _joined(parts)
     return _chosen(whole, np.argsort(whole.bound_s, kind="stable"))
@@ -92,6 +93,8 @@ def _cells(application: Application, helpers: int, mode: Mode, below_s: float) -
     fixed = load_of(application, application.split())
     staging = platform.nodes if platform.max_staging_nodes is None else platform.max_staging_nodes
     nodes = np.arange(max(1, platform.nodes - staging), platform.nodes)
+    if platform.simulation_nodes is not None:
+        nodes = nodes[nodes == platform.simulation_nodes]
     serial = simulation.serial_fraction
     simulation_s = simulation.one_core_s * serial + simulation.one_core_s * (1 - serial) / (
         nodes * (platform.cores - helpers)
@@ -116,10 +119,12 @@ def _bounded(application: Application, cells: Cells) -> Cells:
     platform = application.platform
     fixed = load_of(application, application.split())
     free = [application.analyses[i] for i in application.free]
-    seconds = np.array([one.one_core_s for one in free])
+    #: What no second core speeds up of analyses is left out, which makes no bound too high.
+    seconds = np.array([one.parallel_s for one in free])
     sizes = np.array([one.memory_bytes for one in free])
+    sent = np.array([one.sent_bytes for one in free])
     #: What each takes off the staging nodes when it goes in situ, as time on one of them.
-    relief_s = seconds / platform.cores + sizes / platform.bandwidth_bytes_s
+    relief_s = seconds / platform.cores + sent / platform.bandwidth_bytes_s
     staging = (platform.nodes - cells.nodes).astype(float)
     by_memory = _filling(sizes, relief_s)
     left_s = fixed.in_transit_s - np.interp(cells.room_bytes, *by_memory)

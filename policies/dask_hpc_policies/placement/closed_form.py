@@ -1,6 +1,7 @@
 """Real numbers of nodes and helper cores for a split, in closed form (Honoré 2020, sections 4.2 and 4.3).
 
-Rules of the file: what is best without memory and without whole numbers; `whole` makes whole ones of it. All
+Rules of the file: what is best without memory and without whole numbers, for analyses that are perfectly
+parallel; `whole` makes whole ones of it. All
 phases then take the same time, since whichever were faster could give nodes or cores to the slowest.
 
 Two things differ from the source. With a serial fraction, its cubic (Theorem 3) is replaced by the quadratic

@@ -120,18 +120,23 @@ def _constraints(
     free = [application.analyses[i] for i in application.free]
     staging = platform.nodes - int(cells.nodes[at])
     reliefs_s = [
-        one.one_core_s / platform.cores + one.memory_bytes / platform.bandwidth_bytes_s for one in free
+        one.parallel_s / platform.cores + one.sent_bytes / platform.bandwidth_bytes_s for one in free
     ]
 
     def total(values: Sequence[float], unit: float) -> Any:
         return pulp.lpSum(value / unit * one for value, one in zip(values, inside, strict=True))
 
     in_situ_unit_s = float(cells.units[at]) * unit_s
-    before = float(cells.before_s[at]) / unit_s + load.in_situ_s / in_situ_unit_s
+    before = float(cells.before_s[at] + load.in_situ_serial_s) / unit_s + load.in_situ_s / in_situ_unit_s
+    serial = total([one.serial_s for one in free], unit_s)
     sizes = [one.memory_bytes for one in free]
     constraints = [
-        before + total([one.one_core_s for one in free], in_situ_unit_s) <= step,
-        load.in_transit_s / (staging * unit_s) - total(reliefs_s, staging * unit_s) <= step,
+        before + serial + total([one.parallel_s for one in free], in_situ_unit_s) <= step,
+        load.in_transit_serial_s / unit_s
+        + load.in_transit_s / (staging * unit_s)
+        - serial
+        - total(reliefs_s, staging * unit_s)
+        <= step,
         total(sizes, platform.memory_bytes) <= float(cells.room_bytes[at]) / platform.memory_bytes,
     ]
     if platform.staging_memory_bytes is not None:

@@ -68,18 +68,25 @@ def _best(application: Application, splits: Masks, mode: Mode) -> Best:
     serial_s = simulation.one_core_s * simulation.serial_fraction
     parallel_s = simulation.one_core_s * (1 - simulation.serial_fraction)
     inside, outside = load["in_situ_s"][:, None], load["in_transit_s"][:, None]
+    inside_serial_s = load["in_situ_serial_s"][:, None]
+    outside_serial_s = load["in_transit_serial_s"][:, None]
     if mode == "synchronous":
         helpers = np.zeros((1, 1), dtype=np.int64)
         together = (parallel_s + inside) / platform.cores
-        meets = _crossings(serial_s, together, outside, platform.nodes)
+        meets = _crossings(serial_s + inside_serial_s - outside_serial_s, together, outside, platform.nodes)
         usable = np.ones((len(splits), 1), dtype=bool)
     else:
         helpers = np.arange(platform.cores, dtype=np.int64)[None, :]
         usable = (load["in_situ"][:, None] > 0) == (helpers > 0)
+        if platform.helper_cores is not None:
+            enough = platform.helper_cores > 0 or load["in_situ"][:, None] == 0
+            usable = enough & (helpers == platform.helper_cores)
         per_node = np.divide(inside, helpers, out=np.zeros((len(splits), platform.cores)), where=helpers > 0)
         meets = np.maximum(
-            _crossings(serial_s, parallel_s / (platform.cores - helpers), outside, platform.nodes),
-            _crossings(0.0, per_node, outside, platform.nodes),
+            _crossings(
+                serial_s - outside_serial_s, parallel_s / (platform.cores - helpers), outside, platform.nodes
+            ),
+            _crossings(inside_serial_s - outside_serial_s, per_node, outside, platform.nodes),
         )
     fewest, most = fewest[:, None], most[:, None]
     usable = (usable & (fewest <= most))[:, :, None]
@@ -105,18 +112,21 @@ def _best(application: Application, splits: Masks, mode: Mode) -> Best:
 
 def _loads(application: Application, splits: Masks) -> dict[str, Any]:
     """The fields of `Load`, each an array over the splits."""
-    seconds = np.array([one.one_core_s for one in application.analyses], dtype=float)
-    sizes = np.array([one.memory_bytes for one in application.analyses], dtype=float)
-    platform = application.platform
+    analyses, platform = application.analyses, application.platform
+    seconds = np.array([one.parallel_s for one in analyses], dtype=float)
+    serial_s = np.array([one.serial_s for one in analyses], dtype=float)
+    sizes = np.array([one.memory_bytes for one in analyses], dtype=float)
     inside, outside = splits.astype(float), (~splits).astype(float)
-    sent = outside @ sizes
+    sent = outside @ np.array([one.sent_bytes for one in analyses], dtype=float)
     return {
         "in_situ": splits.sum(axis=1),
         "in_situ_s": inside @ seconds,
         "in_situ_bytes": inside @ sizes,
         "in_transit": (~splits).sum(axis=1),
         "in_transit_s": outside @ seconds / platform.cores + sent / platform.bandwidth_bytes_s,
-        "in_transit_bytes": sent,
+        "in_transit_bytes": outside @ sizes,
+        "in_situ_serial_s": inside @ serial_s,
+        "in_transit_serial_s": outside @ serial_s,
     }
 
 
@@ -130,20 +140,23 @@ def _bounds(application: Application, load: dict[str, Any]) -> tuple[Ints, Ints]
         staging = np.where(outside, _nodes_for(load["in_transit_bytes"], platform.staging_memory_bytes), 0)
     if platform.max_staging_nodes is not None:
         fewest = np.where(outside, np.maximum(fewest, platform.nodes - platform.max_staging_nodes), fewest)
+    most = platform.nodes - staging
+    if platform.simulation_nodes is not None:
+        return np.maximum(fewest, platform.simulation_nodes), np.minimum(most, platform.simulation_nodes)
     # without analyses in transit nobody else needs a node
-    fewest = np.where(outside, fewest, np.maximum(fewest, platform.nodes))
-    return fewest, platform.nodes - staging
+    return np.where(outside, fewest, np.maximum(fewest, platform.nodes)), most
 
 
 def _nodes_for(memory_bytes: Floats, node_bytes: float) -> Ints:
     return np.maximum(1, np.ceil(memory_bytes / node_bytes * (1 - ROUNDING_ERROR))).astype(np.int64)
 
 
-def _crossings(serial_s: float, inside_s: Floats, outside_s: Floats, nodes: int) -> Floats:
-    """`closed_form.crossing` for many."""
-    inside_s, outside_s = np.broadcast_arrays(inside_s, outside_s)
+def _crossings(serial_s: Floats, inside_s: Floats, outside_s: Floats, nodes: int) -> Floats:
+    """`closed_form.crossing` for many, whose serial seconds may also be below 0: then the others wait."""
+    serial_s, inside_s, outside_s = np.broadcast_arrays(serial_s, inside_s, outside_s)
     middle = serial_s * nodes - inside_s - outside_s
-    root = np.sqrt(middle * middle + 4 * serial_s * inside_s * nodes)
+    # with serial seconds below 0 not below 0 either, rounding apart
+    root = np.sqrt(np.maximum(middle * middle + 4 * serial_s * inside_s * nodes, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.where(middle > 0, (middle + root) / (2 * serial_s), 2 * inside_s * nodes / (root - middle))
     return np.where(outside_s == 0, float(nodes), np.where(np.isnan(found), 0.0, found))
@@ -159,8 +172,10 @@ def _times(
     beside = platform.cores if synchronous else platform.cores - helpers
     inside, outside = (load[name][:, None, None] for name in ("in_situ_s", "in_transit_s"))
     simulation_s = simulation.one_core_s * serial + simulation.one_core_s * (1 - serial) / (nodes * beside)
-    in_situ_s = _over(inside, nodes * (platform.cores if synchronous else helpers))
-    in_transit_s = _over(outside, platform.nodes - nodes)
+    in_situ_s = load["in_situ_serial_s"][:, None, None] + _over(
+        inside, nodes * (platform.cores if synchronous else helpers)
+    )
+    in_transit_s = load["in_transit_serial_s"][:, None, None] + _over(outside, platform.nodes - nodes)
     tail_s = np.maximum(in_situ_s, in_transit_s)
     if synchronous:
         return np.maximum(simulation_s + in_situ_s, in_transit_s), tail_s

@@ -16,16 +16,18 @@ from dask_hpc_policies.placement.application import Application, Mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a split puts where."""
+    """What a split puts where. Times are of what further cores or nodes speed up, and of what they do not."""
 
     #: Analyses in situ; their time on one core (X in the source) and their peaks.
     in_situ: int
     in_situ_s: float
     in_situ_bytes: float
-    #: Analyses in transit; their time on one node, transfer included (K), and what is sent for them.
+    #: Analyses in transit; their time on one node, transfer included (K), and their peaks.
     in_transit: int
     in_transit_s: float
     in_transit_bytes: float
+    in_situ_serial_s: float = 0.0
+    in_transit_serial_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +62,18 @@ def load_of(application: Application, split: Sequence[bool]) -> Load:
     pairs = list(zip(application.analyses, split, strict=True))
     inside = [one for one, in_situ in pairs if in_situ]
     outside = [one for one, in_situ in pairs if not in_situ]
-    sent_bytes = math.fsum(one.memory_bytes for one in outside)
-    outside_s = math.fsum(one.one_core_s for one in outside)
+    sent_bytes = math.fsum(one.sent_bytes for one in outside)
+    outside_s = math.fsum(one.parallel_s for one in outside)
     platform = application.platform
     return Load(
         in_situ=len(inside),
-        in_situ_s=math.fsum(one.one_core_s for one in inside),
+        in_situ_s=math.fsum(one.parallel_s for one in inside),
         in_situ_bytes=math.fsum(one.memory_bytes for one in inside),
         in_transit=len(outside),
         in_transit_s=outside_s / platform.cores + sent_bytes / platform.bandwidth_bytes_s,
-        in_transit_bytes=sent_bytes,
+        in_transit_bytes=math.fsum(one.memory_bytes for one in outside),
+        in_situ_serial_s=math.fsum(one.serial_s for one in inside),
+        in_transit_serial_s=math.fsum(one.serial_s for one in outside),
     )
 
 
@@ -86,8 +90,9 @@ def phases_of(application: Application, load: Load, nodes: float, helper_cores: 
     return Phases(
         simulation_s=simulation.one_core_s * serial
         + _over(simulation.one_core_s * (1 - serial), nodes * cores),
-        in_situ_s=_over(load.in_situ_s, nodes * (platform.cores if synchronous else helper_cores)),
-        in_transit_s=_over(load.in_transit_s, platform.nodes - nodes),
+        in_situ_s=load.in_situ_serial_s
+        + _over(load.in_situ_s, nodes * (platform.cores if synchronous else helper_cores)),
+        in_transit_s=load.in_transit_serial_s + _over(load.in_transit_s, platform.nodes - nodes),
     )
 
 

@@ -43,15 +43,18 @@ def bounds_of(application: Application, load: Load) -> tuple[int, int]:
     """Fewest and most nodes of the simulation that memory allows for a split; fewest > most when none is."""
     platform = application.platform
     fewest = nodes_for(application.simulation.memory_bytes + load.in_situ_bytes, platform.memory_bytes)
-    if not load.in_transit:
-        # nobody else needs a node
-        return max(fewest, platform.nodes), platform.nodes
-    staging = 1
-    if platform.staging_memory_bytes is not None:
-        staging = nodes_for(load.in_transit_bytes, platform.staging_memory_bytes)
-    if platform.max_staging_nodes is not None:
-        fewest = max(fewest, platform.nodes - platform.max_staging_nodes)
-    return fewest, platform.nodes - staging
+    staging = 0
+    if load.in_transit:
+        staging = 1
+        if platform.staging_memory_bytes is not None:
+            staging = nodes_for(load.in_transit_bytes, platform.staging_memory_bytes)
+        if platform.max_staging_nodes is not None:
+            fewest = max(fewest, platform.nodes - platform.max_staging_nodes)
+    most = platform.nodes - staging
+    if platform.simulation_nodes is not None:
+        return max(fewest, platform.simulation_nodes), min(most, platform.simulation_nodes)
+    # without analyses in transit nobody else needs a node
+    return (fewest if load.in_transit else max(fewest, platform.nodes)), most
 
 
 def rounded(
@@ -62,9 +65,9 @@ def rounded(
     Where memory moves the nodes, the helper cores follow before they are rounded.
     """
     fewest, most = bounds_of(application, load)
-    cores = application.platform.cores
+    cores, fixed = application.platform.cores, application.platform.helper_cores
     in_helpers = mode == "asynchronous" and load.in_situ > 0
-    if fewest > most or (in_helpers and cores < 2):
+    if fewest > most or (in_helpers and (cores < 2 or fixed == 0)):
         return None
     found: Whole | None = None
     for nodes in {min(max(n, fewest), most) for n in _neighbours(real.nodes, rounding)}:
@@ -73,6 +76,8 @@ def rounded(
             moved = not fewest <= real.nodes <= most
             share = helper_cores(application, load, nodes) if moved and load.in_situ_s else real.helper_cores
             helpers = {min(max(h, 1), cores - 1) for h in _neighbours(share, rounding)}
+        if mode == "asynchronous" and fixed is not None:
+            helpers = {fixed}
         for h in helpers:
             phases = phases_of(application, load, nodes, h, mode)
             one = Whole(nodes, h, phases, phases.step_s(mode))
