@@ -172,7 +172,8 @@ class Settings:
     checkpoint_linger_s: float = _row(Duration("checkpoint.linger", 600.0, lo=1.0, hi=7 * _DAY_S, live=False,
         help="Checkpoints in the memory of a host stay so long when their scheduler was lost and none of its "
         "workers is there any more, and as long as that after a new scheduler has taken them over, unless "
-        "somebody asks for them. Those of a cluster that is closed do not."))
+        "somebody asks for them. Those of a cluster that is closed do not. What no store has stays so long "
+        "after its results were let go of, too, when no newer version of its name comes."))
     checkpoint_small_bytes: int = _row(Int("checkpoint.small", 1024, lo=0, hi=65536, unit="bytes",
         help="The scheduler has a copy of each result of a job that is smaller, as the None of a block that "
         "is in a file: when its worker is lost it is not computed again, nor is what it was made from. 0: of "
