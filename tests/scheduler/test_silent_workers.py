@@ -182,6 +182,12 @@ def test_a_manager_that_hangs_sends_that_version_to_the_store_and_is_asked_again
         assert (state, levels) == ("complete", ["L3"])
         assert silent in reason
         assert reason.endswith(f"; it is in the store instead ({tmp_path})")
+        # one that it was to hold parities of has its own host's memory, and the store
+        alpha = places(cluster)["alpha"][2]
+        alone = cluster.scatter([values[:9]], workers=[alpha], hash=False)
+        state, levels, reason = status(rt.checkpoint(alone, "one-host", levels=("L1", "L2")))
+        assert (state, levels) == ("complete", ["L1", "L3"])
+        assert f"L2: {silent}" in reason
         # without a store it is refused
         rt.update(checkpoint_store=None)
         with pytest.raises(CheckpointError, match="has not answered within 2 s"):
