@@ -71,5 +71,6 @@ def family(client: Client, kind: str, first: int, elements: int, notes: str, cha
 
 def _holders(client: Client, futures: Sequence[Future]) -> set[str]:
     # of futures that are lost the client itself knows nothing any more
-    held = client.sync(client.scheduler.who_has, keys=[future.key for future in futures])
+    scheduler: Any = client.scheduler
+    held = client.sync(scheduler.who_has, keys=[future.key for future in futures])
     return {address for addresses in held.values() for address in addresses}
