@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: What can fail: a worker's process; all workers of a host, and its memory; scheduler and workers at once;
 #: the newest version in the store, and a worker whose results would be read from it; nothing, but a worker
@@ -20,6 +20,8 @@ ALONE = ("cluster", "controller")
 MOMENTS = ("compute", "commit", "restore")
 #: Where versions are. Without the store, one host's memory may be lost once, and faults strike several times.
 LEVELS = (("L3",), ("L1", "L2", "L3"), ("L1", "L2"))
+#: What may be lost before protected results that hang on it.
+KIN = ("", "scattered", "actor")
 #: Elements of an array of 8 bytes each: from less than a page to a few MiB.
 _SIZES = (10, 1_000, 30_000, 400_000)
 
@@ -41,6 +43,9 @@ class Plan:
     levels: tuple[str, ...]
     #: For whatever else is drawn as the run goes on.
     draw: int
+    #: What is lost a moment before results that hang on it: unprotected ``scattered`` data, an ``actor``;
+    #: empty: nothing.
+    kin: str = ""
 
     def chance(self) -> random.Random:
         """Further draws."""
@@ -53,7 +58,7 @@ def plan(seed: int, faults: Sequence[str] = FAULTS) -> Plan:
     first = faults[seed % len(faults)]
     more = [fault for fault in faults if fault not in (first, *ALONE)]
     second = [chance.choice(more)] if more and first not in ALONE and chance.random() < 0.4 else []
-    return Plan(
+    made = Plan(
         seed=seed,
         faults=(first, *second),
         moment=chance.choice(MOMENTS),
@@ -65,3 +70,8 @@ def plan(seed: int, faults: Sequence[str] = FAULTS) -> Plan:
         after_s=chance.choice((0.0, 0.01, 0.05, 0.2, 0.5)),
         draw=chance.getrandbits(32),
     )
+    kin = chance.choice(KIN)
+    # workers that stand still cannot be told what to make
+    still = made.moment == "compute" and {"delay", "partition"} & set(made.faults)
+    alone = first in ALONE or "worker" not in faults
+    return made if still or alone else replace(made, kin=kin)

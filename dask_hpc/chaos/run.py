@@ -13,10 +13,13 @@ import numpy as np
 from distributed import Client, Future
 
 from dask_hpc.chaos import work
+from dask_hpc.chaos.kin import family
 from dask_hpc.chaos.plan import Plan
 
 #: What is not there by then, counted from the last that came, is lost.
 _PATIENCE_S = 90.0
+#: Number of the first result of those that hang on what is lost first; no other has it.
+_KIN = 1000
 #: How long a worker stands still, and a host: the scheduler of `clusters.own` gives it up before.
 _STILL_S, _CUT_OFF_S = 2.0, 12.0
 #: A worker that is to end while it writes does so at one of its first calls to the file system.
@@ -47,7 +50,8 @@ class Outcome:
         """It as plain data."""
         return {
             "seed": self.plan.seed,
-            "faults": f"{'+'.join(self.plan.faults)} in {self.plan.moment}",
+            "faults": f"{'+'.join(self.plan.faults)} in {self.plan.moment}"
+            + (f", {self.plan.kin} first" if self.plan.kin else ""),
             "wrong": self.wrong,
             "lost": self.lost,
             "recomputed": self.recomputed,
@@ -82,7 +86,12 @@ def run(client: Client, rt: Any, plan: Plan, folder: Path) -> Outcome:
     if plan.moment == "compute":
         time.sleep(plan.after_s)
         outcome.killed += _strike(client, plan, chance)
-    rt.checkpoint([*results, *made], "results", store=store, levels=plan.levels)
+    if plan.kin:
+        kin = family(client, plan.kin, _KIN, plan.elements, notes, chance)
+        source = work.values(_KIN, plan.elements)
+        everything += kin.children
+        expected |= {future.key: source + _KIN + n for n, future in enumerate(kin.children)}
+    rt.checkpoint(everything[len(inputs) :], "results", store=store, levels=plan.levels)
     ran = _runs(notes)
     if {"store", "agent"} & set(plan.faults) or plan.moment == "commit":
         doomed = _arm(client, plan, chance)
@@ -90,11 +99,17 @@ def run(client: Client, rt: Any, plan: Plan, folder: Path) -> Outcome:
         if plan.moment == "commit":
             time.sleep(plan.after_s)
             outcome.killed += _strike(client, plan, chance)
+            if plan.kin:
+                outcome.killed += _kill(client, kin.first(client))
         again.wait(_PATIENCE_S)
         outcome.killed += _kill(client, doomed)
         if "store" in plan.faults:
             _damage(Path(again.path), chance)
+    if plan.kin:
+        outcome.killed += _kill(client, kin.first(client))
     outcome.killed += _strike(client, plan, chance)
+    if plan.kin:
+        outcome.killed += _kill(client, kin.then(client))
     if plan.moment == "restore":
         time.sleep(plan.after_s)
         outcome.killed += _strike(client, plan, chance)

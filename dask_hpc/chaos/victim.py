@@ -31,8 +31,6 @@ def main(levels: str, store: str, elements: int) -> None:
             data = client.scatter(client.gather(made), hash=False)
             say(f"writes {version}")
             rt.checkpoint(data, "versions", levels=asked)
-            # what is in memory alone goes with its results: those before stay until these are whole
-            kept = data  # noqa: F841
             say(f"whole {version}")
 
 

@@ -59,6 +59,27 @@ def derived(number: int, source: Values, notes: str) -> Values:
     return source + number
 
 
+def passed(source: Values) -> Values:
+    """What it is given, as a result of its own."""
+    return source + 0.0
+
+
+class Source:
+    """An actor that has the values of a number."""
+
+    def __init__(self, number: int, elements: int) -> None:
+        self._values = values(number, elements)
+
+    def tell(self) -> Values:
+        """Its values."""
+        return self._values
+
+
+def asked(number: int, source: Any, notes: str) -> Values:
+    """A result from what an actor tells; every run of it is noted in a file."""
+    return derived(number, source.tell().result(), notes)
+
+
 def host() -> str:
     """The host that this worker says it is on."""
     return node_settings().node_host or socket.gethostname()

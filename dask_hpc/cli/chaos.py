@@ -42,7 +42,9 @@ def chaos(runs: int, seed: int, faults: str | None, folder: Path | None, as_json
     """Kill workers on purpose and check that all comes back.
 
     Every run protects scattered and computed results, has something fail while they are computed, written or
-    read back, and compares all values. Without --address it runs on a cluster of its own on this machine.
+    read back, and compares all values. Where workers may fail, most runs also lose scattered data or an actor
+    a moment before protected results that hang on it. Without --address it runs on a cluster of its own on
+    this machine.
     With it, workers of that cluster are killed: they have to come back (nannies, a batch system), and what
     others do there suffers. Exits with 1 when something was wrong, lost or computed again.
     """

@@ -258,9 +258,9 @@ class Runtime(PowerMethods, CouplingMethods):
         store
             A folder that the scheduler and all workers can write to. None: ``hpc.checkpoint.store``.
         levels
-            Where copies are. ``"L1"``: in the memory of each worker's host, as long as somebody holds the
-            results. ``"L2"`` (with L1): in those of other failure domains (``hpc.checkpoint.redundancy``).
-            ``"L3"``: in the store. None: there; where none is named, in memory, and a warning says so.
+            Where copies are. ``"L1"``: in the memory of each worker's host while somebody holds the results,
+            or no newer version is whole. ``"L2"`` (with L1): in those of other failure domains
+            (``hpc.checkpoint.redundancy``). ``"L3"``: in the store. None: there, or L1 and L2 (it warns).
         every
             For a call after each step of a loop: nothing is written before so much (seconds, or text such as
             ``"10 min"``) has passed since the last version of this name ended, whatever became of it.

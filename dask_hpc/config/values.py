@@ -156,10 +156,11 @@ class Settings:
         "the worker need not see the memory of the manager. Reading back is as it is."))
     checkpoint_silence_s: float = _row(Duration("checkpoint.silence", 30.0, lo=0.1, hi=_DAY_S,
         help="A worker that does not answer for so long while a version is written to the memory of hosts is "
-        "silent: that version goes to the store instead, where there is one (else it waits)."))
+        "silent: that version goes to the store instead, where there is one (else it waits). So is a "
+        "manager, which is not waited for either way; who reads what it holds reads the next copy."))
     checkpoint_ask_again_s: float = _row(Duration("checkpoint.ask-again", 60.0, hi=30 * _DAY_S,
-        help="A silent worker is asked for versions in memory again so long after it was found so (t_wait). "
-        "Until then those that need it go to the store at once."))
+        help="A silent worker is asked for versions in memory again so long after it was found so (t_wait), "
+        "and so is a silent manager. Until then those that need it go to the store at once."))
     checkpoint_services: str = _row(Choice("checkpoint.services", "plain", SERVICES,
         help="What is done to blocks on their way to the store, and by managers to what they hold in the "
         "memory of hosts, when neither a call nor a job says it (services). compress: Blosc with LZ4, which "
@@ -172,7 +173,8 @@ class Settings:
     checkpoint_linger_s: float = _row(Duration("checkpoint.linger", 600.0, lo=1.0, hi=7 * _DAY_S, live=False,
         help="Checkpoints in the memory of a host stay so long when their scheduler was lost and none of its "
         "workers is there any more, and as long as that after a new scheduler has taken them over, unless "
-        "somebody asks for them. Those of a cluster that is closed do not."))
+        "somebody asks for them. Those of a cluster that is closed do not. What no store has stays so long "
+        "after its results were let go of, too, when no newer version of its name comes."))
     checkpoint_small_bytes: int = _row(Int("checkpoint.small", 1024, lo=0, hi=65536, unit="bytes",
         help="The scheduler has a copy of each result of a job that is smaller, as the None of a block that "
         "is in a file: when its worker is lost it is not computed again, nor is what it was made from. 0: of "

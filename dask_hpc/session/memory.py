@@ -35,7 +35,7 @@ from dask_hpc.session.held import Held, blocks_of
 from dask_hpc.session.host import Host
 from dask_hpc.session.ranks import Ranks
 from dask_hpc.session.shares import Piece
-from dask_hpc.worker.fetching import ask, is_silent, listens
+from dask_hpc.worker.fetching import ManagerSilentError, Patience, ask, be_patient, is_silent, listens
 from dask_hpc.worker.host_memory import fill, slots_bytes
 from dask_hpc.worker.managers import reserved
 from dask_hpc.worker.node import node_settings
@@ -70,7 +70,8 @@ class Memory:
 
     def __init__(self, name: str, ranks: Ranks, parities: bool) -> None:
         self._name, self._ranks = name, ranks
-        self._settings = node_settings()
+        self._settings = settings = node_settings()
+        be_patient(Patience(settings.checkpoint_silence_s, settings.checkpoint_ask_again_s))
         self._calls = Calls(Security())
         self._scheme = None
         if parities:
@@ -216,6 +217,8 @@ class Memory:
             except CheckpointError as error:
                 logger.warning("What an earlier run has left unfinished stays in memory: %s", error)
                 break
+            except ManagerSilentError:
+                raise
             except OSError:
                 # one that was killed a moment ago seems to be there until it is gone
                 if last:

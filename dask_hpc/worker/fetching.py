@@ -1,6 +1,7 @@
 """Reading what hosts hold of checkpoints: from the file where it is on this host, else from its manager.
 
 What a host that is lost held is made of what others hold: the same range of other parts and of parities.
+A manager that hangs is not waited for: whoever asks it goes on without, and asks it again a while later.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,43 +25,117 @@ T = TypeVar("T")
 
 #: Bytes that are asked for at once.
 CHUNK = 8 << 20
-#: A manager that has not answered by then is not asked again for a while, in seconds.
+#: A manager is connected to and has answered by then, or is not asked again for a while, in seconds.
 _CONNECT_S, _ANSWER_S, _AGAIN_S = 3.0, 30.0, 10.0
 #: Calls that are under way to one manager for one reader, and connections that may be none any more.
 _AT_ONCE = _STALE = 4
 
-#: When managers did not answer, by address.
-_silent_s: dict[str, float] = {}
+
+class ManagerSilentError(OSError):
+    """A manager hangs: it is there, and has not answered within ``hpc.checkpoint.silence``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How this process waits for managers."""
+
+    #: Who has not answered for so long is silent, and is asked again so long after that, in seconds.
+    silence_s: float = 30.0
+    again_s: float = 60.0
+
+    def why(self, address: str) -> str:
+        """What is said of one that is silent."""
+        return (
+            f"the manager at {address} has not answered within {self.silence_s:g} s "
+            f"(hpc.checkpoint.silence), and is asked again {self.again_s:g} s after that "
+            "(hpc.checkpoint.ask-again)"
+        )
+
+
+@dataclass(slots=True)
+class _Known:
+    """What this process knows of managers."""
+
+    patience: Patience = Patience()
+
+
+_known = _Known()
+#: When managers did not answer, by address, and why; None: they hang.
+_silent: dict[str, tuple[float, str | None]] = {}
+
+
+def be_patient(patience: Patience) -> None:
+    """Have this process wait so for managers from now on."""
+    _known.patience = patience
+
+
+def patience() -> Patience:
+    """How this process waits for managers."""
+    return _known.patience
 
 
 async def ask(pool: Any, address: str, op: str, within_s: float = _ANSWER_S, **arguments: Any) -> Any:
-    """Ask a manager.
+    """Ask a manager. As long as it is busy with that it is waited for, if it says that it is there.
 
     Raises
     ------
+    ManagerSilentError
+        When it hangs, or did a moment ago.
     OSError
         When it cannot be reached, or does not answer in time.
     CheckpointError
         When it refuses, with its reason.
     """
-    if time.monotonic() - _silent_s.get(address, -_AGAIN_S) < _AGAIN_S:
-        raise OSError(f"the manager at {address} did not answer a moment ago")
+    if (silent := _silent.get(address)) is not None:
+        since_s, why = silent
+        if time.monotonic() - since_s < (_known.patience.again_s if why is None else _AGAIN_S):
+            raise ManagerSilentError(_known.patience.why(address)) if why is None else OSError(why)
     for last in (*[False] * _STALE, True):
         try:
             comm = await asyncio.wait_for(pool.connect(address), _CONNECT_S)
             pool.reuse(address, comm)
-            answer = await asyncio.wait_for(getattr(pool(address), op)(**arguments), within_s)
+            answer = await _answer(pool, address, getattr(pool(address), op)(**arguments), within_s)
             break
+        except ManagerSilentError:
+            _silent[address] = time.monotonic(), None
+            raise
         except OSError as error:
             # connections to one that was started anew since then are found closed one by one
             if last or isinstance(error, TimeoutError):
-                _silent_s[address] = time.monotonic()
-                why = error or type(error).__name__
-                raise OSError(f"the manager at {address} does not answer: {why}") from None
-    _silent_s.pop(address, None)
+                why = f"the manager at {address} does not answer: {error or type(error).__name__}"
+                _silent[address] = time.monotonic(), why
+                raise OSError(why) from None
+    _silent.pop(address, None)
     if not isinstance(answer, dict) or "error" in answer:
         raise CheckpointError(f"the manager at {address}: {answer.get('error')}")
     return answer
+
+
+async def _answer(pool: Any, address: str, call: Awaitable[T], within_s: float) -> T:
+    """What a manager answers; raises ManagerSilentError when it hangs, TimeoutError when it is slow."""
+    asked, deadline_s = asyncio.ensure_future(call), time.monotonic() + within_s
+    try:
+        while not asked.done():
+            half_s = _known.patience.silence_s / 2
+            if (left_s := deadline_s - time.monotonic()) <= 0:
+                raise TimeoutError(f"not within {within_s:g} s")
+            await asyncio.wait([asked], timeout=min(half_s, left_s))
+            if not asked.done() and left_s > half_s and not await _is_there(pool, address, half_s):
+                raise ManagerSilentError(_known.patience.why(address))
+        return asked.result()
+    finally:
+        if not asked.cancel() and not asked.cancelled():
+            asked.exception()  # nobody else may ask for it
+
+
+async def _is_there(pool: Any, address: str, within_s: float) -> bool:
+    try:
+        await asyncio.wait_for(pool(address).identity(), within_s)
+    except TimeoutError:
+        return False
+    except OSError:
+        pass  # it has gone: what it was asked for fails, too
+    return True
 
 
 async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
@@ -78,12 +154,12 @@ async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
 
 def listens(address: str) -> None:
     """A manager is known to listen: it may be asked again, whatever it has not answered before."""
-    _silent_s.pop(address, None)
+    _silent.pop(address, None)
 
 
 def is_silent(address: str) -> None:
     """A manager is known not to answer: it is not asked for a while."""
-    _silent_s.setdefault(address, time.monotonic())
+    _silent.setdefault(address, (time.monotonic(), f"the manager at {address} did not answer a moment ago"))
 
 
 async def fetch(pool: Any, home: Home, ranges: Sequence[Range]) -> np.ndarray:

@@ -28,7 +28,7 @@ from dask_hpc.checkpoint.services import most_added
 from dask_hpc.checkpoint.values import to_bytes
 from dask_hpc.errors import WorkerError
 from dask_hpc.wire import HEARTBEAT
-from dask_hpc.worker.fetching import ask
+from dask_hpc.worker.fetching import Patience, ask, be_patient
 from dask_hpc.worker.host_process import HostProcess
 from dask_hpc.worker.left_behind import MANAGER, TARGET, LeftBehind, Owner, write_owner
 from dask_hpc.worker.managers import listening, reserved, started, wanted
@@ -62,6 +62,7 @@ class ManagerSection:
         self._worker = worker
         wanted = node_settings()
         self._host, self._domain = wanted.node_host, wanted.node_domain
+        be_patient(Patience(wanted.checkpoint_silence_s, wanted.checkpoint_ask_again_s))
         self._process: HostProcess | None = None
         self._address: str | None = None
         #: Managers of earlier clusters that this one has taken over.
@@ -91,7 +92,9 @@ class ManagerSection:
             if process is not None:
                 process.stop()
 
-    async def home(self, cluster: str, scheduler: str, share: float, linger_s: float) -> Home:
+    async def home(
+        self, cluster: str, scheduler: str, share: float, linger_s: float, patience: tuple[float, float]
+    ) -> Home:
         """The manager, which listens; started if need be.
 
         Parameters
@@ -102,12 +105,15 @@ class ManagerSection:
             What checkpoints may have of the memory of the host.
         linger_s
             How long it stays with what it holds once no worker is there.
+        patience
+            How this worker waits for managers from now on: the fields of `Patience`.
 
         Raises
         ------
         CheckpointError
             When none comes to listen.
         """
+        be_patient(Patience(*patience))
         if self._process is None:
             self._process = HostProcess(MANAGER, TARGET, cluster, self._host, linger_s)
             write_owner(self._process.folder, Owner(cluster, scheduler))

@@ -35,7 +35,7 @@ from dask_hpc.checkpoint.record import parse, read_records, record_path, records
 from dask_hpc.checkpoint.redundancy import encode
 from dask_hpc.checkpoint.segments import Segments, held_bytes, open_segment, read_segment
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import CHUNK, fetch, remake
+from dask_hpc.worker.fetching import CHUNK, Patience, be_patient, fetch, remake
 from dask_hpc.worker.host_process import LINGER_S, folders, occupied, seen
 from dask_hpc.worker.pulling import pull
 from dask_hpc.worker.serving import serve
@@ -344,6 +344,7 @@ async def _serve(folder: Path, stop: threading.Event) -> None:
     path = folder / WANTED
     wanted = json.loads(path.read_text())
     host = str(wanted.get("label", ""))
+    be_patient(Patience(**wanted.get("patience", {})))
     manager = Manager(str(folder), wanted["limit_bytes"], _security(wanted["security"]), host)
     last = 0
     with suppress(OSError, ValueError, KeyError):

@@ -9,6 +9,7 @@ import os
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from distributed.system import MEMORY_LIMIT
 
 from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.errors import CheckpointError
-from dask_hpc.worker.fetching import ask, listens
+from dask_hpc.worker.fetching import ManagerSilentError, ask, listens, patience
 from dask_hpc.worker.host_process import HostProcess
 from dask_hpc.worker.manager import LISTENS, SECURITY, WANTED
 
@@ -49,7 +50,8 @@ def wanted(secure: bool, host: str, share: float, security: Any, label: str | No
     }
     # who finds one that runs knows by it whether it listens as it should
     mark = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-    return {**asked, "limit_bytes": int(share * MEMORY_LIMIT), "label": label or "", "mark": mark}
+    more = {"limit_bytes": int(share * MEMORY_LIMIT), "label": label or "", "patience": asdict(patience())}
+    return {**asked, **more, "mark": mark}
 
 
 async def started(process: HostProcess, told: Mapping[str, Any], who: str) -> str:
@@ -97,6 +99,8 @@ async def reserved(pool: Any, home: Callable[[], Awaitable[Home]], nbytes: int) 
         where = await home()
         try:
             return where, (await ask(pool, where.address, "reserve", nbytes=nbytes))["segment"]
+        except ManagerSilentError:
+            raise
         except OSError:
             # one that was killed a moment ago seems to be there until it is gone
             if time.monotonic() > deadline_s:

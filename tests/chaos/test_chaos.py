@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import posix
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ def test_a_seed_says_all_and_seeds_reach_everything() -> None:
     assert {fault for one in made for fault in one.faults} == set(FAULTS)
     assert {(one.faults[0], one.moment) for one in made} == {(f, m) for f in FAULTS for m in MOMENTS}
     assert {one.elements for one in made} == set(plans._SIZES)
+    assert {(one.kin, one.moment) for one in made} == {(kin, m) for kin in plans.KIN for m in MOMENTS}
+    # who asks for no worker to be lost loses none
+    assert {plan(seed, ("delay", "manager")).kin for seed in range(50)} == {""}
     assert all(len(set(one.faults)) == len(one.faults) for one in made)
     assert all(len(one.faults) == 1 for one in made if set(ALONE) & set(one.faults))
     assert {plan(seed, ("worker",)).faults for seed in range(20)} == {("worker",)}
@@ -129,10 +133,14 @@ def test_without_protection_a_run_says_what_is_lost_and_computed_again(
         rt = dask_hpc.install(client)
         # all workers of a host are killed when all is written
         chosen = next(
-            one for one in map(plan, range(1000)) if one.faults == ("host",) and one.moment == "restore"
+            one
+            for one in map(plan, range(1000))
+            if (one.faults, one.moment, one.kin) == (("host",), "restore", "scattered")
         )
         outcome = run_once(client, Unprotected(rt), chosen, tmp_path)
     assert outcome.killed
     assert outcome.lost + outcome.recomputed > 0
+    # what hangs on something that was lost before it is gone
+    assert [fault for fault in outcome.faults if re.match("derived-.* is lost", fault)]
     assert not outcome.good
     assert json.dumps(outcome.row())

@@ -370,3 +370,9 @@ def test_as_many_hosts_as_promised_are_lost_with_all_processes(scheme: str, host
 @pytest.mark.slow
 def test_killed_before_any_call_to_a_manager_there_are_whole_versions_only() -> None:
     assert tried("points") >= 6
+
+
+@pytest.mark.slow
+def test_all_processes_killed_between_two_writes_of_any_there_are_whole_versions_only() -> None:
+    # every one of them: python tests/tools/session_hosts.py FOLDER writes 1
+    assert tried("writes", "4") >= 8

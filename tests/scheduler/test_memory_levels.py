@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 from pathlib import Path
@@ -181,7 +182,7 @@ def test_a_manager_that_is_killed_comes_back_with_all_it_held(client):
 
 
 @pytest.mark.slow
-def test_memory_is_given_back_with_the_last_future(client):
+def test_memory_is_given_back_after_the_last_future(client):
     rt, field, data, _, _ = protected(client, ["L1", "L2"])
     folders = [folder for _, folder, _ in places(client).values()]
 
@@ -193,8 +194,50 @@ def test_memory_is_given_back_with_the_last_future(client):
     count = len(held())
     rt.checkpoint(data, "data", levels=["L1", "L2"])
     before(lambda: len(held()) <= count, "the version before is given up")
-    del field, data
-    before(lambda: not held(), "nothing is held")
+    client.run_on_scheduler(linger, 1.0)
+    try:
+        del field, data
+        before(lambda: not held(), "nothing is held")
+    finally:
+        client.run_on_scheduler(linger, 600.0)
+
+
+def linger(seconds, dask_scheduler):
+    state = of(dask_scheduler).engine.state
+    state.settings = dataclasses.replace(state.settings, checkpoint_linger_s=seconds)
+
+
+@pytest.mark.slow
+def test_what_a_client_has_let_go_of_in_part_or_all_outlives_its_hosts(client):
+    rt, field, data, _, _ = protected(client, ["L1", "L2"])
+    # of the field nobody holds anything any more, of the data something
+    del field
+    kept = data[:2]
+    del data
+    before(lambda: len(client.run_on_scheduler(kept_folders)) == 1, "all of it is let go of")
+    since = counts(rt)
+    for host in ("alpha", "gamma"):
+        earlier = client.run_on_scheduler(versions)
+        assert len(earlier) == 2
+        lose(client, host)
+        before(lambda old=earlier: not old & client.run_on_scheduler(versions), "both are made again")
+        before(lambda: set(places(client)) == set(HOSTS), "the host is back")
+    assert {row["state"] for row in rt.status()["checkpoints"]["repairs"]} == {"whole"}
+    for number, values in enumerate(client.gather(kept)):
+        np.testing.assert_array_equal(values, np.arange(2000) + number)
+    assert not np.subtract(counts(rt), since)[1:].any()
+    expected = da.random.default_rng(7).random((400, 300), chunks=(40, 50)).compute(scheduler="sync")
+    np.testing.assert_array_equal(dask_hpc.restore("field", client).compute(), expected)
+    back = client.gather(dask_hpc.restore("data", client))
+    np.testing.assert_array_equal(back, np.arange(2000) + np.arange(5)[:, None])
+
+
+def kept_folders(dask_scheduler):
+    return set(of(dask_scheduler).commits._held._kept.folders)
+
+
+def versions(dask_scheduler):
+    return set(of(dask_scheduler).commits._memory.records)
 
 
 @pytest.mark.slow

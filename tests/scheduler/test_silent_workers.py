@@ -1,9 +1,11 @@
-"""Versions for memory that go to the store instead: a worker does not answer."""
+"""Versions for memory that go to the store instead: a worker or a manager does not answer."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,10 +15,17 @@ from distributed import wait
 from hosts import before, five_hosts, places
 
 import dask_hpc
+from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.opening import open_checkpoint
+from dask_hpc.checkpoint.record import dump, parse
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.verify import verify
+from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.internals import remote
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker.fetching import ManagerSilentError
+from dask_hpc.worker.managers import listening
+from dask_hpc.worker.saved import copies_of
 
 HOSTS = ("alpha", "beta")
 
@@ -29,9 +38,12 @@ def cluster():
 
 
 @contextmanager
-def hung(client, host):
-    """A worker that does nothing any more, and is not gone either; gives its address."""
-    pid, _, address = places(client)[host]
+def hung(client, host, manager=False):
+    """A worker, or the manager of a host, that does nothing any more, and is not gone either; its address."""
+    pid, folder, address = places(client)[host]
+    if manager:
+        told = listening(Path(folder))
+        pid, address = told["pid"], told["address"]
     os.kill(pid, signal.SIGSTOP)
     try:
         yield address
@@ -155,3 +167,80 @@ def test_a_worker_that_hangs_and_has_nothing_of_a_version_is_done_without(cluste
     assert (state, levels) == ("complete", ["L1", "L3"])
     assert "needs 2 failure domains" in reason
     rt.update(checkpoint_ask_again_s=0.0)
+
+
+@pytest.mark.errors("no new version: .* has not answered")
+def test_a_manager_that_hangs_sends_that_version_to_the_store_and_is_asked_again_later(cluster, tmp_path):
+    rt = dask_hpc.install(cluster, "fcfs", checkpoint_store=str(tmp_path))
+    rt.update(checkpoint_silence_s=2.0, checkpoint_ask_again_s=600.0)
+    values = np.arange(4000.0)
+    data = on_both(cluster, values)
+    assert status(rt.checkpoint(data, "held", levels=("L1", "L2"))) == ("complete", ["L1", "L2"], "")
+    with hung(cluster, "beta", manager=True) as address:
+        silent = f"the manager at {address} has not answered within 2 s (hpc.checkpoint.silence)"
+        state, levels, reason = status(rt.checkpoint(data, "held", levels=("L1", "L2")))
+        assert (state, levels) == ("complete", ["L3"])
+        assert silent in reason
+        assert reason.endswith(f"; it is in the store instead ({tmp_path})")
+        # one that it was to hold parities of has its own host's memory, and the store
+        alpha = places(cluster)["alpha"][2]
+        alone = cluster.scatter([values[:9]], workers=[alpha], hash=False)
+        state, levels, reason = status(rt.checkpoint(alone, "one-host", levels=("L1", "L2")))
+        assert (state, levels) == ("complete", ["L1", "L3"])
+        assert f"L2: {silent}" in reason
+        # without a store it is refused
+        rt.update(checkpoint_store=None)
+        with pytest.raises(CheckpointError, match="has not answered within 2 s"):
+            rt.checkpoint(data, "held", levels=("L1", "L2"))
+        rt.update(checkpoint_store=str(tmp_path))
+    found = open_checkpoint(Store(tmp_path).newest("held").path, allow_pickle=True)
+    np.testing.assert_array_equal(np.concatenate([np.asarray(each.compute()) for each in found]), values)
+    # it answers again, and is not asked yet
+    assert status(rt.checkpoint(data, "held", levels=("L1", "L2")))[1] == ["L3"]
+    rt.update(checkpoint_ask_again_s=0.0)
+    assert status(rt.checkpoint(data, "held", levels=("L1", "L2"))) == ("complete", ["L1", "L2"], "")
+
+
+def record_of(name, dask_scheduler):
+    (text,) = [dump(one) for one in of(dask_scheduler).commits._memory.records.values() if one.name == name]
+    return text
+
+
+async def read_elsewhere(text, address, dask_worker):
+    """Read what one host holds of a version as other hosts do, who do not see its files."""
+    record, began_s = parse(text), time.monotonic()
+    seen = record.at({home: Home(home.address, "/elsewhere") for home in record.all_homes})
+    copies = [copy for copy in copies_of(seen) if copy.home.address == address]
+    found = [copy.value(await copy.content(dask_worker.rpc), True) for copy in copies]
+    alone, problem = dataclasses.replace(copies[0], group=None), None
+    try:
+        await alone.content(dask_worker.rpc)
+    except ManagerSilentError as error:
+        problem = str(error)
+    return found, problem, time.monotonic() - began_s
+
+
+def test_what_a_manager_that_hangs_holds_is_read_from_the_next_copy(cluster):
+    rt = dask_hpc.install(cluster, "fcfs", checkpoint_store=None)
+    rt.update(checkpoint_silence_s=2.0, checkpoint_ask_again_s=600.0)
+    values = np.arange(4000.0)
+    data = on_both(cluster, values)
+    assert status(rt.checkpoint(data, "read", levels=("L1", "L2"))) == ("complete", ["L1", "L2"], "")
+    there, text = places(cluster), cluster.run_on_scheduler(record_of, "read")
+    address = listening(Path(there["beta"][1]))["address"]
+
+    def read():
+        (answer,) = cluster.run(read_elsewhere, text, address, workers=[there["alpha"][2]]).values()
+        return answer
+
+    # a connection is there from now on
+    found, problem, _ = read()
+    assert (len(found), problem) == (2, None)
+    with hung(cluster, "beta", manager=True):
+        found, problem, took_s = read()
+    holders = cluster.who_has(data)
+    expected = [values[n : n + 1000] for n in range(0, 4000, 1000)]
+    held = [each for each, one in zip(expected, data, strict=True) if there["beta"][2] in holders[one.key]]
+    np.testing.assert_array_equal(found, held)
+    assert "has not answered within 2 s (hpc.checkpoint.silence)" in problem
+    assert took_s < 15, "each read would have waited 30 s for it"

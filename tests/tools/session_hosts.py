@@ -1,7 +1,7 @@
 """Runs of one program on several hosts of this machine that are all killed, hosts among them, and begun anew.
 
-Arguments: a folder in memory, and what is tried: ``losses SCHEME HOSTS``, ``points`` or ``passed-over``.
-Prints how many cases there were.
+Arguments: a folder in memory, and what is tried: ``losses SCHEME HOSTS``, ``points``, ``writes N`` (every
+N-th point of them) or ``passed-over``. Prints how many cases there were.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import xarray  # noqa: F401  (what all processes load)
+from write_points import Points
 
 from dask_hpc import CheckpointSession
 from dask_hpc.checkpoint.record import records
@@ -37,6 +38,8 @@ def content(version: int) -> np.ndarray:
 
 def run(folder: Path, rank: int, hosts: Sequence[str], last: int, options: dict[str, Any]) -> None:
     """One process of a run that goes on for a version; it is killed at its call of the number `last`."""
+    with (folder / "programs").open("a") as programs:
+        programs.write(f"{os.getpid()} ")
     os.environ["DASK_HPC__NODE__HOST"] = hosts[rank]
     size = len(hosts)
     start, stop = rank * LENGTH // size, (rank + 1) * LENGTH // size
@@ -54,7 +57,9 @@ def run(folder: Path, rank: int, hosts: Sequence[str], last: int, options: dict[
         assert set(number) == {version}
         field[:] = content(version + 1)[start:stop]
         number[:] = version + 1
-        if last:
+        if last and options.get("writes"):
+            Points(last, lambda: managers_of(folder)).wrap()
+        elif last:
             kill_at_call(last)
         if options.get("alone"):
             session_memory.protect = refused
@@ -145,6 +150,67 @@ def losses(folder: Path, hosts: Sequence[str], parity: int) -> int:
     return count
 
 
+def managers_of(folder: Path) -> list[int]:
+    """Processes of all managers."""
+    told = [path.read_text() for path in folder.glob(f"dask-hpc-*/{MANAGER}.lock")]
+    return [int(text) for text in told if text.isdigit()]
+
+
+#: What wraps a manager's calls as it is started: at one of them it ends, and all else with it.
+AT_START = """
+import os, sys
+from pathlib import Path
+folder = Path({folder!r})
+if str(folder) in "".join(sys.orig_argv) and (folder / "point").exists():
+    with open(folder / "taken", "a") as taken:
+        taken.write("one ")
+    # the manager of one host alone
+    if (folder / "taken").read_text() == "one ":
+        sys.path[:0] = {path!r}
+        from session_hosts import managers_of
+        from write_points import Points
+        def others():
+            own = os.getpid()
+            return [*map(int, (folder / "programs").read_text().split()),
+                    *(each for each in managers_of(folder) if each != own)]
+        Points(int((folder / "point").read_text()), others).wrap()
+"""
+
+
+def writes(folder: Path, every: int) -> int:
+    """Kill all processes between any two writes of one of them: there are whole versions only."""
+    hosts, total = ("alpha", "beta"), 0
+    (folder / "site").mkdir()
+    (folder / "site" / "sitecustomize.py").write_text(AT_START.format(folder=str(folder), path=sys.path))
+    sys.path.insert(0, str(folder / "site"))
+    assert ended(folder, hosts, kill=False) == [0, 0]
+    for of_manager in (False, True):
+        point = 0
+        while True:
+            point, before = point + every, newest(folder)
+            if of_manager:
+                kill_all(managers_of(folder))
+                (folder / "taken").unlink(missing_ok=True)
+                (folder / "programs").unlink(missing_ok=True)
+                (folder / "point").write_text(str(point))
+            found = ended(folder, hosts, last=0 if of_manager else point, kill=False, writes=True)
+            (folder / "point").unlink(missing_ok=True)
+            if found == [0, 0]:
+                break  # it has not come to that point yet
+            assert -signal.SIGKILL in found, (of_manager, point, found)
+            # the next run finds it as it was, or the next one, and says so
+            assert ended(folder, hosts, kill=False) == [0, 0], (of_manager, point)
+            assert newest(folder) in (before + 1, before + 2), (of_manager, point)
+            total += 1
+    return total
+
+
+def kill_all(processes: Sequence[int]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
 async def refused(*_: Any) -> Any:
     raise CheckpointError("no parities can be made")
 
@@ -186,6 +252,8 @@ if __name__ == "__main__":
     os.environ |= {"DASK_HPC__NODE__MEMORY_FOLDER": str(place), "DASK_HPC__CHECKPOINT__LINGER": "30s"}
     if sys.argv[2] == "points":
         print(points(place))
+    elif sys.argv[2] == "writes":
+        print(writes(place, int(sys.argv[3])))
     elif sys.argv[2] == "passed-over":
         print(passed_over(place))
     else:

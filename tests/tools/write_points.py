@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 CHANGES = (
-    "mkdir", "open", "write", "pwrite", "posix_fallocate", "ftruncate", "fsync", "fdatasync", "rename",
-    "unlink", "rmdir", "close",
+    "mkdir", "open", "write", "pwrite", "posix_fallocate", "ftruncate", "truncate", "fsync", "fdatasync",
+    "rename", "replace", "link", "unlink", "rmdir", "close",
 )  # fmt: skip
 
 
@@ -25,9 +26,12 @@ class Points:
     ----------
     last
         At the call of this number the process is killed, in the middle of what it writes; 0: never.
+    others
+        Gives processes that are killed with it, before it.
     """
 
     last: int = 0
+    others: Callable[[], Iterable[int]] = tuple
     count: int = 0
     #: Name of the call and the path it was about, in order.
     done: list[tuple[str, str]] = field(default_factory=list)
@@ -48,7 +52,9 @@ class Points:
                 if name in ("write", "pwrite"):
                     half = len(arguments[1]) // 2 // 4096 * 4096 or len(arguments[1]) // 2
                     call(arguments[0], arguments[1][:half], *arguments[2:])
-                os.kill(os.getpid(), signal.SIGKILL)
+                for process in [*self.others(), os.getpid()]:
+                    with suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
             found = call(*arguments, **named)
             self.done.append((name, path))
             return found

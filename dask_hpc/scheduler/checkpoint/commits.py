@@ -46,7 +46,7 @@ class Commits:
         self._watched = watched
         self._memory = memory = Memory(engine.state, watched)
         self.protected = Protected(engine.state, watched, engine.ownership.let_run_anywhere)
-        self._held = Held(engine.state, watched, self.protected, memory, self._store_instead)
+        self._held = Held(engine.state, watched, self.protected, memory, self._store_instead, self._under_way)
         lost = engine.losses.scheduler_lost
         self.left = Left(engine.state, watched, self.protected, memory, self._held, lost)
         self._levels = ToLevels(engine.state, watched, self.protected, self._held, self.left)
@@ -237,6 +237,9 @@ class Commits:
         if last is None or last.plan != plan or last.state == "failed":
             self.begin(plan, keys, folder, services=services)
         return f"; they are written to {folder}"
+
+    def _under_way(self, name: str) -> bool:
+        return any(one.plan.name == name and not one.ended.is_set() for one in self._commits.values())
 
     def _unused(self, folders: Collection[str]) -> None:
         self._held.drop(self.left.unneeded(folders))

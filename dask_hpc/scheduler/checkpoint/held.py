@@ -2,7 +2,7 @@
 when a host that had some of it is lost. One that has no parities on others leaves the one before that has.
 
 Until then one more loss may be one too many. Results are made again of what workers have, or soon will have;
-the state of a program, which nobody has any more, by managers of what they hold.
+what nobody has any more, or not all of, by managers of what they hold.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from dask_hpc.checkpoint.describe import describe_results
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.services import closed, served, services_of
 from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.checkpoint.kept import Kept
 from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
 from dask_hpc.scheduler.checkpoint.writing import Writing
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
-from dask_hpc.worker.saved import MEMORY
+from dask_hpc.worker.saved import MEMORY, copies_of
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Held:
         protected: Protected,
         memory: Memory,
         store_instead: Callable[[Plan, Sequence[Any]], str],
+        under_way: Callable[[str], bool],
     ) -> None:
         self._state, self._scheduler = state, state.scheduler
         self._watched = watched
@@ -62,10 +64,10 @@ class Held:
         self._memory = memory
         #: By folder, those in use.
         self._versions: dict[str, _Version] = {}
-        #: Of each name, the newest state of a program: it is nobody's result.
-        self._states: dict[str, set[str]] = {}
-        #: What tells a state from the one after it; one that is made again is still itself.
-        self._newest: dict[str, object] = {}
+        #: Those that are in no use and stay.
+        self._kept = Kept(memory, under_way, self._leave)
+        #: Number of the newest whole version of results of each name, and whether a store has it, too.
+        self._newest: dict[str, tuple[int, bool]] = {}
         #: Has a version of results in the store, where there is one.
         self._store_instead = store_instead
         #: What has become of versions that a host was lost of, by name.
@@ -96,8 +98,7 @@ class Held:
             The levels that have it, why there is less of them than was asked for, and whether it survives as
             many losses as that.
         """
-        if not protect:
-            self._make_room(plan.name)
+        self._kept.make_room(plan.name, not protect)
         copies, note = await self._memory.write(plan, number, writing, scheme)
         self._repairs.pop(plan.name, None)
         made = {copy.folder for copy, _ in copies.values()}
@@ -107,20 +108,10 @@ class Held:
             self._protected.add(copies, beside=not as_asked)
             self._replace(plan.name, made, _Version(plan, number, tuple(keys), scheme), as_asked)
         else:
-            before = self._states.pop(plan.name, set())
-            kept = self._safer(before, as_asked)
-            self._memory.drop(before - kept)
-            self._states[plan.name] = made | kept
-            self._newest[plan.name] = object()
+            self._kept.replace(plan.name, True, as_asked)
+            self._kept.keep(plan.name, made, True)
             self._watched.listen(self)
         return ("L1", "L2") if any(grouped) else ("L1",), note, as_asked
-
-    def _make_room(self, name: str) -> None:
-        """Of a state that stayed beside a newer one, the newer one goes: there is room for two versions."""
-        states = self._states.get(name, set())
-        if len(states) > 1 and (alone := {folder for folder in states if not self._memory.shared(folder)}):
-            self._states[name] = states - alone
-            self._memory.drop(alone)
 
     def _safer(self, before: Set[str], as_asked: bool) -> set[str]:
         """Of older versions, those that stay: the newer one has not the redundancy that was asked for.
@@ -136,34 +127,54 @@ class Held:
         settings = self._state.settings
         scheme = Scheme(settings.checkpoint_redundancy, settings.checkpoint_set_size)
         self._versions.setdefault(folder, _Version(plan, number, tuple(keys), scheme))
+        self._newest[plan.name] = max((number, False), self._newest.get(plan.name, (0, False)))
         self._watched.listen(self)
 
     def let_go(self, name: str, after_s: float) -> None:
         """A job has ended: the state of its program stays so long for the next one."""
-        if (newest := self._newest.get(name)) is not None:
-            asyncio.get_running_loop().call_later(after_s, self._drop_state, name, newest)
+        self._kept.linger(name, True, after_s)
+
+    def newest(self, name: str) -> int:
+        """Number of the newest whole version of results of a name; 0: there is none."""
+        return self._newest.get(name, (0, False))[0]
+
+    def stored(self, name: str, number: int) -> None:
+        """A store has what is newer than the versions of results up to this number, or just that."""
+        if 0 < self.newest(name) <= number:
+            self._newest[name] = number, True
+            self._kept.replace(name, False, True)
+            self._leave()
 
     def has_state(self, name: str) -> bool:
         """Whether the state of a program is held under this name."""
-        return name in self._states
-
-    def _drop_state(self, name: str, newest: object) -> None:
-        if self._newest.get(name) is newest:
-            del self._newest[name]
-            self._memory.drop(self._states.pop(name, ()))
-            self._leave()
+        return self._kept.has_state(name)
 
     def left(self, address: str) -> None:
         """A worker has gone."""
         self._left = True
-        if (self._versions or self._states) and (self._task is None or self._task.done()):
+        if (self._versions or self._kept) and (self._task is None or self._task.done()):
             self._task = asyncio.ensure_future(self._look())
 
     def drop(self, folders: Collection[str]) -> None:
-        """No result is read from these any more; those that are no versions in memory are left alone."""
-        self._versions = {folder: one for folder, one in self._versions.items() if folder not in folders}
-        self._memory.drop(folders)
+        """No result is read from these any more; those that are no versions in memory are left alone.
+
+        The newest of a name, of what a client had, stays for a while, unless a store has it.
+        """
+        unused = {folder: self._versions.pop(folder, None) for folder in folders}
+        for folder, one in unused.items():
+            if one is not None and self._is_last(one):
+                self._kept.keep(one.plan.name, [folder], False)
+                self._kept.linger(one.plan.name, False, self._state.settings.checkpoint_linger_s)
+        self._memory.drop(unused.keys() - self._kept.folders.keys())
         self._leave()
+
+    def _is_last(self, version: _Version) -> bool:
+        """Whether nothing newer of its name is whole, nor has a store just that.
+
+        Of a job's results a version has those that are wanted: it has nothing to go back to.
+        """
+        newest = self._newest.get(version.plan.name)
+        return newest == (version.number, False) and not version.plan.extra.get("run")
 
     def status(self) -> list[dict[str, Any]]:
         """What has become of each version that a host was lost of, as long as it is the newest of its name.
@@ -174,13 +185,13 @@ class Held:
         return list(self._repairs.values())
 
     def _leave(self) -> None:
-        if not self._versions and not self._states:
+        if not self._versions and not self._kept:
             self._watched.leave(self)
 
     def end(self) -> None:
         """Make nothing again any more."""
         self._versions.clear()
-        self._states.clear()
+        self._kept.clear()
         self._newest.clear()
         self._repairs.clear()
         self._watched.leave(self)
@@ -189,15 +200,17 @@ class Held:
 
     def _replace(self, name: str, made: Set[str], version: _Version, as_asked: bool) -> None:
         """Keep only the newest version of a name in memory, and those that are in use."""
+        if version.number > self.newest(name):
+            self._newest[name] = version.number, False
+            self._kept.replace(name, False, as_asked)
         before = {folder for folder, one in self._versions.items() if one.plan.name == name}
         self._protected.let_go_of(before - self._safer(before, as_asked))
         used = self._protected.folders()
         self._versions = {folder: one for folder, one in self._versions.items() if folder in used}
-        self._versions |= dict.fromkeys(made & used, version)
-        if self._versions:
-            self._watched.listen(self)
+        self._versions |= dict.fromkeys(made, version)
+        self._watched.listen(self)
         # its results may all be forgotten by now
-        self._memory.drop(made - used)
+        self.drop(made - used)
 
     async def _look(self) -> None:
         """Make again what was held by hosts that are lost, once workers leave no more."""
@@ -208,18 +221,13 @@ class Held:
             if self._left:
                 continue
             try:
-                of_states = {folder: name for name, state in self._states.items() for folder in state}
-                lacking = await self._memory.lacking([*self._versions, *of_states])
+                lacking = await self._memory.lacking([*self._versions, *self._kept.folders])
                 if lacking and tries + 1 < _TRIES and await self._memory.answers(lacking):
                     # a worker that was killed comes back to what its host still holds
                     self._left, tries = True, tries + 1
                     continue
                 for folder in lacking:
-                    await (
-                        self._remake(of_states[folder], folder)
-                        if folder in of_states
-                        else self._again(folder)
-                    )
+                    await (self._again if folder in self._versions else self._remake)(folder)
             except (CheckpointError, OSError) as error:
                 logger.warning("What a lost host held in memory is not held elsewhere yet: %s", error)
                 self._left, tries = True, tries + 1
@@ -232,6 +240,10 @@ class Held:
         states = reads.states(self._scheduler, of_version)
         keys = [key for key in of_version if states.get(key, "released") not in ("released", "erred")]
         if not keys:
+            return
+        # all of it is what a client goes back to, also when some is nobody's result any more
+        partly = self._is_last(version) and not set(version.keys) <= set(of_version)
+        if partly and await self._remake(folder):
             return
         plan, every = _again(version, keys)
         writing = Writing(self._scheduler, self._watched, plan, every, _HOLDER, 0.0)
@@ -248,26 +260,31 @@ class Held:
             less += self._store_instead(plan, every)
         self._tell(plan.name, version.number, "less" if less else "whole", less)
 
-    async def _remake(self, name: str, folder: str) -> None:
-        """Have managers make the state of a program whole again: no worker need have it."""
+    async def _remake(self, folder: str) -> bool:
+        """Have managers make a version whole again, no worker need have it; whether they have."""
         record = self._memory.records.get(folder.removeprefix(MEMORY))
-        if record is None or folder not in self._states.get(name, ()):
-            return  # a newer one has come
-        if not record.groups:
-            return  # nobody else was to hold it
-        settings, number = self._state.settings, record.manifest.version
+        if record is None or not record.groups:
+            return False  # a newer one has come, or nobody else was to hold it
+        settings, number, name = self._state.settings, record.manifest.version, record.name
         scheme = Scheme(settings.checkpoint_redundancy, settings.checkpoint_set_size)
         try:
             made, less = await self._memory.repair(folder, scheme)
         except (CheckpointError, OSError) as error:
             # the program goes back to another version, or writes the next one
             self._tell(name, number, "failed", str(error))
-            return
-        if folder in self._states.get(name, ()):
-            self._states[name] = self._states[name] - {folder} | {made}
-        else:
+            return False
+        if version := self._versions.pop(folder, None):
+            self._versions[made] = version
+            there = set(self._protected.of(folder))
+            copies = copies_of(self._memory.records[made.removeprefix(MEMORY)])
+            of_key = zip(version.keys, copies, strict=True)
+            self._protected.add({key: (copy, "object") for key, copy in of_key if key in there})
+            if made not in self._protected.folders():
+                self.drop([made])
+        elif not self._kept.remade(folder, made):
             self._memory.drop([made])
         self._tell(name, number, "less" if less else "whole", less)
+        return True
 
     def _tell(self, name: str, number: int, state: str, reason: str) -> None:
         self._repairs[name] = {"name": name, "version": number, "state": state, "reason": reason}

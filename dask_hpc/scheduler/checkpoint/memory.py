@@ -25,7 +25,7 @@ from dask_hpc.scheduler.checkpoint.writing import Block, Writing
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import host_memory
-from dask_hpc.worker.fetching import ask
+from dask_hpc.worker.fetching import ManagerSilentError, Patience, ask, be_patient, patience
 from dask_hpc.worker.parities import blobs_of, protect
 from dask_hpc.worker.repairing import repaired
 from dask_hpc.worker.saved import MEMORY, MemoryCopy
@@ -92,6 +92,7 @@ class Memory:
             "scheduler": scheduler.address,
             "share": settings.checkpoint_host_memory,
             "linger_s": settings.checkpoint_linger_s,
+            "patience": (settings.checkpoint_silence_s, settings.checkpoint_ask_again_s),
         }
 
     async def write(
@@ -203,6 +204,7 @@ class Memory:
     async def _begin(self, writing: Writing | None = None) -> InMemory:
         """Have a manager on every host, for a version; see `managers_of`."""
         manager = self.manager
+        be_patient(Patience(*manager["patience"]))
         domains = await managers_of(self._scheduler, manager, writing)
         return InMemory(domains, manager, self._state.settings.checkpoint_transfer)
 
@@ -337,6 +339,10 @@ class Memory:
     async def _drop(self, home: Home, segments: set[str], version: str) -> None:
         try:
             await ask(self._scheduler.rpc, home.address, "drop", segments=sorted(segments), version=version)
+        except ManagerSilentError:
+            # it may come to answer, and would hold them for good
+            loop = asyncio.get_running_loop()
+            loop.call_later(patience().again_s, self._drop_late, home, segments, version)
         except (OSError, RuntimeError) as error:
             # also when the scheduler closes; its memory goes with the last worker of the host, or later
             logger.info("Segments of a checkpoint stay: %s", error)

@@ -117,7 +117,8 @@ class ToLevels:
 
     async def _write_store(self, commit: Commit, folder: str) -> None:
         """Level L3."""
-        store, writing = Store(folder), commit.writings["L3"]
+        store, writing, name = Store(folder), commit.writings["L3"], commit.plan.name
+        in_memory = self._held.newest(name)
         beginning = asyncio.ensure_future(asyncio.to_thread(store.begin, commit.stored))
         try:
             draft = await asyncio.shield(beginning)
@@ -127,7 +128,7 @@ class ToLevels:
         try:
             began_s = stopwatch_s()
             commit.version = draft.version
-            self._newest[commit.plan.name] = max(self._newest[commit.plan.name], draft.version)
+            self._newest[name] = max(self._newest[name], draft.version)
             writing.avoided = self.silent.known()
             if linked := writing.linked:
                 await _in_thread(draft.link, linked)
@@ -152,6 +153,7 @@ class ToLevels:
         }
         if commit.protect:
             self._protected.add(copies)
+            self._held.stored(name, in_memory)
         if commit.job is not None:
             commit.copies = copies
         await self._tidy(store, version.path)

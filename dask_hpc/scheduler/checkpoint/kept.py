@@ -1,0 +1,107 @@
+"""Versions in memory that are nobody's results: the state of a program, and what a client has let go of.
+
+A newer version takes the place of the one before only once it is whole, as John (2024, section 6.2.3.2) has
+it. A loop that lets go of the results of one step before those of the next are written would have none in
+between. So the newest stays until the next one of its name is whole, or nobody has begun one for a while.
+That takes the room of two versions of a name at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Set
+from dataclasses import dataclass
+
+from dask_hpc.scheduler.checkpoint.memory import Memory
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """What is kept of a name: one version, or a newer one beside it that has less redundancy."""
+
+    folders: set[str]
+
+
+class Kept:
+    """The versions of one scheduler that are kept though no result is read from them.
+
+    Those of a program's state and those of results are apart, also where they have one name.
+
+    Parameters
+    ----------
+    under_way
+        Whether the next version of a name is being written.
+    ended
+        Called when one was let go of that nobody began a newer one of.
+    """
+
+    def __init__(self, memory: Memory, under_way: Callable[[str], bool], ended: Callable[[], None]) -> None:
+        self._memory, self._under_way, self._ended = memory, under_way, ended
+        #: By name, and whether they are of a state.
+        self._of: dict[tuple[str, bool], _Kept] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    @property
+    def folders(self) -> dict[str, str]:
+        """Name of each."""
+        return {folder: name for (name, _), one in self._of.items() for folder in one.folders}
+
+    def has_state(self, name: str) -> bool:
+        """Whether the state of a program is kept under this name."""
+        return (name, True) in self._of
+
+    def keep(self, name: str, folders: Collection[str], state: bool) -> None:
+        """Keep these, too; a version that is made again is told by `remade`."""
+        before = self._of.get((name, state))
+        self._of[name, state] = _Kept((before.folders if before else set()) | set(folders))
+
+    def linger(self, name: str, state: bool, after_s: float) -> None:
+        """Let go of what is kept of a name now after so long, and not while a newer version is written."""
+        if (one := self._of.get((name, state))) is not None:
+            asyncio.get_running_loop().call_later(after_s, self._expire, name, state, one, after_s)
+
+    def replace(self, name: str, state: bool, as_asked: bool) -> None:
+        """A newer version is whole. Where it has not the redundancy that was asked for, older ones that have
+        it stay: hosts may have been lost while parities were made.
+        """
+        one = self._of.pop((name, state), None)
+        if one is not None and not as_asked and (shared := self._shared(one.folders)):
+            self._of[name, state] = _Kept(shared)
+            one.folders -= shared
+        if one is not None:
+            self._memory.drop(one.folders)
+
+    def make_room(self, name: str, state: bool) -> None:
+        """Of what stayed beside a newer version, the newer one goes: there is room for two versions."""
+        one = self._of.get((name, state))
+        if one is not None and len(one.folders) > 1 and (alone := one.folders - self._shared(one.folders)):
+            one.folders -= alone
+            self._memory.drop(alone)
+
+    def remade(self, folder: str, made: str) -> bool:
+        """A version has another name in memory from now on; whether it is still kept."""
+        for one in self._of.values():
+            if folder in one.folders:
+                one.folders -= {folder}
+                one.folders |= {made}
+                return True
+        return False
+
+    def clear(self) -> None:
+        """Keep nothing any more, whatever becomes of it."""
+        self._of.clear()
+
+    def _expire(self, name: str, state: bool, one: _Kept, after_s: float) -> None:
+        if self._of.get((name, state)) is not one:
+            return  # a newer one has come
+        if self._under_way(name):
+            self.linger(name, state, after_s)
+            return
+        del self._of[name, state]
+        self._memory.drop(one.folders)
+        self._ended()
+
+    def _shared(self, folders: Set[str]) -> set[str]:
+        return {folder for folder in folders if self._memory.shared(folder)}

@@ -1,0 +1,114 @@
+"""Versions that memory alone has: a loop that lets go of a step before the next is written still has one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import Gate, live, through, until
+
+import dask_hpc
+from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.checkpoint.commits import Commits
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.wire import HEARTBEAT
+
+# nothing of other tests is taken over
+pytestmark = pytest.mark.usefixtures("memory")
+
+
+def versions(s):
+    """Numbers of the versions in memory."""
+    return sorted(record.manifest.version for record in of(s).commits._memory.records.values())
+
+
+def segments(worker):
+    return list(Path(worker.metrics[HEARTBEAT].section("manager").folder).glob("*.segment"))
+
+
+async def step(c, number):
+    return await c.scatter([np.full(1000, number + block) for block in range(2)], hash=False)
+
+
+async def read(c, name="field"):
+    return [values[0] for values in await c.gather(await dask_hpc.restore(name, c))]
+
+
+async def let_go(s, *futures):
+    keys = {future.key for future in futures}
+    for future in futures:
+        future.release()
+    await until(lambda: not keys & s.tasks.keys(), "they are forgotten")
+
+
+@pytest.mark.errors("no new version: .* nobody wants it any more")
+@live(workers=1)
+async def test_the_newest_version_stays_until_the_next_one_is_whole(c, s, a):
+    rt = await dask_hpc.install(c)
+    data = await step(c, 0)
+    await rt.checkpoint(data, "field", levels="L1")
+    one = len(segments(a))
+    for number in (1, 2, 3):
+        await let_go(s, *data)
+        # all that a run that is killed now has
+        assert versions(s) == [number]
+        assert await read(c) == [10 * (number - 1), 10 * (number - 1) + 1]
+        assert len(segments(a)) == one
+        data = await step(c, 10 * number)
+        assert versions(s) == [number]
+        await rt.checkpoint(data, "field", levels="L1")
+        assert versions(s) == [number + 1]
+        await until(lambda: len(segments(a)) == one, "the one before has gone")
+    # what has failed takes the place of nothing
+    await let_go(s, *data)
+    lost = c.submit(through, 1, Gate())
+    commit = await rt.checkpoint(lost, "field", levels="L1", wait=False)
+    await let_go(s, lost)
+    with pytest.raises(CheckpointError, match="nobody wants it any more"):
+        await commit.wait()
+    assert versions(s) == [4]
+
+
+@live(workers=1, config={"hpc.checkpoint.linger": "1 s"})
+async def test_who_begins_no_next_version_is_given_the_memory_back(c, s, a, monkeypatch):
+    asked, under_way = [], Commits._under_way
+    monkeypatch.setattr(Commits, "_under_way", lambda self, name: asked.append(name) or under_way(self, name))
+    rt = await dask_hpc.install(c)
+    data = await step(c, 0)
+    await rt.checkpoint(data, "field", levels="L1")
+    gate = Gate()
+    slow = c.submit(through, 5, gate)
+    # while the next one is under way it stays, however long that takes
+    commit = await rt.checkpoint([slow], "field", levels="L1", wait=False)
+    await until(lambda: gate.arrived, "it is being computed")
+    await let_go(s, *data)
+    await until(lambda: len(asked) > 1, "it would have been let go of twice")
+    assert versions(s) == [1]
+    gate.open()
+    await commit.wait()
+    assert versions(s) == [2]
+    await let_go(s, slow)
+    assert versions(s) == [2]
+    await until(lambda: not of(s).commits._memory.records, "it is let go of")
+    await until(lambda: not segments(a), "and its memory is")
+
+
+@live(workers=1)
+async def test_what_a_store_has_goes_with_its_results(c, s, a, tmp_path):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    data = await step(c, 0)
+    await rt.checkpoint(data, "field", levels=("L1", "L3"))
+    assert versions(s) == [1]
+    await let_go(s, *data)
+    await until(lambda: not of(s).commits._memory.records, "it is in the store alone")
+    assert await read(c) == [0, 1]
+    # one in the store takes the place of one in memory, too
+    data = await step(c, 10)
+    await rt.checkpoint(data, "field", levels="L1")
+    await let_go(s, *data)
+    assert len(versions(s)) == 1
+    data = await step(c, 20)
+    await rt.checkpoint(data, "field", levels="L3")
+    assert versions(s) == []
+    assert await read(c) == [20, 21]
