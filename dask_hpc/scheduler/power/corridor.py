@@ -17,6 +17,8 @@ from dask_hpc.config.file import mark
 from dask_hpc.errors import CorridorError, InstallError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.power.books import Books
+from dask_hpc.scheduler.power.caps import HostCaps
+from dask_hpc.scheduler.power.draw import Sample
 from dask_hpc.scheduler.power.forecaster import Forecaster
 from dask_hpc.scheduler.power.gauges import Gauges
 from dask_hpc.scheduler.power.planner import Planner
@@ -47,6 +49,7 @@ class Corridor:
         self._books = Books(engine.state, self._answered)
         self._shown = Shown(self._books, lambda *told: engine.controller.note(*told))
         self._sampling = Sampling(engine.state)
+        self._caps = HostCaps(engine.state, engine.controller.note)
         self._gauges = Gauges(self._row)
         self._wanted: Wanted | None = None
         self._planner: Planner | None = None
@@ -140,6 +143,7 @@ class Corridor:
             or ("" if planner is None else planner.failure),
             "forecast": None if self._forecaster is None else self._forecaster.told(now_s),
             "programs": 0 if planner is None else planner.asked,
+            "caps": self._caps.told(),
         }
 
     def _row(self) -> Mapping[str, Any]:
@@ -199,6 +203,7 @@ class Corridor:
         self._problem, self._given, self._marks = "", {}, ()
         self._books.shut()
         self._shown.forget()
+        self._caps.end()
         self.teardown()
         if self._looking is not None:
             self._looking.cancel()
@@ -248,12 +253,22 @@ class Corridor:
         sample = self._books.add(now_s)
         self._sampling.look(now_s, self._books.draw.silent())
         if sample is not None:
+            self._cap(sample)
             self._books.note(sample, self._shown.view)
             if self._forecaster is not None:
                 settings = self._state.settings
                 self._forecaster.add(sample, settings.power_forecast_horizon_s, settings.tick_s)
         if self._marks and (self._looking is None or self._looking.done()):
             self._looking = asyncio.get_running_loop().create_task(self._look(self._given))
+
+    def _cap(self, sample: Sample) -> None:
+        """Have hosts capped where that is a lever, and the draw is known."""
+        asked = self._wanted
+        step = None if asked is None or asked.mode != "enforce" else asked.bounds.at(sample.t_s)
+        if step is None or "cap" not in self._state.settings.power_levers:
+            self._caps.end()
+        elif sample.label != "unavailable":
+            self._caps.look(step[2], sample.total_w, self._books.draw.hosts(sample.t_s))
 
     async def _read(self, given: Mapping[str, Any]) -> Wanted:
         """In a thread where there are files: a file system may take its time."""

@@ -69,6 +69,8 @@ class _Heard:
     at_s: float | None = None
     heard_s: float = 0.0
     until_s: float = 0.0
+    #: Which of its workers share a sensor.
+    host: str = ""
     #: None: it does not measure.
     watts: float | None = None
 
@@ -84,7 +86,7 @@ class _Heard:
             return
         if at_s != self.at_s:
             self.at_s, self.heard_s = at_s, now_s
-        self.watts = watts
+        self.watts, self.host = watts, str(section.get("host") or "")
         self.until_s = self.heard_s + min(_number(section.get("fresh_s")) or FRESH_S, _MOST_FRESH_S)
 
 
@@ -135,6 +137,18 @@ class Draw:
     def silent(self) -> list[str]:
         """Workers whose heartbeats carried nothing of power as the last sample was taken."""
         return [address for address, heard in self._heard.items() if heard.silent]
+
+    def hosts(self, now_s: float) -> dict[str, tuple[float, list[str]]]:
+        """Hosts of which all workers are measured, as of the last sample: their watts and workers."""
+        found: dict[str, tuple[float, list[str]]] = {}
+        unknown: set[str] = set()
+        for address, heard in self._heard.items():
+            if heard.watts is None or heard.until_s < now_s:
+                unknown.add(heard.host)
+                continue
+            watts, addresses = found.get(heard.host, (0.0, []))
+            found[heard.host] = watts + heard.watts, [*addresses, address]
+        return {host: row for host, row in found.items() if host and host not in unknown}
 
     def _looked_at(self, now_s: float) -> Iterator[tuple[Node, float, float | None]]:
         """The nodes that are there: share of their threads that execute, and their measured watts.
