@@ -45,6 +45,7 @@ class Sample:
     #: The same by what they do: nodes of each job by its id, nodes on which plain work executes, idle ones.
     jobs_w: dict[str, float] = field(default_factory=dict)
     plain_w: float = 0.0
+    plain_nodes: int = 0
     idle_w: float = 0.0
     #: What is drawn beside the nodes of jobs, and beyond the idle watts of those that are free.
     beside_w: float = 0.0
@@ -208,6 +209,7 @@ def _add_free(
         found.total_w += watts
         if load > 0:
             found.plain_w += watts
+            found.plain_nodes += 1
         else:
             found.idle_w += watts
         found.sized_w += base_w
