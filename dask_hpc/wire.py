@@ -38,6 +38,9 @@ POWER_SOURCES = (
 )  # fmt: skip
 #: Name of the handler of workers that switches sampling of the draw on and off.
 POWER = "hpc_power"
+#: Name of the handler of workers that caps what their host draws, and what may do it (``hpc.power.cap.by``).
+CAP = "hpc_cap"
+CAPS = ("powercap", "cpufreq", "nvml", "command")
 
 #: Name of the annotation that says which job a task belongs to.
 ANNOTATION = "hpc_job"

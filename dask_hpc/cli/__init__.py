@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from dask_hpc.cli import caps as _caps  # noqa: F401
 from dask_hpc.cli import corridor as _corridor  # noqa: F401
 from dask_hpc.cli import tariff as _tariff  # noqa: F401
 from dask_hpc.cli.chaos import chaos

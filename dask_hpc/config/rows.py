@@ -12,7 +12,7 @@ import dataclasses
 import difflib
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -214,3 +214,28 @@ def _spellings(settings: Iterable[Setting]) -> dict[str, Setting]:
 
 def _spelled(name: str) -> str:
     return name.replace(".", "_").replace("-", "_")
+
+
+def by_field(values: Mapping[str, Any], extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Arguments of `Settings` for values by any spelling, on top of `extra`."""
+    fields: dict[str, Any] = {}
+    inner = {section: dict(there) for section, there in extra.items()}
+    for name, value in values.items():
+        one = find(name)
+        where = inner.setdefault(one.extra, {}) if one.extra else fields
+        where[one.field] = value
+    return {**fields, "extra": inner}
+
+
+def checked_extra(given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """All settings of others, checked: what is not given takes its default."""
+    clean: dict[str, dict[str, Any]] = {}
+    for one in table():
+        if one.extra:
+            value = given.get(one.extra, {}).get(one.field, one.row.default)
+            clean.setdefault(one.extra, {})[one.field] = one.check(value)
+    for section, values in given.items():
+        for name in values:
+            if name not in clean.get(section, {}):
+                find(f"{section}.{name}")
+    return clean

@@ -115,7 +115,7 @@ def _property(row: Parameter) -> dict[str, Any]:
     if row.kind == "url":
         found["pattern"] = "^https?://[^/@]+(/|$)"
     if row.kind == "words":
-        found["items"] = {"type": "string"}
+        found["items"] = {"enum": list(row.choices)} if row.choices else {"type": "string"}
     if row.kind == "path":
         found["pattern"] = "^/"
     return {**found, "description": f"{row.help.rstrip('.')}. Allowed: {row.allowed}."}

@@ -16,12 +16,23 @@ import dask.config
 
 from dask_hpc.config import knobs
 from dask_hpc.config.layout import leaves, nested, parts
-from dask_hpc.config.rows import BUILTIN, Setting, find, is_setting, no_setting, register, table
+from dask_hpc.config.rows import (
+    BUILTIN,
+    Setting,
+    by_field,
+    checked_extra,
+    find,
+    is_setting,
+    no_setting,
+    register,
+    table,
+)
 from dask_hpc.errors import ConfigError
-from dask_hpc.wire import POWER_SOURCES, SERVICES
+from dask_hpc.wire import CAPS, POWER_SOURCES, SERVICES
 from dask_hpc_policies.jobs.jobspec import WEIGHTS
 from dask_hpc_policies.params import (
     AbsolutePath,
+    Bool,
     Choice,
     Duration,
     Float,
@@ -36,6 +47,7 @@ from dask_hpc_policies.params import (
 )
 from dask_hpc_policies.pool import HOLD, MOST_S, MULTIPLE
 from dask_hpc_policies.power.checks import MOST_NODE_W
+from dask_hpc_policies.power.view import DEFAULT_LEVERS, LEVERS
 from dask_hpc_policies.resilience.redundancy_sets import MOST_HOSTS, SCHEMES
 
 __all__ = [
@@ -246,8 +258,32 @@ class Settings:
     power_model_curve: str | None = _row(AbsolutePath("power.model.curve", None, none_ok=True, live=False,
         help="CSV file with the columns cpu_load (in %) and rapl_power (in W) that the model is fitted to "
         "(dask hpc power fit). None: a line from idle to busy."))
+    power_cap_by: str | None = _row(Choice("power.cap.by", None, CAPS, none_ok=True, live=False,
+        help="What this node may be capped by when the corridor asks for it (hpc.power.levers): power limits "
+        "of its processors (powercap) or accelerators (nvml), frequencies, or a command. None: it gives no "
+        "leave. Read on the node alone, as all of these."))
+    power_cap_write: bool = _row(Bool("power.cap.write", False, live=False,
+        help="Whether caps are written. Until then it is told what would be (rt.power()), and nothing is."))
+    power_cap_least_w: float | None = _row(Power("power.cap.least", None, hi=MOST_NODE_W, none_ok=True,
+        live=False, help="No cap of this host is lower. None: as its device says."))
+    power_cap_most_w: float | None = _row(Power("power.cap.most", None, hi=MOST_NODE_W, none_ok=True,
+        live=False, help="No cap of this host is higher. None: as its device says."))
+    power_cap_silence_s: float = _row(Duration("power.cap.silence", 60.0, lo=1.0, hi=_DAY_S, live=False,
+        help="A cap that the scheduler has not asked for again for so long ends, and old values are back."))
+    power_cap_command: tuple[str, ...] | None = _row(Words("power.cap.command", None, none_ok=True,
+        live=False, help="Program and arguments that cap this host at {watts}, as in [ipmitool, dcmi, power, "
+        "set_limit, limit, '{watts}']. No shell reads them."))
+    power_cap_release: tuple[str, ...] | None = _row(Words("power.cap.release", None, none_ok=True,
+        live=False, help="Program and arguments that end it, as in [ipmitool, dcmi, power, deactivate]."))
+    power_cap_folder: str | None = _row(AbsolutePath("power.cap.folder", None, none_ok=True, live=False,
+        help="Folder of this node for old values while caps are written: who is killed leaves them there "
+        "(dask hpc power restore). None: /var/tmp."))
     power_forecast_horizon_s: float = _row(Duration("power.forecast.horizon", 30.0, lo=0.1, hi=3600.0,
         help="How far ahead the measured draw is forecast while a corridor is set, at most 60 ticks."))
+    power_levers: tuple[str, ...] = _row(Words("power.levers", DEFAULT_LEVERS, LEVERS,
+        help="What is done to keep a corridor. resize: jobs that run get other sizes. hold: jobs wait though "
+        "nodes are idle. start: jobs start smaller than they ask for. cap: hosts that give leave (power.cap) "
+        "are capped while the measured draw is above the upper bound."))
     power_price: float | None = _row(Float("power.price", None, lo=0.0, hi=1e6, none_ok=True,
         help="Money that a MWh costs, for the bill of a run (rt.power()). None: not known."))
     power_carbon: float | None = _row(Float("power.carbon", None, lo=0.0, hi=1e5, none_ok=True,
@@ -267,7 +303,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, one in BUILTIN.items():
             object.__setattr__(self, name, one.check(getattr(self, name)))
-        object.__setattr__(self, "extra", _extra(self.extra))
+        object.__setattr__(self, "extra", checked_extra(self.extra))
 
     def updated(self, **changes: Any) -> Settings:
         """A copy with `changes`; nothing is changed when one of them is not allowed.
@@ -283,7 +319,7 @@ class Settings:
         ConfigError
             For an unknown name or a value that is not allowed.
         """
-        return dataclasses.replace(self, **_by_field(changes, self.extra))
+        return dataclasses.replace(self, **by_field(changes, self.extra))
 
     def updated_live(self, **changes: Any) -> Settings:
         """`updated`, for a cluster that runs.
@@ -329,7 +365,7 @@ def settings(config: Mapping[str, Any] | None = None) -> Settings:
         config = dask.config.get("hpc", {})
     if not isinstance(config, Mapping):
         raise ConfigError(f"hpc is {shown(config)}; allowed: a mapping of settings, as in hpc.yaml")
-    return Settings(**_by_field(dict(leaves(config)), {}))
+    return Settings(**by_field(dict(leaves(config)), {}))
 
 
 def problems(config: Any = None) -> dict[str, str]:
@@ -359,31 +395,6 @@ def load_defaults() -> None:
     ours = nested(one for one in BUILTIN.values() if not one.knob)
     kept = {key: value for key, value in ours.items() if key not in wrong or not isinstance(value, Mapping)}
     dask.config.update_defaults({"hpc": kept})
-
-
-def _by_field(values: Mapping[str, Any], extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Arguments of `Settings` for values by any spelling, on top of `extra`."""
-    fields: dict[str, Any] = {}
-    inner = {section: dict(there) for section, there in extra.items()}
-    for name, value in values.items():
-        one = find(name)
-        where = inner.setdefault(one.extra, {}) if one.extra else fields
-        where[one.field] = value
-    return {**fields, "extra": inner}
-
-
-def _extra(given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """All settings of others, checked: what is not given takes its default."""
-    clean: dict[str, dict[str, Any]] = {}
-    for one in table():
-        if one.extra:
-            value = given.get(one.extra, {}).get(one.field, one.row.default)
-            clean.setdefault(one.extra, {})[one.field] = one.check(value)
-    for section, values in given.items():
-        for name in values:
-            if name not in clean.get(section, {}):
-                find(f"{section}.{name}")
-    return clean
 
 
 load_defaults()

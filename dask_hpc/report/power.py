@@ -121,10 +121,18 @@ def _live(trace: Trace) -> list[Span]:
 
 
 def power_bills(trace: Trace) -> list[dict[str, Any]]:
-    """Who drew what (`bill`): of each corridor that was cleared, or of the run that was simulated."""
+    """Who drew what (`bill`): of each corridor, or of the run that was simulated.
+
+    Of a corridor whose scheduler was killed before it was cleared it is the last one that the trace was told.
+    """
     if trace.header.source != "simulated":
-        records = [one.data for one in trace.records if isinstance(one, Other) and one.kind == "draw"]
-        return [data["bill"] for data in records if isinstance(data.get("bill"), dict)]
+        found: list[dict[str, Any] | None] = [None]
+        for one in trace.records:
+            if isinstance(one, Other) and one.kind == "corridor" and one.data.get("mode") == "none":
+                found.append(None)
+            elif isinstance(one, Other) and one.kind == "draw" and isinstance(one.data.get("bill"), dict):
+                found[-1] = one.data["bill"]
+        return [row for row in found if row is not None]
     uses = Uses()
     for view, power, end_s in _drawn(trace):
         jobs_w = {

@@ -22,8 +22,6 @@ _DURATIONS_S = {
 }  # fmt: skip
 _POWERS_W = {"mw": 1e-3, "w": 1.0, "watt": 1.0, "kw": 1e3, "MW": 1e6}
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)\s*")
-
-
 #: More than any bound has, and fewer than Python refuses to read.
 _MOST_DIGITS = 100
 #: Characters of a wrong value that a message repeats.
@@ -132,7 +130,7 @@ class Parameter:
 
     name: str
     default: Any
-    #: The words that a ``choice`` takes.
+    #: The words that a ``choice`` takes, and a list of words where there are any.
     choices: tuple[str, ...] = ()
     _: KW_ONLY
     #: A key of `_READERS`.
@@ -179,8 +177,8 @@ class Parameter:
     @property
     def allowed(self) -> str:
         """What the parameter takes, in words."""
-        if self.kind == "choice":
-            text = "one of " + ", ".join(self.choices)
+        if self.choices:
+            text = ("one of " if self.kind == "choice" else "a list of ") + ", ".join(self.choices)
         else:
             text = (self.noun or _NOUNS[self.kind]) + self._range()
         return text + (f", or {self.none}" if self.none_ok else "")
@@ -204,7 +202,7 @@ class Parameter:
         if self.kind in ("duration", "power"):
             whole = float(value).is_integer() and abs(value) < 2**53
             return f"{int(value) if whole else value!r} {self.unit}"
-        return str(value)
+        return ", ".join(value) if self.kind == "words" and self.choices else str(value)
 
     def json_spec(self) -> dict[str, Any]:
         """The declaration as plain JSON data."""
@@ -245,7 +243,7 @@ Text = partial(Parameter, kind="text")
 AbsolutePath = partial(Parameter, kind="path")
 #: Declare an address that begins with http:// or https:// and holds no name or password.
 Url = partial(Parameter, kind="url")
-#: Declare a list of words: a program and its arguments.
+#: Declare a list of words: a program and its arguments, or some out of the third argument.
 Words = partial(Parameter, kind="words")
 #: Declare a mapping from names to values.
 Table = partial(Parameter, kind="mapping")
@@ -309,11 +307,12 @@ def _read_url(parameter: Parameter, value: Any) -> str:
     return text
 
 
-def _read_words(_: Parameter, value: Any) -> tuple[str, ...]:
-    good = isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value)
-    if not good or not value or not value[0]:
+def _read_words(parameter: Parameter, value: Any) -> tuple[str, ...]:
+    words = re.split(r"\s*,\s*", value) if parameter.choices and isinstance(value, str) else value
+    good = isinstance(words, (list, tuple)) and all(isinstance(word, str) for word in words)
+    if not good or not words or not words[0]:
         raise ParameterError("not a list of words")
-    return tuple(value)
+    return tuple(_read_choice(parameter, word) if parameter.choices else word for word in words)
 
 
 def _read_mapping(_: Parameter, value: Any) -> dict[str, Any]:

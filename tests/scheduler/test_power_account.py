@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from helpers import engine, live, until
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dask_hpc
+from dask_hpc.report.power import power_bills, power_report
 from dask_hpc.scheduler.power.account import Account, History
 from dask_hpc.scheduler.power.draw import Sample
+from dask_hpc.scheduler.power.noted import Noted
+from dask_hpc.trace.files import parse_trace, read_trace
+from dask_hpc.trace.records import Header, Other, encode_line
 
 
 def sample(t_s: float, job_w: float, idle_w: float = 100.0, label: str = "modelled") -> Sample:
@@ -70,3 +76,31 @@ def test_what_was_measured_of_a_name_is_kept_by_size_and_noise_does_not_count() 
     assert history.of("heat") == {1: 180.0, 4: 103.0}
     assert list(history.of("heat")) == [1, 4]
     assert history.of("pi") == {}
+
+
+def test_who_drew_it_is_told_now_and_then_for_a_scheduler_that_is_killed():
+    account, noted, told = Account(0.0), Noted(), []
+    for t_s in range(0, 1500, 10):
+        account.add(sample(float(t_s), 60.0, 40.0), None)
+        if (row := noted.due(account, {"price": None, "carbon": None})) is not None:
+            told.append((t_s, row.get("bill")))
+    # a record a minute; the split every ten
+    assert len(told) == 25
+    assert [t_s for t_s, bill in told if bill is not None] == [600, 1200]
+    assert told[20][1]["jobs"]["a"]["energy_j"] == 60.0 * 1200
+    lines = [encode_line(Header())]
+    lines += [encode_line(Other(kind="draw", data={"t_s": t_s, "bill": bill})) for t_s, bill in told if bill]
+    lines.append(encode_line(Other(kind="corridor", data={"mode": "none"})))
+    assert [one["total"]["energy_j"] for one in power_bills(parse_trace(lines))] == [120_000.0]
+
+
+@live(workers=2)
+async def test_a_scheduler_that_closes_tells_its_trace_who_drew_what(c, s, a, b, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    rt = await dask_hpc.install(c, trace_path=str(path), power_model_idle_w=70, power_model_busy_w=200)
+    await rt.corridor(upper_w=1_000)
+    await until(lambda: engine(s).state.now_s() > 0.2, "some of it is accounted")
+    await s.close()
+    (bill,) = power_report(read_trace(path))["bills"]
+    assert bill["idle"]["mean_w"] == pytest.approx(140.0)
+    assert bill["total"]["energy_j"] == pytest.approx(bill["idle"]["energy_j"])

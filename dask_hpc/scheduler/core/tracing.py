@@ -23,6 +23,8 @@ class Tracing:
         self._state = state
         self._spawn = spawn
         self._file: TraceFile | None = None
+        #: Called before it ends: what parts still have to record.
+        self.last_words: list[Callable[[], None]] = []
 
     def to(self, path: str | None) -> None:
         """Write to `path` from now on; None: to no file.
@@ -58,5 +60,7 @@ class Tracing:
 
     def close(self) -> None:
         """End the file."""
+        for call in self.last_words:
+            call()
         if self._file is not None:
             self._file.close()

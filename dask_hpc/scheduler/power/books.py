@@ -86,6 +86,11 @@ class Books:
         if account is not None and (account.last is None or now_s - account.last.t_s >= _SAMPLE_S):
             self.add(now_s)
 
+    @property
+    def levers(self) -> tuple[str, ...]:
+        """What may be done to keep the corridor."""
+        return self._state.settings.power_levers
+
     def bill(self) -> dict[str, Any]:
         """Who has drawn what since the account was opened; of nobody anything is known without one."""
         return bill(Uses() if self.account is None else self.account.uses, **self._tariff())

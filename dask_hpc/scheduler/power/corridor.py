@@ -17,8 +17,11 @@ from dask_hpc.config.file import mark
 from dask_hpc.errors import CorridorError, InstallError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.power.books import Books
+from dask_hpc.scheduler.power.caps import HostCaps
+from dask_hpc.scheduler.power.draw import Sample
 from dask_hpc.scheduler.power.forecaster import Forecaster
 from dask_hpc.scheduler.power.gauges import Gauges
+from dask_hpc.scheduler.power.plain import PlainNodes
 from dask_hpc.scheduler.power.planner import Planner
 from dask_hpc.scheduler.power.request import Marks, Wanted, read_wanted
 from dask_hpc.scheduler.power.sampling import Sampling
@@ -47,8 +50,11 @@ class Corridor:
         self._books = Books(engine.state, self._answered)
         self._shown = Shown(self._books, lambda *told: engine.controller.note(*told))
         self._sampling = Sampling(engine.state)
+        self._caps = HostCaps(engine.state, engine.controller.note)
+        self._plain = PlainNodes(engine)
         self._gauges = Gauges(self._row)
         self._wanted: Wanted | None = None
+        engine.tracing.last_words.append(self._close_account)
         self._planner: Planner | None = None
         self._forecaster: Forecaster | None = None
         #: What was asked, the files that it names as they were when they were looked at last, which are
@@ -126,7 +132,10 @@ class Corridor:
         """`power` without rows and bill, where a corridor is set or the settings say what a node draws."""
         if self._wanted is None and not self._books.model.is_set:
             return {}
-        return {"power": self._told()}
+        told = self._told()
+        if self._wanted is not None:
+            told["chart"] = self._books.recent.brief(self._state.now_s())
+        return {"power": told}
 
     def _told(self) -> dict[str, Any]:
         now_s = self._state.now_s()
@@ -140,6 +149,8 @@ class Corridor:
             or ("" if planner is None else planner.failure),
             "forecast": None if self._forecaster is None else self._forecaster.told(now_s),
             "programs": 0 if planner is None else planner.asked,
+            "caps": self._caps.told(),
+            "withheld": {"nodes": self._plain.told(), "reason": self._plain.reason},
         }
 
     def _row(self) -> Mapping[str, Any]:
@@ -187,7 +198,6 @@ class Corridor:
     def _clear(self) -> None:
         if self._wanted is None:
             return
-        self._books.add(self._state.now_s(), final=True)
         self._end()
         self._books.note_bounds(None, "none")
         self._engine.controller.request("corridor")
@@ -195,11 +205,14 @@ class Corridor:
 
     def _end(self) -> None:
         """Forget the corridor, and whatever was begun for it."""
+        self._close_account()
+        self.teardown()
         self._wanted = None
         self._problem, self._given, self._marks = "", {}, ()
         self._books.shut()
         self._shown.forget()
-        self.teardown()
+        self._caps.end()
+        self._plain.end()
         if self._looking is not None:
             self._looking.cancel()
         self._timer = self._looking = self._planner = self._forecaster = None
@@ -207,6 +220,11 @@ class Corridor:
         extensions = self._state.scheduler.extensions
         if extensions.get(_EXTENSION) is self:
             del extensions[_EXTENSION]
+
+    def _close_account(self) -> None:
+        """Tell the trace who has drawn what."""
+        if self._wanted is not None:
+            self._books.add(self._state.now_s(), final=True)
 
     def unwrap(self) -> None:
         """The runtime is being uninstalled."""
@@ -248,12 +266,22 @@ class Corridor:
         sample = self._books.add(now_s)
         self._sampling.look(now_s, self._books.draw.silent())
         if sample is not None:
+            self._cap(sample)
             self._books.note(sample, self._shown.view)
             if self._forecaster is not None:
                 settings = self._state.settings
                 self._forecaster.add(sample, settings.power_forecast_horizon_s, settings.tick_s)
         if self._marks and (self._looking is None or self._looking.done()):
             self._looking = asyncio.get_running_loop().create_task(self._look(self._given))
+
+    def _cap(self, sample: Sample) -> None:
+        """Have hosts capped where that is a lever, and the draw is known."""
+        asked = self._wanted
+        step = None if asked is None or asked.mode != "enforce" else asked.bounds.at(sample.t_s)
+        if step is None or "cap" not in self._state.settings.power_levers:
+            self._caps.end()
+        elif sample.label != "unavailable":
+            self._caps.look(step[2], sample.total_w, self._books.draw.hosts(sample.t_s))
 
     async def _read(self, given: Mapping[str, Any]) -> Wanted:
         """In a thread where there are files: a file system may take its time."""
@@ -299,5 +327,11 @@ class Corridor:
         return node.job is not None or view is None or not (view.acts and view.bounded)
 
     def amended(self, view: ClusterSnapshot, decision: Decision) -> Decision:
-        """What is done in place of the decision where the draw is outside."""
-        return decision if self._wanted is None else rules.enforced(view, decision)
+        """What is done in place of the decision where the draw is outside; plain work is confined."""
+        if self._wanted is None:
+            return decision
+        books, power, curve = self._books, self._shown.view, self._books.model.curve()
+        last = None if books.account is None else books.account.last
+        if power is not None and last is not None and curve is not None:
+            self._plain.look(view, power, last, curve)
+        return rules.enforced(view, decision)

@@ -45,6 +45,7 @@ class Sample:
     #: The same by what they do: nodes of each job by its id, nodes on which plain work executes, idle ones.
     jobs_w: dict[str, float] = field(default_factory=dict)
     plain_w: float = 0.0
+    plain_nodes: int = 0
     idle_w: float = 0.0
     #: What is drawn beside the nodes of jobs, and beyond the idle watts of those that are free.
     beside_w: float = 0.0
@@ -69,6 +70,8 @@ class _Heard:
     at_s: float | None = None
     heard_s: float = 0.0
     until_s: float = 0.0
+    #: Which of its workers share a sensor.
+    host: str = ""
     #: None: it does not measure.
     watts: float | None = None
 
@@ -84,7 +87,7 @@ class _Heard:
             return
         if at_s != self.at_s:
             self.at_s, self.heard_s = at_s, now_s
-        self.watts = watts
+        self.watts, self.host = watts, str(section.get("host") or "")
         self.until_s = self.heard_s + min(_number(section.get("fresh_s")) or FRESH_S, _MOST_FRESH_S)
 
 
@@ -135,6 +138,18 @@ class Draw:
     def silent(self) -> list[str]:
         """Workers whose heartbeats carried nothing of power as the last sample was taken."""
         return [address for address, heard in self._heard.items() if heard.silent]
+
+    def hosts(self, now_s: float) -> dict[str, tuple[float, list[str]]]:
+        """Hosts of which all workers are measured, as of the last sample: their watts and workers."""
+        found: dict[str, tuple[float, list[str]]] = {}
+        unknown: set[str] = set()
+        for address, heard in self._heard.items():
+            if heard.watts is None or heard.until_s < now_s:
+                unknown.add(heard.host)
+                continue
+            watts, addresses = found.get(heard.host, (0.0, []))
+            found[heard.host] = watts + heard.watts, [*addresses, address]
+        return {host: row for host, row in found.items() if host and host not in unknown}
 
     def _looked_at(self, now_s: float) -> Iterator[tuple[Node, float, float | None]]:
         """The nodes that are there: share of their threads that execute, and their measured watts.
@@ -194,6 +209,7 @@ def _add_free(
         found.total_w += watts
         if load > 0:
             found.plain_w += watts
+            found.plain_nodes += 1
         else:
             found.idle_w += watts
         found.sized_w += base_w

@@ -14,6 +14,8 @@ from dask_hpc_policies.power.bill import bill
 
 #: A change by this share, or this time, is worth a record; more often than once in the other time nothing is.
 _SHARE, _EVERY_S, _LEAST_S = 0.05, 60.0, 1.0
+#: Who drew it is told so often, for a scheduler that is killed.
+_BILL_S = 600.0
 
 
 class Noted:
@@ -21,12 +23,13 @@ class Noted:
 
     def __init__(self) -> None:
         self._at_s: float | None = None
+        self._billed_s = 0.0
         self._watts = 0.0
 
     def due(
         self, account: Account, tariff: Mapping[str, float | None], final: bool = False
     ) -> dict[str, Any] | None:
-        """The record that is due; None: none is. The `final` one of an account always is, with its bill.
+        """The record that is due; None: none is. The `final` one of an account always is.
 
         Parameters
         ----------
@@ -51,5 +54,7 @@ class Noted:
             "outside_s": account.outside_s,
             "outside_ws": account.outside_ws,
         }
-        # who drew it is told once, at the end
-        return {**row, "bill": bill(account.uses, **tariff)} if final else row
+        if not final and account.known_s - self._billed_s < _BILL_S:
+            return row
+        self._billed_s = account.known_s
+        return {**row, "bill": bill(account.uses, **tariff)}

@@ -19,6 +19,7 @@ def power_of(
     view: ClusterSnapshot,
     asked: Wanted,
     mode: Mode,
+    levers: tuple[str, ...],
     account: Account,
     curve: LoadCurve | None,
     beside_w: float,
@@ -43,6 +44,7 @@ def power_of(
         announced=asked.bounds.after(view.now_s)[:_ANNOUNCED],
         draw_w=account.draw_w,
         label="unavailable" if last is None else last.label,
+        levers=levers,
     )
     if curve is None:
         return power

@@ -7,6 +7,8 @@ from dask_hpc_policies.power.view import PowerView, Step
 
 #: When there are so many, every second one is dropped, and rows are taken half as often.
 MOST_ROWS = 240
+#: Rows that a view of the panel has.
+BRIEF_ROWS = 48
 #: Seconds from the first row to the next one.
 _FIRST_S = 0.25
 
@@ -32,6 +34,16 @@ class Recent:
         if len(self.rows) >= MOST_ROWS:
             self.rows = self.rows[::2]
             self._every_s *= 2
+
+    def brief(self, now_s: float) -> list[list[int | float | None]]:
+        """At most `BRIEF_ROWS` of them, in whole watts: little enough for what is asked twice a second."""
+        every = -(-len(self.rows) // BRIEF_ROWS) or 1
+        # the last one is always there
+        rows = self.rows[::-1][::every][::-1]
+        return [
+            [round(row[0] - now_s, 1), *(None if watts is None else round(watts) for watts in row[1:])]
+            for row in rows
+        ]
 
     def told(self, now_s: float) -> list[list[float | None]]:
         """The rows, with seconds from now on, which are negative."""

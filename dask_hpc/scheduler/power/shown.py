@@ -66,7 +66,7 @@ class Shown:
         if curve is not None:
             # a plan is asked for anew whenever they change: noise of what is measured must not count
             self._beside_w = steady(self._beside_w, 0.0 if last is None else last.beside_w)
-        power = power_of(view, asked, mode, account, curve, self._beside_w, free_nodes)
+        power = power_of(view, asked, mode, books.levers, account, curve, self._beside_w, free_nodes)
         # what another policy decides is held to what is known of the jobs alone
         if last is not None and forecaster is not None and mode != "enforce":
             power = widened(power, forecaster.range_w(last))

@@ -60,6 +60,8 @@ class Node:
         self.reserved = 0
         #: What it is for; only compute nodes serve jobs and plain work.
         self.role = COMPUTE
+        #: Whether plain work gets nothing new here while nobody holds it.
+        self.withheld = False
         #: The machine.
         self.host: str | None = None
         #: What those of its workers say that say anything, by address.
@@ -83,6 +85,11 @@ class Node:
     def serves(self) -> bool:
         """Whether tasks of jobs and of plain work may be placed on it."""
         return not self.reserved and self.role == COMPUTE
+
+    @property
+    def serves_plain(self) -> bool:
+        """Whether tasks of plain work may be placed on it."""
+        return self.job is None and self.serves and not self.withheld
 
     @property
     def state(self) -> NodeState:

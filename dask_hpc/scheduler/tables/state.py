@@ -98,8 +98,7 @@ class State:
         if job is not None:
             return [job]
         node = self.nodes.at.get(address)
-        free = node is not None and node.job is None and node.serves
-        return self.plain if free else []
+        return self.plain if node is not None and node.serves_plain else []
 
     def nodes_up(self, job: JobRecord) -> int:
         """Nodes the job holds that are connected."""
@@ -145,7 +144,7 @@ class State:
         self.roles[node.id] = node.role = role
         node.reserved = 0
         node.workers_changed()
-        self._change([node])
+        self.change([node])
 
     def drop_worker(self, address: str) -> Node | None:
         """A worker has gone: nobody is served by it any more."""
@@ -165,7 +164,7 @@ class State:
         """Let no further task run on these nodes; whoever holds them goes on holding them."""
         for node in nodes:
             node.reserved = reconfig_id
-        self._change(nodes)
+        self.change(nodes)
 
     def give(self, nodes: Iterable[Node], job: JobRecord | None, reconfig_id: int = 0) -> None:
         """Give nodes to a job, or (None) to plain work; or take them and keep them reserved."""
@@ -180,7 +179,7 @@ class State:
             node.job = id
         if job is not None:
             job.nodes.update(dict.fromkeys([node.id for node in given]))
-        self._change(given)
+        self.change(given)
         if job is None:
             for node in given:
                 if not node.workers:
@@ -222,12 +221,13 @@ class State:
     def start_plain(self, job: JobRecord) -> None:
         """Let a job of plain work use the nodes that no named job holds."""
         self.plain.append(job)
-        nodes = [*self.nodes.free(), *(node for one in self.jobs.named for node in self.resting_nodes(one))]
+        nodes = [node for node in self.nodes.free() if node.serves_plain]
+        nodes += [node for one in self.jobs.named for node in self.resting_nodes(one)]
         addresses = [address for node in nodes for address in node.workers]
         job.allotment.grant(addresses)
         self.moved(addresses)
 
-    def _change(self, nodes: Collection[Node]) -> None:
+    def change(self, nodes: Collection[Node]) -> None:
         """Bring all tables up to date with nodes that have one holder, and are reserved alike."""
         if not nodes:
             return
@@ -251,9 +251,7 @@ class State:
             if job.resting and self._parts.lends(node):
                 self._lend_whole(addresses)
         else:
-            for plain in self.plain:
-                plain.allotment.grant(addresses)
-            self.moved(addresses)
+            self._lend_whole([address for address in addresses if self.nodes.at[address].serves_plain])
 
     def _revoke(self, addresses: list[str]) -> None:
         if not self.common.isdisjoint(addresses):

@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from dask_hpc.worker.power.figures import Counter, Gauge, Label, Reading, SensorError, summed
 
 #: No accelerator draws more, in watts.
 _MOST_W = 5_000.0
+
+
+@contextmanager
+def nvml_error(library: Any) -> Iterator[None]:
+    """What NVML raises within the block as a `SensorError`."""
+    try:
+        yield
+    except library.NVMLError as error:
+        raise SensorError(f"NVML says: {error}", "look whether nvidia-smi works on this host") from None
+
+
+def opened(library: Any = None) -> tuple[Any, list[Any]]:
+    """What is called like the module ``pynvml`` (None: that module), and all accelerators of this host.
+
+    Raises
+    ------
+    SensorError
+        When it is not installed, does not work, or knows of none.
+    """
+    if library is None:
+        try:
+            import pynvml as library  # type: ignore[import-not-found, no-redef, unused-ignore]
+        except ImportError:
+            raise SensorError(
+                "nvidia-ml-py is not installed",
+                "pip install 'dask-hpc[nvml]' where there are accelerators",
+            ) from None
+    with nvml_error(library):
+        library.nvmlInit()
+        count = library.nvmlDeviceGetCount()
+        handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+    if not handles:
+        raise SensorError("NVML knows of no accelerator")
+    return library, handles
 
 
 class Nvml:
@@ -29,30 +64,12 @@ class Nvml:
 
     def read(self) -> Reading:
         """Energy of each accelerator since its driver was loaded, or its power where it does not count."""
-        library = self._loaded()
-        try:
-            if self._devices is None:
-                library.nvmlInit()
-                count = library.nvmlDeviceGetCount()
-                self._devices = [library.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-            if not self._devices:
-                raise SensorError("NVML knows of no accelerator")
-            return {f"gpu{index}": self._one(library, handle) for index, handle in enumerate(self._devices)}
-        except library.NVMLError as error:
-            self._devices = None
-            raise SensorError(f"NVML says: {error}", "look whether nvidia-smi works on this host") from None
-
-    def _loaded(self) -> Any:
-        if self._library is None:
-            try:
-                import pynvml  # type: ignore[import-not-found, unused-ignore]
-            except ImportError:
-                raise SensorError(
-                    "nvidia-ml-py is not installed",
-                    "pip install 'dask-hpc[nvml]' where there are accelerators",
-                ) from None
-            self._library = pynvml
-        return self._library
+        library, devices = (self._library, self._devices) if self._devices else opened(self._library)
+        self._library, self._devices = library, None
+        with nvml_error(library):
+            found = {f"gpu{index}": self._one(library, handle) for index, handle in enumerate(devices)}
+        self._devices = devices
+        return found
 
     def _one(self, library: Any, handle: Any) -> Counter | Gauge:
         try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from distributed.core import Status
 
 from dask_hpc.errors import WorkerError
-from dask_hpc.wire import HEARTBEAT, POWER
+from dask_hpc.wire import CAP, HEARTBEAT, POWER
 from dask_hpc.worker.node import node_settings
 
 logger = logging.getLogger("distributed.dask_hpc.power")
@@ -23,7 +24,13 @@ def start(worker: Any) -> None:
     def power(on: bool) -> dict[str, Any]:
         return switch(worker, on=on)
 
-    worker.handlers[POWER] = power
+    async def cap(watts: float | None, look: bool = False) -> dict[str, Any]:
+        # what writes to devices comes when it is needed
+        from dask_hpc.worker.power.caps import asked
+
+        return await asked.cap(worker, watts, look)
+
+    worker.handlers.update({POWER: power, CAP: cap})
     try:
         always = node_settings().power_measure == "always"
     except ValueError:
@@ -59,6 +66,9 @@ def switch(worker: Any, *, on: bool) -> dict[str, Any]:
 
 
 def stop(worker: Any) -> None:
-    """Have it answer no more; the heartbeats end their sections themselves."""
+    """Have it answer no more, and cap nothing; the heartbeats end their sections themselves."""
     if worker.status != Status.closing:
-        worker.handlers.pop(POWER, None)
+        for name in (POWER, CAP):
+            worker.handlers.pop(name, None)
+    if (asked := sys.modules.get(f"{__package__}.caps.asked")) is not None:
+        asked.stop(worker)

@@ -44,6 +44,9 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard,
     """The same, where what `view` says of power has been read."""
     if power is None or power.mode != "enforce" or not power.bounded or outside_w(power, _TERMS) > 0:
         return ()
+    if not power.may("hold"):
+        # nobody is refused a start: what leads outside is mended afterwards
+        return ()
     held = sum([job.nodes for job in view.jobs if not job.is_default])
     base_w = power.base_w + (view.idle_nodes + held) * power.idle_w
 
@@ -75,6 +78,9 @@ def enforced(view: ClusterSnapshot, decision: Decision) -> Decision:
     for action in decision.actions:
         if isinstance(action, RESIZES):
             if steps.get(action.job) == action:
+                continue
+            if not power.may("hold" if isinstance(action, Start) else "resize"):
+                kept.append(action)
                 continue
             suppressed.append(Suppressed(action=action, reason=why))
             if isinstance(action, Start) and action.job not in steps:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_hpc_policies.codec import encode
-from dask_hpc_policies.jobs.constraints import legal_sizes
+from dask_hpc_policies.jobs.constraints import largest_at_most, legal_sizes
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
 from dask_hpc_policies.power.problem import Choice, PowerJob, Problem, Rigid
 from dask_hpc_policies.power.program import Plan
@@ -102,11 +102,12 @@ def question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Problem |
     broken = outside_w(power, terms) > 0
     least_w, most_w = expected_w(view, power, terms)
     low_w, high_w = drawn_w(view, power)
-    jobs = [job for job in view.running if _changeable(job)]
-    waiting = candidates(view, power, terms) if broken and terms.hold else []
+    jobs = [job for job in view.running if power.may("resize") and _changeable(job)]
+    changed = {job.id for job in jobs}
+    waiting = candidates(view, power, terms) if broken and terms.hold and power.may("hold") else []
     if not waiting and (not jobs or not (broken or view.idle_nodes)):
         return None
-    rigid = [job for job in view.running if not _changeable(job)]
+    rigid = [job for job in view.running if job.id not in changed]
     sizes = sum([job.nodes for job in view.running])
     total = view.idle_nodes + sizes
     if not total:
@@ -119,7 +120,7 @@ def question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Problem |
         margin_w=kept_w(power, terms),
         rigid=_rigid(rigid, power, (least_w - low_w, most_w - high_w)),
         jobs=tuple(power_job(job, job.id, job.nodes, power.busy_w, total) for job in jobs),
-        waiting=tuple(_beginner(job, power.busy_w, total) for job in _tried(waiting, bool(view.running))),
+        waiting=tuple(_beginner(job, power, total) for job in _tried(waiting, bool(view.running))),
     )
 
 
@@ -247,15 +248,23 @@ def power_job(job: JobRequest, id: str, nodes: int, busy_w: float, most_nodes: i
     )
 
 
-def _beginner(job: JobView, busy_w: float, most_nodes: int) -> PowerJob:
+def _beginner(job: JobView, power: PowerView, most_nodes: int) -> PowerJob:
     """A job that would start: at the size that it asked for, else at any legal one that it may have."""
+    busy_w = power.busy_w
     exact = job.start_nodes if job.interruption == "none" else None
+    if exact is None and not power.may("start"):
+        exact = largest_at_most(job.constraint, min(wanted_nodes(job), most_nodes), job.min_nodes)
     if exact is None:
-        aim = job.preferred_nodes or job.max_nodes
+        aim = wanted_nodes(job)
         made = power_job(job, job.id, aim, busy_w, most_nodes)
         return replace(made, max_nodes=max(made.min_nodes, min(made.max_nodes, aim)))
     low, high = node_w(job, exact, busy_w)
     return PowerJob(id=job.id, nodes=exact, min_nodes=exact, max_nodes=exact, min_w=low, max_w=high)
+
+
+def wanted_nodes(job: JobRequest) -> int:
+    """The nodes that a job is best started on."""
+    return job.start_nodes or job.preferred_nodes or job.max_nodes
 
 
 def _tried(waiting: Iterable[JobView], runs: bool) -> list[JobView]:

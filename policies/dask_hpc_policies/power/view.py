@@ -21,6 +21,9 @@ SECTION = "power"
 #: policy decides is held to it (`combine.corridor`). ``monitor``: nobody; the draw is only looked at.
 #: ``advise``: nobody either, but what would be done is found out and told.
 Mode = Literal["monitor", "advise", "policy", "enforce"]
+#: What may be done to keep a corridor, and what is where nobody says it.
+LEVERS = ("resize", "hold", "start", "cap")
+DEFAULT_LEVERS = ("resize", "hold", "start")
 #: From when on (on the clock of `now_s`), lower and upper bound in watts.
 Step = tuple[float, float, float]
 
@@ -67,11 +70,17 @@ class PowerView:
     plan: PowerPlan | None = None
     #: Where `draw_w` comes from: ``measured``, ``modelled`` or ``unavailable``; empty: not said.
     label: str = ""
+    #: What may be done (`LEVERS`).
+    levers: tuple[str, ...] = DEFAULT_LEVERS
 
     @property
     def bounded(self) -> bool:
         """Whether there is a corridor now."""
         return self.lower_w is not None and self.upper_w is not None
+
+    def may(self, lever: str) -> bool:
+        """Whether a lever may be pulled."""
+        return lever in self.levers
 
     @property
     def acts(self) -> bool:

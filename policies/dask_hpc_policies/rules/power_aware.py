@@ -14,16 +14,19 @@ made for other sizes or bounds is dropped.
 * Otherwise running jobs grow into idle nodes, as far as the plan is inside.
 
 ``hold=no`` starts jobs first come, first served whatever they draw, and resizes running ones alone.
+Levers that are not there are not pulled (`PowerView.levers`): without ``hold`` it is as with ``hold=no``,
+without ``resize`` running jobs keep their sizes, without ``start`` jobs start on what they ask for.
 ``lookahead=yes`` keeps jobs that draw much for an announced higher corridor, and starts nobody whose smallest
 size would not leave room for an announced lower one.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shrink
-from dask_hpc_policies.jobs.constraints import next_higher
+from dask_hpc_policies.jobs.constraints import largest_at_most, next_higher
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Choice, Power
 from dask_hpc_policies.power.question import (
@@ -34,6 +37,7 @@ from dask_hpc_policies.power.question import (
     leaves_room,
     outside_w,
     terms_of,
+    wanted_nodes,
 )
 from dask_hpc_policies.power.view import PowerView, fits, seen
 from dask_hpc_policies.power.watts import node_w
@@ -72,6 +76,8 @@ def decide(view: ClusterSnapshot, state: None, params: Any) -> tuple[Decision, N
         plan.admit()
         return plan.answer(), state
     terms = terms_of(params)
+    if not power.may("hold"):
+        terms = replace(terms, hold=False)
     if view.adapting and terms.hold:
         plan.reasons.update({job.id: _BUSY for job in plan.waiting})
         return plan.answer(), state
@@ -150,6 +156,9 @@ def _start_inside(plan: Pass, power: PowerView, terms: Terms) -> None:
         need = needed_nodes(job)
         if need is None:
             continue
+        if not power.may("start"):
+            top = min(wanted_nodes(job), plan.view.pool_nodes)
+            need = largest_at_most(job.constraint, top, need) or need
         if need > room.idle_nodes:
             break
         others = [other for other, _ in chosen.values()]

@@ -113,6 +113,21 @@ def test_jobs_start_whatever_they_draw_when_nobody_is_held() -> None:
     assert steps(decided(picture(900, 1000, job("heat-1")), hold="no")) == {"heat-1": 2}
 
 
+def test_levers_that_are_not_there_are_not_pulled() -> None:
+    molded = job("heat-1", start_nodes=None, kind="moldable", preferred_nodes=6)
+    assert steps(decided(picture(900, 1700, molded))) == {"heat-1": 3}
+    # on all that it asks for, or not at all
+    assert steps(decided(picture(900, 1700, molded, levers=("resize", "hold")))) == {}
+    assert steps(decided(picture(900, 2500, molded, levers=("resize", "hold")))) == {"heat-1": 6}
+    assert steps(decided(picture(1600, 2500, molded, levers=("resize", "hold")))) == {"heat-1": 6}
+    jobs = [job("pi-1", 7), job("heat-2", 5), job("heat-3")]
+    assert {"pi-1", "heat-2"} <= set(steps(decided(picture(1000, 1700, *jobs))))
+    assert steps(decided(picture(1000, 1700, *jobs, levers=("hold", "start")))) == {}
+    # who is not held starts; what runs makes room
+    found = steps(decided(picture(1000, 1700, *jobs, levers=("resize", "start"))))
+    assert found["heat-3"] == 2
+
+
 def test_hungry_jobs_are_kept_for_an_announced_higher_corridor() -> None:
     jobs = [job("pi-1", 10), job("heat-2"), job("pi-3")]
     announced = ((800.0, 2500.0, 3500.0),)
