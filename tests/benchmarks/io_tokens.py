@@ -1,6 +1,6 @@
 """Writers that share a saturated file system, and work beside them: tokens, pairs of jobs, cost of counting.
 
-The file system is `throttled.ThrottledStore`: 20 MiB/s for two at once, a tenth less for each further one.
+The file system is `throttled.ThrottledStore`: 20 MiB/s for one, a tenth less for each further one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import dask_hpc
 MIB = 1 << 20
 BYTES_S = 20 * MIB
 CHUNK = 4 * MIB
+NAMES = ("writes-1", "writes-2", "naps-1", "naps-2")
 
 
 def write(store: Any, number: int) -> int:
@@ -50,7 +51,7 @@ def array(folder: Path, chunks: int) -> ThrottledStore:
 
 
 def run(options: Options) -> list[Row]:
-    parts: list[Callable[[Options, Path], list[Row]]] = [_tokens, _pairs, _cost]
+    parts: list[Callable[[Options, Path], list[Row]]] = [_tokens, _pairs, _law, _cost]
     only = getattr(options.given, "only", None)
     rows = []
     for part in parts:
@@ -132,7 +133,7 @@ def _pairs(options: Options, folder: Path) -> list[Row]:
             with dask_hpc.LocalCluster(**size) as cluster, cluster.get_client() as client:
                 rt = dask_hpc.install(client, policy="fcfs", io_tokens="never", lend="0 s")
                 _record(client, rt, stores, count)
-                rt.update(policy=policy, **({"reordering": 0.9} if policy == "io-aware" else {}))
+                rt.update(policy=policy)
                 took[policy] = _four(client, rt, stores, count)
         ratios.append(took["io-aware"] / took["fcfs"])
     return [row("two jobs that write, two that compute: io-aware over fcfs", ratios, "ratio", bar=0.8)]
@@ -147,7 +148,7 @@ def _submit(client: Client, name: str, store: Any, count: int) -> list[Any]:
 
 
 def _record(client: Client, rt: Any, stores: list[Any], count: int) -> None:
-    for name, store in (("writes-1", stores[0]), ("writes-2", stores[1]), ("naps-1", None), ("naps-2", None)):
+    for name, store in zip(NAMES, (*stores, None, None), strict=True):
         with rt.job(name, nodes=1) as job:
             wait(_submit(client, name, store, count))
         job.wait()
@@ -155,14 +156,49 @@ def _record(client: Client, rt: Any, stores: list[Any], count: int) -> None:
 
 
 def _four(client: Client, rt: Any, stores: list[Any], count: int) -> float:
-    began_s, jobs, futures = time.perf_counter(), [], []
-    for name, store in (("writes-1", stores[0]), ("writes-2", stores[1]), ("naps-1", None), ("naps-2", None)):
-        with rt.job(name, nodes=1) as job:
-            futures += _submit(client, name, store, count)
-        jobs.append(job)
+    """Seconds of the four together, which all wait when the nodes become idle."""
+    jobs, futures = [], []
+    with rt.job("before", nodes=2) as before:
+        wait(client.map(note, range(2), pure=False))  # it runs
+        held = client.submit(nap, 1.0, 0, pure=False)
+        for name, store in zip(NAMES, (*stores, None, None), strict=True):
+            with rt.job(name, nodes=1) as job:
+                futures += _submit(client, name, store, count)
+            jobs.append(job)
+        wait(held)
+    before.wait()
+    began_s = time.perf_counter()
     for job in jobs:
         job.wait()
     return time.perf_counter() - began_s
+
+
+# --------------------------------------------------------------------------- law
+
+
+def _law(options: Options, folder: Path) -> list[Row]:
+    """Jobs of one name on one, two and four nodes: what their law says of three, beside one on three."""
+    count = options.pick(24, 16, 6)
+    off = []
+    for round_ in range(options.pick(5, 3, 1)):
+        store = array(folder / f"l{round_}", count)
+        size = {"n_workers": 4, "threads_per_worker": 1, "dashboard_address": None}
+        with dask_hpc.LocalCluster(**size) as cluster, cluster.get_client() as client:
+            rt = dask_hpc.install(client, policy="fcfs", io_tokens="never", lend="0 s")
+            for nodes in (1, 2, 4, 3):
+                with rt.job("writes", nodes=nodes, exclusive=True) as job:
+                    wait(_submit(client, "writes", store, count))
+                job.wait()
+                time.sleep(3)  # the last heartbeats, and a tick
+                with rt.job("other", nodes=1):  # has the runtime look
+                    time.sleep(1)
+                if nodes == 4:
+                    law = rt.io()["jobs"][-1]["law"]["io_s"]
+            (measured_s,) = (row["io_s"] for row in rt.io()["jobs"] if row["id"] == job.id)
+        a, b = law["a"], law["b"]
+        told_s = a * 3**b if law["kind"] == "power" else a + b / 3
+        off.append(abs(told_s / measured_s - 1))
+    return [row("seconds in I/O on a size that has not been: off by", off, "share", bar=0.1)]
 
 
 # -------------------------------------------------------------------------- cost
@@ -201,5 +237,5 @@ if __name__ == "__main__":
         "io_tokens",
         "Writers that share a saturated file system, and work beside them",
         run,
-        lambda parser: parser.add_argument("--only", choices=("tokens", "pairs", "cost")),
+        lambda parser: parser.add_argument("--only", choices=("tokens", "pairs", "law", "cost")),
     )

@@ -118,6 +118,10 @@ def write_and_read(folder, number):
     return len(path.read_bytes()) + len(path.read_bytes())
 
 
+def save(store, values):
+    zarr.save_array(store, values)
+
+
 def netcdf(folder, number):
     dataset = xr.Dataset({"t": ("x", np.arange(5000.0))})
     dataset.to_netcdf(Path(folder) / f"{number}.nc", engine="scipy")
@@ -180,6 +184,45 @@ async def test_what_other_threads_move_is_told_as_an_estimate(c, s, a):
         size = 3 * chunk_bytes(folder / "z1")
         assert size * 0.99 < row["write_bytes"] < 1.2 * size
         assert (row["quality"], row["io_s"] > 0) == ("estimated", True)
+    # what is metered is known already
+    async with rt.job("metered", nodes=1, measure_io=True) as job:
+        await within(c.submit(save, metered(folder / "m", "mine"), values))
+        await heard([a])
+        await heard([a])
+    row = job_row(await rt.io(), job.id)
+    size = sum(path.stat().st_size for path in (folder / "m").rglob("*") if path.is_file())
+    assert (row["write_bytes"], row["quality"]) == (size, "metered")
+
+
+@live(4, config={"hpc.tick": "50 ms"}, clean_kwargs={"threads": False})
+async def test_sizes_that_have_not_been_are_told_by_the_law_of_those_that_have(c, s, *workers):
+    rt = await dask_hpc.install(c, policy="fcfs")
+    folder = Path(workers[0].local_directory)
+    for nodes in (1, 2, 4):
+        async with rt.job("scan", nodes=nodes, measure_io=True) as job:
+            await started(s, job)
+            await within(c.gather(c.map(write_and_read, [folder] * 8, range(8), pure=False)))
+        await within(job.wait())
+    known = await until_async(lambda: sizes_of_law(rt), "all three are heard of")
+    assert known == [1, 2, 4]
+    async with rt.job("scan", min_nodes=1, max_nodes=4) as again:
+        shares = await until(lambda: record(s, again).request.io_by_nodes, "it is told")
+    assert [nodes for nodes, _ in shares] == [1, 2, 3, 4]
+    assert all(0 < share <= 1 for _, share in shares)
+    assert dict((await rt.snapshot()).sections.get("io", {})) == {}
+
+
+async def sizes_of_law(rt):
+    laws = [row["law"] for row in (await rt.io())["jobs"] if row["law"] is not None]
+    return bool(laws) and len(laws[0]["io_s"]["sizes"]) == 3 and laws[0]["io_s"]["sizes"]
+
+
+async def until_async(condition, what):
+    deadline = asyncio.get_running_loop().time() + 40
+    while not (found := await condition()):
+        assert asyncio.get_running_loop().time() < deadline, what
+        await asyncio.sleep(0.02)
+    return found
 
 
 def test_a_dataset_of_xarray_goes_through_it_and_comes_back(tmp_path):

@@ -34,7 +34,7 @@ class ThrottledStore(WrapperStore):
         What each further one takes away from that, as a share.
     """
 
-    def __init__(self, folder: Any, bytes_s: float, knee: int = 2, fall: float = 0.1) -> None:
+    def __init__(self, folder: Any, bytes_s: float, knee: int = 1, fall: float = 0.1) -> None:
         super().__init__(LocalStore(Path(folder)))
         self.folder, self.bytes_s, self.knee, self.fall = Path(folder), bytes_s, knee, fall
         self._map: mmap.mmap | None = None

@@ -62,7 +62,7 @@ class Io:
         self._book(now_s)
         named = self._state.jobs.named
         found = accounts(span_metrics.executed(self._state.scheduler, [job.span_id for job in named]))
-        self._tokens.tick(named, found)
+        self._tokens.tick(now_s, named, found)
         spans = found.spans()
         if found.work:
             self._shown = self._now()
@@ -126,6 +126,7 @@ class Io:
         ``law`` (of the jobs of its name, by nodes) and ``quality`` (metered, counted or estimated; see
         `accounts.Quality`). ``other``: of plain work, and of tasks that are in a span of the user's own.
         """
+        self._book(self._state.now_s())
         self._shown = self._now()
         return self._shown
 

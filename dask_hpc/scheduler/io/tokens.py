@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from dask_hpc.scheduler.internals import durations
 from dask_hpc.scheduler.io.accounts import Accounts, Target
 from dask_hpc.scheduler.placing.gate import Gate
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -23,6 +24,9 @@ _SHARE = 0.25
 _FEW_BYTES = 1 << 16
 #: Seconds of tasks that a sample is made of, at least.
 _LEAST_S = 0.1
+#: When nobody has given a token back for so long, and so many times as long as tasks of the kind take, one
+#: more is let through: those that have one may be waiting for it.
+_STUCK_S, _STUCK_TIMES = 30.0, 5.0
 
 
 @dataclass
@@ -37,6 +41,9 @@ class Learner:
     since: tuple[int, float] | None = None
     #: Whether some have waited all the time since.
     full: bool = False
+    #: Who has had the tokens, and since when.
+    holders: set[Any] = field(default_factory=set)
+    held_since_s: float = 0.0
 
 
 class TokenLearning:
@@ -47,7 +54,7 @@ class TokenLearning:
         self._gate = gate
         self._learners: dict[Target, Learner] = {}
 
-    def tick(self, jobs: Iterable[JobRecord], found: Accounts) -> None:
+    def tick(self, now_s: float, jobs: Iterable[JobRecord], found: Accounts) -> None:
         """Look at what was measured of the tasks of active jobs."""
         if self._state.settings.io_tokens == "never":
             self.end()
@@ -59,6 +66,20 @@ class TokenLearning:
                 self._sample(target, learner, *sums)
             else:
                 self._begin(target, *sums)
+
+        for target, learner in self._learners.items():
+            self._unstick(now_s, target, learner)
+
+    def _unstick(self, now_s: float, target: Target, learner: Learner) -> None:
+        """Let one more through when all that have tokens seem to wait for one that has none."""
+        waiting, holders = self._gate.waiting.get(target), self._gate.holders(target)
+        if not waiting or holders != learner.holders:
+            learner.holders, learner.held_since_s = holders, now_s
+            return
+        usual_s = durations.usual(waiting[0][1])[1] or 0.0
+        if now_s - learner.held_since_s >= max(_STUCK_S, _STUCK_TIMES * usual_s):
+            self._gate.limits[target] += 1
+            learner.held_since_s, learner.full = now_s, False
 
     def end(self) -> None:
         """Have no task wait for tokens any more."""

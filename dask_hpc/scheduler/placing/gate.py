@@ -70,7 +70,7 @@ class Gate:
 
     def holders(self, target: Target) -> set[Any]:
         """Keys of the tasks on workers that have a token of a target."""
-        return {key for key, ts in self._taken.get(target, {}).items() if ts.state == "processing"}
+        return {key for key, ts in self._taken.get(target, {}).items() if _at_it(ts)}
 
     def lease(self, target: Target) -> Lease:
         """Tokens for somebody who is no task and writes a target."""
@@ -84,7 +84,7 @@ class Gate:
         """
         again: set[JobRecord] = set()
         for taken in self._taken.values():
-            for key in [key for key, ts in taken.items() if ts.state != "processing"]:
+            for key in [key for key, ts in taken.items() if not _at_it(ts)]:
                 del taken[key]
         for target, waiting in list(self.waiting.items()):
             room = self.free(target)
@@ -142,6 +142,12 @@ class Lease:
         leased[self._target] = leased.get(self._target, 0) + tokens
         if not leased[self._target]:
             del leased[self._target]
+
+
+def _at_it(ts: TaskState) -> bool:
+    # one that has left its thread waits for tasks of its own, which may need tokens
+    ws = ts.processing_on
+    return ts.state == "processing" and ws is not None and ts not in ws.long_running
 
 
 def _waits(job: JobRecord, ts: TaskState) -> bool:
