@@ -42,13 +42,24 @@ def counts(path: str = _THREAD) -> Counts:
     OSError
         Where the system does not tell.
     """
-    file = os.open(path, os.O_RDONLY)
-    try:
-        told = os.read(file, 512)
-    finally:
-        os.close(file)
-    words = told.split(None, 4)
-    return Counts(int(words[1]), int(words[3]), len(told))
+    return _Open(path).counts()
+
+
+class _Open:
+    """One of these files, open; it is closed with the last reference to it."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_RDONLY)
+
+    def counts(self) -> Counts:
+        told = os.pread(self._file, 512, 0)
+        words = told.split(None, 4)
+        return Counts(int(words[1]), int(words[3]), len(told))
+
+    def __del__(self) -> None:
+        # there is none when it could not be opened
+        if (file := getattr(self, "_file", None)) is not None:
+            os.close(file)
 
 
 def of_process() -> Counts:
@@ -79,7 +90,14 @@ class Moved:
     counted: bool = field(default=False)
 
 
-_here = threading.local()
+class _Here(threading.local):
+    """Of one thread that runs tasks: its counters, open as long as it lives, and what its task has opened."""
+
+    counts: Callable[[], Counts] | None = None
+    opened: list[tuple[Any, ...]] | None = None
+
+
+_here = _Here()
 _listening = False
 
 
@@ -96,7 +114,7 @@ def listen() -> None:
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open":
-        opened = getattr(_here, "opened", None)
+        opened = _here.opened
         if opened is not None and isinstance(arguments[0], str):
             opened.append(arguments)
 
@@ -109,14 +127,17 @@ def counted(function: Callable[[], Any], moved: Moved) -> Any:
     Exception
         Whatever the function raises.
     """
-    before, began, used = counts(), perf_counter(), getrusage(RUSAGE_THREAD).ru_utime
+    look = _here.counts
+    if look is None:
+        look = _here.counts = _Open(_THREAD).counts
+    before, began, used = look(), perf_counter(), getrusage(RUSAGE_THREAD).ru_utime
     opened: list[tuple[Any, ...]] = []
     _here.opened = opened
     try:
         return function()
     finally:
         _here.opened = None
-        after = counts()
+        after = look()
         computed = getrusage(RUSAGE_THREAD).ru_utime - used
         moved.waited_s = max(0.0, perf_counter() - began - computed)
         moved.read = max(0, after.read - before.read - before.own)

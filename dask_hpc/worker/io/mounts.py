@@ -49,8 +49,9 @@ def mount_of_folder(folder: str) -> tuple[str, str]:
 
 def mount_of_file(path: str) -> tuple[str, str] | None:
     """`mount_of` a file; None for what is no file of data (of /proc, or a device)."""
-    path = os.path.abspath(path)
-    return None if path.startswith(_NO_FILES) else mount_of_folder(os.path.dirname(path))
+    if not path.startswith("/"):
+        path = os.path.abspath(path)
+    return None if path.startswith(_NO_FILES) else mount_of_folder(path[: path.rindex("/")] or "/")
 
 
 _looked: tuple[float, tuple[str, str]] = (-_LOOK_AGAIN_S, UNKNOWN)
