@@ -24,6 +24,8 @@ _SHARE = 0.25
 _FEW_BYTES = 1 << 16
 #: Seconds of tasks that a sample is made of, at least.
 _LEAST_S = 0.1
+#: Names of tasks that are remembered.
+_NAMES = 1000
 #: When nobody has given a token back for so long, and so many times as long as tasks of the kind take, one
 #: more is let through: those that have one may be waiting for it.
 _STUCK_S, _STUCK_TIMES = 30.0, 5.0
@@ -115,6 +117,8 @@ class TokenLearning:
                 nbytes, seconds = sums.get(target, (0, 0.0))
                 row = work.targets.get(target)
                 sums[target] = nbytes + (row.nbytes if row else 0), seconds + work.task_s
+        while len(needs) > _NAMES:
+            del needs[next(iter(needs))]
         names = {name for name, _ in needs}
         for job in jobs:
             if job.gate is None and job.name in names:

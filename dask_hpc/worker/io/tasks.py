@@ -60,6 +60,8 @@ class Counting:
         self._loop_thread = get_native_id()
         #: Span, prefix and seconds waited for nothing that is known, of tasks that have ended of late.
         self._waited: list[tuple[str, str, float]] = []
+        #: Those that run now.
+        self._running = 0
         worker.executors[_EXECUTOR] = CountingThreadPoolExecutor(worker.executors["default"])
         worker.execute = self.execute
         rest.join(self._threads)
@@ -98,10 +100,12 @@ class Counting:
         annotations = ts.annotations or {}
         # an executor of the user's is not ours to look into
         ts.annotations = {"executor": _EXECUTOR, **annotations}
+        self._running += 1
         try:
             with context_meter.add_callback(heard):
                 return await self._execute(key, stimulus_id=stimulus_id)
         finally:
+            self._running -= 1
             _MOVED.reset(token)
             ts.annotations = annotations
             if moved.counted:
@@ -126,10 +130,11 @@ class Counting:
     def __call__(self) -> Mapping[str, Any]:
         """Before each heartbeat: tell the rest of the process as an estimate, by what tasks have waited."""
         waited, self._waited = self._waited, []
-        if not waited:
+        if not waited and self._running:
             return {}
+        # what was moved while nobody was counted is nobody's
         read, written = rest.taken()
-        if max(read, written) < FEW_BYTES:
+        if not waited or max(read, written) < FEW_BYTES:
             return {}
         total_s = sum(seconds for _, _, seconds in waited)
         where = mount_of_open_files()
