@@ -28,9 +28,18 @@ COUPLE = "hpc_couple"
 #: What may be done to blocks of a checkpoint on their way to the store.
 SERVICES = ("plain", "compress", "encrypt", "compress+encrypt")
 
-#: How the names of Dask's metrics begin that say what tasks read and write; then what (``read`` or ``write``
-#: in bytes, ``busy`` in seconds), the kind of the file system and the target.
+#: How the names of Dask's metrics begin that say what tasks read and write; then what, the kind of the file
+#: system and the target. What: ``read`` or ``write`` in bytes, ``busy`` in seconds; ``~`` before it marks an
+#: estimate.
 IO_METRIC = "io"
+#: Name of the metric of the seconds in which a task had any operation under way, whatever the target; the
+#: same as an estimate.
+IO_SECONDS = "io all"
+IO_ESTIMATED = "io ~all"
+#: Name of the handler of workers that switches counting of what tasks read and write on and off, and how the
+#: span of a job ends whose tasks are to be counted.
+COUNT_IO = "hpc_count_io"
+COUNTED_SPAN = "-io"
 
 #: What may say how many watts a host draws (``hpc.power.source``).
 POWER_SOURCES = (

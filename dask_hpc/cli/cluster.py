@@ -41,7 +41,10 @@ _TARGET_COLUMNS = {
     "write_bytes": "WRITTEN BYTES",
     "busy_s": "BUSY S",
     "bandwidth_bytes_s": "BYTES/S",
+    "tokens": "TOKENS",
+    "writers": "TASKS AT IT",
 }
+_NO_IO = "nothing was measured: see dask_hpc.metered, and measure_io of a job"
 _IO_JOB_COLUMNS = {
     "id": "ID",
     "read_bytes": "READ BYTES",
@@ -49,6 +52,7 @@ _IO_JOB_COLUMNS = {
     "io_s": "I/O S",
     "task_s": "TASKS S",
     "intensity": "SHARE",
+    "quality": "MEASURED",
 }
 _NODE_COLUMNS = {
     "id": "NODE",
@@ -134,9 +138,10 @@ def decisions(job: str | None, limit: int, as_json: bool, **where: Any) -> None:
 @connection_options
 @json_option
 def io(as_json: bool, **where: Any) -> None:
-    """Show what jobs read and write through metered stores.
+    """Show what jobs read and write, and how many of their tasks may do so at once.
 
-    Seconds are those in which a task was busy with it, summed over tasks.
+    Through stores that are dask_hpc.metered, and in jobs with measure_io=True also past them. Seconds are
+    those in which a task was busy with it, summed over tasks. --json has the laws by nodes, too.
     """
     import dask_hpc
 
@@ -145,7 +150,7 @@ def io(as_json: bool, **where: Any) -> None:
     if as_json:
         echo_json(found)
         return
-    echo_table(found["targets"], _TARGET_COLUMNS, "nothing went through a dask_hpc.metered store")
+    echo_table(found["targets"], _TARGET_COLUMNS, _NO_IO)
     if found["jobs"]:
         click.echo()
         echo_table(found["jobs"], _IO_JOB_COLUMNS, "")

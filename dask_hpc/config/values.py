@@ -227,6 +227,10 @@ class Settings:
         help="Folder of this node for what is kept in its memory: versions on levels L1 and L2. Clusters of "
         "one user that have one folder take over what those of them that are lost have left. Read on the "
         "node alone. None: /dev/shm, or the folder of temporary files where that cannot be written to."))
+    io_tokens: Literal["auto", "never"] = _row(Choice("io.tokens", "auto", ("auto", "never"),
+        help="auto: as many tasks of jobs that are measured (dask_hpc.metered, measure_io) read and write a "
+        "file system at once as together get the most of it; how many, is learned. Others wait, and tasks "
+        "that read and write nothing pass them. Plain work never waits. never: nobody does."))
     power_source: str = _row(Choice("power.source", "auto", POWER_SOURCES, live=False,
         help="What says how many watts a host draws. auto: Cray's counters, else those of processors and "
         "accelerators (rapl, nvml), else the board's (hwmon), else the model, if it is set. slurm: as its "

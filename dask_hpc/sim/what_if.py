@@ -165,7 +165,7 @@ def machine_of(
         roles=dict(roles) if view.nodes else None,
         hosts=_labels(None if node is None else node.host for node in order),
         domains=_labels(None if node is None else node.domain for node in order),
-        file_system_bytes_s=_rate(view.sections.get("file_system")),
+        file_system_bytes_s=_rate(view.sections),
     )
 
 
@@ -201,10 +201,18 @@ def _pool(section: Any) -> tuple[Pool, int] | None:
     return Pool(initial_nodes=0, wait_s=float(wait_s)), most
 
 
-def _rate(section: Any) -> float | None:
-    """Bytes per second of the file system, as far as the section of the snapshot says that."""
-    found = section.get("written_bytes_s") if isinstance(section, Mapping) else None
-    return float(found) if isinstance(found, (int, float)) and 0 < found < inf else None
+def _rate(sections: Mapping[str, Any]) -> float | None:
+    """Bytes per second of the file system, the most that versions or tasks have shown; None: not said."""
+    told = [
+        section.get(name)
+        for section, name in (
+            (sections.get("file_system"), "written_bytes_s"),
+            (sections.get("io"), "file_system_bytes_s"),
+        )
+        if isinstance(section, Mapping)
+    ]
+    known = [float(one) for one in told if isinstance(one, (int, float)) and 0 < one < inf]
+    return max(known, default=None)
 
 
 def simulate_from(

@@ -13,8 +13,11 @@ from distributed import WorkerPlugin
 from dask_hpc.wire import WORKER_PLUGIN
 
 
-def carried(version: str) -> WorkerPlugin:
-    """The plugin for workers that have this version of the package; on others it only says why not."""
+def carried(version: str, counts_io: bool = False) -> WorkerPlugin:
+    """The plugin for workers that have this version of the package; on others it only says why not.
+
+    `counts_io`: they count what tasks read and write from the start.
+    """
 
     class HPCWorkerPlugin(WorkerPlugin):
         """Has a worker's heartbeats carry what `dask_hpc.worker.heartbeat` samples, and has it answer."""
@@ -29,6 +32,7 @@ def carried(version: str) -> WorkerPlugin:
                 from dask_hpc._version import __version__ as there
                 from dask_hpc.worker import heartbeat, small
                 from dask_hpc.worker.coupling import receiver
+                from dask_hpc.worker.io import switch as io_switch
                 from dask_hpc.worker.power import switch
             except ImportError as error:
                 there = f"missing ({error})"
@@ -37,6 +41,7 @@ def carried(version: str) -> WorkerPlugin:
                 small.start(worker)
                 switch.start(worker)
                 receiver.start(worker)
+                io_switch.start(worker, on=counts_io)
                 return
             logging.getLogger("distributed.dask_hpc").warning(
                 "dask_hpc is %s on this worker and %s on the scheduler, which will not know when this "
@@ -48,7 +53,7 @@ def carried(version: str) -> WorkerPlugin:
         def teardown(self, worker: Any) -> None:
             import sys
 
-            for name in ("heartbeat", "small", "power.switch", "coupling.receiver"):
+            for name in ("heartbeat", "small", "power.switch", "coupling.receiver", "io.switch"):
                 module = sys.modules.get(f"dask_hpc.worker.{name}")
                 if module is not None:
                     module.stop(worker)

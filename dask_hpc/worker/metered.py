@@ -18,17 +18,16 @@ from distributed.metrics import context_meter
 from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
-from dask_hpc.wire import IO_METRIC
+from dask_hpc.wire import IO_METRIC, IO_SECONDS
+from dask_hpc.worker.io.mounts import mount_of
+from dask_hpc.worker.io.rest import through_files
 
 if TYPE_CHECKING:
     from zarr.abc.store import ByteRequest
     from zarr.core.buffer import Buffer, BufferPrototype
 
-#: Kinds of file systems that all nodes share, by what the system calls them; others are local.
-_SHARED = {
-    "lustre": "lustre", "nfs": "nfs", "nfs4": "nfs", "gpfs": "gpfs", "beegfs": "beegfs", "ceph": "ceph",
-}  # fmt: skip
-_MOUNTS = Path("/proc/self/mounts")
+#: Kind of a store that is no folder.
+_NO_FILES = "store"
 
 
 def metered(store: Any, target: str | None = None) -> MeteredStore:
@@ -65,7 +64,7 @@ def metered(store: Any, target: str | None = None) -> MeteredStore:
     if target is not None and not target.strip():
         raise ValueError(f"target is {target!r}; allowed: any text, such as 'scratch'")
     root = getattr(store, "root", None)
-    kind, place = mount_of(Path(root)) if isinstance(root, Path) else ("store", type(store).__name__)
+    kind, place = mount_of(Path(root)) if isinstance(root, Path) else (_NO_FILES, type(store).__name__)
     return MeteredStore(store, place if target is None else target, kind)
 
 
@@ -98,16 +97,21 @@ class MeteredStore(WrapperStore[Store]):
 
     @contextmanager
     def _busy(self) -> Iterator[None]:
-        began = _busy.begin(self.target)
+        began = _busy.begin(self.target), _busy.begin(None)
         try:
             yield
         finally:
-            seconds = _busy.end(began)
-            if seconds is not None:
-                self._tell("busy", seconds, "seconds")
+            here, anywhere = (_busy.end(which) for which in began)
+            if here is not None:
+                # no part of what Dask divides a task's seconds into: several targets may be busy at once
+                context_meter.digest_metric(f"{IO_METRIC} busy {self.kind} {self.target}", here, "s")
+            if anywhere is not None:
+                context_meter.digest_metric(IO_SECONDS, anywhere, "seconds")
 
-    def _tell(self, what: str, value: float, unit: str) -> None:
-        context_meter.digest_metric(f"{IO_METRIC} {what} {self.kind} {self.target}", value, unit)
+    def _tell(self, what: str, nbytes: int) -> None:
+        if self.kind != _NO_FILES:
+            through_files.add(what, nbytes)
+        context_meter.digest_metric(f"{IO_METRIC} {what} {self.kind} {self.target}", nbytes, "bytes")
 
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
@@ -116,7 +120,7 @@ class MeteredStore(WrapperStore[Store]):
         with self._busy():
             value = await self._store.get(key, prototype, byte_range)
         if value is not None:
-            self._tell("read", len(value), "bytes")
+            self._tell("read", len(value))
         return value
 
     async def get_partial_values(
@@ -125,7 +129,7 @@ class MeteredStore(WrapperStore[Store]):
         """Read parts of values."""
         with self._busy():
             values = await self._store.get_partial_values(prototype, key_ranges)
-        self._tell("read", sum(len(value) for value in values if value is not None), "bytes")
+        self._tell("read", sum(len(value) for value in values if value is not None))
         return values
 
     async def _get_many(
@@ -138,20 +142,20 @@ class MeteredStore(WrapperStore[Store]):
         """Write a value."""
         with self._busy():
             await self._store.set(key, value)
-        self._tell("write", len(value), "bytes")
+        self._tell("write", len(value))
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         """Write a value unless there is one; one that is there counts as none written."""
         with self._busy():
             absent = not await self._store.exists(key)
             await self._store.set_if_not_exists(key, value)
-        self._tell("write", len(value) if absent else 0, "bytes")
+        self._tell("write", len(value) if absent else 0)
 
     async def _set_many(self, values: Iterable[tuple[str, Buffer]]) -> None:
         values = list(values)
         with self._busy():
             await self._store._set_many(values)
-        self._tell("write", sum(len(value) for _, value in values), "bytes")
+        self._tell("write", sum(len(value) for _, value in values))
 
     async def exists(self, key: str) -> bool:
         """Whether there is a value."""
@@ -165,14 +169,14 @@ class MeteredStore(WrapperStore[Store]):
 
 
 class _Busy:
-    """Time in which a task has at least one operation under way with a target: Zarr has several at once."""
+    """Time in which a task has at least one operation under way: Zarr has several at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: Operations under way and when the first of them began, by task and target.
-        self._under_way: dict[tuple[int, str], tuple[int, float]] = {}
+        #: Operations under way and when the first of them began, by task and target (None: any).
+        self._under_way: dict[tuple[int, str | None], tuple[int, float]] = {}
 
-    def begin(self, target: str) -> tuple[int, str]:
+    def begin(self, target: str | None) -> tuple[int, str | None]:
         """An operation begins; gives what `end` takes."""
         # what listens to the meter belongs to one task; it goes along into the thread that Zarr works in
         which = (id(context_meter._callbacks.get()), target)
@@ -181,7 +185,7 @@ class _Busy:
             self._under_way[which] = (count + 1, since)
         return which
 
-    def end(self, which: tuple[int, str]) -> float | None:
+    def end(self, which: tuple[int, str | None]) -> float | None:
         """It has ended; seconds since the first that was under way with it began, when it is the last."""
         with self._lock:
             count, since = self._under_way.pop(which)
@@ -192,23 +196,3 @@ class _Busy:
 
 
 _busy = _Busy()
-
-
-def mount_of(folder: Path, mounts: Path = _MOUNTS) -> tuple[str, str]:
-    """Kind (lustre, nfs, gpfs, beegfs, ceph or local) and mount point of the file system of a folder.
-
-    The folder need not be there yet. Where nobody says what is mounted: local, the root.
-    """
-    folder = Path(os.path.realpath(folder))
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return "local", "/"
-    found = ("local", Path("/"))
-    for fields in (line.split() for line in lines):
-        if len(fields) > 2:
-            # the system writes a space in a name as \040
-            point = Path(fields[1].replace("\\040", " "))
-            if folder.is_relative_to(point) and len(point.parts) >= len(found[1].parts):
-                found = (_SHARED.get(fields[2].removeprefix("fuse."), "local"), point)
-    return found[0], str(found[1])

@@ -12,7 +12,7 @@ BENCHMARKS = (
     "adopt", "pool", "adapt",
     "simulator", "panel", "what_if", "calibration", "placement", "power", "corridor", "corridor_live",
     "corridor_cost",
-    "checkpoint", "redundancy",
+    "io_tokens", "checkpoint", "redundancy",
     "host_memory", "versions", "synthetic", "trends", "full_memory", "killed",
 )  # fmt: skip
 

@@ -74,6 +74,7 @@ LONG = (
     "corridor_live",
     "full_memory",
     "host_memory",
+    "io_tokens",
     "killed",
     "panel",
     "pays_off",

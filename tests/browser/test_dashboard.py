@@ -63,6 +63,9 @@ def test_pages_can_be_read(pages, client, screenshots, width, dark):
     checkpoints = opened(pages, client, "individual-hpc-checkpoints", width, dark)
     checkpoints.get_by_text("Nothing is protected").wait_for(timeout=TIMEOUT_MS)
     assert measures.contrast_faults(checkpoints.locator(".dask-hpc")) == []
+    io = opened(pages, client, "individual-hpc-io", width, dark)
+    io.get_by_text("Nothing is measured").wait_for(timeout=TIMEOUT_MS)
+    assert measures.contrast_faults(io.locator(".dask-hpc")) == []
     # nothing has to be scrolled sideways
     assert jobs.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 

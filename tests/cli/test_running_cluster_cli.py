@@ -211,13 +211,18 @@ def test_what_goes_through_metered_stores_is_shown_by_target_and_job(
     runtime = dask_hpc.install(client)
     where = ["--address", s["address"]]
     try:
-        assert run("io", *where).stdout == "nothing went through a dask_hpc.metered store\n"
+        assert (
+            run("io", *where).stdout
+            == "nothing was measured: see dask_hpc.metered, and measure_io of a job\n"
+        )
         with runtime.job("writes", nodes=1) as job:
             client.submit(write_ones, tmp_path, "my scratch").result()
         # workers tell it with their heartbeats
         assert poll(lambda: json.loads(run("io", *where, "--json").stdout)["jobs"])
         found = json.loads(run("io", *where, "--json").stdout)
         assert [row["id"] for row in found["jobs"]] == [job.id]
+        assert {"tokens", "writers", "bandwidth_bytes_s", "busy_s", "kind"} <= set(found["targets"][0])
+        assert {"intensity", "io_s", "task_s", "quality", "law"} <= set(found["jobs"][0])
         assert found["targets"][0]["write_bytes"] == found["jobs"][0]["write_bytes"] > 0
         targets, jobs = run("io", *where).stdout.split("\n\n")
         assert targets.splitlines()[0].split()[:2] == ["TARGET", "KIND"]

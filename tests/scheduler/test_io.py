@@ -18,7 +18,8 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 import dask_hpc
 from dask_hpc.scheduler.io.accounts import accounts
 from dask_hpc.worker import metered as module
-from dask_hpc.worker.metered import MeteredStore, metered, mount_of
+from dask_hpc.worker.io.mounts import mount_of
+from dask_hpc.worker.metered import MeteredStore, metered
 
 
 def chunk_bytes(folder: Path) -> int:
@@ -91,6 +92,7 @@ async def test_seconds_of_operations_at_once_count_once(c, s, a):
     assert 2 * DELAY_S <= row["io_s"] <= row["task_s"] < 16 * DELAY_S
     assert row["intensity"] > 0.5
     assert not module._busy._under_way
+    assert row["quality"] == "metered"
     # the next of its name is taken to be like it
     async with rt.job("slow", nodes=1, io_intensity=0.1) as again, rt.job("other", nodes=1) as other:
         await until(lambda: record(s, again).request.io_by_nodes, "the next one is told")
@@ -107,6 +109,120 @@ class Slow(WrapperStore):
     async def get(self, *args, **kwargs):
         await asyncio.sleep(DELAY_S)
         return await super().get(*args, **kwargs)
+
+
+def write_and_read(folder, number):
+    """4 KiB and some more are written to a file, and read twice."""
+    path = Path(folder) / str(number)
+    path.write_bytes(bytes(4096 + number))
+    return len(path.read_bytes()) + len(path.read_bytes())
+
+
+def save(store, values):
+    zarr.save_array(store, values)
+
+
+def netcdf(folder, number):
+    dataset = xr.Dataset({"t": ("x", np.arange(5000.0))})
+    dataset.to_netcdf(Path(folder) / f"{number}.nc", engine="scipy")
+
+
+@live(2, threads=2, clean_kwargs={"threads": False})
+async def test_files_of_a_job_that_asks_are_counted_to_the_byte_and_nobody_elses(c, s, a, b):
+    folder = a.local_directory
+    rt = await dask_hpc.install(c, policy="fcfs")
+    stock = [type(worker).execute for worker in (a, b)]
+    # what is read the first time, such as modules, is not the data
+    await within(c.gather(c.map(write_and_read, [folder] * 4, range(4), pure=False)))
+    assert (await rt.io())["targets"] == []
+    async with (
+        rt.job("asks", nodes=1, measure_io=True) as asks,
+        rt.job("does not", nodes=1) as does_not,
+    ):
+        await started(s, asks)
+        await started(s, does_not)
+        with dask.annotate(hpc_job=does_not.id):
+            await within(c.gather(c.map(write_and_read, [folder] * 8, range(8), pure=False)))
+        with dask.annotate(hpc_job=asks.id):
+            await within(c.gather(c.map(write_and_read, [folder] * 8, range(8), pure=False)))
+            await heard([a, b])
+            await heard([a, b])
+            found = await rt.io()
+            size = sum(4096 + number for number in range(8))
+            row = job_row(found, asks.id)
+            assert (row["write_bytes"], row["read_bytes"], row["quality"]) == (size, 2 * size, "counted")
+            assert 0 < row["io_s"] <= row["task_s"]
+            kind, target = mount_of(Path(folder))
+            assert [(each["kind"], each["target"], each["write_bytes"]) for each in found["targets"]] == [
+                (kind, target, size)
+            ]
+            assert does_not.id not in [each["id"] for each in found["jobs"]]
+            await within(c.submit(netcdf, folder, 1, pure=False))
+            await heard([a, b])
+            wrote = job_row(await rt.io(), asks.id)["write_bytes"] - size
+            # NetCDF writes the number of records once more at the end
+            assert 0 <= wrote - (Path(folder) / "1.nc").stat().st_size <= 64
+    await until(lambda: "execute" not in vars(a) | vars(b), "workers are as in stock again")
+    assert [worker.execute.__func__ for worker in (a, b)] == stock
+
+
+@live(1, clean_kwargs={"threads": False})
+async def test_what_other_threads_move_is_told_as_an_estimate(c, s, a):
+    folder = Path(a.local_directory)
+    rt = await dask_hpc.install(c, policy="fcfs")
+    values = np.random.default_rng(2).random(100_000)
+
+    def write(number):
+        zarr.save_array(folder / f"z{number}", values)  # not metered: Zarr writes on threads of its own
+
+    await within(c.submit(write, 0))
+    async with rt.job("zarr", nodes=1, measure_io=True) as job:
+        await within(c.gather(c.map(write, range(1, 4))))
+        await heard([a])
+        await heard([a])
+        row = job_row(await rt.io(), job.id)
+        size = 3 * chunk_bytes(folder / "z1")
+        assert size * 0.99 < row["write_bytes"] < 1.2 * size
+        assert (row["quality"], row["io_s"] > 0) == ("estimated", True)
+    # what is metered is known already
+    async with rt.job("metered", nodes=1, measure_io=True) as job:
+        await within(c.submit(save, metered(folder / "m", "mine"), values))
+        await heard([a])
+        await heard([a])
+    row = job_row(await rt.io(), job.id)
+    size = sum(path.stat().st_size for path in (folder / "m").rglob("*") if path.is_file())
+    assert (row["write_bytes"], row["quality"]) == (size, "metered")
+
+
+@live(4, config={"hpc.tick": "50 ms"}, clean_kwargs={"threads": False})
+async def test_sizes_that_have_not_been_are_told_by_the_law_of_those_that_have(c, s, *workers):
+    rt = await dask_hpc.install(c, policy="fcfs")
+    folder = Path(workers[0].local_directory)
+    for nodes in (1, 2, 4):
+        async with rt.job("scan", nodes=nodes, measure_io=True) as job:
+            await started(s, job)
+            await within(c.gather(c.map(write_and_read, [folder] * 8, range(8), pure=False)))
+        await within(job.wait())
+    known = await until_async(lambda: sizes_of_law(rt), "all three are heard of")
+    assert known == [1, 2, 4]
+    async with rt.job("scan", min_nodes=1, max_nodes=4) as again:
+        shares = await until(lambda: record(s, again).request.io_by_nodes, "it is told")
+    assert [nodes for nodes, _ in shares] == [1, 2, 3, 4]
+    assert all(0 < share <= 1 for _, share in shares)
+    assert dict((await rt.snapshot()).sections.get("io", {})) == {}
+
+
+async def sizes_of_law(rt):
+    laws = [row["law"] for row in (await rt.io())["jobs"] if row["law"] is not None]
+    return bool(laws) and len(laws[0]["io_s"]["sizes"]) == 3 and laws[0]["io_s"]["sizes"]
+
+
+async def until_async(condition, what):
+    deadline = asyncio.get_running_loop().time() + 40
+    while not (found := await condition()):
+        assert asyncio.get_running_loop().time() < deadline, what
+        await asyncio.sleep(0.02)
+    return found
 
 
 def test_a_dataset_of_xarray_goes_through_it_and_comes_back(tmp_path):
@@ -157,19 +273,26 @@ def test_the_mount_of_a_folder_names_its_file_system(tmp_path):
     assert mount_of(Path("/x"), tmp_path / "absent") == ("local", "/")
 
 
-def test_accounts_keep_targets_and_spans_apart_and_take_nothing_else():
+def test_accounts_keep_targets_spans_and_tasks_apart_and_take_nothing_else():
     found = accounts(
         [
-            ("a", "io read lustre /my scratch", "bytes", 10.0),
-            ("a", "io read lustre /my scratch", "bytes", 5.0),
-            ("b", "io write lustre /my scratch", "bytes", 7.0),
-            ("b", "io busy lustre /my scratch", "seconds", 0.5),
-            ("b", "thread-cpu", "seconds", 1.5),
-            ("b", "io of somebody", "bytes", 9.0),
+            ("a", "read", "io read lustre /my scratch", "bytes", 10.0),
+            ("a", "look", "io read lustre /my scratch", "bytes", 5.0),
+            ("b", "write", "io write lustre /my scratch", "bytes", 7.0),
+            ("b", "write", "io busy lustre /my scratch", "s", 0.5),
+            ("b", "write", "io busy nfs /home", "s", 0.25),
+            ("b", "write", "io all", "seconds", 0.6),  # both at once for a while
+            ("b", "write", "thread-cpu", "seconds", 1.4),
+            ("c", "rest", "io ~write local /", "bytes", 3.0),
+            ("c", "rest", "io ~all", "s", 1.0),
+            ("b", "write", "io of somebody", "bytes", 9.0),
         ]
     )
-    assert list(found.targets) == [("lustre", "/my scratch")]
-    row = found.targets["lustre", "/my scratch"]
-    assert (row.read_bytes, row.write_bytes, row.io_s) == (15, 7, 0.5)
-    assert found.spans["a"].read_bytes == 15
-    assert found.task_s == {"b": 2.0}
+    targets = found.targets()
+    row = targets["lustre", "/my scratch"]
+    assert (row.read_bytes, row.write_bytes, row.busy_s, row.quality) == (15, 7, 0.5, "metered")
+    spans = found.spans()
+    assert spans["a"][0].read_bytes == 15
+    assert found.work["a", "look"].targets["lustre", "/my scratch"].nbytes == 5
+    assert (spans["b"][0].busy_s, spans["b"][1]) == (0.6, 2.0)
+    assert (spans["c"][0].quality, spans["c"][0].busy_s) == ("estimated", 1.0)

@@ -205,6 +205,11 @@ def test_the_file_system_is_as_fast_as_it_has_shown() -> None:
     for wrong in ({}, 3, {"written_bytes_s": "fast"}, {"written_bytes_s": 0}, {"written_bytes_s": math.nan}):
         result = simulate_from(replace(known, sections={"file_system": wrong}), "fcfs")
         assert result.machine.file_system_bytes_s is None
+    # and as tasks have shown it, if that is more
+    both = {"file_system": {"written_bytes_s": 3e9}, "io": {"file_system_bytes_s": 4e9}}
+    for sections, known_bytes_s in ((both, 4e9), ({"io": both["io"]}, 4e9), ({"io": {"x": 1}}, None)):
+        found = simulate_from(replace(known, sections=sections), "fcfs")
+        assert found.machine.file_system_bytes_s == known_bytes_s
         assert "the bandwidth of the file system (reads" in result.workload.notes[1]
 
 

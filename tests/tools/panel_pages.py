@@ -11,6 +11,7 @@ PATHS = (
     "/individual-hpc-jobs",
     "/individual-hpc-decisions",
     "/individual-hpc-checkpoints",
+    "/individual-hpc-io",
     "/individual-hpc-power",
 )
 DASHBOARD = {"dashboard": True, "dashboard_address": ":0"}
@@ -50,6 +51,7 @@ async def check_there(scheduler, prefix=""):
         "Individual Hpc Jobs": "/individual-hpc-jobs",
         "Individual Hpc Decisions": "/individual-hpc-decisions",
         "Individual Hpc Checkpoints": "/individual-hpc-checkpoints",
+        "Individual Hpc Io": "/individual-hpc-io",
         "Individual Hpc Power": "/individual-hpc-power",
     }
 

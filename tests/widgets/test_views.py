@@ -111,6 +111,20 @@ FULL = picture(
 )
 
 
+def io_target(**fields):
+    return {
+        "target": "/scratch", "kind": "lustre", "read_bytes": 2**20, "write_bytes": 2**30, "busy_s": 4.0,
+        "bandwidth_bytes_s": 2.0**28, "tokens": None, "writers": 3,
+    } | fields  # fmt: skip
+
+
+def io_job(**fields):
+    return {
+        "id": "heat-1", "name": "heat", "read_bytes": 0, "write_bytes": 2**30, "io_s": 4.0, "task_s": 16.0,
+        "intensity": 0.25, "quality": "counted", "law": None,
+    } | fields  # fmt: skip
+
+
 @pytest.mark.parametrize("view", views.registered(), ids=lambda view: view.name)
 def test_what_users_name_is_text_and_never_markup(view):
     evil = picture(
@@ -119,6 +133,7 @@ def test_what_users_name_is_text_and_never_markup(view):
         [decision(job=EVIL, reason=EVIL, action=EVIL, result=EVIL, trigger=EVIL, reason_code=EVIL)],
         checkpoints=commits(commit(name=EVIL, state=EVIL, reason=EVIL)),
         protected_jobs=[protected_job(job=EVIL, name=EVIL)],
+        io={"targets": [io_target(target=EVIL, kind=EVIL)], "jobs": [io_job(id=EVIL, name=EVIL)]},
     )
     parser = Text()
     parser.feed(view.html(evil))
@@ -295,6 +310,19 @@ def test_checkpoints_tell_what_was_taken_over_and_what_hosts_have_of_their_memor
     assert EVIL not in page
 
 
+def test_io_tells_what_file_systems_gave_and_who_may_be_at_them():
+    told = {"targets": [io_target(), io_target(target="home", tokens=2)], "jobs": [io_job()] * 60}
+    view = views.named("io")
+    page = view.html(picture(io=told))
+    assert "/scratch lustre 1.00 MiB 1.00 GiB 256.00 MiB/s 3 any home" in text(page)
+    assert "256.00 MiB/s 3 2" in text(page)
+    assert "heat-1 0 B 1.00 GiB 4 s 25% counted" in text(page)
+    assert "10 more are not shown; rt.io() has all." in text(page)
+    assert static.io_html({"io": told}).count("<tr>") == 2 + 2 + 50
+    assert "Nothing is measured." in static.io_html({})
+    assert not view.is_in(picture())
+
+
 def test_the_static_twin_of_a_runtime_shows_checkpoints_once_there_are_any():
     status = {
         "now_s": 1.0, "nodes": [], "pool_nodes": 0, "policy": {"policy": "fcfs"}, "policy_failure": None,
@@ -317,7 +345,7 @@ def test_a_view_is_one_registration(monkeypatch):
     views.register(mine)
     with pytest.raises(ValueError, match="'power' is registered"):
         views.register(View(name="power", title="Other", html=mine.html))
-    with pytest.raises(ValueError, match="jobs, sizes, nodes, walltime, decisions, checkpoints, power"):
+    with pytest.raises(ValueError, match="jobs, sizes, nodes, walltime, decisions, checkpoints, io, power"):
         views.named("nothing")
 
 
@@ -330,7 +358,7 @@ def test_a_view_is_there_when_its_section_is():
     assert power.is_in(picture(power={"w": 7}))
     assert power.body(picture(power={"w": 7})) == "7 W"
     assert View(name="mine", title="Mine", html=lambda one: "").is_in(picture())
-    assert [view.name for view in views.registered() if not view.is_in(picture())] == []
+    assert [view.name for view in views.registered() if not view.is_in(picture())] == ["io"]
 
 
 def test_what_is_no_markup_is_text():

@@ -13,7 +13,7 @@ from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import views
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup, element, strong
-from dask_hpc_widgets.views import Picture, checkpoints, decisions, jobs
+from dask_hpc_widgets.views import Picture, checkpoints, decisions, io, jobs
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -36,6 +36,11 @@ def decisions_html(rows: Rows, now_s: float | None) -> str:
 def checkpoints_html(sections: Mapping[str, Any]) -> str:
     """What is protected and what a loss now would cost, by sections of ``status``."""
     return markup.page(checkpoints.html(Picture(status=sections)))
+
+
+def io_html(sections: Mapping[str, Any]) -> str:
+    """What file systems gave and what jobs spend there, by the section ``io`` of ``status``."""
+    return markup.page(io.html(Picture(status=sections)))
 
 
 def policies_html(rows: Rows, now_s: float | None = None) -> str:

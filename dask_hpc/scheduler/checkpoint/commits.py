@@ -49,7 +49,9 @@ class Commits:
         self._held = Held(engine.state, watched, self.protected, memory, self._store_instead, self._under_way)
         lost = engine.losses.scheduler_lost
         self.left = Left(engine.state, watched, self.protected, memory, self._held, lost)
-        self._levels = ToLevels(engine.state, watched, self.protected, self._held, self.left)
+        self._levels = ToLevels(
+            engine.state, engine.admission.gate, watched, self.protected, self._held, self.left
+        )
         self.protected.unused.append(self._unused)
         self._commits: dict[int, Commit] = {}
         self._tasks: set[asyncio.Task[None]] = set()

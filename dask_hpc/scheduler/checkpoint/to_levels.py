@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from dask_hpc.checkpoint.draft import Draft
@@ -22,8 +23,10 @@ from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.protected import Protected
 from dask_hpc.scheduler.checkpoint.silent import Silent
 from dask_hpc.scheduler.checkpoint.writing import UNKNOWN_S, Writing, to_store
+from dask_hpc.scheduler.placing.gate import Gate
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
+from dask_hpc.worker.io.mounts import mount_of
 from dask_hpc.worker.saved import Copy
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
@@ -39,8 +42,11 @@ _TELLING_BYTES = 1_000_000
 class ToLevels:
     """Has versions written, each to its levels."""
 
-    def __init__(self, state: State, watched: Watched, protected: Protected, held: Held, left: Left) -> None:
+    def __init__(
+        self, state: State, gate: Gate, watched: Watched, protected: Protected, held: Held, left: Left
+    ) -> None:
         self._state, self._scheduler = state, state.scheduler
+        self._gate = gate
         self._watched = watched
         self._protected, self._held, self._left = protected, held, left
         #: The newest version of each name.
@@ -132,6 +138,8 @@ class ToLevels:
             writing.avoided = self.silent.known()
             if linked := writing.linked:
                 await _in_thread(draft.link, linked)
+            # versions and tasks share what the file system gives
+            writing.lease = self._gate.lease(await asyncio.to_thread(mount_of, Path(draft.path)))
             asked_s = stopwatch_s()
             await writing.run(to_store(draft.path))
             wrote_s = stopwatch_s()

@@ -18,6 +18,7 @@ from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.plan import Array, Plan, Written
 from dask_hpc.errors import CheckpointError, WorkerError
 from dask_hpc.scheduler.internals import reads, remote, writes
+from dask_hpc.scheduler.placing.gate import Lease
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import saved
 from dask_hpc.worker.saved import Copy
@@ -125,6 +126,8 @@ class Writing:
         #: Who has not answered after so many seconds, before anything is written, is told to it; gives those
         #: that are done without. None: all are waited for.
         self.late: tuple[float, Callable[[Collection[str]], Awaitable[set[str]]]] | None = None
+        #: Tokens of the file system that is written to, one a call; None: it is none that has some.
+        self.lease: Lease | None = None
         self._moves = asyncio.Event()
         # from now on: what is forgotten before the first block is written must not be waited for
         for key in self._left:
@@ -265,16 +268,22 @@ class Writing:
         for address, queue in self._queues.items():
             most = min(_CALLS * _BATCH_BYTES, _SHARE * reads.memory_limit(self._scheduler, address))
             while queue and calls[address] < _CALLS and busy_bytes[address] < most:
+                if self.lease is not None and not self.lease.open():
+                    return  # the end of a call looks again
                 calls[address] += 1
                 for index, keys in self._batch(queue, most / _CALLS).items():
                     nbytes = reads.nbytes(self._scheduler, keys.values())
                     busy_bytes[address] += nbytes
                     task = asyncio.ensure_future(self._call(address, index, keys))
                     self._calls[task] = address, nbytes
+                    if self.lease is not None:
+                        self.lease.take()
                     task.add_done_callback(self._called)
 
     def _called(self, task: asyncio.Task[None]) -> None:
         del self._calls[task]
+        if self.lease is not None:
+            self.lease.give()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._problem = f"{type(error).__name__}: {error}"
         self._moves.set()

@@ -69,6 +69,7 @@ for _path, _title, _panel in (
         "HPC Checkpoints",
         "dask_hpc.scheduler.dashboard.checkpoints:CheckpointsPanel",
     ),
+    ("/individual-hpc-io", "HPC I/O", "dask_hpc.scheduler.dashboard.io:IoPanel"),
     ("/individual-hpc-power", "HPC Power", "dask_hpc.scheduler.dashboard.power:PowerPanel"),
 ):
     register(Page(path=_path, title=_title, panel=_panel))

@@ -12,7 +12,7 @@ from distributed.protocol.serialize import Serialize, Serialized, ToPickle, dese
 
 from dask_hpc._version import __version__
 from dask_hpc.errors import InstallError, WorkerError
-from dask_hpc.wire import HEARTBEAT, ROLE_RESOURCE, RPC, WORKER_PLUGIN
+from dask_hpc.wire import COUNT_IO, HEARTBEAT, ROLE_RESOURCE, RPC, WORKER_PLUGIN
 from dask_hpc.worker.carried import carried
 from dask_hpc_policies.model import COMPUTE, ROLES
 
@@ -61,6 +61,13 @@ async def equip(scheduler: Scheduler) -> None:
     await _told_all(
         scheduler.register_worker_plugin(comm=None, plugin=plugin, name=WORKER_PLUGIN, idempotent=False)
     )
+
+
+async def count_io(scheduler: Scheduler, *, on: bool) -> None:
+    """Have all workers, those that join later included, count what tasks read and write, or not any more."""
+    if WORKER_PLUGIN in scheduler.worker_plugins:
+        scheduler.worker_plugins[WORKER_PLUGIN] = dumps(carried(__version__, on))
+    await tell(scheduler, list(scheduler.workers), COUNT_IO, on=on)
 
 
 async def strip(scheduler: Scheduler) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 #: Functions by owner and name, with the parameters we pass or replace.
 _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module, "_task_slots_available"): ("ws", "saturation_factor"),
+    (module, "heartbeat_interval"): ("n",),
     (module.Scheduler, "valid_workers"): ("self", "ts"),
     (module.Scheduler, "is_rootish"): ("self", "ts"),
     (module.Scheduler, "check_idle_saturated"): ("self", "ws"),
@@ -93,6 +94,8 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (distributed.Worker, "actor_execute"): ("self", "actor", "function", "args", "kwargs"),
     (distributed.Worker, "actor_attribute"): ("self", "actor", "attribute"),
     (distributed.Worker, "update_data"): ("self", "data"),
+    (distributed.Worker, "execute"): ("self", "key", "stimulus_id"),
+    (distributed.Worker, "digest_metric"): ("self", "name", "value"),
     (worker_state_machine.FreeKeysEvent, "__init__"): ("self", "stimulus_id", "keys"),
     (ShuffleSchedulerPlugin, "get_or_create"): ("self", "shuffle_id", "key", "worker"),
     (stealing.WorkStealing, "move_task_confirm"): ("self", "key", "state", "stimulus_id", "worker"),
@@ -118,6 +121,7 @@ _FIELDS: Mapping[Any, list[str]] = {
         "processing executing long_running nthreads address name host memory_limit actors nbytes occupancy "
         "metrics resources has_what"
     ).split(),
+    worker_state_machine.TaskState: ["annotations", "span_id"],
     worker_state_machine.TaskFinishedMsg: ["startstops"],
     worker_state_machine.TaskErredMsg: ["startstops"],
 }

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from distributed.scheduler import heartbeat_interval
+
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
 
-def executed(scheduler: Scheduler, ids: Iterable[str] | None = None) -> Iterator[tuple[str, str, str, float]]:
-    """Span, activity, unit and amount of what tasks did while they executed, up to the last heartbeats.
+def heartbeat_s(scheduler: Scheduler) -> float:
+    """Seconds between two heartbeats of a worker, each of which says what it has measured since the last."""
+    return float(heartbeat_interval(len(scheduler.workers)))
+
+
+def executed(
+    scheduler: Scheduler, ids: Iterable[str] | None = None
+) -> Iterator[tuple[str, str, str, str, float]]:
+    """Span, name of tasks, activity, unit and amount of what they did while they executed.
+
+    Up to the last heartbeats.
 
     Of these spans, as far as there are any of these ids; None: of all.
     Activities are Dask's own (``thread-cpu`` and its like, in seconds) and what code has told Dask's meter; a
@@ -23,6 +34,6 @@ def executed(scheduler: Scheduler, ids: Iterable[str] | None = None) -> Iterator
     for id, span in known.items() if ids is None else [(id, known[id]) for id in ids if id in known]:
         for metric, amount in span._cumulative_worker_metrics.items():
             if len(metric) == 4 and metric[0] == "execute":
-                _, _, activity, unit = metric
+                _, name, activity, unit = metric
                 if isinstance(activity, str):
-                    yield id, activity, unit, amount
+                    yield id, name, activity, unit, amount

@@ -1,134 +1,124 @@
-"""What jobs read and write through metered stores, and what each target gave them."""
+"""What jobs read and write, and what each target gave them: sums over what workers have measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
 
-from dask_hpc.scheduler.internals import span_metrics
-from dask_hpc.scheduler.tables.parts import Method
-from dask_hpc.scheduler.tables.state import State
-from dask_hpc.wire import IO_METRIC
+from dask_hpc.wire import IO_ESTIMATED, IO_METRIC, IO_SECONDS
+
+#: ``metered``: all through metered stores, and timed there. ``counted``: some of it by the counters of the
+#: system, which do not tell how long a task waited for it: those seconds are estimates. ``estimated``: so are
+#: some of the bytes.
+Quality = Literal["metered", "counted", "estimated"]
+
+#: Kind and name.
+Target = tuple[str, str]
 
 
 @dataclass
-class _Row:
+class Row:
     """Bytes, and seconds in which tasks were busy with it, summed over tasks."""
 
     read_bytes: int = 0
     write_bytes: int = 0
-    io_s: float = 0.0
+    busy_s: float = 0.0
+    quality: Quality = "metered"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes read and written."""
+        return self.read_bytes + self.write_bytes
+
+    @property
+    def bandwidth_bytes_s(self) -> float | None:
+        """Bytes a second that one task got; None while nobody was busy with it."""
+        return self.nbytes / self.busy_s if self.busy_s else None
 
     def add(self, what: str, amount: float) -> None:
+        """One more measure; `what` as in `dask_hpc.wire.IO_METRIC`."""
+        if what.startswith("~"):
+            self.worse("counted" if what == "~busy" else "estimated")
+            what = what[1:]
         if what == "read":
             self.read_bytes += int(amount)
         elif what == "write":
             self.write_bytes += int(amount)
-        else:
-            self.io_s += amount
+        elif what == "busy":
+            self.busy_s += amount
+
+    def worse(self, quality: Quality) -> None:
+        """It is no better than this."""
+        if self.quality != "estimated":
+            self.quality = quality
+
+    def join(self, other: Row) -> None:
+        """With what another one says."""
+        self.read_bytes += other.read_bytes
+        self.write_bytes += other.write_bytes
+        self.busy_s += other.busy_s
+        if other.quality != "metered":
+            self.worse(other.quality)
+
+
+@dataclass
+class Work:
+    """What the tasks of one name in one span have done."""
+
+    #: Seconds that they executed, and seconds in which they had any operation under way.
+    task_s: float = 0.0
+    io_s: float = 0.0
+    targets: dict[Target, Row] = field(default_factory=dict)
 
 
 @dataclass
 class Accounts:
-    """What was measured, by target and by span."""
+    """What was measured, by span and name of tasks."""
 
-    #: By kind and name.
-    targets: dict[tuple[str, str], _Row] = field(default_factory=dict)
-    spans: dict[str, _Row] = field(default_factory=dict)
-    #: Seconds that tasks of a span executed.
-    task_s: dict[str, float] = field(default_factory=dict)
+    work: dict[tuple[str, str], Work] = field(default_factory=dict)
+
+    def targets(self) -> dict[Target, Row]:
+        """The sums by target."""
+        found: dict[Target, Row] = {}
+        for work in self.work.values():
+            for target, row in work.targets.items():
+                found.setdefault(target, Row()).join(row)
+        return found
+
+    def spans(self) -> dict[str, tuple[Row, float]]:
+        """The sums of each span that has read or written, and the seconds that its tasks executed.
+
+        The seconds of a span are those in which its tasks had any operation under way, whatever the target.
+        """
+        found: dict[str, tuple[Row, float]] = {}
+        for (span, _), work in self.work.items():
+            row, task_s = found.setdefault(span, (Row(), 0.0))
+            for one in work.targets.values():
+                row.join(one)
+            found[span] = (row, task_s + work.task_s)
+        for span, (row, _) in found.items():
+            row.busy_s = sum(work.io_s for (one, _), work in self.work.items() if one == span)
+        return {span: both for span, both in found.items() if both[0].nbytes or both[0].busy_s}
 
 
-def accounts(executed: Iterable[tuple[str, str, str, float]]) -> Accounts:
+def accounts(executed: Iterable[tuple[str, str, str, str, float]]) -> Accounts:
     """Put together what `span_metrics.executed` gives."""
     found = Accounts()
-    for span, activity, unit, amount in executed:
+    for span, name, activity, unit, amount in executed:
+        work = found.work.setdefault((span, name), Work())
         if unit == "seconds":
-            found.task_s[span] = found.task_s.get(span, 0.0) + amount
+            work.task_s += amount
+        if activity in (IO_SECONDS, IO_ESTIMATED):
+            work.io_s += amount
+            continue
         said = activity.split(" ", 3)
         if said[0] == IO_METRIC and len(said) == 4:
             _, what, kind, target = said
-            for row in (
-                found.targets.setdefault((kind, target), _Row()),
-                found.spans.setdefault(span, _Row()),
-            ):
-                row.add(what, amount)
+            work.targets.setdefault((kind, target), Row()).add(what, amount)
     return found
 
 
-class Io:
-    """Answers what was read and written (``rt.io()``), and has policies go by it.
-
-    A job of a name of which others have completed at one size each is taken to spend the share of its time in
-    I/O that they did (`JobRequest.io_by_nodes`), in place of what was declared.
-    """
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-        #: Ids of jobs that have been told what earlier ones of their name did.
-        self._told: set[str] = set()
-
-    def tick(self, now_s: float) -> None:
-        """Tell jobs that are new what earlier ones of their name did."""
-        named = self._state.jobs.named
-        self._told &= {job.id for job in named}
-        for job in named:
-            if job.id not in self._told:
-                self._told.add(job.id)
-                if found := self._shares_by_size(job.name):
-                    job.measured(io_by_nodes=found)
-
-    def _shares_by_size(self, name: str) -> dict[int, float]:
-        """Share of task time in I/O by nodes, of the last that completed at each size; empty: none did."""
-        ended = [job for job in self._state.jobs.ended if job.name == name and job.state == "completed"]
-        sizes = {job.span_id: {nodes for _, nodes in job.sizes if nodes} for job in ended}
-        at_one_size = {id: next(iter(nodes)) for id, nodes in sizes.items() if len(nodes) == 1}
-        found = accounts(span_metrics.executed(self._state.scheduler, at_one_size))
-        shares = {id: _share(row, found.task_s[id]) for id, row in found.spans.items()}
-        return {at_one_size[id]: share for id, share in shares.items() if share is not None}
-
-    def methods(self) -> Mapping[str, Method]:
-        """What clients may call."""
-        return {"io": self.io}
-
-    async def io(self) -> dict[str, Any]:
-        """What metered stores have counted, up to the last heartbeats of the workers.
-
-        ``targets``: bytes, seconds in which tasks were busy with it, bytes a second that a task got.
-        ``jobs``: the same of each job that is active or remembered and has done any, the seconds that its
-        tasks executed and the share of them in I/O (``intensity``, 0 to 1). ``other``: of plain work, and of
-        tasks that are in a span of the user's own.
-        """
-        found = accounts(span_metrics.executed(self._state.scheduler))
-        table = self._state.jobs
-        jobs = []
-        for job in (*table.ended, *table.active.values()):
-            row = found.spans.pop(job.span_id, None)
-            if row is not None:
-                task_s = found.task_s[job.span_id]
-                share = {"task_s": task_s, "intensity": _share(row, task_s)}
-                jobs.append({"id": job.id, "name": job.name, **asdict(row), **share})
-        other = _Row()
-        for row in found.spans.values():
-            for what, amount in (("read", row.read_bytes), ("write", row.write_bytes), ("busy", row.io_s)):
-                other.add(what, amount)
-        return {
-            "targets": [
-                {
-                    "target": target,
-                    "kind": kind,
-                    "read_bytes": row.read_bytes,
-                    "write_bytes": row.write_bytes,
-                    "busy_s": row.io_s,
-                    "bandwidth_bytes_s": (row.read_bytes + row.write_bytes) / row.io_s if row.io_s else None,
-                }
-                for (kind, target), row in sorted(found.targets.items())
-            ],
-            "jobs": jobs,
-            "other": asdict(other),
-        }
-
-
-def _share(row: _Row, task_s: float) -> float | None:
-    return min(1.0, row.io_s / task_s) if task_s else None
+def share(io_s: float, task_s: float) -> float | None:
+    """Share of its seconds that a job spends in I/O, 0 to 1; None while it has none."""
+    return min(1.0, io_s / task_s) if task_s else None

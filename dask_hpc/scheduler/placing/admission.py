@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.internals.allotment import AllotmentSet
+from dask_hpc.scheduler.placing.gate import Gate
 from dask_hpc.scheduler.placing.lending import Lending
 from dask_hpc.scheduler.placing.queue import PlainQueue
 from dask_hpc.scheduler.placing.sharing import Sharing
@@ -63,6 +64,9 @@ class Admission:
         #: Jobs whose whole allotment is looked at in the next pass, and those where it has changed.
         self.offered: set[JobRecord] = set()
         self.grown: set[JobRecord] = set()
+        #: Tokens of those jobs whose tasks need some.
+        self.gate = Gate()
+        self._aside = self.gate.waiting
         self.lending = Lending(state, parts)
         self.sharing = Sharing(state, parts, turns, self.lending.takes)
         #: Parts that limit how many tasks a worker takes.
@@ -86,6 +90,8 @@ class Admission:
     def freed(self, address: str | None, lane: Lane | None) -> None:
         """A task has left a worker (None: one that is not known any more). Runs for every task."""
         lending, watched = self.lending, False
+        if self._aside and not self._scheduled:
+            self.wake()
         for one in self.watched:
             if one:
                 watched = True
@@ -130,6 +136,8 @@ class Admission:
         for address in list(self.lending.loans):
             self.lending.settle(address)
         self.sharing.sweep()
+        if self._aside:
+            self.wake()
         jobs = self.state.jobs.active.values()
         waiting = [job for job in jobs if job.queue or (job.stranded and not len(job.reach))]
         if self.queue.first() is not None:
@@ -144,6 +152,8 @@ class Admission:
         stimulus_id = f"hpc-admit-{self._counter}"
         batch: Batch = []
         lent: Batch = []
+        if self._aside:
+            self.offered |= self.gate.reopen()
         if self.grown or self.offered:
             lent = self._look_everywhere(batch, stimulus_id)
         promised = Counter([ws.address for _, ws, _ in batch]) if batch else None

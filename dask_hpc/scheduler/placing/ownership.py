@@ -232,6 +232,8 @@ class Ownership:
             return "queue"
         if not reads.queuing(scheduler):
             return "rest"
+        if job.gate is not None and (job.name, ts.prefix.name) in job.gate.needs:
+            return "root"  # held until there is a token, whatever it depends on
         return "root" if reads.is_root(scheduler, ts, groups) else "rest"
 
     def let_run_anywhere(self, key: Any) -> None:
@@ -287,6 +289,8 @@ class Ownership:
         Returns the sets that unfinished tasks of the job are bound to (see `rebind`).
         """
         self.unbind(job.id)
+        if job.gate is not None:
+            job.gate.drop(job)
         pins = self.state.pins.pop(job, {}).values()
         bound = [
             job.allotment,

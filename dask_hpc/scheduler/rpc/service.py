@@ -24,7 +24,7 @@ from dask_hpc.scheduler.core.handlers import contained
 from dask_hpc.scheduler.coupling.flows import Flows
 from dask_hpc.scheduler.dashboard.pages import Panels
 from dask_hpc.scheduler.internals import remote, selfcheck, writes
-from dask_hpc.scheduler.io.accounts import Io
+from dask_hpc.scheduler.io.part import Io
 from dask_hpc.scheduler.leaving.actors import Actors
 from dask_hpc.scheduler.leaving.data_moves import DataMoves
 from dask_hpc.scheduler.leaving.departures import Departures
@@ -70,6 +70,9 @@ class Service:
         self.commits = Commits(self.engine, watched)
         self._small = SmallCopies(self.engine, self.commits.protected)
         awaited = Awaited(self.engine, watched)
+        self._io = Io(self.engine)
+        #: Set once workers have been given our plugin.
+        self._equipped = asyncio.Event()
         parts.add(
             self.releases,
             Actors(state, parts),
@@ -82,7 +85,7 @@ class Service:
             Flows(self.engine, watched, awaited.provide, awaited.give_up),
             self.pool_target,
             Roles(self.engine),
-            Io(state),
+            self._io,
             Corridor(self.engine),
             Sooner(state, self.departures.depart),
             LendingTerms(state, self.engine.rounds.windows),
@@ -195,6 +198,9 @@ class Service:
         if self.scheduler.handlers.get(RPC) != self.call or self.engine.leaving:
             raise InstallError("dask_hpc is being uninstalled; install it again to declare jobs")
         job = self.engine.lifecycle.announce(decode(JobSpec, dict(spec)), client, pool_hint)
+        if job.spec.measure_io:
+            await self._equipped.wait()
+            await self._io.count()
         for name, due in self._due.items():
             there = {id: entry for id, entry in due.items() if entry[0] in self.scheduler.clients}
             self._due[name] = {**there, job.id: (client, token)}
@@ -253,8 +259,11 @@ class Service:
 
     async def equip(self) -> None:
         """Give our plugin to every worker."""
-        await remote.equip(self.scheduler)
-        self._small.equipped = True
+        try:
+            await remote.equip(self.scheduler)
+        finally:
+            self._small.equipped = True
+            self._equipped.set()
 
     async def detach(self) -> None:
         """Take everything of ours out of the scheduler; what runs goes on as plain Dask work."""

@@ -19,6 +19,7 @@ from typing import Any, cast
 from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet, Lane, LaneKind
 from dask_hpc.scheduler.tables.expected import Expected
 from dask_hpc.scheduler.tables.meter import Meter
+from dask_hpc.wire import COUNTED_SPAN
 from dask_hpc_policies import states
 from dask_hpc_policies.jobs.constraints import is_legal
 from dask_hpc_policies.jobs.estimates import remaining_s
@@ -64,8 +65,8 @@ class JobRecord:
         #: client, and clients that named it.
         self.clients: set[str] = set() if client is None else {client}
         self.is_default = is_default
-        #: Id of its span (Dask's), in which its task groups are.
-        self.span_id = f"{id}-{uuid.uuid4().hex}"
+        #: Id of its span (Dask's), in which its task groups are; workers see by it whether to count.
+        self.span_id = f"{id}-{uuid.uuid4().hex}{COUNTED_SPAN if spec.measure_io else ''}"
         self.state: JobState = "pending"
         #: When it began to run, the first time.
         self.start_s: float | None = None
@@ -127,6 +128,8 @@ class JobRecord:
         self.queue: list[tuple[Any, int, Any]] = []
         #: Unheld tasks that found no worker: looked at again when the allotment grows.
         self.stranded: dict[Any, None] = {}
+        #: Sets held tasks aside that have to wait for a token (`placing.gate.Gate`); None: none has.
+        self.gate: Any = None
         self.held_since_s: float | None = None
         self.noticed = False
         self.ended = asyncio.Event()
@@ -283,16 +286,20 @@ class JobRecord:
         while queue:
             ts = heapq.heappop(queue)[2]
             # `is_parked`, written out: this runs for every task
-            if ts.state == "no-worker" and ts.worker_restrictions is HOLD:
+            waits = ts.state == "no-worker" and ts.worker_restrictions is HOLD
+            if waits and (self.gate is None or self.gate.passes(self, ts, take=True)):
                 return ts
         return None
 
     def first(self) -> Any | None:
         """The first held task, which stays in the queue; None when there is none."""
-        queue = self.queue
-        while queue and not is_parked(queue[0][2]):
+        queue, gate = self.queue, self.gate
+        while queue:
+            ts = queue[0][2]
+            if is_parked(ts) and (gate is None or gate.passes(self, ts, take=False)):
+                return ts
             heapq.heappop(queue)
-        return queue[0][2] if queue else None
+        return None
 
     def first_held(self, count: int) -> list[Any]:
         """Up to `count` held tasks, among them the next one; for a look at what waits."""

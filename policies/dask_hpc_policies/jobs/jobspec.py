@@ -56,6 +56,8 @@ class JobSpec(JobFacts):
     max_nodes: int | None = None
     #: Never resize it once it has started.
     rigid: bool = False
+    #: Count also what its tasks read and write past metered stores.
+    measure_io: bool = False
 
 
 def job_spec(
@@ -79,6 +81,7 @@ def job_spec(
     user: str | None = None,
     weight: float = 1.0,
     rigid: bool = False,
+    measure_io: bool = False,
 ) -> JobSpec:
     """A validated job description.
 
@@ -116,6 +119,8 @@ def job_spec(
         How much its user is to get beside others, in proportion; from 0.001 to 1000.
     rigid
         Never resize the job once it has started.
+    measure_io
+        Count also what its tasks read and write past metered stores, on a live scheduler.
 
     Raises
     ------
@@ -137,7 +142,7 @@ def job_spec(
             f"job {name!r}: priority={priority!r} must be a whole number from {-_LARGEST} to {_LARGEST}; "
             "larger is served first"
         )
-    for argument, flag in (("exclusive", exclusive), ("rigid", rigid)):
+    for argument, flag in (("exclusive", exclusive), ("rigid", rigid), ("measure_io", measure_io)):
         if not isinstance(flag, bool):
             raise InvalidJob(f"job {name!r}: {argument}={flag!r} must be true or false")
     _check_sizes(name, nodes, min_nodes, max_nodes, constraint)
@@ -175,6 +180,7 @@ def job_spec(
         user=user or "",
         weight=_weight(name, weight),
         rigid=rigid,
+        measure_io=measure_io,
     )
 
 

@@ -1,0 +1,155 @@
+"""Tokens: how many tasks of jobs are on workers at once that read or write one target.
+
+A task that is known to, by the name of its job and its own, needs a token of each of its targets from when it
+is sent until it has ended; one that finds none is set aside, and those behind it that need none pass. What
+needs tokens and how many there are is told from above (`dask_hpc.scheduler.io.tokens`); while nothing is, no
+job has a gate. Plain work never has one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskState
+
+    from dask_hpc.scheduler.tables.jobs import JobRecord
+
+#: Kind of a file system and its name.
+Target = tuple[str, str]
+
+
+class Gate:
+    """Who has a token, and who waits for one."""
+
+    def __init__(self) -> None:
+        #: Targets of tasks, by the names of job and task.
+        self.needs: dict[tuple[str, str], tuple[Target, ...]] = {}
+        #: Tokens of each target; any number where none is said.
+        self.limits: dict[Target, int] = {}
+        #: Tasks that wait for a token, by the target that has none for them, in order.
+        self.waiting: dict[Target, deque[tuple[JobRecord, TaskState]]] = {}
+        self._taken: dict[Target, dict[Any, TaskState]] = {}
+        #: Tokens that others have who write: commits.
+        self._leased: dict[Target, int] = {}
+
+    def passes(self, job: JobRecord, ts: TaskState, *, take: bool) -> bool:
+        """Whether a held task may be sent now; one that may not is set aside.
+
+        Parameters
+        ----------
+        take
+            It is about to be sent: it has its tokens from now on.
+        """
+        targets = self.needs.get((job.name, ts.prefix.name))
+        if targets is None:
+            return True
+        for target in targets:
+            if self.free(target) < 1 and ts.key not in self._taken.get(target, ()):
+                self.waiting.setdefault(target, deque()).append((job, ts))
+                return False
+        if take:
+            for target in targets:
+                self._taken.setdefault(target, {})[ts.key] = ts
+        return True
+
+    def adopt(self, target: Target, tasks: Iterable[TaskState]) -> None:
+        """These are on workers already: they have tokens of the target, whether there are any or not."""
+        self._taken.setdefault(target, {}).update({ts.key: ts for ts in tasks})
+
+    def free(self, target: Target) -> float:
+        """Tokens of a target that nobody has."""
+        limit = self.limits.get(target)
+        return float("inf") if limit is None else limit - self.taken(target)
+
+    def taken(self, target: Target) -> int:
+        """Tokens of a target that somebody has."""
+        return len(self._taken.get(target, ())) + self._leased.get(target, 0)
+
+    def holders(self, target: Target) -> set[Any]:
+        """Keys of the tasks on workers that have a token of a target."""
+        return {key for key, ts in self._taken.get(target, {}).items() if _at_it(ts)}
+
+    def lease(self, target: Target) -> Lease:
+        """Tokens for somebody who is no task and writes a target."""
+        return Lease(self, target)
+
+    def reopen(self) -> set[JobRecord]:
+        """Let go of the tokens of tasks that have ended; jobs whose tasks may have one now, held again.
+
+        To be asked between two passes of admission: a task that was to be sent, and was not, has none any
+        more.
+        """
+        again: set[JobRecord] = set()
+        for taken in self._taken.values():
+            for key in [key for key, ts in taken.items() if not _at_it(ts)]:
+                del taken[key]
+        for target, waiting in list(self.waiting.items()):
+            room = self.free(target)
+            while waiting and room >= 1:
+                job, ts = waiting.popleft()
+                if _waits(job, ts):
+                    job.park(ts)
+                    again.add(job)
+                    room -= 1
+            if not waiting:
+                del self.waiting[target]
+        return again
+
+    def drop(self, job: JobRecord) -> None:
+        """Have a job go on without tokens: what was set aside is held as before."""
+        job.gate = None
+        for target, waiting in list(self.waiting.items()):
+            for other, ts in waiting:
+                if other is job and _waits(job, ts):
+                    job.park(ts)
+            kept = deque(each for each in waiting if each[0] is not job)
+            if kept:
+                self.waiting[target] = kept
+            else:
+                del self.waiting[target]
+
+
+class Lease:
+    """Tokens of one target that somebody has who is no task: a version that is written.
+
+    One may be taken whether there is any or not, so that nobody waits who keeps others waiting; tasks get
+    fewer then.
+    """
+
+    def __init__(self, gate: Gate, target: Target) -> None:
+        self._gate, self._target = gate, target
+        self._taken = 0
+
+    def open(self) -> bool:
+        """Whether one more may be taken."""
+        return not self._taken or self._gate.free(self._target) >= 1
+
+    def take(self) -> None:
+        """Take one more token."""
+        self._taken += 1
+        self._add(1)
+
+    def give(self) -> None:
+        """Give one back."""
+        self._taken -= 1
+        self._add(-1)
+
+    def _add(self, tokens: int) -> None:
+        leased = self._gate._leased
+        leased[self._target] = leased.get(self._target, 0) + tokens
+        if not leased[self._target]:
+            del leased[self._target]
+
+
+def _at_it(ts: TaskState) -> bool:
+    # one that has left its thread waits for tasks of its own, which may need tokens
+    ws = ts.processing_on
+    return ts.state == "processing" and ws is not None and ts not in ws.long_running
+
+
+def _waits(job: JobRecord, ts: TaskState) -> bool:
+    # a task that was forgotten, or has been run elsewhere, meanwhile waits no more
+    return job.active and ts.state == "no-worker"

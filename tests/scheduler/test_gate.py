@@ -1,0 +1,132 @@
+"""Tokens by themselves: who has one, who waits for one, and who passes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace as Namespace
+
+from dask_hpc.scheduler.internals.allotment import HOLD
+from dask_hpc.scheduler.placing.gate import Gate
+from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc_policies.jobs.jobspec import job_spec
+from dask_hpc_policies.model import JobRequest
+
+DISK = ("lustre", "/scratch")
+
+
+class Task(Namespace):
+    """Stands in a set, as tasks do."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+def task(number, name="write"):
+    return Task(
+        key=f"{name}-{number}", prefix=Task(name=name), state="no-worker",
+        worker_restrictions=HOLD, priority=(number,),
+        processing_on=Task(long_running=set()),
+    )  # fmt: skip
+
+
+def gated(tokens, *tasks):
+    """A gate with so many tokens for tasks that write, and a job with these held tasks."""
+    gate = Gate()
+    gate.needs["heat", "write"] = (DISK,)
+    gate.limits[DISK] = tokens
+    job = JobRecord("heat-1", job_spec("heat"), JobRequest(name="heat"), client=None)
+    job.gate = gate
+    for ts in tasks:
+        job.park(ts)
+    return gate, job
+
+
+def send(job):
+    """Send what may be sent, as admission does; the keys."""
+    sent = []
+    while (ts := job.next_held()) is not None:
+        ts.state = "processing"
+        sent.append(ts)
+    return sent
+
+
+def keys(tasks):
+    return [ts.key for ts in tasks]
+
+
+def test_who_finds_no_token_is_passed_and_comes_back_in_its_turn():
+    tasks = [*map(task, range(4)), task(9, "nap")]
+    gate, job = gated(2, *tasks)
+    sent = send(job)
+    assert keys(sent) == ["write-0", "write-1", "nap-9"]
+    assert (gate.taken(DISK), len(gate.waiting[DISK]), gate.holders(DISK)) == (2, 2, {"write-0", "write-1"})
+    assert gate.reopen() == set()
+    sent[0].state = "memory"
+    assert gate.holders(DISK) == {"write-1"}
+    assert gate.reopen() == {job}
+    assert keys(send(job)) == ["write-2"]
+    # one that waited and is wanted no more takes no token
+    tasks[3].state = "forgotten"
+    sent[1].state = tasks[2].state = "memory"
+    assert gate.reopen() == set()
+    assert not gate.waiting
+
+
+def test_a_look_at_the_first_takes_no_token():
+    gate, job = gated(1, task(0), task(1))
+    assert job.first().key == job.first().key == "write-0"
+    assert gate.taken(DISK) == 0
+    (sent,) = send(job)
+    assert (sent.key, job.first()) == ("write-0", None)
+    # one that could not be sent has none any more, and its turn is still before the other's
+    sent.state = "no-worker"
+    job.park(sent)
+    assert gate.reopen() == {job}
+    assert keys(send(job)) == ["write-0"]
+    assert len(gate.waiting[DISK]) == 1
+
+
+def test_what_is_on_workers_already_counts_though_there_are_fewer_tokens():
+    gate, job = gated(2, task(7))
+    on_workers = [task(number) for number in range(4)]
+    for ts in on_workers:
+        ts.state = "processing"
+    gate.adopt(DISK, on_workers)
+    assert (gate.taken(DISK), send(job)) == (4, [])
+    for ts in on_workers[:3]:
+        ts.state = "memory"
+    assert gate.reopen() == {job}
+    assert keys(send(job)) == ["write-7"]
+
+
+def test_a_task_that_has_left_its_thread_has_no_token_any_more():
+    gate, job = gated(1, task(0), task(1))
+    (outer,) = send(job)
+    assert gate.reopen() == set()
+    outer.processing_on.long_running.add(outer)
+    assert (gate.reopen(), gate.holders(DISK)) == ({job}, set())
+    assert keys(send(job)) == ["write-1"]
+
+
+def test_a_job_that_ends_leaves_nobody_behind():
+    gate, job = gated(1, task(0), task(1), task(2))
+    assert keys(send(job)) == ["write-0"]
+    gate.drop(job)
+    assert job.gate is None
+    assert not gate.waiting
+    assert keys(send(job)) == ["write-1", "write-2"]
+
+
+def test_versions_take_tokens_and_never_wait_for_their_first():
+    gate, job = gated(2, task(0), task(1), task(2))
+    assert keys(send(job)) == ["write-0", "write-1"]
+    lease = gate.lease(DISK)
+    assert lease.open()
+    lease.take()
+    assert not lease.open()
+    assert gate.taken(DISK) == 3
+    # what a version has, no task gets
+    for key in gate.holders(DISK):
+        gate._taken[DISK][key].state = "memory"
+    assert gate.reopen() == {job}
+    assert keys(send(job)) == ["write-2"]
+    lease.give()
+    assert gate.free(DISK) == 1

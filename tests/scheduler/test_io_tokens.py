@@ -1,0 +1,82 @@
+"""Tasks of a job that write one file system wait for tokens, whose number is learned; others pass them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from time import sleep
+
+import dask
+import numpy as np
+import zarr
+from helpers import engine, live, record, started, until, within
+from throttled import ThrottledStore
+
+import dask_hpc
+
+CHUNK = 1 << 18
+
+
+def write(store, number):
+    zarr.open_array(store, mode="r+")[number : number + 1] = np.full((1, CHUNK), number, "u1")
+
+
+def nap(number):
+    sleep(0.005)
+    return number
+
+
+def make(folder, chunks):
+    """An array whose chunks take 25 ms to be written by one or two at once, and longer by more."""
+    store = ThrottledStore(folder, bytes_s=2 * CHUNK / 0.025, fall=0.3)
+    zarr.create_array(store, shape=(chunks, CHUNK), chunks=(1, CHUNK), dtype="u1", compressors=None)
+    store.reset()
+    return store
+
+
+@live(1, threads=4, clean_kwargs={"threads": False}, config={"hpc.tick": "50 ms"})
+async def test_writers_are_held_to_the_tokens_learned_and_what_needs_none_passes(c, s, a):
+    rt = await dask_hpc.install(c, policy="fcfs")
+    chunks = 120
+    store = make(Path(a.local_directory) / "z", chunks)
+    metered = dask_hpc.metered(store, "shared")
+    gate = engine(s).admission.gate
+    target = ("store", "shared")
+    limits = set()
+    beats = asyncio.create_task(beat(a, gate, limits))
+    async with rt.job("writer", nodes=1) as job:
+        await started(s, job)
+        writers = c.map(write, [metered] * chunks, range(chunks), pure=False)
+        await until(lambda: target in gate.limits, "the first are measured")
+        assert record(s, job).gate is gate
+        assert gate.needs == {("writer", "write"): (target,)}
+        # those that are behind it do not wait
+        naps = c.map(nap, range(40))
+        assert await within(c.gather(naps)) == list(range(40))
+        assert not all(future.done() for future in writers)
+        await within(c.gather(writers))
+    found = (await rt.io())["targets"][0]
+    assert (found["tokens"], found["writers"]) in [(1, 0), (2, 0), (3, 0)]
+    # the next of its name is held to them from the first task on
+    store.reset()
+    limits.clear()
+    limits.add(gate.limits[target])
+    async with rt.job("writer", nodes=1) as job:
+        await started(s, job)
+        await within(c.gather(c.map(write, [metered] * 12, range(12), pure=False)))
+    assert 1 <= store.most <= max(limits) < 4
+    # nobody else is
+    store.reset()
+    with dask.annotate(hpc_job=None):
+        await within(c.gather(c.map(write, [metered] * 8, range(8), pure=False)))
+    assert store.most == 4
+    beats.cancel()
+    assert not gate.waiting
+
+
+async def beat(worker, gate, limits):
+    """What was measured is told often, for a test that is soon over; notes how many tokens there are."""
+    while True:
+        limits.update(gate.limits.values())
+        await worker.heartbeat()
+        await asyncio.sleep(0.02)
