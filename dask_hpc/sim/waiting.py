@@ -156,9 +156,12 @@ def _changes(
     # none idle: the policy may have others give one
     nodes = min(needs - 1, max(idle, 1))
     if nodes:
-        smaller = replace(job, kind="malleable", min_nodes=nodes, start_nodes=None)
+        # what a job asks for cannot be changed: it is cancelled, and comes again behind all others
+        smaller = replace(job, kind="malleable", min_nodes=nodes, start_nodes=None, submit_s=view.now_s)
+        others = tuple(one for one in view.jobs if one.id != job.id)
         declared = {"min_nodes": nodes, "max_nodes": job.max_nodes}
-        yield f"declared with min_nodes={nodes}", {"declare": declared}, _with(view, smaller)
+        text = f"declared anew with min_nodes={nodes}"
+        yield text, {"declare": declared}, replace(view, jobs=(*others, smaller))
     missing = needs - idle
     for other in view.jobs:
         left = other.nodes - missing

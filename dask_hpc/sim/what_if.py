@@ -123,9 +123,12 @@ def engine_from(
     machine = replace(machine, adaptation=adaptation or FREE, power=power, failures=failures or Failures())
     workload = Workload(name=name, jobs=jobs, source=name, notes=(note, *filter(None, [unknowns(machine)])))
     engine = Engine(workload, registry.create(policy), machine, chosen)
-    engine.adopt(
-        view.now_s, [_active(i, job, view.now_s) for i, job in enumerate(zip(jobs, views, strict=True))]
-    )
+    active = [_active(i, job, view.now_s) for i, job in enumerate(zip(jobs, views, strict=True))]
+    if speed == LINEAR:
+        # which is assumed: a policy is told what it would be told there
+        for (one, _), job in zip(active, views, strict=True):
+            one.measured, one.mtct_previous = (job.mtct,), job.mtct_previous
+    engine.adopt(view.now_s, active)
     return engine
 
 

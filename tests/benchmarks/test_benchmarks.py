@@ -71,6 +71,7 @@ def rows(name: str, text: str) -> list[dict[str, Any]]:
 LONG = (
     "adapt",
     "calibration",
+    "consent",
     "corridor_live",
     "full_memory",
     "host_memory",

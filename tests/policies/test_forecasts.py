@@ -8,6 +8,7 @@ from math import exp
 
 import pytest
 
+from dask_hpc_policies import registry
 from dask_hpc_policies.jobs.forecasts import (
     ASSUMED_FACTOR,
     ERRORS_KEPT,
@@ -17,6 +18,7 @@ from dask_hpc_policies.jobs.forecasts import (
     last_s,
     work_left_s,
 )
+from dask_hpc_policies.jobs.habits import Habits, habits_of
 from dask_hpc_policies.rules.shared_ends import Share, ends_s
 
 
@@ -83,6 +85,69 @@ def test_who_waits_borrows_before_who_runs_and_has_tasks_sent_ahead():
     assert ends_s([share(10.0, 1)], [replace(wide, borrows=False)], 1.0) == pytest.approx([5.0], abs=1e-3)
     # one that has ended on borrowed slots alone leaves none
     assert ends_s([share(10.0, 1, gains=False)], [wide], 1.0) == pytest.approx([10.0], abs=1e-3)
+
+
+def test_jobs_that_take_turns_are_served_one_after_the_other_on_all_that_they_have():
+    first, later = replace(share(6.0, 1), turn=1), replace(share(8.0, 2), turn=0)
+    # three slots: the later of the two in the list has its turn first
+    assert ends_s([first, later], [], 0.0) == pytest.approx([14 / 3, 8 / 3], abs=1e-3)
+    # one that has but a task leaves the others to who is next
+    one_task = Share(work_s=6.0, task_s=6.0, slots=2, turn=0)
+    assert ends_s([one_task, first], [], 0.0) == pytest.approx([6.0, 3.0], abs=1e-3)
+    # what they leave when all have ended is anybody's, and not before
+    assert ends_s([first, later, share(9.0, 1)], [], 0.0) == pytest.approx(
+        [14 / 3, 8 / 3, 14 / 3 + (9 - 14 / 3) / 4], abs=1e-3
+    )
+
+
+def resizable(work_s: float, slots: float, least: float = 1, most: float = 4) -> Share:
+    return replace(share(work_s, slots), least=least, most=most)
+
+
+def test_what_a_job_leaves_goes_to_those_that_may_grow_before_it_is_lent():
+    # the first ends after 2 s; the second has its two slots then, although a larger one waits to borrow
+    waits = replace(share(50.0, 4), borrows=True)
+    jobs = [share(4.0, 2), resizable(10.0, 2)]
+    assert ends_s(jobs, [waits], 0.0, Habits(grows=True)) == pytest.approx([2.0, 3.5], abs=1e-3)
+    assert ends_s(jobs, [waits], 0.0) == pytest.approx([2.0, 5.0], abs=1e-3)
+    # not beyond what it may have
+    small = [share(4.0, 2), resizable(10.0, 2, most=3)]
+    assert ends_s(small, [waits], 0.0, Habits(grows=True)) == pytest.approx([2.0, 4.0], abs=1e-3)
+
+
+def test_the_largest_give_what_the_first_that_waits_lacks_and_nobody_more_than_it_can():
+    room = Habits(makes_room=True)
+    jobs = [resizable(8.0, 3), resizable(4.0, 1)]
+    # two slots go to the one that waits, for 1 s, and are lent then, one to each
+    assert ends_s(jobs, [share(2.0, 2)], 0.0, room)[1] == pytest.approx(1 + 3 / 2, abs=1e-3)
+    assert ends_s(jobs, [share(2.0, 2)], 0.0, room)[0] > 8 / 3
+    # else it starts when the first has ended
+    assert ends_s(jobs, [share(2.0, 2)], 0.0)[0] == pytest.approx(8 / 3, abs=1e-3)
+    # three cannot be given: nobody shrinks
+    assert ends_s(jobs, [share(2.0, 3)], 0.0, room) == ends_s(jobs, [share(2.0, 3)], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "grows", "makes_room"),
+    [("fcfs", False, False), ("easy", False, False), ("prma-egs", True, False), ("pwma-fpsma", True, True),
+     ("equipartition", True, True), ("fair", True, True)],
+)  # fmt: skip
+def test_what_a_policy_does_with_nodes_is_seen_by_asking_it(policy, grows, makes_room):
+    assert habits_of(registry.create(policy)) == Habits(grows, makes_room)
+
+
+@pytest.mark.parametrize("answer", [lambda view: 1 / 0, lambda view: None, lambda view: ("more", None)])
+def test_a_policy_that_fails_when_it_is_asked_has_no_habits(answer):
+    class Mine:
+        name = "mine"
+
+        def initial_state(self):
+            return None
+
+        def decide(self, view, state):
+            return answer(view)
+
+    assert habits_of(Mine()) == Habits()
 
 
 def test_idle_slots_are_shared_evenly_by_those_that_have_tasks_for_them():

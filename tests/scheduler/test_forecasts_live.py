@@ -61,3 +61,43 @@ async def test_a_job_whose_tasks_were_released_before_they_ran_says_so_and_teach
     assert engine(s).state.jobs.recorded.totals == {}
     assert "forecasts" not in await rt.status()
     assert (await job.status())["forecast"] is None
+
+
+@live(workers=2)
+async def test_what_was_said_under_another_policy_is_said_anew(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs", tick="20 ms")
+    async with rt.job("heat", nodes=2) as job:
+        await started(s, job, 2)
+        futures = c.map(slow_inc, range(60), delay_s=0.05, pure=False)
+    await until(lambda: record(s, job).expected.ended_tasks >= 32, "half of it has run")
+    assert record(s, job).forecast is not None
+    await rt.update(policy="easy")
+    assert len(await c.gather(futures)) == 60
+    await until(lambda: record(s, job).state == "completed", "it has ended")
+    by = (await rt.status())["forecasts"]["by"]
+    assert by
+    assert set(by) <= {"rigid, 50% ran", "rigid, 75% ran"}
+
+
+@live(workers=2, lend="5 s")
+async def test_jobs_that_take_turns_are_forecast_in_their_turn(c, s, *workers):
+    rt = await dask_hpc.install(c, "fair", tick="20 ms")
+    async with rt.job("long") as long:
+        await started(s, long, 2)
+        futures = c.map(slow_inc, range(80), delay_s=0.05, pure=False)
+    async with rt.job("short") as short:
+        futures += c.map(slow_inc, range(20), delay_s=0.05, pure=False)
+    said = {}
+
+    def both() -> bool:
+        said.update((job.id, record(s, job).forecast) for job in (long, short) if record(s, job).forecast)
+        return record(s, short).state == "completed"
+
+    await until(both, "the short one has ended")
+    assert record(s, long).state == "running", "served first, on all that there is"
+    assert len(await c.gather(futures)) == 100
+    await until(lambda: record(s, long).state == "completed", "both have ended")
+    # it was said that the long one waits for the other, 2 s of work of 5 s, and no longer
+    took_s = record(s, long).end_s - record(s, long).start_s
+    assert took_s / 2 < said[long.id]["predicted_s"] < took_s * 2
+    assert all(name.startswith("in turn, ") for name in (await rt.status())["forecasts"]["by"])

@@ -6,7 +6,7 @@ import pytest
 from sim_worlds import rigid, run, workload
 
 from dask_hpc.sim import load, simulate
-from dask_hpc.sim.results.plots import png, usage_figure
+from dask_hpc.sim.results.plots import png, usage_figure, waits_figure
 
 
 def drawn(figure, i=0):
@@ -51,6 +51,21 @@ def test_many_changes_are_shown_as_means_with_the_same_area() -> None:
 def test_a_run_without_time_is_drawn_too() -> None:
     figure = usage_figure({"x": run(workload(rigid("a", 1, 0.0)), "fcfs")})
     assert png(figure).startswith(b"\x89PNG")
+
+
+def test_jobs_that_wait_and_their_waits_are_drawn_over_time() -> None:
+    # one node: each waits for those before; of the second two the first has waited 15 s, the other 25 s
+    work = workload(*(rigid(f"j{i}", 1, 10.0, t) for i, t in enumerate((0.0, 0.0, 5.0, 5.0))), nodes=1)
+    figure = waits_figure({"first come": run(work, "fcfs")})
+    above, below = figure.axes
+    (steps,) = above.lines
+    assert list(zip(*steps.get_data(), strict=True)) == [(0, 1), (5, 3), (10, 2), (20, 1), (30, 0), (40, 0)]
+    (median,) = below.lines
+    assert median.get_xdata()[0] < 5 / 4
+    assert list(median.get_ydata()) == [5.0, 20.0]
+    assert png(figure).startswith(b"\x89PNG")
+    nobody = waits_figure({"x": run(workload(rigid("a", 1, 0.0)), "fcfs")})
+    assert png(nobody).startswith(b"\x89PNG")
 
 
 def test_progress_is_told_often_enough_to_end_a_run_soon() -> None:

@@ -43,7 +43,7 @@ def applied(view: ClusterSnapshot, job: str, change: Any) -> tuple[ClusterSnapsh
     jobs, idle = [], view.idle_nodes
     for one in view.jobs:
         if one.id == job and declare:
-            one = replace(one, kind="malleable", start_nodes=None, **declare)
+            one = replace(one, kind="malleable", start_nodes=None, submit_s=view.now_s, **declare)
         if one.id == resize.get("job"):
             idle += one.nodes - resize["nodes"]
             longer = one.nodes / resize["nodes"]
@@ -64,7 +64,7 @@ def test_who_holds_nodes_when_it_starts_and_what_would_start_it_at_once() -> Non
         "As things are it starts in 50 s.",
     ]
     assert said[3].startswith(
-        "It starts at once declared with min_nodes=2 or if ensemble gives 2 nodes or under "
+        "It starts at once declared anew with min_nodes=2 or if ensemble gives 2 nodes or under "
     )
     assert " fair" in said[3]
     # 300 node-seconds are left: under these 2 more nodes go to the ensemble first
@@ -111,6 +111,17 @@ def test_a_job_of_one_node_is_not_proposed_to_be_smaller_and_a_full_cluster_says
     assert found is not None
     assert str(found).startswith("late needs 1 node; 0 idle; ensemble 8.")
     assert not any("declare" in remedy.change for remedy in found.remedies)
+
+
+def test_what_is_declared_anew_comes_behind_those_that_wait() -> None:
+    """A job that waits cannot be changed: who asks for less cancels it and loses the place."""
+    other = replace(LATE, id="other", start_nodes=2, min_nodes=2, max_nodes=2, submit_s=95.0)
+    (alone,) = [one for one in asked().remedies if "declare" in one.change]
+    assert alone.start_in_s == 0
+    found = asked(replace(VIEW, jobs=(HOG, LATE, other)))
+    # `other` takes the two idle nodes first, for ten seconds
+    (behind,) = [one for one in found.remedies if "declare" in one.change]
+    assert behind.start_in_s == pytest.approx(10.0)
 
 
 def test_nodes_that_a_job_gives_are_known_by_name() -> None:

@@ -52,6 +52,13 @@ def test_a_policy_may_shrink_what_runs_for_what_waits() -> None:
     assert found["r"][1] == pytest.approx(110 + (300 - 40) / 8)
 
 
+def test_a_policy_is_told_of_communication_what_was_measured_and_nothing_where_nothing_was() -> None:
+    """`performance-aware` shrinks nobody whose communication is not known, there as on the cluster."""
+    assert ends("performance-aware")["w"] == (150.0, pytest.approx(160.0))
+    measured = replace(RUNNING, mtct=0.5, mtct_previous=0.5)
+    assert ends("performance-aware", replace(VIEW, jobs=(measured, WAITING)))["w"] == (100.0, 110.0)
+
+
 def test_forks_compare_policies_from_the_same_moment() -> None:
     engine = engine_from(VIEW, "fcfs")
     other = engine.fork(registry.create("pwma-fpsma"))

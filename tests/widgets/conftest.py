@@ -57,7 +57,7 @@ def panel(rt: Any) -> Iterator[Any]:
 @pytest.fixture
 def no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figure of what the explorer ran: those tests that look at one draw it."""
-    monkeypatch.setattr(exploration, "_figure", lambda runs: "")
+    monkeypatch.setattr(exploration, "_figures", lambda runs: "")
 
 
 @pytest.fixture

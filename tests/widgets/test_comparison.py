@@ -125,6 +125,23 @@ def test_jobs_beyond_fifty_are_counted():
     assert "not shown" not in comparison.jobs({"x": AFTER}, {})
 
 
+def test_jobs_that_differ_most_come_first_and_the_others_are_counted():
+    one = result(*(ran(f"j{i}", 0, 0, 100) for i in range(20)), ran("stuck", 0, None, None))
+    other = result(*(ran(f"j{i}", 0, 0, 100 + max(0, i - 4)) for i in range(20)), ran("stuck", 0, 0, 1))
+    html = comparison.differing({"one": one, "other": other})
+    # 0.5 s of 100 and less is none; what ends in one run alone differs most
+    assert "16 jobs of 21 end at different times." in html
+    names = [row[0].split()[-1] for row in rows(html)[1:]]
+    assert names == ["stuck", *(f"j{i}" for i in range(19, 8, -1))]
+    assert "All 21 jobs end alike." in comparison.differing({"one": one, "again": one})
+
+
+def test_many_times_as_long_is_said_in_words():
+    short, long = result(ran("a", 0, 10, 20)), result(ran("a", 0, 520, 530))
+    (wait,) = [row for row in rows(comparison.metrics({"x": short, "y": long})) if row[0] == "Mean wait"]
+    assert wait[2] == "8.67 min (52 times as long, worse)"
+
+
 def test_what_users_name_is_text_and_never_markup():
     evil = result(ran(EVIL, 0, 0, 10, name=f"{EVIL}2"))
     for html in (comparison.metrics({EVIL: evil}), comparison.jobs({EVIL: evil}, {EVIL: EVIL})):

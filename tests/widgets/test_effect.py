@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -28,6 +29,45 @@ def test_a_policy_that_makes_room_names_whom_it_shrinks():
     assert loss.text.startswith("heat-1 (heat) shrinks from 4 to 2 nodes: ")
     assert [text.split(":")[0] for text in found.gives] == ["late starts on 2 nodes"]
     assert found.failure == ""
+
+
+QUEUE = replace(
+    BUSY,
+    nodes=tuple(NodeView(id=f"n{i}", job="heat-1") for i in range(8)),
+    jobs=(
+        replace(BUSY.jobs[0], nodes=8, max_nodes=8),
+        *(
+            JobView(
+                id=f"late{n}", name=f"late{n}", state="pending", min_nodes=n, max_nodes=n, submit_s=60.0 - n
+            )
+            for n in (4, 2, 1)
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "steps"), [("pwma-fpsma", ", in 3 steps"), ("equipartition", ", in 3 steps"), ("fair", "")]
+)
+def test_consent_names_the_size_that_a_job_comes_to_and_not_that_of_the_first_decision(policy, steps):
+    (loss,) = effect({"policy": policy}, QUEUE).takes
+    assert (loss.job, loss.nodes) == ("heat-1", 1)
+    assert loss.text.startswith(f"heat-1 (heat) shrinks from 8 to 1 node{steps}: ")
+
+
+def test_a_policy_that_fails_once_it_is_asked_again_is_named_before_it_decides(monkeypatch):
+    def decide(view, state):
+        if any(job.id == "late4" and job.nodes for job in view.jobs):
+            raise ZeroDivisionError("of the second pass")
+        return pwma.decide(view, state)
+
+    pwma = registry.create("pwma-fpsma")
+    broken = SimpleNamespace(name="broken", initial_state=pwma.initial_state, decide=decide)
+    create = registry.create
+    monkeypatch.setattr(
+        registry, "create", lambda spec: broken if spec == {"policy": "broken"} else create(spec)
+    )
+    assert effect({"policy": "broken"}, QUEUE).failure == "ZeroDivisionError: of the second pass"
 
 
 def test_a_policy_that_waits_takes_nothing():
@@ -66,7 +106,7 @@ def test_the_policy_sees_why_it_is_asked_and_an_interruption_is_named(monkeypatc
     thief = SimpleNamespace(name="thief", initial_state=lambda: "fresh", decide=decide)
     monkeypatch.setattr(registry, "create", lambda spec: thief)
     found = effect({"policy": "thief"}, BUSY)
-    assert seen == [("settings", BUSY.jobs, "fresh")]
+    assert seen[0] == ("settings", BUSY.jobs, "fresh")
     text = "heat-1 (heat) is interrupted and loses its 4 nodes: late is more urgent"
     assert found.takes == (Loss("heat-1", 0, text),)
 

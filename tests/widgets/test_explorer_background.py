@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import threading
 
 import pytest
@@ -33,7 +34,7 @@ def test_a_run_goes_on_beside_the_loop(explorer, monkeypatch):
     seen, plans = [], []
     real = exploration.run
     monkeypatch.setattr(
-        exploration, "run", lambda plan, progress: [plans.append(plan), real(plan, progress)][1]
+        exploration, "run", lambda plan, progress, found: [plans.append(plan), real(plan, progress)][1]
     )
     explorer.progress.observe(lambda change: seen.append(threading.get_ident()), names="value")
 
@@ -59,7 +60,7 @@ def test_progress_names_the_policy_that_runs(explorer, monkeypatch):
     said = []
     explorer.says.observe(lambda change: said.append(text(change["new"])), names="value")
 
-    def telling(plan, progress):
+    def telling(plan, progress, found):
         for share in (0.0, 0.5, 1.0):
             progress(share)
         return real(plan)
@@ -77,7 +78,9 @@ def test_progress_names_the_policy_that_runs(explorer, monkeypatch):
     assert explorer.progress.value == 1.0
 
 
-def test_stop_ends_a_run_at_once_and_nothing_of_it_is_kept(explorer, monkeypatch):
+def test_each_result_is_there_as_soon_as_it_can_be_and_stays_when_the_run_is_stopped(
+    explorer, tmp_path, monkeypatch
+):
     def endless(workload, spec, **more):
         if spec["policy"] == "fcfs":
             return simulate(workload, spec, **more)
@@ -85,15 +88,15 @@ def test_stop_ends_a_run_at_once_and_nothing_of_it_is_kept(explorer, monkeypatch
             more["progress"](1)
 
     monkeypatch.setattr(exploration, "simulate", endless)
-    gc.collect()
-    before = sum(type(one) is Result for one in gc.get_objects())
 
     async def main():
         explorer.run.click()
-        # the first policy has run, and its result is there
-        await until(lambda: "policy 2 of 2" in explorer.says.value)
+        # the first policy has run, and what came of it is shown while the second runs
+        await until(lambda: "Mean wait" in explorer.results.value)
+        assert "Running policy" in text(explorer.says.value)
+        assert "Without easy, not run to the end." in text(explorer.results.value)
         explorer.stop.click()
-        assert text(explorer.says.value) == "Stopped; nothing of it was kept."
+        assert text(explorer.says.value) == "Stopped; kept: fcfs."
         assert not explorer.run.disabled
         assert explorer._under_way.layout.display == "none"
         explorer.stop.click()
@@ -101,17 +104,42 @@ def test_stop_ends_a_run_at_once_and_nothing_of_it_is_kept(explorer, monkeypatch
         await until(lambda: not threads())
 
     asyncio.run(main())
-    assert explorer.results.value == ""
-    assert explorer.save.disabled
+    assert "Mean wait 4 s" in text(explorer.results.value)
+    explorer.path.value = str(tmp_path / "part.json")
+    explorer.save.click()
+    assert [run["label"] for run in json.loads((tmp_path / "part.json").read_text())["runs"]] == ["fcfs"]
+
+
+def test_a_run_that_is_stopped_before_anything_has_ended_leaves_what_was_there(explorer, monkeypatch):
+    explorer.run.click()
+    before = explorer.results.value
+
+    def endless(workload, spec, **more):
+        while True:
+            more["progress"](1)
+
+    monkeypatch.setattr(exploration, "simulate", endless)
     gc.collect()
-    assert sum(type(one) is Result for one in gc.get_objects()) <= before
+    found = sum(type(one) is Result for one in gc.get_objects())
+
+    async def main():
+        explorer.run.click()
+        await until(lambda: "policy 1 of 2" in explorer.says.value)
+        explorer.stop.click()
+        assert text(explorer.says.value) == "Stopped; no policy had run to its end."
+        await until(lambda: not threads())
+
+    asyncio.run(main())
+    assert explorer.results.value == before
+    gc.collect()
+    assert sum(type(one) is Result for one in gc.get_objects()) <= found
 
 
 def test_what_was_stopped_does_not_come_after_what_ran_later(explorer, monkeypatch):
     go = threading.Event()
     real = exploration.run
 
-    def slow(plan, progress):
+    def slow(plan, progress, found):
         if plan.workload["seed"] == 1:
             # a workload is generated or read in one piece
             go.wait(PATIENCE_S)

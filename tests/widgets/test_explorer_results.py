@@ -17,7 +17,7 @@ from dask_hpc_widgets.explore import exploration
 
 pytestmark = pytest.mark.usefixtures("no_figure")
 EVIL = "<script>alert('x')</script>"
-drawn = exploration._figure
+drawn = exploration._figures
 
 
 def test_results_are_saved_and_not_overwritten_unasked(explorer, tmp_path, monkeypatch):
@@ -59,6 +59,8 @@ def test_where_results_cannot_be_saved(explorer, tmp_path, monkeypatch, path, sa
     explorer.save.click()
     assert text(explorer.saved.value).startswith("Error: not saved: ")
     assert said in text(explorer.saved.value)
+    explorer.path.value = "another.json"
+    assert explorer.saved.value == "", "an error goes when what it is about is changed"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -78,13 +80,18 @@ def test_a_disk_that_is_full_leaves_the_old_file(explorer, tmp_path, monkeypatch
 
 
 def test_the_figure_is_also_told_in_words(explorer, monkeypatch):
-    monkeypatch.setattr(exploration, "_figure", drawn)
+    monkeypatch.setattr(exploration, "_figures", drawn)
     explorer.run.click()
-    (image,) = re.findall(r"<img[^>]*>", explorer.results.value)
-    alt = unescape(re.search(r'alt="([^"]*)"', image)[1])
+    image, waits = re.findall(r"<img[^>]*>", explorer.results.value)
+    used, waited = (unescape(re.search(r'alt="([^"]*)"', one)[1]) for one in (image, waits))
     # 88 node-seconds of 10 nodes in 12 s, twice
-    assert alt == (
+    assert used == (
         "Nodes in use over time, of 10. fcfs: 7.33 on average for 12 s; easy: 7.33 on average for 12 s."
+    )
+    # they start at 0, 4, 4 and 8 s, and at 0, 4, 0 and 8 s
+    assert waited == (
+        "Jobs that wait over time, and how long. fcfs: at most 3 jobs at once, 4 s in the median, "
+        "at most 8 s; easy: at most 2 jobs at once, 2 s in the median, at most 8 s."
     )
     assert 'src="data:image/png;base64,iVBORw0KGgo' in image
     assert image in explorer.html()
@@ -92,7 +99,7 @@ def test_the_figure_is_also_told_in_words(explorer, monkeypatch):
 
 
 def test_without_matplotlib_there_are_results_and_a_hint(explorer, monkeypatch):
-    monkeypatch.setattr(exploration, "_figure", drawn)
+    monkeypatch.setattr(exploration, "_figures", drawn)
     monkeypatch.setitem(sys.modules, "dask_hpc.sim.results.plots", None)
     monkeypatch.delattr(results, "plots", raising=False)
     explorer.run.click()

@@ -79,6 +79,7 @@ def test_settings_reach_the_simulator(explorer):
     )
     assert "a machine of 22 nodes" in text(explorer.results.value)
     form.settings.controls["wide"].value = "drop"
+    assert explorer.says.value == "", "an error goes when what it is about is changed"
     explorer.run.click()
     assert "2 jobs wider than the machine left out" in text(explorer.results.value)
     form.settings.controls["nodes"].value = "none"

@@ -220,6 +220,8 @@ class Fails:
     parameters = ()
     params: dict[str, Any] = {}  # noqa: RUF012
     failing = True
+    #: Jobs that it can think of.
+    most = 100
 
     def __init__(self) -> None:
         self._fcfs = registry.create("fcfs")
@@ -228,7 +230,7 @@ class Fails:
         return self._fcfs.initial_state()
 
     def decide(self, view: Any, state: Any) -> Any:
-        if type(self).failing:
+        if type(self).failing or len(view.jobs) > type(self).most:
             raise ZeroDivisionError("no node to divide by")
         return self._fcfs.decide(view, state)
 
@@ -238,6 +240,7 @@ def fails(monkeypatch):
     known = dict(registry._factories())
     monkeypatch.setattr(registry, "_factories", lambda: {**known, "fails": Fails})
     monkeypatch.setattr(Fails, "failing", True)
+    monkeypatch.setattr(Fails, "most", 100)
     return Fails
 
 
@@ -259,21 +262,26 @@ def test_a_policy_that_fails_is_shown_to_and_the_cluster_keeps_its_own(rt, fails
 
 
 @pytest.mark.errors("Policy fails failed")
-def test_a_policy_that_fails_later_gives_way_and_the_panel_says_so(rt, fails):
-    fails.failing = False
+def test_a_policy_that_fails_at_the_sixth_job_gives_way_and_nobody_waits_for_it(rt, fails, monkeypatch):
+    monkeypatch.setattr(fails, "failing", False)
+    monkeypatch.setattr(fails, "most", 5)
     panel = rt.panel()
     try:
         panel.tuning.form.policy.value = "fails"
         panel.tuning.apply.click()
+        jobs = [working(rt, f"heat{i}", nodes=1) for i in range(5)]
         assert policy(rt) == "fails"
-        fails.failing = True
-        working(rt, "heat", nodes=1)
+        jobs.append(working(rt, "heat5", nodes=1))
         until(lambda: policy(rt) == "fcfs", "the last good policy is back")
         panel._show(rt.client.sync(questions.picture, rt))
         assert 'role="alert"' in panel.head.value
         assert "no node to divide by" in panel.head.value
+        assert "fails" in panel.head.value
         assert panel.tuning.model.running["policy"] == "fcfs"
-        until(lambda: sizes(rt)["heat"] == 1, "work goes on")
+        assert [sizes(rt)[f"heat{i}"] for i in range(6)] == [1, 1, 1, 1, 0, 0], "four nodes"
+        jobs[0].cancel()
+        jobs[1].cancel()
+        until(lambda: sizes(rt)["heat4"] == sizes(rt)["heat5"] == 1, "those that waited start")
     finally:
         panel.close()
 

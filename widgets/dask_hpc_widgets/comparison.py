@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from dask_hpc.report.looks import looks
 from dask_hpc.sim.run import Result
 from dask_hpc_policies.metrics import JobRun
+from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
 
 #: Changes below this share of the first run's value are none.
 _SAME = 0.005
-#: Jobs beyond these are counted and not shown.
-_MAX_JOBS = 50
+#: From so many times the first run's value on, a factor says more than percents.
+_FACTOR = 3.0
+#: Jobs beyond these are counted and not shown; those that are shown because runs differ in them.
+_MAX_JOBS, _MOST_DIFFERENT = 50, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class _Metric:
     less_is_better: bool | None = True
     #: Whether it is a share, whose difference is a number of percentage points.
     is_share: bool = False
+    #: What is said of a value that is many times the first: so many times as long.
+    times: str = "times as long"
 
 
 def _share(value: float) -> str:
@@ -44,7 +50,7 @@ _METRICS = (
     _Metric("makespan_s", "Makespan", markup.seconds),
     _Metric("mean_turnaround_s", "Mean turnaround", markup.seconds),
     _Metric("mean_wait_s", "Mean wait", markup.seconds),
-    _Metric("mean_bounded_slowdown", "Mean bounded slowdown", _number),
+    _Metric("mean_bounded_slowdown", "Mean bounded slowdown", _number, times="times as much"),
     _Metric("utilization", "Utilization", _share, less_is_better=False, is_share=True),
     _Metric("expansions", "Expansions", _number, less_is_better=None),
     _Metric("shrinks", "Shrinks", _number, less_is_better=None),
@@ -87,6 +93,8 @@ def _difference(one: _Metric, first: float, value: float) -> str:
     word = "better" if (value < first) == one.less_is_better else "worse"
     if one.is_share:
         return f"{100 * (value - first):+.1f} points, {word}"
+    if first and value >= _FACTOR * first:
+        return f"{_number(value / first)} {one.times}, {word}"
     return f"{100 * (value - first) / first:+.1f} %, {word}" if first else word
 
 
@@ -100,6 +108,29 @@ def jobs(runs: Mapping[str, Result], about: Mapping[str, str]) -> Markup:
     about
         What else is said of a job, by id: text.
     """
+    ids = [run.id for run in next(iter(runs.values())).runs]
+    hidden = len(ids[_MAX_JOBS:])
+    more = markup.soft(f"{hidden} more jobs are not shown.") if hidden else ""
+    return _jobs(runs, ids[:_MAX_JOBS], about, "When jobs end") + more
+
+
+def differing(runs: Mapping[str, Result]) -> Markup:
+    """A table of the jobs whose ends differ most between the runs, the largest difference first."""
+    ends = [_ends(result) for result in runs.values()]
+    spread_s = {}
+    for id in ends[0]:
+        found = [one[id] for one in ends if id in one]
+        left_s = [inf if run.end_s is None else run.end_s - began_s for run, began_s in found]
+        if max(left_s) - min(left_s) > _SAME * min(max(left_s), 1e300):
+            spread_s[id] = max(left_s) - min(left_s)
+    most = sorted(spread_s, key=lambda id: -spread_s[id])[:_MOST_DIFFERENT]
+    told = f"{counted(len(spread_s), 'job')} of {len(ends[0])} end at different times."
+    if not most:
+        return markup.soft(f"All {counted(len(ends[0]), 'job')} end alike.")
+    return markup.soft(told) + _jobs(runs, most, {}, "Jobs that differ most: when they end")
+
+
+def _jobs(runs: Mapping[str, Result], ids: Sequence[str], about: Mapping[str, str], title: str) -> Markup:
     titles = list(runs)
     columns: list[Column] = [
         ("Job", False),
@@ -107,18 +138,15 @@ def jobs(runs: Mapping[str, Result], about: Mapping[str, str]) -> Markup:
         *([("Known from", False)] if about else []),
     ]
     ends = [_ends(result) for result in runs.values()]
-    ids = list(ends[0])
-    styles = looks(ids)
+    styles = looks(list(ends[0]))
     rows = []
-    for id in ids[:_MAX_JOBS]:
+    for id in ids:
         first = ends[0][id]
         cells = [_end(first, one.get(id), one is ends[0]) for one in ends]
         rows.append(
             [markup.named(first[0].name, id, styles[id]), *cells, *([about.get(id, "")] if about else [])]
         )
-    hidden = len(ids) - len(rows)
-    more = markup.soft(f"{hidden} more jobs are not shown.") if hidden else ""
-    return markup.table(columns, rows, f"When jobs end with {', '.join(titles)}") + more
+    return markup.table(columns, rows, f"{title} with {', '.join(titles)}")
 
 
 def _ends(result: Result) -> dict[str, tuple[JobRun, float]]:

@@ -66,7 +66,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         self.progress = widgets.FloatProgress(
             max=1.0, description="Progress", style={"description_width": "initial"}
         )
-        self.stop = _button("Stop", "End the simulation; nothing of it is kept")
+        self.stop = _button("Stop", "End the simulation; results of policies that have run are kept")
         self._under_way = widgets.HBox([self.progress, self.stop], layout={**_WRAP, "display": "none"})
         #: What came of the last click.
         self.says = widgets.HTML(layout=_FULL)
@@ -91,6 +91,10 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         end = _button("Close explorer", "Take the explorer off the page")
         self._plan: Plan | None = None
         self._outcome: Explored | None = None
+        #: What there is of the run under way and is not shown yet; filled beside the loop.
+        self._parts: list[Explored] = []
+        #: Policies of that run whose results are shown.
+        self._kept: tuple[str, ...] = ()
         #: The work that is under way; what others come to is not wanted any more.
         self._turn: object | None = None
         self._work: background.Work | None = None
@@ -117,6 +121,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         self.run.on_click(lambda _: self._run())
         self.stop.on_click(lambda _: self._stop())
         self.save.on_click(lambda _: self._save())
+        self.path.observe(lambda _: self._mended(self.saved), names="value")
         end.on_click(lambda _: self.close())
         self._enable()
         self._closed = False
@@ -136,7 +141,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             return
         self._closed = True
         self._give_up()
-        self._outcome = None
+        self._outcome, self._parts = None, []
         for widget in below(self):
             if widget is not self:
                 widget.close()
@@ -167,7 +172,14 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         return Plan(workload=self.workload.model.arguments(), policies=self.policies.by_title())
 
     def _edited(self) -> None:
+        if self._turn is None:
+            self._mended(self.says)
         self._enable()
+
+    def _mended(self, said: Any) -> None:
+        """Take an error away: what it was about has been changed."""
+        if 'role="alert"' in said.value:
+            _set(said, "")
 
     def _enable(self) -> None:
         wrong = self._wrong()
@@ -196,6 +208,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             else:
                 _set(self.says, _status(found))
 
+        self._parts, self._kept = [], ()
         self._show_work()
         self._begin(lambda _: exploration.read(plan), lambda _: None, ended)
 
@@ -204,9 +217,13 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         if plan is None or self._turn is not None:
             return
         count = len(plan.policies)
+        # a list of its own: what was stopped may still add to the one before
+        parts: list[Explored] = []
+        self._parts, self._kept = parts, ()
 
         def progressed(share: float) -> None:
             self.progress.value = share
+            self._show_part()
             number = min(count, int(share * count) + 1)
             name = list(plan.policies)[number - 1]
             _set(self.says, _status(f"Running policy {number} of {count}: {name}."))
@@ -215,13 +232,20 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             if isinstance(outcome, Exception):
                 _set(self.says, markup.part(markup.alert(f"not run: {_reason(outcome)}")))
                 return
-            self._outcome = outcome
-            _set(self.saved, "")
+            parts.append(outcome)
+            self._show_part()
             _set(self.says, _status("Done."))
-            _set(self.results, markup.part(outcome.html))
 
         self._show_work()
-        self._begin(lambda progress: exploration.run(plan, progress), progressed, ended)
+        self._begin(lambda progress: exploration.run(plan, progress, parts.append), progressed, ended)
+
+    def _show_part(self) -> None:
+        if self._parts:
+            part = self._parts[-1]
+            self._parts.clear()
+            self._outcome, self._kept = part, tuple(part.runs)
+            _set(self.saved, "")
+            _set(self.results, markup.part(part.html))
 
     def _save(self) -> None:
         outcome, path, replace = self._outcome, self.path.value, self.replace.value
@@ -277,7 +301,9 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         if self._turn is None:
             return
         self._give_up()
-        _set(self.says, _status("Stopped; nothing of it was kept."))
+        self._show_part()
+        kept = f"kept: {', '.join(self._kept)}" if self._kept else "no policy had run to its end"
+        _set(self.says, _status(f"Stopped; {kept}."))
         self._enable()
 
 

@@ -86,9 +86,9 @@ class Engine:
         self.ownership = Ownership(self.state, self.parts, self.guests, self._overrides.let_actors_wait)
         self.rounds = Rounds(self.state, self.parts, self.handle)
         self.queue = PlainQueue(self.state, self._overrides.look_at)
-        self._turns = Turns(self.state, self._overrides.order_by)
+        self.turns = Turns(self.state, self._overrides.order_by)
         self.admission = Admission(
-            self.state, self.parts, self.queue, self._turns, self.handle, self.rounds.watched
+            self.state, self.parts, self.queue, self.turns, self.handle, self.rounds.watched
         )
         self._resting = Resting(self.state)
         self.overflow = Overflow(self.state, self.admission.lending, self.admission.offer)
@@ -137,7 +137,7 @@ class Engine:
             job.step("fail")
             self.state.jobs.end(job)
             return
-        self._turns.join(job)
+        self.turns.join(job)
         self.state.note_job(job)
         self.controller.request("submit")
 

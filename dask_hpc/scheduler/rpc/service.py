@@ -99,7 +99,12 @@ class Service:
             self,
             self.jobs,
             self.status,
-            Forecasts(state, lambda job: self.engine.rounds.target(job) if job.reconfig_id else None),
+            Forecasts(
+                state,
+                target=lambda job: self.engine.rounds.target(job) if job.reconfig_id else None,
+                turn=lambda job: self.engine.turns.place(job) if job.reach is state.common else None,
+                policy=lambda: self.engine.controller.policy,
+            ),
             PoolMethods(self.releases, self.pool_target, self.departures),
             ProducerMethods(self.engine, self.jobs),
             *made(self.engine),

@@ -4,7 +4,8 @@ A forecast is kept when the first of a job's tasks has ended, and after a quarte
 them; the interval that is stated with each comes from what came of earlier ones
 (`dask_hpc_policies.jobs.forecasts`). What others leave when they end goes to those that wait, then to those
 that run (`dask_hpc_policies.rules.shared_ends`). Only jobs that are closed are forecast: into others more may
-come. Jobs that did not complete, or not by computing, teach nothing.
+come. Jobs that did not complete, or not by computing, teach nothing; and what was said while another policy
+decided is said anew, as it was about that one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dask_hpc.scheduler.internals import crowds, durations
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.jobs.forecasts import LEVEL, Calibration, Interval, last_s, work_left_s
+from dask_hpc_policies.jobs.habits import NONE, habits_of
+from dask_hpc_policies.protocol import Policy
 from dask_hpc_policies.rules.lending import sent_ahead
 from dask_hpc_policies.rules.shared_ends import Share, ends_s
 from dask_hpc_policies.wording import counted
@@ -57,11 +60,30 @@ class _Watch:
 
 
 class Forecasts:
-    """Forecasts of one scheduler. `target` tells how many nodes a job is getting that is being resized."""
+    """Forecasts of one scheduler.
 
-    def __init__(self, state: State, target: Callable[[JobRecord], int | None]) -> None:
+    Parameters
+    ----------
+    target
+        Tells how many nodes a job is getting that is being resized.
+    turn
+        Tells the place of a job among those that take turns; None: it does not.
+    policy
+        Tells which policy decides.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        target: Callable[[JobRecord], int | None],
+        turn: Callable[[JobRecord], int | None],
+        policy: Callable[[], Policy],
+    ) -> None:
         self._state = state
-        self._target = target
+        self._target, self._turn, self._policy = target, turn, policy
+        #: The policy that decided when it was last looked at, and what it does.
+        self._by: Policy | None = None
+        self._habits = NONE
         self._watched: dict[JobRecord, _Watch] = {}
         self._told: deque[dict[str, Any]] = deque(maxlen=_TOLD)
         self.calibration = Calibration()
@@ -72,9 +94,14 @@ class Forecasts:
         running, idle = self._running(now_s)
         if not any(job.closed for job, _ in running):
             return
+        if self._by is not self._policy():
+            self._by = self._policy()
+            self._habits = habits_of(self._by)
+            for watch in self._watched.values():
+                watch.kept.clear()
         shares = [share for _, share in running]
         few = len(shares) <= _FOLLOWED
-        found = ends_s(shares, self._waiting(shares), idle) if few else _alone_s(shares)
+        found = ends_s(shares, self._waiting(shares), idle, self._habits) if few else _alone_s(shares)
         for (job, share), left_s in zip(running, found, strict=True):
             if job.closed:
                 self._keep(job, now_s, left_s + last_s(share.task_s, job.unfinished, share.slots))
@@ -126,7 +153,11 @@ class Forecasts:
         done_s = expected.done_s - watch.done_s
         use = done_s / slot_s if done_s > 0 and slot_s > 4 * slots * mean_s else 1.0
         task_s = work_s / job.unfinished
-        borrows = self._borrows(job, task_s)
+        borrows, turn = self._borrows(job, task_s), self._turn(job)
+        least, most = _bounds(job, each)
+        if turn is not None:
+            # while it is not its turn it waits for nothing else
+            use = 1.0
         return Share(
             work_s=work_left_s(work_s, job.unfinished, job.processing, slots, use),
             task_s=task_s,
@@ -134,6 +165,9 @@ class Forecasts:
             gains=borrows or job.request.kind != "rigid",
             borrows=borrows,
             ahead=self._ahead(each),
+            turn=turn,
+            least=None if turn is not None else least,
+            most=None if turn is not None else most,
         )
 
     def _borrows(self, job: JobRecord, task_s: float) -> bool:
@@ -149,17 +183,21 @@ class Forecasts:
         """The first jobs that wait; tasks of which nothing is known are as long as those that run."""
         mean_s = sum(one.task_s for one in running) / len(running)
         pending = [job for job in self._state.jobs.named if job.state == "pending"]
+        each = self._state.scheduler.total_nthreads / max(1, self._state.nodes.up())
         return [
             Share(
                 work_s=job.unfinished * task_s,
                 task_s=task_s,
-                slots=float(job.smallest_start),
+                slots=job.smallest_start * each,
                 gains=borrows or job.request.kind != "rigid",
                 borrows=borrows,
+                least=least,
+                most=most,
             )
             for job in pending[:_FOLLOWED]
             for task_s in [durations.learned_task_s(job.first_held(1)) or mean_s]
             for borrows in [self._borrows(job, task_s)]
+            for least, most in [_bounds(job, each)]
         ]
 
     def _keep(self, job: JobRecord, now_s: float, left_s: float) -> None:
@@ -168,6 +206,7 @@ class Forecasts:
             one for one in _PARTS if expected.ended_tasks >= one * (expected.ended_tasks + job.unfinished)
         )
         kind = "rigid" if job.request.kind == "rigid" else "resizable"
+        kind = kind if self._turn(job) is None else "in turn"
         category = f"{kind}, {part:.0%} ran"
         made = Kept(
             part=part,
@@ -199,6 +238,14 @@ class Forecasts:
             text = f"predicted {_time(job.forecast['predicted_s'])}, took {_time(took_s)}"
             job.forecast |= {"took_s": took_s, "text": text}
             self._told.append({"job": job.id, "name": job.name, **job.forecast})
+
+
+def _bounds(job: JobRecord, each: float) -> tuple[float | None, float | None]:
+    """Slots that the job may be resized to, of nodes with so many threads each; None: it is not resized."""
+    request = job.request
+    return (
+        (request.min_nodes * each, request.max_nodes * each) if request.kind == "malleable" else (None, None)
+    )
 
 
 def _alone_s(shares: list[Share]) -> list[float]:

@@ -36,8 +36,8 @@ class ActiveJob:
     __slots__ = (
         "at_point", "before_node_s", "began_s", "checkpoint_s", "checkpoints", "clock", "done", "expansions",
         "first_s", "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key",
-        "lanes", "left", "length_s", "mtct", "mtct_previous", "node_ids", "nodes", "paused", "rank",
-        "released", "requested_nodes", "resize_s", "restarts", "round", "saving", "shrinks", "stage",
+        "lanes", "left", "length_s", "measured", "mtct", "mtct_previous", "node_ids", "nodes", "paused",
+        "rank", "released", "requested_nodes", "resize_s", "restarts", "round", "saving", "shrinks", "stage",
         "start_s", "state", "steps", "target", "version", "view", "viewed_s", "walker", "wasted_node_s",
     )  # fmt: skip
 
@@ -82,6 +82,9 @@ class ActiveJob:
         #: A size and the MTCT at it, and the MTCT before the last resize: see `views`.
         self.mtct: tuple[int, float | None] | None = None
         self.mtct_previous: float | None = None
+        #: What a live cluster has measured of `mtct` (which may be nothing), where the run goes on from one:
+        #: it holds at any size, as the model of a run from there implies none. None: the model tells.
+        self.measured: tuple[float | None] | None = None
         #: What it looked like to a policy, and when: see `views.present_view`.
         self.view: JobView | None = None
         self.viewed_s = 0.0

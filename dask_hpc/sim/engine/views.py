@@ -184,6 +184,8 @@ def _expected_end_s(active: ActiveJob, start_s: float, limit_s: float | None, no
 
 def present_mtct(active: ActiveJob) -> float | None:
     """`mtct` of a job at its present size, told once for each size."""
+    if active.measured is not None:
+        return active.measured[0]
     known = active.mtct
     if known is None or known[0] != active.nodes:
         known = active.mtct = active.nodes, mtct(active.job, active.nodes)

@@ -29,6 +29,8 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#b
 _WAITS = "#dddddd"
 #: Bars of a rate over time.
 _STRETCHES = 200
+#: Stretches of time in `waits_figure`; lines that are told apart without colours.
+_WINDOWS, _STYLES = 24, ("-", "--", "-.", ":")
 #: Of a title that fits above a panel of `usage_figure`.
 _TITLE_CHARACTERS = 55
 #: Longest time, in seconds, that is drawn in a unit of so many seconds.
@@ -111,7 +113,7 @@ def usage_figure(results: Mapping[str, Result]) -> Figure:
     """
     series = {title: list(utilization(result)) for title, result in results.items()}
     longest_s = max((steps[-1][0] - steps[0][0] for steps in series.values() if steps), default=0.0)
-    unit_s, unit = next((in_s, name) for limit_s, in_s, name in _UNITS if longest_s <= limit_s)
+    unit_s, unit = _unit(longest_s)
     figure = Figure(figsize=(5, 0.6 + len(results)), layout="constrained")
     rows = figure.subplots(len(results), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for i, (axes, (title, result)) in enumerate(zip(rows, results.items(), strict=True)):
@@ -129,6 +131,52 @@ def usage_figure(results: Mapping[str, Result]) -> Figure:
         axes.set(ylabel="nodes", ylim=(0, nodes * 1.05), yticks=(0, nodes))
     rows[-1].set_xlabel(f"time ({unit})")
     return figure
+
+
+def waits_figure(results: Mapping[str, Result]) -> Figure:
+    """Jobs that wait over time above; below how long jobs waited, by the time of their submission.
+
+    Below there is, of the jobs submitted in each of at most `_WINDOWS` equal stretches of time, the median as
+    a line, and the range that holds nine in ten as a band. Times count from the first submission.
+    """
+    series = {title: list(utilization(result)) for title, result in results.items()}
+    unit_s, unit = _unit(max((steps[-1][0] - steps[0][0] for steps in series.values() if steps), default=0.0))
+    waits = {title: _waits(result) for title, result in results.items()}
+    wait_unit_s, wait_unit = _unit(max((high for rows in waits.values() for *_, high in rows), default=0.0))
+    figure = Figure(figsize=(6, 4.5), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    for i, title in enumerate(results):
+        colour, style, steps = COLOURS[i % len(COLOURS)], _STYLES[i % len(_STYLES)], series[title]
+        times = [(step[0] - steps[0][0]) / unit_s for step in steps]
+        above.step(times, [step[3] for step in steps], where="post", color=colour, ls=style, label=title)
+        middles = [row[0] / unit_s for row in waits[title]]
+        low, median, high = ([row[k] / wait_unit_s for row in waits[title]] for k in (1, 2, 3))
+        below.plot(middles, median, color=colour, ls=style, marker=".")
+        below.fill_between(middles, low, high, color=colour, alpha=0.15, linewidth=0)
+    above.set(ylabel="jobs that wait", ylim=(0, None))
+    above.legend(fontsize="small")
+    below.set(xlabel=f"time ({unit})", ylabel=f"wait of jobs\nsubmitted then ({wait_unit})", ylim=(0, None))
+    return figure
+
+
+def _waits(result: Result) -> list[tuple[float, float, float, float]]:
+    """Middle of a stretch of time, and the 5, 50 and 95 % quantiles of the waits of jobs submitted in it."""
+    known = [(run.submit_s, run.wait_s) for run in result.runs if run.wait_s is not None]
+    if not known:
+        return []
+    submits, waits = (np.array(column) for column in zip(*known, strict=True))
+    submits = submits - submits.min()
+    edges = np.linspace(0.0, max(float(submits.max()), 1e-9), min(_WINDOWS, len(known)) + 1)
+    places = np.clip(np.searchsorted(edges, submits, side="right") - 1, 0, len(edges) - 2)
+    return [
+        ((edges[place] + edges[place + 1]) / 2, *np.quantile(waits[places == place], (0.05, 0.5, 0.95)))
+        for place in np.unique(places)
+    ]
+
+
+def _unit(longest_s: float) -> tuple[float, str]:
+    """Seconds and name of the unit that such a time is drawn in."""
+    return next((in_s, name) for limit_s, in_s, name in _UNITS if longest_s <= limit_s)
 
 
 def png(figure: Figure) -> bytes:

@@ -56,14 +56,17 @@ def slots(parties: Sequence[Party], idle: int) -> list[int]:
         equals = list(group)
         sent = [used[i] + parties[i].ahead for i in equals]
         room = [parties[i].tasks - used[i] for i in equals]
-        for i, more in zip(equals, _dealt(sent, room, spare), strict=True):
+        for i, more in zip(equals, dealt(sent, room, spare), strict=True):
             used[i] += more
             spare -= more
     return used
 
 
-def _dealt(sent: Sequence[int], room: Sequence[int], spare: int) -> list[int]:
-    """What each is lent when who has fewest tasks on workers is next, of equal ones the first."""
+def dealt(sent: Sequence[int], room: Sequence[int], spare: int) -> list[int]:
+    """What each gets of `spare` beside the `sent` that it has, at most its `room`.
+
+    Who has fewest is next, of equal ones the first.
+    """
     if spare >= sum(room):
         return list(room)
     most = [n + more for n, more in zip(sent, room, strict=True)]

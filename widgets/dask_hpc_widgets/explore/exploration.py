@@ -9,13 +9,15 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from dask_hpc.sim import Options, Result, Workload, simulate
 from dask_hpc.sim.model.machine import Machine
+from dask_hpc.sim.results.series import utilization
 from dask_hpc.sim.workloads.prepare import prepare
 from dask_hpc_policies import registry
 from dask_hpc_policies.wording import counted
@@ -43,7 +45,7 @@ class Explored:
     """What came of a plan."""
 
     plan: Plan
-    #: Runs by the title of their policy.
+    #: Runs by the title of their policy; fewer than there are policies when it was stopped.
     runs: Mapping[str, Result]
     #: All of it.
     html: Markup
@@ -69,8 +71,10 @@ def read(plan: Plan) -> str:
     return " ".join([about(workload, machine), *(f"{note.rstrip('.')}." for note in workload.notes)])
 
 
-def run(plan: Plan, progress: Progress = lambda share: None) -> Explored:
-    """Read or generate the workload and run every policy on it.
+def run(
+    plan: Plan, progress: Progress = lambda share: None, found: Callable[[Explored], None] = lambda one: None
+) -> Explored:
+    """Read or generate the workload and run every policy on it; `found` is given what there is after each.
 
     Raises
     ------
@@ -90,8 +94,10 @@ def run(plan: Plan, progress: Progress = lambda share: None) -> Explored:
 
         told(0)
         runs[name] = simulate(workload, spec, machine=machine, options=options, progress=told)
+        outcome = Explored(plan=plan, runs=dict(runs), html=_html(runs, list(plan.policies)[len(runs) :]))
+        found(outcome)
     progress(1.0)
-    return Explored(plan=plan, runs=runs, html=_html(runs))
+    return outcome
 
 
 def about(workload: Workload, machine: Machine) -> str:
@@ -155,7 +161,7 @@ def chosen(plan: Plan) -> Markup:
     return markup.table((("What", False), ("Chosen", False)), rows, "What is chosen")
 
 
-def _html(runs: Mapping[str, Result]) -> Markup:
+def _html(runs: Mapping[str, Result], missing: Sequence[str]) -> Markup:
     first = next(iter(runs.values()))
     notes = comparison.any_note(list(runs.values()))
     refused = [
@@ -167,22 +173,36 @@ def _html(runs: Mapping[str, Result]) -> Markup:
         [
             markup.element("h3", "Results"),
             markup.soft(about(first.workload, first.machine)),
+            *([markup.soft(f"Without {', '.join(missing)}, not run to the end.")] if missing else []),
             comparison.metrics(runs),
-            _figure(runs),
-            comparison.jobs(runs, {}),
+            _figures(runs),
+            comparison.differing(runs) if len(runs) > 1 else Markup(),
             *map(markup.soft, [*notes, *refused]),
         ]
     )
 
 
-def _figure(runs: Mapping[str, Result]) -> Markup:
-    """Nodes in use over time, with the same in words; a hint where it cannot be drawn."""
+def _figures(runs: Mapping[str, Result]) -> Markup:
+    """Nodes in use and waits over time, with the same in words; a hint where they cannot be drawn."""
     try:
         from dask_hpc.sim.results import plots
     except ImportError:
         return markup.soft("There is no figure: it needs matplotlib, pip install 'dask-hpc[plot]'.")
-    data = base64.b64encode(plots.png(plots.usage_figure(runs))).decode("ascii")
-    return markup.image(data, _words(runs))
+    drawn = ((plots.usage_figure(runs), _words(runs)), (plots.waits_figure(runs), _waits(runs)))
+    return Markup().join(
+        markup.image(base64.b64encode(plots.png(figure)).decode("ascii"), words) for figure, words in drawn
+    )
+
+
+def _waits(runs: Mapping[str, Result]) -> str:
+    """What the figure of waits shows, for those who do not see it."""
+    said = []
+    for name, result in runs.items():
+        waits = [wait_s for run in result.runs if (wait_s := run.wait_s) is not None]
+        most = max((step[3] for step in utilization(result)), default=0)
+        told = f", {markup.seconds(median(waits))} in the median, at most {markup.seconds(max(waits))}"
+        said.append(f"{name}: at most {counted(most, 'job')} at once" + (told if waits else ""))
+    return f"Jobs that wait over time, and how long. {'; '.join(said)}."
 
 
 def _words(runs: Mapping[str, Result]) -> str:

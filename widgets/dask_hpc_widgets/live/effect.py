@@ -1,19 +1,24 @@
-"""What a policy would do first if the cluster were given it now, so that nobody is shrunk unasked.
+"""What a policy would do at once if the cluster were given it now, so that nobody is shrunk unasked.
 
 Rules of the file: pure. The policy is asked as the scheduler asks a policy that it has just been given: about
-the state of now, with the policy's initial memory. What it does later, as jobs come and go, is for the
-simulator.
+the state of now, with the policy's initial memory. A scheduler asks again as soon as jobs have been resized,
+so the simulator goes on from there until nobody is resized any more, or a job ends: what is told of a job is
+the size that it comes to. What happens later, as jobs come and go, is no part of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dask_hpc.errors import WorkloadError
+from dask_hpc.sim.learned import learn
+from dask_hpc.sim.waiting import ASSUMED_S
+from dask_hpc.sim.what_if import engine_from
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import Decision, Expand, Shrink, Start, Steal
-from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.wording import counted
 
 
@@ -45,41 +50,111 @@ class Effect:
         return all(loss.job in least and loss.nodes >= least[loss.job] for loss in self.takes)
 
 
-def effect(spec: Mapping[str, Any], view: ClusterSnapshot) -> Effect:
+def effect(
+    spec: Mapping[str, Any],
+    view: ClusterSnapshot,
+    rows: Sequence[Mapping[str, Any]] = (),
+    assumed_s: float = ASSUMED_S,
+) -> Effect:
     """What the policy that `spec` describes would do at once in the state `view`.
 
     A policy is anybody's code: when it raises, that is its `Effect.failure` and no error.
 
+    Parameters
+    ----------
+    rows, assumed_s
+        As `dask_hpc.sim.learned.learn` takes them.
+
     Raises
     ------
     ValueError
-        When `spec` is no policy that can be made from data.
+        When `spec` is no policy that can be made from data, or `assumed_s` is not above 0.
     """
-    policy = registry.create(spec)
+    heard = _Heard(registry.create(spec))
     if not view.jobs:
         return Effect()
+    sizes: dict[str, int] = {}
     try:
-        decision, _ = policy.decide(replace(view, trigger="settings"), policy.initial_state())
-        if not isinstance(decision, Decision):
-            raise TypeError(f"decide returned {type(decision).__name__}, not a Decision")
+        decision, _ = heard.decide(replace(view, trigger="settings"), heard.initial_state())
+        for action in decision.actions:
+            sizes |= _sizes(action)
+        sizes |= _at_rest(learn(view, rows, assumed_s)[0], heard)
+    except WorkloadError:
+        # nothing to go on from, such as plain work alone: what is decided first is all that can be said
+        pass
     except Exception as error:
         return Effect(failure=f"{type(error).__name__}: {error}")
-    jobs = {job.id: job for job in view.jobs}
-    takes: list[Loss] = []
-    gives: list[str] = []
-    for action in decision.actions:
-        job = jobs.get(getattr(action, "job", ""))
-        if job is None:
+    takes, gives = [], []
+    for job in view.jobs:
+        nodes = sizes.get(job.id, job.nodes)
+        if nodes == job.nodes or job.is_default or job.id not in heard.said:
             continue
-        named = f"{job.id} ({job.name})" if job.name and job.name != job.id else job.id
-        if isinstance(action, Shrink):
-            text = f"{named} shrinks from {job.nodes} to {counted(action.nodes)}: {action.reason.text}"
-            takes.append(Loss(job.id, action.nodes, text))
-        elif isinstance(action, Steal):
-            text = f"{named} is interrupted and loses its {counted(job.nodes)}: {action.reason.text}"
-            takes.append(Loss(job.id, 0, text))
-        elif isinstance(action, Start):
-            gives.append(f"{named} starts on {counted(action.nodes)}: {action.reason.text}")
-        elif isinstance(action, Expand):
-            gives.append(f"{named} grows from {job.nodes} to {counted(action.nodes)}: {action.reason.text}")
+        text = _sentence(job, nodes, heard.said[job.id])
+        if nodes < job.nodes:
+            takes.append(Loss(job.id, nodes, text))
+        else:
+            gives.append(text)
     return Effect(takes=tuple(takes), gives=tuple(gives))
+
+
+@dataclass(slots=True)
+class _Heard:
+    """A policy, and by job the sizes that it gave it, each with the reason."""
+
+    policy: Any
+    said: dict[str, dict[int, str]] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
+
+    def decide(self, view: ClusterSnapshot, state: Any) -> Any:
+        """As the policy does."""
+        decision, after = self.policy.decide(view, state)
+        if not isinstance(decision, Decision):
+            raise TypeError(f"decide returned {type(decision).__name__}, not a Decision")
+        for action in decision.actions:
+            for job, nodes in _sizes(action).items():
+                self.said.setdefault(job, {})[nodes] = action.reason.text
+        return decision, after
+
+
+def _sizes(action: Any) -> dict[str, int]:
+    """The job that an action resizes, and the nodes that it has then."""
+    if isinstance(action, (Start, Expand, Shrink)):
+        return {action.job: action.nodes}
+    return {action.job: 0} if isinstance(action, Steal) else {}
+
+
+def _at_rest(view: ClusterSnapshot, policy: Any) -> dict[str, int]:
+    """Nodes of the jobs that the policy resizes from `view` on, once it resizes nobody any more.
+
+    Raises
+    ------
+    WorkloadError
+        When there is nothing to go on from.
+    """
+    before = {job.id: job.nodes for job in view.jobs}
+    engine = engine_from(view, policy, default_s=ASSUMED_S)
+    world, sizes = engine.world, before
+    for _ in engine.moments():
+        if world.table.rows:
+            break
+        active = world.active.values()
+        sizes = {one.job.id: one.nodes for one in active}
+        if all(one.target is None and one.round is None for one in active):
+            break
+    return {id: nodes for id, nodes in sizes.items() if nodes != before[id]}
+
+
+def _sentence(job: JobView, nodes: int, said: Mapping[int, str]) -> str:
+    """What becomes of a job, and why: what was said of that size, or else at last."""
+    named = f"{job.id} ({job.name})" if job.name and job.name != job.id else job.id
+    if not nodes:
+        what = f"is interrupted and loses its {counted(job.nodes)}"
+    elif not job.nodes:
+        what = f"starts on {counted(nodes)}"
+    else:
+        word = "shrinks" if nodes < job.nodes else "grows"
+        steps = f", in {len(said)} steps" if len(said) > 1 else ""
+        what = f"{word} from {job.nodes} to {counted(nodes)}{steps}"
+    return f"{named} {what}: {said.get(nodes) or [*said.values()][-1]}"

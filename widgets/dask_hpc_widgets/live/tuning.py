@@ -204,7 +204,7 @@ class Tuning:
                 return
             # beside the loop: a policy is the user's code and may take its time
             self._work = background.Work(
-                lambda _: effect(spec, answer.view),
+                lambda _: effect(spec, answer.view, answer.rows),
                 self._progressed,
                 lambda now: decided(answer.running, now),
             )
