@@ -22,14 +22,15 @@ class Resting:
     def look(self) -> None:
         """Let those rest that have had nothing to do for long enough."""
         state = self._state
+        now_s, patience_s = state.now_s(), state.settings.lend_s
         for job in state.jobs.named:
             if job.unfinished or job.closed or job.reach is not state.common:
                 job.quiet_since_s = None
                 if job.resting:
                     state.set_resting(job, False)
             elif job.quiet_since_s is None:
-                job.quiet_since_s = state.now_s()
-            if not job.resting and job.state == "running" and state.idle_for_long(job):
+                job.quiet_since_s = now_s
+            if not job.resting and job.state == "running" and job.quiet_for(patience_s, now_s):
                 state.set_resting(job, True)
 
     def work(self, job: JobRecord) -> None:

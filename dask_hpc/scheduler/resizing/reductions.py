@@ -118,7 +118,9 @@ class Reductions:
         others = None if round.together else state.common
         silent = not state.plain_busy() and not any(job.unfinished for job in jobs if job.reach is others)
         # plain work has the use of them as before, until their new holders have something to do
-        rests = all(state.idle_for_long(state.jobs.active[action.job]) for action, _ in round.grows)
+        now_s, patience_s = state.now_s(), state.settings.lend_s
+        growing = [state.jobs.active[action.job] for action, _ in round.grows]
+        rests = round.together and all(job.quiet_for(patience_s, now_s) for job in growing)
         if (silent or rests) and not round.reductions:
             # nobody has to leave them and nothing is waited for: they change hands in this very call
             round.ready.extend(leaving)

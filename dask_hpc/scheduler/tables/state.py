@@ -308,12 +308,6 @@ class State:
 
     # -------------------------------------------------------------- resting
 
-    def idle_for_long(self, job: JobRecord) -> bool:
-        """Whether the job has had nothing to do for so long that it rests while it runs."""
-        quiet = not job.unfinished and not job.closed and job.reach is self.common
-        since_s, patience_s = job.quiet_since_s, self.settings.lend_s
-        return quiet and since_s is not None and 0 < patience_s <= self.now_s() - since_s
-
     def set_resting(self, job: JobRecord, rests: bool) -> None:
         """Let plain work have the use of a job's nodes, or no more."""
         if rests:
