@@ -27,6 +27,7 @@ from dask_hpc_policies.placement.replan import (
 )
 from dask_hpc_policies.placement.view import FlowView, Split, seen
 from dask_hpc_policies.rules.placing import misfit
+from dask_hpc_policies.wording import counted
 
 PARAMETERS = (
     Float("margin", 0.05, lo=0.0, hi=1.0, label="Margin",
@@ -185,7 +186,8 @@ def _figures(
 
 def _shown(split: Split) -> str:
     inside, outside = (", ".join(names) or "nothing" for names in (split.in_situ, split.in_transit))
-    return f"{inside} in situ, {outside} in transit, {split.nodes} nodes, {split.helper_cores} helper cores"
+    on = f"{counted(split.nodes)}, {counted(split.helper_cores, 'helper core')}"
+    return f"{inside} in situ, {outside} in transit, {on}"
 
 
 def _placed(name: str, flow: FlowView, split: Split, reason: Reason) -> tuple[Place, ...]:
