@@ -32,9 +32,10 @@ class PowerMethods:
     ) -> Any:
         """Keep what all nodes together draw between two bounds, in place of those that were set before.
 
-        Jobs are resized, held or started smaller; nothing that executes is interrupted. The policy
-        ``power-aware`` keeps the corridor by itself; what any other decides is held to it. The runtime stays
-        awake until the corridor is cleared.
+        Jobs are resized, held or started smaller (``hpc.power.levers``; with ``cap`` hosts are capped, too),
+        and plain work has the nodes that there are watts for; nothing that executes is interrupted. The
+        policy ``power-aware`` keeps the corridor by itself; what any other decides is held to it. The runtime
+        stays awake until the corridor is cleared.
 
         Parameters
         ----------
@@ -105,7 +106,9 @@ class PowerMethods:
             seconds from now, draw, both bounds and both watts expected; ``bill``: of the ``total``, ``idle``
             nodes, ``plain`` work, ``earlier_jobs`` and by id ``jobs`` each ``energy_j``, ``energy_kwh``,
             ``known_s``, ``least_w``, ``mean_w``, ``most_w``, ``energy_delay_js``, ``cost`` and ``carbon_g``
-            (by ``hpc.power.price`` and ``hpc.power.carbon``) and ``label``; None is not known. The rest as
-            they are called.
+            (by ``hpc.power.price`` and ``hpc.power.carbon``) and ``label``; None is not known; ``caps``, a
+            row a host that was asked for one: ``host``, ``watts``, ``state`` (refused, ready, dry-run,
+            written, released), ``values``, ``reason``; ``withheld``: ``nodes`` that plain work may not have
+            now, and the ``reason``. The rest as they are called.
         """
         return self.channel.sync("power")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from harness import Options, Row, main, percentile
-from power_worlds import SERIES, merits, problem, series
+from power_worlds import SERIES, merits, problem, published, series
 
 from dask_hpc.processes import load_solver
 from dask_hpc_policies.power import backtest
@@ -38,13 +38,20 @@ def run(options: Options) -> list[Row]:
     load_models()
     # searches for coefficients that end early say so
     warnings.simplefilter("ignore")
-    rows = list(_agreement(options.pick(1000, 200, 4)))
+    rows = [*_published(), *_agreement(options.pick(1000, 200, 4))]
     for jobs, bars in BARS_MS.items():
         count = options.pick(400, 100, 3) if jobs == 16 else options.pick(200, 50, 2)
         for plain in (True, False):
             rows += _times(jobs, bars, count, plain)
     rows += _forecasts(*options.pick((20, 10), (20, 2), (1, 1)))
     return rows
+
+
+def _published() -> Iterator[Row]:
+    for what, (found, printed) in published().items():
+        wrong = sum(one != other for one, other in zip(found, printed, strict=True))
+        note = f"{', '.join(map(str, found))} nodes; printed {', '.join(map(str, printed))}"
+        yield Row(name=f"published counts, {what}: unlike", value=wrong, unit="counts", bar=0, note=note)
 
 
 def _agreement(count: int) -> Iterator[Row]:

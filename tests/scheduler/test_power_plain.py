@@ -99,6 +99,16 @@ async def test_a_job_has_what_is_withheld_and_comes_before_plain_work(c, s, *wor
         gate.open()
         await within(wait(held))
     await until(lambda: busy(s) == 3, "plain work has them again")
+    # one that a job holds while the bound rises is withheld no more
+    gate = Gate()
+    async with rt.job("heat", nodes=2, min_power_w=200, max_power_w=200) as job:
+        held = c.submit(gate.wait, pure=False)
+        await until(lambda: engine(s).state.nodes_up(engine(s).state.jobs.find(job.id)) == 2, "it runs")
+        await rt.corridor(upper_w=2_000)
+        assert await withheld(rt, 0) == ""
+        gate.open()
+        await within(wait(held))
+    await until(lambda: busy(s) == 4, "plain work is everywhere")
     assert not all(future.done() for future in futures)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dask_hpc_policies.jobs.constraints import CONSTRAINTS, smallest_at_least
 from dask_hpc_policies.power.problem import PowerJob, Problem, Rigid
-from dask_hpc_policies.power.program import Plan
+from dask_hpc_policies.power.program import Plan, Solver, solve
 
 #: Kinds of series.
 SERIES = ("seasonal", "trending", "regimes", "bursty")
@@ -65,6 +65,41 @@ def _job(chance: random.Random, id: str, nodes: int, usual: int, plain: bool) ->
         max_w=a_node_w * spread,
         table=tuple((n, n**0.9 * a_node_w, n**0.9 * a_node_w * spread) for n in sizes) if is_measured else (),
     )
+
+
+def published(solver: Solver = "highs", watts: float = 130.0) -> dict[str, tuple[list[int], list[int]]]:
+    """Counts of nodes that John (2024, sections 9.2.2 and 9.2.3) prints: those that are found, and those.
+
+    Watts are ours, the counts are printed without any. The machine of the second had 16 nodes, which the
+    printed counts exceed. Of the moving corridor the count between 9 and 4 is not printed.
+
+    Parameters
+    ----------
+    watts
+        Of a node of the only job under the moving corridor.
+    """
+
+    def job(id: str, nodes: int, low_w: float, high_w: float | None = None) -> PowerJob:
+        high_w = low_w if high_w is None else high_w
+        return PowerJob(id=id, nodes=nodes, min_nodes=1, max_nodes=32, min_w=low_w, max_w=high_w)
+
+    upper = Problem(
+        nodes=32, lower_w=3000, upper_w=4000, idle_w=23, jobs=(job("1", 12, 300, 325), job("2", 2, 84, 120))
+    )
+    lower = Problem(nodes=18, lower_w=1500, upper_w=2500, idle_w=5, jobs=(job("1", 4, 208), job("2", 4, 126)))
+    counts = [1]
+    for lower_w, upper_w in ((100, 600), (700, 1200), (1300, 1900), (100, 600)):
+        if lower_w <= counts[-1] * watts <= upper_w:
+            continue  # nothing is solved while the corridor holds
+        moved = Problem(
+            nodes=16, lower_w=lower_w, upper_w=upper_w, idle_w=0, jobs=(job("pi", counts[-1], watts),)
+        )
+        counts.append(solve(moved, solver).nodes["pi"])
+    return {
+        "upper bound, 12 and 2 nodes": (list(solve(upper, solver).nodes.values()), [3, 24]),
+        "lower bound, 4 and 4 nodes": (list(solve(lower, solver).nodes.values()), [2, 16]),
+        "moving corridor": (counts, [1, 9, 14, 4]),
+    }
 
 
 def merits(plan: Plan) -> tuple[object, ...]:

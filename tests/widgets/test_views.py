@@ -50,6 +50,16 @@ def protected_job(**changes):
     }  # fmt: skip
 
 
+def drawn(job):
+    return {
+        "draw_w": 100.0, "label": job, "mode": "enforce", "lower_w": 0.0, "upper_w": 200.0, "problem": job,
+        "plan": {"reason": job}, "withheld": {"nodes": [job], "reason": job}, "energy_j": 5.0, "idle_j": 0.0,
+        "caps": [{"host": job, "watts": None, "state": "refused", "reason": job}], "plain_j": 0.0,
+        "jobs": [{"job": job, "draw_w": 100.0, "energy_j": 5.0}], "earlier_jobs_j": 0.0,
+        "outside_ws": 0.0, "outside_s": 0.0, "chart": [[-1.0, 5, 0, 200, 5, 5], [0.0, 5, 0, 200, 5, 5]],
+    }  # fmt: skip
+
+
 def commits(*latest, **changes):
     return {
         "protected_results": 3, "restored_results": 2, "recomputed_results": 1, "lost_results": 0,
@@ -134,6 +144,7 @@ def test_what_users_name_is_text_and_never_markup(view):
         checkpoints=commits(commit(name=EVIL, state=EVIL, reason=EVIL)),
         protected_jobs=[protected_job(job=EVIL, name=EVIL)],
         io={"targets": [io_target(target=EVIL, kind=EVIL)], "jobs": [io_job(id=EVIL, name=EVIL)]},
+        power=drawn(EVIL),
     )
     parser = Text()
     parser.feed(view.html(evil))
@@ -339,13 +350,15 @@ def test_the_static_twin_of_a_runtime_shows_checkpoints_once_there_are_any():
 
 def test_a_view_is_one_registration(monkeypatch):
     monkeypatch.setattr(views, "_views", dict(views._views))
-    mine = View(name="power", title="Power", html=lambda picture: "<p>1 kW</p>")
+    mine = View(name="network", title="Network", html=lambda picture: "<p>1 kW</p>")
     views.register(mine)
-    assert views.registered()[-1] is views.named("power") is mine
+    assert views.registered()[-1] is views.named("network") is mine
     views.register(mine)
-    with pytest.raises(ValueError, match="'power' is registered"):
-        views.register(View(name="power", title="Other", html=mine.html))
-    with pytest.raises(ValueError, match="jobs, sizes, nodes, walltime, decisions, checkpoints, io, power"):
+    with pytest.raises(ValueError, match="'network' is registered"):
+        views.register(View(name="network", title="Other", html=mine.html))
+    with pytest.raises(
+        ValueError, match="jobs, sizes, nodes, walltime, decisions, power, checkpoints, io, network"
+    ):
         views.named("nothing")
 
 

@@ -10,7 +10,7 @@ for ``fresh_s`` after ``at_s`` has changed, whatever the clocks of two machines 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,13 +82,15 @@ class _Heard:
         self.silent = section is None
         if not isinstance(section, dict) or section.get("label") != "measured":
             return
-        watts, at_s = _number(section.get("watts")), _number(section.get("at_s"))
+        watts, at_s, host = _number(section.get("watts")), _number(section.get("at_s")), section.get("host")
         if watts is None or at_s is None or not 0 < watts <= MOST_NODE_W:
             return
         if at_s != self.at_s:
             self.at_s, self.heard_s = at_s, now_s
-        self.watts, self.host = watts, str(section.get("host") or "")
-        self.until_s = self.heard_s + min(_number(section.get("fresh_s")) or FRESH_S, _MOST_FRESH_S)
+        self.watts, self.host = watts, host if isinstance(host, str) else ""
+        fresh_s = section.get("fresh_s")
+        fresh_s = FRESH_S if fresh_s is None else _number(fresh_s) or FRESH_S
+        self.until_s = self.heard_s + min(fresh_s, _MOST_FRESH_S)
 
 
 @dataclass(slots=True)
@@ -107,6 +109,8 @@ class Draw:
     def __init__(self, state: State) -> None:
         self._state = state
         self._heard: dict[str, _Heard] = {}
+        #: Those that carry nothing of power, in order.
+        self._silent: dict[str, None] = {}
         #: Nodes with their workers, and of what they were made.
         self._rows: list[tuple[Node, tuple[_Heard, ...]]] = []
         self._made_of: tuple[Any, ...] = ()
@@ -116,18 +120,34 @@ class Draw:
         active = self._state.jobs.active
         held: dict[str, _Held] = {}
         free: list[tuple[Node, float, float | None]] = []
-        for row in self._looked_at(now_s):
-            id = row[0].job
+        # plain loops: it is done for each of many thousand workers, again and again
+        for node, workers in self._nodes():
+            threads = executing = 0
+            watts: float | None = 0.0
+            for heard in workers:
+                ws = heard.ws
+                threads += ws.nthreads
+                if ws.processing:
+                    executing += min(ws.nthreads, len(ws.processing))
+                if heard.metrics is not ws.metrics:
+                    self._hear(heard, now_s)
+                if heard.watts is None or heard.until_s < now_s:
+                    watts = None
+                elif watts is not None:
+                    watts += heard.watts
+            if not threads:
+                continue
+            id = node.job
             if id is None or id not in active:
-                free.append(row)
+                free.append((node, executing / threads, watts))
                 continue
             its = held.get(id)
             if its is None:
                 its = held[id] = _Held(active[id])
-            if row[2] is None:
-                its.loads.append(row[1])
+            if watts is None:
+                its.loads.append(executing / threads)
             else:
-                its.watts.append(row[2])
+                its.watts.append(watts)
         found = Sample(now_s)
         known = _add_free(found, free, curve)
         known = _add_held(found, held.values(), curve) and known
@@ -137,7 +157,7 @@ class Draw:
 
     def silent(self) -> list[str]:
         """Workers whose heartbeats carried nothing of power as the last sample was taken."""
-        return [address for address, heard in self._heard.items() if heard.silent]
+        return list(self._silent)
 
     def hosts(self, now_s: float) -> dict[str, tuple[float, list[str]]]:
         """Hosts of which all workers are measured, as of the last sample: their watts and workers."""
@@ -151,27 +171,12 @@ class Draw:
             found[heard.host] = watts + heard.watts, [*addresses, address]
         return {host: row for host, row in found.items() if host and host not in unknown}
 
-    def _looked_at(self, now_s: float) -> Iterator[tuple[Node, float, float | None]]:
-        """The nodes that are there: share of their threads that execute, and their measured watts.
-
-        Plain loops: it is done for each of many thousand workers, again and again.
-        """
-        for node, workers in self._nodes():
-            threads = executing = 0
-            watts: float | None = 0.0
-            for heard in workers:
-                ws = heard.ws
-                threads += ws.nthreads
-                if ws.processing:
-                    executing += min(ws.nthreads, len(ws.processing))
-                if heard.metrics is not ws.metrics:
-                    heard.hear(now_s)
-                if heard.watts is None or heard.until_s < now_s:
-                    watts = None
-                elif watts is not None:
-                    watts += heard.watts
-            if threads:
-                yield node, executing / threads, watts
+    def _hear(self, heard: _Heard, now_s: float) -> None:
+        heard.hear(now_s)
+        if heard.silent:
+            self._silent[heard.ws.address] = None
+        elif self._silent:
+            self._silent.pop(heard.ws.address, None)
 
     def _nodes(self) -> list[tuple[Node, tuple[_Heard, ...]]]:
         """The nodes with those of their workers that are there; made anew when any has come or gone."""
@@ -189,6 +194,7 @@ class Draw:
                         self._heard[address] = heard if heard and heard.ws is ws else _Heard(ws)
                 its = tuple(self._heard[address] for address in node.workers if address in self._heard)
                 self._rows.append((node, its))
+            self._silent = {address: None for address, heard in self._heard.items() if heard.silent}
         return self._rows
 
 

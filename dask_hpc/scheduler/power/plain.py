@@ -27,19 +27,24 @@ class PlainNodes:
 
     def look(self, view: ClusterSnapshot, power: PowerView, last: Sample, curve: LoadCurve) -> None:
         """Withhold as many as the corridor needs, after a decision about `view`."""
+        if not power.acts and not self.reason:
+            return
         free = self._state.nodes.free()
         # all its threads may execute soon, whatever it draws now
         a_node_w = max(curve.busy_w, last.plain_w / last.plain_nodes if last.plain_nodes else 0.0)
         more_w = last.plain_w - last.plain_nodes * curve.idle_w
-        now = sum(1 for node in free if not node.withheld)
+        now = len(free) if not self.reason else sum([1 for node in free if not node.withheld])
         nodes, why = plain_nodes(view, power, more_w, a_node_w - curve.idle_w, len(free), now)
+        if why is None:
+            if self.reason:
+                self.end()
+                self._engine.controller.note("", ReasonCode.CORRIDOR, "plain work has all free nodes again")
+            return
         if nodes != now:
             self._have(free, nodes)
-        reason = "" if why is None else why.text
-        if bool(reason) is not bool(self.reason) or nodes != now:
-            text = reason or "plain work has all free nodes again"
-            self._engine.controller.note("", ReasonCode.CORRIDOR, text)
-        self.reason = reason
+        if nodes != now or not self.reason:
+            self._engine.controller.note("", ReasonCode.CORRIDOR, why.text)
+        self.reason = why.text
 
     def end(self) -> None:
         """Give all back."""

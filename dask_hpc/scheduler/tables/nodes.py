@@ -238,7 +238,12 @@ class NodeTable:
 
     def free(self) -> list[Node]:
         """Compute nodes that are up, held by no named job and promised to none."""
-        return [node for node in self.unheld() if node.role == COMPUTE]
+        # asked at every pass
+        return [
+            n
+            for n in self.nodes.values()
+            if n.job is None and not n.reserved and n.workers and n.role == COMPUTE
+        ]
 
     def unheld(self) -> list[Node]:
         """Nodes of any role that are up, held by no named job and promised to none."""

@@ -102,12 +102,12 @@ def question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Problem |
     broken = outside_w(power, terms) > 0
     least_w, most_w = expected_w(view, power, terms)
     low_w, high_w = drawn_w(view, power)
-    jobs = [job for job in view.running if power.may("resize") and _changeable(job)]
-    changed = {job.id for job in jobs}
+    resizes = power.may("resize")
+    jobs = [job for job in view.running if resizes and _changeable(job)]
     waiting = candidates(view, power, terms) if broken and terms.hold and power.may("hold") else []
     if not waiting and (not jobs or not (broken or view.idle_nodes)):
         return None
-    rigid = [job for job in view.running if job.id not in changed]
+    rigid = [job for job in view.running if not (resizes and _changeable(job))]
     sizes = sum([job.nodes for job in view.running])
     total = view.idle_nodes + sizes
     if not total:

@@ -79,33 +79,10 @@ def test_a_plan_is_what_it_says(seed: int) -> None:
 
 
 @pytest.mark.parametrize("solver", ["highs", "cbc", "enumerate"])
-def test_published_counts_at_both_bounds(solver: Solver) -> None:
-    """John (2024), section 9.2.2: 12 and 2 nodes become 3 and 24, 4 and 4 become 2 and 16.
-
-    Watts are ours, the counts are printed without any. The machine of the second had 16 nodes, which the
-    printed counts exceed.
-    """
-    upper = Problem(
-        nodes=32, lower_w=3000, upper_w=4000, idle_w=23, jobs=(job("1", 12, 300, 325), job("2", 2, 84, 120))
-    )
-    assert solve(upper, solver).nodes == {"1": 3, "2": 24}
-    lower = Problem(nodes=18, lower_w=1500, upper_w=2500, idle_w=5, jobs=(job("1", 4, 208), job("2", 4, 126)))
-    assert solve(lower, solver).nodes == {"1": 2, "2": 16}
-
-
-@pytest.mark.parametrize("solver", ["highs", "cbc", "enumerate"])
 @pytest.mark.parametrize("watts", [128.0, 130.0, 132.0])
-def test_published_counts_of_the_moving_corridor(solver: Solver, watts: float) -> None:
-    """John (2024), section 9.2.3: 1, 9 and 4 nodes; the count between the last two is not printed."""
-    nodes = [1]
-    for lower_w, upper_w in ((100, 600), (700, 1200), (1300, 1900), (100, 600)):
-        if lower_w <= nodes[-1] * watts <= upper_w:
-            continue  # nothing is solved while the corridor holds
-        problem = Problem(
-            nodes=16, lower_w=lower_w, upper_w=upper_w, idle_w=0, jobs=(job("pi", nodes[-1], watts),)
-        )
-        nodes.append(solve(problem, solver).nodes["pi"])
-    assert nodes == [1, 9, 14, 4]
+def test_published_counts(solver: Solver, watts: float) -> None:
+    for what, (found, printed) in power_worlds.published(solver, watts).items():
+        assert found == printed, what
 
 
 # ------------------------------------------------------------------- who may start
