@@ -6,7 +6,7 @@
 #   make coverage    the same tests, and which lines none of them runs
 #   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm
 #   make test-browser  the panel in a real JupyterLab in headless Chromium; SCREENSHOTS=folder keeps the pictures
-#   make screenshots  the same, and the pictures in the README anew: the panel, and the demo's node map
+#   make screenshots  the same, and the pictures in the README anew: the panel, and three users before and after
 #   make test-previous  the tests on live clusters with the release of distributed before the newest
 #   make mutants     breaks chosen lines, one at a time, and lists those that no test notices
 #   make lint        linters and types alone
@@ -63,7 +63,7 @@ test-browser: $(VENV)/.test
 screenshots: $(VENV)/.test
 	DASK_HPC_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)
 	cp build/screenshots/panel.png notebooks/images/panel.png
-	$(BIN)/dask hpc demo --report build/screenshots/demo.html --plot notebooks/images/demo-report.png
+	$(BIN)/python tests/tools/before_after.py notebooks/images/before-after.png
 
 test-previous: $(VENV)-previous/.test
 	$(VENV)-previous/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadfile tests/scheduler tests/client tests/program $(PYTEST_ARGS)

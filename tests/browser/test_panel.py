@@ -257,6 +257,9 @@ def test_the_static_twin_is_readable_in_jupyterlab_and_on_any_page(open_notebook
     twin = open_notebook(CLUSTER, cell).output(1).locator(".dask-hpc").first
     markup = twin.evaluate("element => element.outerHTML")
     assert "<style>" in markup
+    # JupyterLab's own rule for tables in outputs aligns all cells to the right
+    aligned = "cells => [...new Set(cells.map(cell => getComputedStyle(cell).textAlign))]"
+    assert twin.locator("td:not(.number), th:not(.number)").evaluate_all(aligned) == ["left"]
     faults = measures.contrast_faults(twin) + measures.overflow_faults(twin)
     looks = {"light": "background: #fff; color: #000", "dark": "background: #111; color: #eee"}
     for look, colours in looks.items():

@@ -107,6 +107,7 @@ def test_a_policy_goes_to_a_file_and_comes_back(tmp_path):
     other.load.click()
     assert other.model.spec() == wanted
     assert other.policy.label == "file mine.yaml"
+    assert "mine.yaml holds pwma-fpsma + hysteresis + cooldown." in other.about.value
     assert list(other.controls) == list(form.controls)
 
 

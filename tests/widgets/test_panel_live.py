@@ -12,7 +12,9 @@ from distributed import Client
 from panel_work import until, working
 
 import dask_hpc
+from dask_hpc.errors import InstallError
 from dask_hpc_policies import registry
+from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.live import questions
 
 
@@ -28,6 +30,11 @@ def plain_tasks(rt: Any) -> int:
 
 def policy(rt: Any) -> str:
     return rt.status()["policy"]["policy"]
+
+
+def test_the_head_leads_to_the_dashboard_and_to_no_other_kind_of_address(rt, panel, cluster):
+    assert f'<a href="{cluster.dashboard_link}"' in panel.head.value
+    assert markup.link("x", "javascript:alert(1)") == "x"
 
 
 # ------------------------------------------------------------------ bad input
@@ -282,6 +289,19 @@ def test_a_policy_that_fails_at_the_sixth_job_gives_way_and_nobody_waits_for_it(
         jobs[0].cancel()
         jobs[1].cancel()
         until(lambda: sizes(rt)["heat4"] == sizes(rt)["heat5"] == 1, "those that waited start")
+    finally:
+        panel.close()
+
+
+def test_a_panel_before_install_is_refused_with_what_to_do_and_opens_after_it(rt):
+    rt.uninstall()
+    for opened in (rt.panel, lambda: dask_hpc.runtime(rt.client)):
+        with pytest.raises(InstallError, match=r"not installed.*dask_hpc\.install\(client\)"):
+            opened()
+    dask_hpc.install(rt.client, policy="easy")
+    panel = dask_hpc.runtime(rt.client).panel()
+    try:
+        assert "easy" in panel.head.value
     finally:
         panel.close()
 

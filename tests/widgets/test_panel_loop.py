@@ -17,7 +17,6 @@ import pytest
 from distributed import Client
 
 import dask_hpc
-from dask_hpc.errors import InstallError
 from dask_hpc_widgets.live import questions
 
 PATIENCE_S = 60.0
@@ -335,19 +334,6 @@ def test_an_uninstalled_runtime_is_said_and_an_installed_one_goes_on(rt):
 
     with nothing_left(rt.client):
         in_loop(test)
-
-
-def test_a_panel_before_install_is_refused_with_what_to_do_and_opens_after_it(rt):
-    rt.uninstall()
-    for opened in (rt.panel, lambda: dask_hpc.runtime(rt.client)):
-        with pytest.raises(InstallError, match=r"not installed.*dask_hpc\.install\(client\)"):
-            opened()
-    dask_hpc.install(rt.client, policy="easy")
-    panel = dask_hpc.runtime(rt.client).panel()
-    try:
-        assert "easy" in panel.head.value
-    finally:
-        panel.close()
 
 
 def test_a_cluster_that_closes_is_said_and_its_panel_ends():

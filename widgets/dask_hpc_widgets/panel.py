@@ -60,6 +60,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._runtime = runtime
         self._link = Link(runtime.client)
         self.picture = picture
+        #: Address of Dask's dashboard; empty when there is none.
+        self._dashboard = _dashboard(runtime.client)
         #: Why there is nothing new; empty when there is.
         self.trouble = ""
         #: Nodes over time, drawn in the browser: what was, what is, what is predicted.
@@ -239,11 +241,14 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _head(self) -> Markup:
         status = self.picture.status
         pool = status["pool_nodes"]
+        # the table of jobs has a row for it
+        plain = any(one["name"] == "default" and one["end_s"] is None for one in self.picture.jobs)
         sentence = (
-            f"{counted(pool)}; {counted(status['jobs_running'], 'job')} running, "
+            f"{counted(pool)}; {counted(status['jobs_running'], 'job')}{' and plain work' * plain} running, "
             f"{status['jobs_pending']} waiting; decides: "
         )
-        told = element("p", sentence, markup.strong(title(status["policy"])), ".")
+        more = (" ", markup.link("Dask's dashboard", self._dashboard), ".") if self._dashboard else ()
+        told = element("p", sentence, markup.strong(title(status["policy"])), ".", *more)
         sections = status.get("section_failures", {})
         errors = (
             self.trouble,
@@ -252,6 +257,14 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             *(f"{part} cannot tell its state: {error}" for part, error in sections.items()),
         )
         return Markup().join([told, *(markup.alert(error) for error in errors if error)])
+
+
+def _dashboard(client: Any) -> str:
+    try:
+        return str(client.dashboard_link or "")
+    except KeyError:
+        # a scheduler that has none
+        return ""
 
 
 def _tick(view: View) -> Any:

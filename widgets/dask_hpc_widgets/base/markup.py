@@ -118,6 +118,11 @@ def strong(text: str) -> Markup:
     return element("strong", text)
 
 
+def link(text: str, address: str) -> Markup:
+    """A link that opens beside the page; of an address that is none of the web's the text alone."""
+    return _piece("link", text, address) if address.startswith(("http://", "https://")) else escape(text)
+
+
 def letter(id: str, look: Look | None = None) -> Markup:
     """The letter of a job over its colour, as in every picture; `look`: what it has among others here."""
     look = look or looks([id])[id]

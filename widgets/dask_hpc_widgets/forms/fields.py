@@ -202,6 +202,8 @@ class PolicyForm:
             self.about.value = markup.part(markup.alert(str(error)))
             return
         text = told["summary"] if told else ""
+        if value == _FILE:
+            text = f"{self._file} holds {title(self.model.spec())}."
         if not self.controls:
             text = f"{text} It has no parameters.".strip()
         self.about.value = markup.part(markup.soft(text)) if text else ""
