@@ -79,7 +79,7 @@ def _tokens(options: Options, folder: Path) -> list[Row]:
         with LocalCluster(**size) as cluster, Client(cluster) as client:
             stock_s, stock_nap_s = _work(client, store, writes, naps, nap_s)
         with dask_hpc.LocalCluster(**size) as cluster, cluster.get_client() as client:
-            rt = dask_hpc.install(client, tick_s=0.25)
+            rt = dask_hpc.install(client)
             metered = dask_hpc.metered(store, "shared")
             for taken in (first, later):
                 store.reset()
@@ -94,7 +94,7 @@ def _tokens(options: Options, folder: Path) -> list[Row]:
         shutil.rmtree(folder / f"a{round_}")
     what = f"{writes} writes of 4 MiB, {naps} naps"
     return [
-        row(f"{what}: time over stock's, nothing known yet", first, "ratio", bar=0.8),
+        row(f"{what}: time over stock's, nothing known yet", first, "ratio", bar=0.8, limit=0.9),
         row(f"{what}: time over stock's, again", later, "ratio", bar=0.8),
         row("time until the last nap over stock's, again", last_nap, "ratio", bar=1.0),
         row("tokens that were learned", tokens, "tasks"),
