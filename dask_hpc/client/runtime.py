@@ -171,8 +171,7 @@ class Runtime(PowerMethods, CouplingMethods):
             ``exclusive`` (neither lend nor borrow idle threads), ``deadline``, ``soft_deadline``, ``value``,
             ``protect`` (True, or another name for its versions), its ``services`` (see `checkpoint`),
             ``resilience``, ``user`` (this client when it is not said), ``weight`` (the setting
-            ``hpc.share.weight`` when it is not said), ``measure_io`` (see `io`); see
-            `dask_hpc_policies.jobs.jobspec.job_spec`.
+            ``hpc.share.weight`` when it is not said), ``measure_io`` (see `io`); see `jobspec.job_spec`.
             `nodes` with bounds starts at exactly `nodes`; bounds alone start at the largest legal size that
             fits; `nodes` alone is rigid; nothing is 1 to the pool's size.
 
@@ -306,11 +305,7 @@ class Runtime(PowerMethods, CouplingMethods):
         return self.channel.sync("status")
 
     def io(self) -> Any:
-        """What tasks read and wrote, by target and by job, as far as it is measured.
-
-        That is through `dask_hpc.metered` stores, and of jobs with ``measure_io=True`` in any other way, too.
-        For what it says of each see `dask_hpc.scheduler.io.part.Io.io`.
-        """
+        """What tasks read and wrote through `metered` stores, and in jobs of ``measure_io`` any way."""
         return self.channel.sync("io")
 
     def snapshot(self) -> Any:

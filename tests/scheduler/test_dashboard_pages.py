@@ -28,6 +28,7 @@ from dask_hpc.scheduler.dashboard import decisions as decisions_page
 from dask_hpc.scheduler.dashboard import documents as panel_documents
 from dask_hpc.scheduler.dashboard.checkpoints import CheckpointsPanel
 from dask_hpc.scheduler.dashboard.decisions import DecisionsPanel
+from dask_hpc.scheduler.dashboard.io import IoPanel
 from dask_hpc.scheduler.dashboard.jobs import JobsPanel
 from dask_hpc.scheduler.dashboard.power import PowerPanel
 
@@ -129,7 +130,7 @@ async def test_they_look_seldom_and_only_while_somebody_looks_at_them(c, s, a):
     await dask_hpc.install(c)
     looks = []
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (JobsPanel, DecisionsPanel, CheckpointsPanel, PowerPanel):
+        for kind in (JobsPanel, DecisionsPanel, CheckpointsPanel, IoPanel, PowerPanel):
             patch.setattr(kind, "show", lambda self, service: looks.append(service))
         for path in PATHS:
             looks.clear()

@@ -49,6 +49,9 @@ async def test_writers_are_held_to_the_tokens_learned_and_what_needs_none_passes
         writers = c.map(write, [metered] * chunks, range(chunks), pure=False)
         await until(lambda: target in gate.limits, "the first are measured")
         assert record(s, job).gate is gate
+        # also those have tokens that were on workers before
+        on_workers = {ts.key for ws in s.workers.values() for ts in ws.processing}
+        assert on_workers == gate.holders(target)
         assert gate.needs == {("writer", "write"): (target,)}
         # those that are behind it do not wait
         naps = c.map(nap, range(40))

@@ -68,14 +68,22 @@ class Io:
             self._shown = self._now()
         self._told = {job.id: self._told.get(job.id, -1) for job in named}
         for job in named:
-            runs = self._runs.get(job.name, 0)
-            if self._told[job.id] != runs and (shares := self._learned.shares(job.request)):
-                self._told[job.id] = runs
-                job.measured(io_by_nodes=shares)
+            if self._told[job.id] != self._runs.get(job.name, 0) and self._tell(job):
+                self._told[job.id] = self._runs[job.name]
             elif not job.request.io_by_nodes and job.spec.io_intensity is None and job.span_id in spans:
                 row, task_s = spans[job.span_id]
                 if task_s >= _LEAST_S:
                     job.measured(io_intensity=share(row.busy_s, task_s))
+
+    def announced(self, job: JobRecord) -> None:
+        """A new job, before anybody decides about it: it is told what earlier ones of its name did."""
+        self._book(self._state.now_s())
+        self._tell(job)
+
+    def _tell(self, job: JobRecord) -> bool:
+        if shares := self._learned.shares(job.request):
+            job.measured(io_by_nodes=shares)
+        return bool(shares)
 
     def _count_no_more(self) -> None:
         jobs = self._state.jobs

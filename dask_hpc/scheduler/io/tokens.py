@@ -22,8 +22,8 @@ from dask_hpc_policies.rules.io.tokens import SAMPLES, Tokens
 #: together.
 _SHARE = 0.25
 _FEW_BYTES = 1 << 16
-#: Seconds of tasks that a sample is made of, at least.
-_LEAST_S = 0.1
+#: A sample is made of so many seconds of tasks, and of so many tasks for each token, at least.
+_LEAST_S, _LEAST_TASKS = 0.1, 2
 #: Names of tasks that are remembered.
 _NAMES = 1000
 #: When nobody has given a token back for so long, and so many times as long as tasks of the kind take, one
@@ -153,11 +153,11 @@ class TokenLearning:
         if since is None or not (learner.full and waits) or seconds < since[1]:
             learner.since, learner.full = (nbytes, seconds), waits
             return
-        more, took_s = nbytes - since[0], seconds - since[1]
-        if more < _FEW_BYTES or took_s < _LEAST_S:
+        more, took_s, now = nbytes - since[0], seconds - since[1], learner.tokens.now
+        usual_s = durations.usual(self._gate.waiting[target][0][1])[1] or 0.0
+        if more < _FEW_BYTES or took_s < max(_LEAST_S, _LEAST_TASKS * now * usual_s):
             return
         learner.since = nbytes, seconds
-        now = learner.tokens.now
         self._use(target, learner, learner.tokens.seen(now, more / took_s * now, self._threads()))
 
     def _use(self, target: Target, learner: Learner, tokens: Tokens) -> None:

@@ -203,6 +203,7 @@ class Service:
         if self.scheduler.handlers.get(RPC) != self.call or self.engine.leaving:
             raise InstallError("dask_hpc is being uninstalled; install it again to declare jobs")
         job = self.engine.lifecycle.announce(decode(JobSpec, dict(spec)), client, pool_hint)
+        self._io.announced(job)
         if job.spec.measure_io:
             await self._equipped.wait()
             await self._io.count()

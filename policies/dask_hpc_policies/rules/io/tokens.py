@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 
 #: As good as the best: within so much of it.
 ENOUGH = 0.95
-#: Between numbers that are as good as each other but for so much nothing better is looked for.
-FLAT = 0.98
+#: A better one is looked for between the best and those tried beside it, down to this share of it.
+FINE = 32
 #: Samples of a number before it is judged.
 SAMPLES = 2
 #: The latest samples of the number that was found; that many are looked at for a change.
@@ -108,11 +108,8 @@ def following(rates: Mapping[int, tuple[float, int]], most: int) -> int | None:
     if enough == best == tried[-1] < most:
         return min(2 * best, most)
     place = tried.index(best)
-    beside = (*tried[place + 1 : place + 2], *tried[max(0, place - 1) : place])
-    if any(rates[tasks][0] < FLAT * rates[best][0] for tasks in beside):
-        # where it rises or falls there may be a better one between them
-        gaps = [tasks for tasks in beside if abs(tasks - best) > 1]
-        if gaps:
-            return (gaps[0] + best) // 2
+    for beside in (*tried[place + 1 : place + 2], *tried[max(0, place - 1) : place]):
+        if abs(beside - best) > max(1, best // FINE):
+            return (beside + best) // 2
     short = max((tasks for tasks in tried if tasks < enough), default=0)
     return (short + enough) // 2 if enough - short > 1 else None
