@@ -11,7 +11,7 @@ BENCHMARKS = (
     "hooks", "heartbeats", "jobs", "in_flight", "fairness", "pays_off", "policy_pass", "resize", "window",
     "adopt", "pool", "adapt",
     "simulator", "panel", "what_if", "calibration", "placement", "power", "corridor", "corridor_live",
-    "corridor_cost",
+    "corridor_cost", "coupling",
     "checkpoint", "redundancy",
     "host_memory", "versions", "synthetic", "trends", "full_memory", "killed",
 )  # fmt: skip

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import encrypted
 import pytest
+from coupled import FIELDS, HALVES, first, opened, started
 from distributed import Client, Scheduler, Security, Worker, wait
 from distributed.utils_test import gen_test
 from helpers import Gate, live, through, until
@@ -18,25 +19,6 @@ import dask_hpc
 from dask_hpc.client.turns import value_of
 from dask_hpc.errors import CouplingError
 from dask_hpc.worker.coupling.receiver import Receiver
-
-FIELDS = {"T": (("y", "x"), (8, 6), "float64")}
-HALVES = (0, 4), (4, 8)
-
-
-def first(ds):
-    return float(ds["T"][-1, 0, 0])
-
-
-async def started(c, **more):
-    """A flow with one analysis and its reader."""
-    rt = await dask_hpc.install(c)
-    flow = await rt.couple("heat", FIELDS, **more)
-    await flow.analyse(first, name="first")
-    return flow, flow.results("first", timeout=30)
-
-
-async def opened(made):
-    assert [await told(one) for one in made] == ["open"] * len(made)
 
 
 def rings():
