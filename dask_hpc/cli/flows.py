@@ -27,7 +27,7 @@ _COLUMNS = {
 @connection_options
 @json_option
 def flows(as_json: bool, **where: Any) -> None:
-    """List the flows of programs that hand over their fields step by step.
+    """List the flows of coupled programs.
 
     SOURCES of a program on the cluster are 0: it is one of its jobs.
     """
