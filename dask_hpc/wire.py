@@ -22,8 +22,10 @@ TELL = "hpc_tell"
 #: computing: it is known before any task is placed.
 ROLE_RESOURCE = "hpc-role-"
 
-#: Name of the handler of workers that takes blocks of coupled programs.
+#: Name of the handler of workers that takes blocks of coupled programs, and of the metadata of a task in
+#: which a value that is computed of them comes with the word that it is there.
 COUPLE = "hpc_couple"
+VALUE = "hpc-value"
 
 #: What may be done to blocks of a checkpoint on their way to the store.
 SERVICES = ("plain", "compress", "encrypt", "compress+encrypt")

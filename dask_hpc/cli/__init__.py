@@ -18,6 +18,7 @@ from dask_hpc.cli.config import config
 from dask_hpc.cli.convert import convert
 from dask_hpc.cli.demo import demo
 from dask_hpc.cli.doctor import doctor
+from dask_hpc.cli.flows import flows
 from dask_hpc.cli.groups import HeadedGroup
 from dask_hpc.cli.interval import interval
 from dask_hpc.cli.parity import parity
@@ -52,7 +53,7 @@ def register(heading: str, *commands: click.Command) -> None:
 
 for _heading, _commands in (
     ("Run", (demo, status, jobs, update, cancel)),
-    ("Understand", (policies, decisions, why, io, replay)),
+    ("Understand", (policies, decisions, why, io, flows, replay)),
     ("Simulate", (simulate, compare, study, convert, parity)),
     ("Models", (interval, place, power)),
     ("Saved data", (checkpoint, chaos)),

@@ -1,4 +1,4 @@
-"""Coupling, seen from a client: a method that `Runtime` has."""
+"""Coupling, seen from a client: methods that `Runtime` has."""
 
 from __future__ import annotations
 
@@ -46,6 +46,10 @@ class CouplingMethods:
         """
         return self.channel.run(_couple, self.channel, name, fields, queue, when_full)
 
+    def flows(self) -> Any:
+        """One row a flow that is open: name, state, reason, sources, steps, bytes, analyses."""
+        return self.channel.sync("flows")
+
 
 async def _couple(channel: Channel, name: str, fields: Any, queue: int, when_full: str) -> Flow:
     declared = contract.declared(fields)
@@ -54,4 +58,4 @@ async def _couple(channel: Channel, name: str, fields: Any, queue: int, when_ful
     contract.checked_choice("when_full", when_full, contract.WHEN_FULL)
     arguments = {"queue": queue, "when_full": when_full, "client": channel.client.id}
     id = await channel.ask("couple", name=name, fields=[encode(one) for one in declared], **arguments)
-    return Flow(channel, id, name, declared, queue)
+    return Flow(channel, id, name, declared, queue, when_full)

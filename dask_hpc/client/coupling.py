@@ -8,30 +8,26 @@ whoever reads them, and only then is the scheduler told that the step is done.
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
-import traceback
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import dask
 from distributed import Future
 
 from dask_hpc.channel import Channel
+from dask_hpc.client.callbacks import call_all
 from dask_hpc.client.datasets import lazy_dataset
+from dask_hpc.client.flow_graph import StepGraph
+from dask_hpc.client.inside import Inside
 from dask_hpc.client.readers import Reader
-from dask_hpc.client.turns import Analysis, Turn, is_cancelled, value_of
+from dask_hpc.client.turns import Analysis, Turn, value_of
 from dask_hpc.errors import CouplingError, DaskHPCError
 from dask_hpc.show import line
-from dask_hpc.worker.awaited import source
-from dask_hpc.worker.coupling.blocks import analysed
 from dask_hpc_policies.coupling import contract
 
-logger = logging.getLogger("dask_hpc")
-
 #: Turns whose tasks are on the scheduler beyond what the queue may hold; more come half of them at a time.
-_AHEAD = 4
+_AHEAD = 8
 #: Bounds of what may be asked for.
 _WINDOW, _EVERY = (1, 1024), (1, 2**31)
 
@@ -40,16 +36,24 @@ class Flow:
     """Steps of a program outside Dask, and what is done with them. Made by `Runtime.couple`."""
 
     def __init__(
-        self, channel: Channel, id: str, name: str, fields: tuple[contract.Field, ...], queue: int
+        self,
+        channel: Channel,
+        id: str,
+        name: str,
+        fields: tuple[contract.Field, ...],
+        queue: int,
+        when_full: str,
     ) -> None:
         self.name = name
+        #: Takes the steps of a program on the cluster.
+        self.inside = Inside(self, when_full)
         self._channel, self._id, self._fields, self._queue = channel, id, fields, queue
         # as what is submitted where the flow is made: to the job there, if there is one
         self._annotations = dict(dask.get_annotations())
         self._places = 0
         self._layout: list[Any] = []
         self._turns: dict[int, Turn] = {}
-        self._submitted = self._begun = self._done = 0
+        self._submitted = self._begun = self._called = self._done = 0
         self._total: int | None = None
         self._analyses: dict[str, Analysis] = {}
         self._callbacks: list[Callable[[int, Any], Any]] = []
@@ -88,12 +92,15 @@ class Flow:
         every
             One value for so many steps.
         where
-            ``"auto"``, ``"in situ"`` or ``"in transit"``: noted. Today it runs where most of its blocks are.
+            ``"in-situ"``: on the workers that the blocks come to; ``"in-transit"``: on nodes of the role
+            ``staging``, to which they are fetched; ``"auto"``: where most of its blocks are.
 
         Raises
         ------
         ValueError
             For what is not allowed, and a name that another analysis has.
+        CouplingError
+            When the flow has ended, or no node has the role that `where` needs.
         """
         contract.checked_name(name)
         contract.checked_number("window", window, *_WINDOW)
@@ -107,7 +114,8 @@ class Flow:
         """Have ``callback(step, dataset)`` called here for every step, from the next one on.
 
         The data set is one of Dask arrays whose blocks lie where they came in. A step is done when the
-        callback has returned; one that raises is logged, and counts as returned.
+        callback has returned; one that raises is logged, and counts as returned. They are called in the order
+        of the steps, one after the other.
         """
         if not callable(callback):
             raise TypeError(f"callback is {callback!r}; needed: a function of a step and a data set")
@@ -171,7 +179,7 @@ class Flow:
             row: dict[str, Any] = await self._channel.ask("flow_status", flow=self._id)
         except CouplingError:
             row = {"name": self.name, "state": "closed", "reason": self._outcome, "in_flight": 0}
-        return {**row, "done": self._done, "callback_error": self._callback_error}
+        return {**row, **self.inside.row(row), "done": self._done, "callback_error": self._callback_error}
 
     async def _analyse(
         self, function: Callable[..., Any], name: str, window: int, every: int, where: str
@@ -180,12 +188,16 @@ class Flow:
             raise CouplingError(self._outcome or f"flow {self.name!r} has ended")
         if name in self._analyses:
             raise ValueError(f"name is {name!r}, which another analysis of {self.name!r} has; choose another")
-        said = {"window": window, "every": every, "where": where}
-        await self._channel.ask("flow_analyse", flow=self._id, analysis=name, said=said)
         async with self._extending:
-            made = self._analyses[name] = Analysis(name, function, window, every, self._begun)
-            for turn in range(self._begun, self._submitted):
-                self._submit_value(turn, made)
+            first = self._begun
+            said = {"window": window, "every": every, "where": where, "first": first}
+            turns = (first, self._submitted)
+            await self._channel.ask("flow_analyse", flow=self._id, analysis=name, said=said, turns=turns)
+            made = self._analyses[name] = Analysis(name, function, window, every, first, where)
+            graph = StepGraph(self._id, self._fields, self._places)
+            graph.add_values(made, range(*turns))
+            if graph.values:
+                self._await_values(graph, await self._submit(graph))
 
     async def _close(self) -> None:
         if self._outcome is None:
@@ -251,17 +263,25 @@ class Flow:
             self._turns[said["turn"]].step = said["step"]
             self._spawn(self._finish(said["turn"], tuple(self._callbacks)))
             self._spawn(self._extend())
+        elif turn is not None and kind == "value":
+            if not (along := turn.along[said["analysis"]]).done():
+                along.set_result(said["content"])
         elif turn is not None:
             if kind == "lost":
                 self._lose(said["turn"], said["reason"])
             elif kind == "ousted":
-                turn.ousted = True
-                for task in turn.values.values():
-                    task.cancel()
-                for reader in self._readers():
-                    reader.drop(said["turn"])
-                self._ring()
+                self._oust(said["turn"])
             turn.settled.set()
+
+    def _oust(self, number: int) -> None:
+        """A step has to make room."""
+        turn = self._turns[number]
+        turn.ousted = True
+        for task in turn.values.values():
+            task.cancel()
+        for reader in self._readers():
+            reader.drop(number)
+        self._ring()
 
     async def _extend(self) -> None:
         """Submit what is to be done with coming steps."""
@@ -269,33 +289,29 @@ class Flow:
             upto = self._begun + self._queue + _AHEAD
             if self._outcome is not None or upto - self._submitted < _AHEAD / 2:
                 return
-            client, turns = self._channel.client, range(self._submitted, upto)
-            keys = [f"{self._id}-{turn}-{place}" for turn in turns for place in range(self._places)]
-            await self._channel.ask("expect", keys=keys, client=client.id)
-            with dask.annotate(**self._annotations):
-                futures = client.map(source, keys, key=keys, pure=False)
-            for number, turn in enumerate(turns):
-                at = number * self._places
-                self._turns[turn] = Turn(futures[at : at + self._places])
+            turns, graph = range(self._submitted, upto), StepGraph(self._id, self._fields, self._places)
+            keys = graph.add_sources(turns)
+            await self._channel.ask("expect", keys=keys, client=self._channel.client.id)
             self._submitted = upto
             for analysis in self._analyses.values():
-                for turn in turns:
-                    self._submit_value(turn, analysis)
+                graph.add_values(analysis, turns)
+            futures = await self._submit(graph)
+            for turn in turns:
+                self._turns[turn] = Turn([futures[key] for key in graph.keys(turn)])
+            self._await_values(graph, futures)
             await self._channel.ask("flow_ahead", flow=self._id, turns=upto)
 
-    def _submit_value(self, turn: int, analysis: Analysis) -> None:
-        if not contract.is_due(turn, analysis.first, analysis.window, analysis.every):
-            return
-        window = [self._turns[each] for each in range(turn - analysis.window + 1, turn + 1)]
-        bundles = [one for each in window for one in each.sources]
-        arguments = (analysis.function, self._fields, self._places, *bundles)
-        key = f"{analysis.name}-{self._id.rpartition('-')[2]}-{turn}"
+    async def _submit(self, graph: StepGraph) -> dict[str, Future]:
         with dask.annotate(**self._annotations):
-            future = self._channel.client.submit(analysed, *arguments, key=key, pure=False)
-        self._turns[turn].futures.append(future)
-        self._turns[turn].values[analysis.name] = self._spawn(value_of(future))
-        if any(each.lost for each in window):
-            self._turns[turn].values[analysis.name].cancel()
+            return await graph.submit(self._channel)
+
+    def _await_values(self, graph: StepGraph, futures: Mapping[str, Future]) -> None:
+        for value in graph.values:
+            turn, future = self._turns[value.turn], futures[value.key]
+            along = turn.along[value.analysis] = self._loop.create_future()
+            turn.await_value(value.analysis, future, self._spawn(value_of(future, along)))
+            if any(self._turns[each].lost for each in value.window):
+                turn.values[value.analysis].cancel()
 
     def _lose(self, number: int, reason: str) -> None:
         """A step will never be whole: what was to be made of it fails."""
@@ -312,8 +328,12 @@ class Flow:
             return
         await turn.settled.wait()
         assert turn.step is not None
+        while self._called < number:
+            await self.changes()
         if callbacks and not (turn.lost or turn.ousted):
             await self._call(callbacks, turn)
+        self._called = number + 1
+        self._ring()
         if turn.values:
             await asyncio.wait(turn.values.values())
         while self._done < number:
@@ -326,6 +346,9 @@ class Flow:
         widest = max((each.window for each in self._analyses.values()), default=1)
         for old in [each for each in self._turns if each <= number - widest + 1]:
             self._turns.pop(old).release()
+        stream: Any = self._channel.client.scheduler_comm  # it waits for more, and steps come meanwhile
+        stream.next_deadline = None
+        stream.waker.set()
         self._ring()
         await self._channel.ask("flow_done", flow=self._id, turn=number)
         self._maybe_over()
@@ -357,28 +380,19 @@ class Flow:
 
     async def _call(self, callbacks: Sequence[Callable[[int, Any], Any]], turn: Turn) -> None:
         assert turn.step is not None
-        for callback in callbacks:
-            try:
-                # of futures of its own: whoever keeps it keeps the step
-                sources: list[Future] = [Future(one.key, self._channel.client) for one in turn.sources]
-                dataset = lazy_dataset(self._fields, self._layout, sources, turn.step)
-                del sources
-                if inspect.iscoroutinefunction(callback):
-                    await callback(turn.step, dataset)
-                else:
-                    await asyncio.to_thread(callback, turn.step, dataset)
-            except (Exception, asyncio.CancelledError) as error:  # whatever a user's function raises
-                if isinstance(error, asyncio.CancelledError) and is_cancelled():
-                    raise
-                # Dask says so, too, when a step is lost meanwhile
-                self._callback_error = f"step {turn.step}: {type(error).__name__}: {error}"
-                # as text: a traceback that is kept would keep the step
-                text = traceback.format_exc()
-                logger.error("A callback of flow %r has failed at step %d: %s", self.name, turn.step, text)
+        step, layout = turn.step, turn.layout or self._layout
+
+        def dataset() -> Any:
+            # of futures of its own: whoever keeps it keeps the step
+            sources: list[Future] = [Future(one.key, self._channel.client) for one in turn.sources]
+            return lazy_dataset(self._fields, layout, sources, step)
+
+        if failed := await call_all(callbacks, step, dataset, self.name):
+            self._callback_error = failed
 
     def _maybe_over(self) -> None:
         if self._total is not None and self._done >= self._total and self._outcome is None:
-            self._finished("")
+            self._finished(self.inside.reason)
 
 
 def _call(loop: Any, function: Callable[[], None]) -> None:

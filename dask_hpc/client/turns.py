@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any
 
 from distributed import Future
+from distributed.protocol.pickle import loads
 
 from dask_hpc.client.readers import Reader
 from dask_hpc.errors import CouplingError
+from dask_hpc.worker.coupling.inside import Raised
+
+#: So long after a value is there its bytes have come, in seconds; then it is fetched.
+_ALONG_S = 1.0
 
 
 @dataclass(slots=True)
@@ -25,6 +30,8 @@ class Analysis:
     every: int
     #: The turn its first window begins with.
     first: int
+    #: One of `contract.WHERE`.
+    where: str = "auto"
     readers: weakref.WeakSet[Reader] = field(default_factory=weakref.WeakSet)
 
 
@@ -43,7 +50,16 @@ class Turn:
     ousted: bool = False
     #: What is computed of it, by analysis.
     values: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
+    #: What comes with the word that a value is there: its bytes; None: it is too large for that.
+    along: dict[str, asyncio.Future[bytes | None]] = field(default_factory=dict)
     futures: list[Future] = field(default_factory=list)
+    #: Where the blocks of each of its sources lie, when that is not as at other steps.
+    layout: list[Any] | None = None
+
+    def await_value(self, analysis: str, future: Future, task: asyncio.Task[Any]) -> None:
+        """A value will come of a task on the cluster, by a task here."""
+        self.futures.append(future)
+        self.values[analysis] = task
 
     def release(self) -> None:
         """Let go of it on the cluster, whatever still refers to it here."""
@@ -53,10 +69,46 @@ class Turn:
             future.release()
 
 
-async def value_of(future: Future) -> tuple[Any, BaseException | None]:
-    """The value, or what was raised; its traceback is that of the worker and refers to nothing here."""
+async def value_of(
+    future: Future, along: asyncio.Future[bytes | None] | None = None
+) -> tuple[Any, BaseException | None]:
+    """The value, or what was raised; its traceback is that of the worker and refers to nothing here.
+
+    Parameters
+    ----------
+    along
+        Its bytes when they come by themselves, and None when it has to be fetched.
+    """
+    if along is not None:
+        state: Any = future._state
+        there = asyncio.ensure_future(state.wait())
+        try:
+            await asyncio.wait((along, there), return_when=asyncio.FIRST_COMPLETED)
+            if future.status == "finished" and not along.done():
+                await asyncio.wait([along], timeout=_ALONG_S)
+        finally:
+            there.cancel()
+        if along.done() and (content := along.result()) is not None:
+            return loads(content), None
     # Dask fetches several results with one request: whoever gives up one of them would give up all
     return await asyncio.shield(_asked_for(future))
+
+
+async def all_there(futures: Sequence[Future]) -> str:
+    """Wait until all are there; why one of them never will be, if so."""
+    for future in futures:
+        try:
+            error = await asyncio.shield(_error_of(future))
+        except CancelledError as lost:
+            return str(lost) or "it was lost"
+        if error is not None:
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+async def _error_of(future: Future) -> BaseException | None:
+    found: BaseException | None = await future.exception()
+    return found
 
 
 async def _asked_for(future: Future) -> tuple[Any, BaseException | None]:
@@ -64,7 +116,8 @@ async def _asked_for(future: Future) -> tuple[Any, BaseException | None]:
         try:
             error: BaseException | None = await future.exception()
             if error is None:
-                return await future, None
+                value = await future
+                return (None, value.error) if isinstance(value, Raised) else (value, None)
             return None, error.with_traceback(await future.traceback())
         except CancelledError as lost:  # the cluster has let go of it
             return None, CouplingError(str(lost))

@@ -7,7 +7,8 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -88,6 +89,8 @@ class Source:
         self._fields: dict[str, Field] = {}
         self._slots = 0
         self._last: int | None = None
+        #: Whether the program exchanges data itself.
+        self._held = False
         #: Steps whose blocks went through the ring, and over the connection.
         self.by_ring = self.by_comm = 0
         try:
@@ -98,6 +101,11 @@ class Source:
 
     def __repr__(self) -> str:
         return f"<Source {self.name} rank={self.rank} of {self.size}, last step={self._last}>"
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The fields of the flow, by name."""
+        return self._fields
 
     def __enter__(self) -> Self:
         return self
@@ -137,6 +145,8 @@ class Source:
         """
         if self._comm is None:
             raise CouplingError(f"source {self.rank} of {self.name!r} is closed")
+        if self._held:
+            raise RuntimeError("send was called inside of communicating(); send before it, or afterwards")
         checked_number("step", step, -(2**62), 2**62)
         if self._last is not None and step <= self._last:
             raise ValueError(f"step is {step}; allowed: above {self._last}, the last one, and each step once")
@@ -144,6 +154,31 @@ class Source:
         taken = self._run(lambda: self._send(step, told, arrays))
         self._last = step
         return taken
+
+    @contextmanager
+    def communicating(self) -> Iterator[None]:
+        """While the program exchanges data itself, no transfer of its steps begins: use it in a ``with``.
+
+        Steps that were sent are told of afterwards. Held back for a second at most: ranks that wait for
+        each other, one of them for room in the queue, would wait for ever.
+
+        Raises
+        ------
+        RuntimeError
+            By `send` inside of it.
+        """
+        self._hold(True)
+        try:
+            yield
+        finally:
+            self._hold(False)
+
+    def _hold(self, held: bool) -> None:
+        self._held = held
+        if self._comm is not None:
+            # a connection that is lost is noticed by the next `send`
+            with suppress(CommClosedError, OSError):
+                self._run(lambda: self._comm.write({"op": "hold", "held": held}))
 
     def close(self) -> None:
         """Say that no step comes any more; a source that is closed stays so."""
@@ -193,7 +228,7 @@ class Source:
             while True:
                 arguments = {
                     "name": self.name, "rank": self.rank, "size": self.size, "token": self._token,
-                    "hosts": _hosts(self._scheduler), "lost": lost,
+                    "hosts": _hosts(self._scheduler), "lost": lost, "last": self._last,
                 }  # fmt: skip
                 answer = await scheduler.hpc(method="flow_join", arguments=arguments)
                 if answer is None:
@@ -222,7 +257,10 @@ class Source:
             comm = await connect(self._worker, timeout=5, **self._security)
         except OSError:
             return False
-        hello = {"flow": told["flow"], "place": told["place"], "members": told["members"], "rank": self.rank}
+        hello = {
+            "flow": told["flow"], "place": told["place"], "members": told["members"], "rank": self.rank,
+            "last": self._last,
+        }  # fmt: skip
         try:
             await comm.write({"op": COUPLE, **hello})
             answer = await comm.read()
@@ -282,12 +320,19 @@ class Source:
         await self._comm.write({"opened": self._ring is not None})
 
     async def _leave(self) -> None:
-        try:
-            await self._comm.write({"op": "close"})
-            # the worker has told the scheduler all that it has of this one by then
-            await self._comm.read()
-        except (CommClosedError, OSError):
-            pass
+        while True:
+            try:
+                await self._comm.write({"op": "close"})
+                # the worker has told the scheduler all that it has of this one by then
+                await self._comm.read()
+                return
+            except (CommClosedError, OSError):
+                self._comm.abort()
+            try:
+                # whoever reads waits for the word that nothing comes any more
+                await self._join(lost=self._worker)
+            except (CouplingError, OSError):
+                return
 
 
 def _hosts(scheduler: str) -> list[str]:

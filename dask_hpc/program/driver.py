@@ -20,6 +20,7 @@ from dask_hpc.errors import CheckpointError, JobCancelled, JobError, JobFailed, 
 from dask_hpc.program import block_tasks, blocks
 from dask_hpc.program.block_tasks import Graph, all_right, gathered
 from dask_hpc.program.copies import Copies
+from dask_hpc.program.coupled import submit_step, uncouple
 from dask_hpc.program.found import Place
 from dask_hpc.program.outlines import VersionLost
 from dask_hpc.program.phase import Phase
@@ -147,6 +148,7 @@ class Driver:
             raise
         finally:
             self._running = False
+            await uncouple([phase.coupled for phase in self.phases])
         return self
 
     async def _load(self, of_others: bool = False) -> bool:
@@ -250,12 +252,10 @@ class Driver:
                 # one step is computed while the next one is being submitted
                 last = self.blocks
                 boundaries = [*boundaries[-1:], (self.step, self.phase_step, last)]
-                graph = self._graph()
-                self.blocks = graph.submit(
-                    block_tasks.advanced(
-                        graph, self._layout(), last, self.dim, phase.function, phase.halo, self.step
-                    )
-                )
+                graph, layout = self._graph(), self._layout()
+                how = self.dim, phase.function, phase.halo, self.step
+                made = block_tasks.advanced(graph, layout, last, *how)
+                self.blocks = await submit_step(graph, layout, made, self.step + 1, phase.coupled)
                 self.step += 1
                 self.phase_step += 1
                 self.producer.busy = 1

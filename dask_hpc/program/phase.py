@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dask_hpc.program.coupled import Coupled
+
 Kind = Literal["init", "elastic", "rigid", "branch"]
 
 
@@ -21,6 +23,8 @@ class Phase:
     adapt: Callable[..., Any] | None = None
     after: Callable[..., Any] | None = None
     keep: int | None = None
+    #: Where its steps are handed over to.
+    coupled: Coupled | None = None
 
     def check(self, size: int) -> None:
         """Raise `ValueError` for what cannot be over a domain of `size` indices."""

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.program import blocks
+from dask_hpc.program.coupled import Coupled
 from dask_hpc.program.driver import Driver
 from dask_hpc.program.phase import Phase
 from dask_hpc.program.producer import Change
@@ -61,6 +62,7 @@ class Program(Driver):
         adapt: Callable[[Change, Layout], Layout] | None = None,
         after: Callable[[Program], Any] | None = None,
         keep: int | None = 100,
+        couple: tuple[Any, ...] | None = None,
         name: str = "",
     ) -> Program:
         """A phase that steps in a loop and may be resized between steps.
@@ -88,9 +90,17 @@ class Program(Driver):
             memory of hosts as often, too, which is gone back to when neighbours die at once. With one node,
             or None: never; then all that was computed since the start is remembered, and computed again if
             need be.
+        couple
+            ``(flow, field, ...)``: a flow (`Runtime.couple`), and the names of its fields. Each step is
+            handed over under its number, from 1 on: the flow's analyses are tasks of the step's own graph, on
+            the node of the first block. Nothing is copied; what they need of other nodes is fetched.
         """
         name = name or f"elastic-{len(self.phases)}"
-        phase = Phase("elastic", name, function, steps, halo, adapt, after, keep)
+        coupled = None
+        if couple is not None:
+            flow, *fields = couple
+            coupled = Coupled((flow.inside, tuple(fields)), self.size, self.dim)
+        phase = Phase("elastic", name, function, steps, halo, adapt, after, keep, coupled)
         phase.check(self.size)
         return self._add(phase)
 

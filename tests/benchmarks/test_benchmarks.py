@@ -27,7 +27,7 @@ from dask_hpc_policies import registry
 HERE = Path(__file__).resolve().parent
 SHARED = {
     "harness", "machine", "run", "in_kernel", "arrivals", "shapes", "one_user", "many_jobs", "trend_cells",
-    "trend_fallback", "test_benchmarks",
+    "coupling_rank", "trend_fallback", "test_benchmarks",
 }  # fmt: skip
 SCRIPTS = sorted({path.stem for path in HERE.glob("*.py")} - SHARED)
 
@@ -73,6 +73,7 @@ LONG = (
     "calibration",
     "consent",
     "corridor_live",
+    "coupling",
     "full_memory",
     "host_memory",
     "io_tokens",

@@ -22,8 +22,8 @@ from dask_hpc_policies import registry
 
 COMMANDS = [
     "cancel", "chaos", "checkpoint", "compare", "config", "convert", "decisions", "demo", "doctor",
-    "interval", "io", "jobs", "parity", "place", "policies", "power", "replay", "simulate", "status", "study",
-    "update", "why",
+    "flows", "interval", "io", "jobs", "parity", "place", "policies", "power", "replay", "simulate", "status",
+    "study", "update", "why",
 ]  # fmt: skip
 
 

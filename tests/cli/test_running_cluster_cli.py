@@ -22,6 +22,7 @@ ASK = {
     "jobs": [],
     "decisions": [],
     "io": [],
+    "flows": [],
     "cancel": ["some-job"],
     "why": ["some-job"],
     "update": ["tick=2s"],
@@ -86,6 +87,24 @@ def test_a_worker_is_no_scheduler_and_a_cluster_without_the_runtime_has_nothing_
         for command, arguments in ASK.items():
             where = ("--address", scheduler["address"])
             refused(run(command, *arguments, *where), 1, "dask_hpc.install")
+
+
+def test_flows_are_listed(client: Client, s: Any) -> None:
+    runtime = dask_hpc.install(client)
+    where = ["--address", s["address"]]
+    assert run("flows", *where).stdout == "no flow is open: rt.couple declares one\n"
+    flow = runtime.couple("heat", {"T": (("y",), (8,), "float64")}, queue=3)
+    flow.analyse(len, name="peak")
+    (row,) = json.loads(run("flows", *where, "--json").stdout)
+    assert {name: row[name] for name in ("name", "state", "queue", "in_flight", "sources", "steps")} == {
+        "name": "heat", "state": "waiting", "queue": 3, "in_flight": 0, "sources": 0, "steps": 0,
+    }  # fmt: skip
+    heading, *lines = run("flows", *where).stdout.splitlines()
+    assert heading.split()[:3] == ["NAME", "STATE", "SOURCES"]
+    assert lines[0].split()[:2] == ["heat", "waiting"]
+    assert "peak" in lines[0]
+    flow.close()
+    assert runtime.flows() == []
 
 
 def test_settings_and_policy_change_from_outside(client: Client, s: Any) -> None:

@@ -124,6 +124,36 @@ def test_what_a_lost_place_had_begun_is_lost_and_what_still_comes_of_it_left_out
     assert (turns.ask(0, 7), list(turns.flight)) == (Verdict(2), [0, 2])
 
 
+def test_a_place_takes_steps_unasked_while_there_is_room_and_all_places_count_alike() -> None:
+    turns = Turns(2, "wait", 2)
+    assert (turns.room, Turns(2, "drop-oldest", 2).room, Turns(2, "drop-newest", 2).room) == (2, 0, 0)
+    assert turns.took(0, 5, 0)
+    assert turns.ask(1, 5) == Verdict(0)
+    assert turns.took(1, 7, 1)
+    assert turns.took(0, 7, 1)
+    assert (turns.given, turns.flight, turns.room) == (2, {0: 5, 1: 7}, 2)
+    assert turns.ask(0, 8) is None
+    turns.done(0)
+    turns.done(0)
+    assert turns.room == 3
+    with pytest.raises(ValueError, match="step 9 was sent where other producers have sent 7"):
+        turns.took(0, 9, 1)
+    with pytest.raises(ValueError, match="step 7 was sent where other producers have sent none"):
+        turns.took(0, 7, 2)
+
+
+def test_what_a_lost_place_had_taken_unasked_is_lost_whoever_has_heard_of_it() -> None:
+    turns = Turns(4, "wait", 2)
+    turns.ask(0, 5), turns.ask(1, 5)
+    turns.whole(0, 0), turns.whole(1, 0)
+    # nobody has heard of step 6; of step 5 nothing is lost
+    assert turns.lose(0, 6) == [1]
+    assert (turns.given, turns.took(1, 6, 1), turns.took(1, 7, 2)) == (2, False, True)
+    # of step 7 the other place has told
+    assert turns.lose(0, 7) == [2]
+    assert (turns.lose(0, 7), turns.ask(0, 8), list(turns.flight)) == ([], Verdict(3), [0, 3])
+
+
 def test_no_more_is_remembered_however_many_steps_come() -> None:
     turns = Turns(2, "wait", 2)
     for step in range(1000):

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import live
+from distributed import Worker, get_worker
+from helpers import live, until
 from sources import nothing_left, producers, told, whole
 
 import dask_hpc
+from dask_hpc.errors import CouplingError
+from dask_hpc.wire import ROLE_RESOURCE, RPC
+from dask_hpc.worker.coupling.blocks import Block, Bundle, dataset
+from dask_hpc_policies.coupling.contract import Field
 
 FIELDS = {"T": (("y", "x"), (8, 6), "float64")}
 
@@ -49,6 +54,107 @@ async def test_values_come_in_order_and_are_those_of_the_whole_field(c, s, a, b)
     assert all(ring > 0 for ring, _ in ways), ways
     status = await flow.status()
     assert (status["in_flight"], status["steps"], status["bytes"] > 12 * 384) == (0, 12, True)
-    assert status["analyses"]["peak"] == {"window": 3, "every": 2, "where": "auto"}
+    assert status["analyses"]["peak"] == {"window": 3, "every": 2, "where": "auto", "first": 0}
     await flow.close()
     await nothing_left(s, a, b)
+
+
+@live(workers=2, timeout=30)
+async def test_a_step_costs_each_worker_one_message_and_its_value_needs_no_other(c, s, a, b):
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS, queue=3)
+    await flow.analyse(peak, name="peak")
+    values = flow.results("peak", timeout=30)
+    heard, handler, gather = [], s.handlers[RPC], s.handlers["gather"]
+
+    async def hears(*args, method, **more):
+        heard.append(method)
+        return await handler(*args, method=method, **more)
+
+    async def gathers(*args, **more):
+        heard.append("gather")
+        return await gather(*args, **more)
+
+    s.handlers.update({RPC: hears, "gather": gathers})
+    try:
+        async with producers(s, (0, 3), (3, 6), (6, 8)) as made:
+            assert [await told(one) for one in made] == ["open"] * 3
+            for step in range(6):
+                for one in made:
+                    one.tell("send", step=step)
+                assert await anext(values) == (step, pytest.approx(whole(step).max()))
+                assert [await told(one) for one in made] == [True] * 3
+                if step == 0:
+                    # each worker has asked about the first one
+                    await until(lambda: heard.count("flow_done") == 1, "it is done")
+                    heard.clear()
+            assert heard.count("flow_whole") == 2 * 5
+            assert {"flow_begin", "gather"}.isdisjoint(heard)
+    finally:
+        s.handlers.update({RPC: handler, "gather": gather})
+    await flow.close()
+    await nothing_left(s, a, b)
+
+
+@live(workers=2, timeout=60)
+async def test_an_analysis_runs_where_it_was_said_and_blocks_come_to_compute_nodes(c, s, a, b):
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS)
+    with pytest.raises(CouplingError, match="no node has the role 'staging'"):
+        await flow.analyse(peak, name="peak", where="in-transit")
+    async with Worker(
+        s.address, name="staging", nthreads=1, resources={f"{ROLE_RESOURCE}staging": 1}
+    ) as staging:
+        for where in ("in-situ", "in-transit"):
+            await flow.analyse(where_it_runs, name=where, where=where)
+        readers = [flow.results(name, timeout=30) for name in ("in-situ", "in-transit")]
+        async with producers(s, (0, 8)) as made:
+            assert await told(made[0]) == "open"
+            (holds,) = (await flow.status())["workers"]
+            assert holds in (a.address, b.address)
+            made[0].tell("many", first=0, last=12)
+            for step in range(12):
+                assert [await anext(one) for one in readers] == [(step, holds), (step, staging.address)]
+            await told(made[0])
+        # each block has gone to staging once
+        moved = sum(sum(one["keys"].values()) for one in staging.transfer_incoming_log)
+        assert moved == pytest.approx(12 * 8 * 6 * 8, rel=1.5)
+        assert not a.transfer_incoming_log
+        assert not b.transfer_incoming_log
+        await flow.close()
+    # while a node has another role the runtime is awake
+    await nothing_left(s, a, b)
+
+
+def where_it_runs(ds):
+    return get_worker().address
+
+
+@live(workers=1, timeout=30)
+async def test_a_large_value_is_fetched(c, s, a):
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS)
+    await flow.analyse(lambda ds: np.tile(ds["T"].values, (1, 60, 60)), name="all")
+    values = flow.results("all", timeout=30)
+    async with producers(s, (0, 8)) as made:
+        made[0].tell("many", first=0, last=2)
+        for step in range(2):
+            number, found = await anext(values)
+            assert (number, np.array_equal(found[0, :8, :6], whole(step))) == (step, True)
+    del found
+    await flow.close()
+    await nothing_left(s, a)
+
+
+def test_a_field_that_is_one_block_is_not_copied_and_none_can_be_written_to():
+    field = Field("T", ("y", "x"), (8, 6), "float64")
+    block = whole(1)
+    block.flags.writeable = False
+    one = dataset([field], [[Bundle(1, (Block("T", (0, 0), block),))]])
+    halves = tuple(Block("T", (at, 0), block[at : at + 4]) for at in (0, 4))
+    two = dataset([field], [[Bundle(1, halves)]])
+    assert np.shares_memory(one["T"].values, block)
+    for found in (one, two):
+        assert (found["T"].dims, found["T"].values.tolist()) == (("step", "y", "x"), [block.tolist()])
+        with pytest.raises(ValueError, match="read-only"):
+            found["T"].values[0, 0, 0] = 1

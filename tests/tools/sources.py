@@ -125,6 +125,15 @@ def main() -> None:
                 for step in range(what["first"], what["last"]):
                     source.send(step, {"T": whole(step)[first:last]}, at={"y": first})
                 found = [source.by_ring, source.by_comm]
+            elif op == "communicate":
+                with source.communicating():
+                    # as long as the other end of this pipe likes
+                    print(json.dumps("communicating"), flush=True)
+                    sys.stdin.readline()
+                found = "done"
+            elif op == "inside":
+                with source.communicating():
+                    source.send(0, {"T": whole(0)[first:last]}, at={"y": first})
             elif op == "ways":
                 found = [source.by_ring, source.by_comm]
             else:

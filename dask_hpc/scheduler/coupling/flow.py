@@ -7,10 +7,23 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_hpc_policies.coupling.contract import Field, Place, uncovered
 from dask_hpc_policies.coupling.turns import Turns
+
+
+class Arrived(NamedTuple):
+    """What a worker tells once a place has all its blocks of a turn."""
+
+    turn: int
+    step: int
+    place: int
+    worker: str
+    nbytes: int
+    type_name: str
+    #: Where the blocks lie: field, begin, shape of each. None: where those of its last step lay.
+    layout: Sequence[Any] | None
 
 
 @dataclass(slots=True)
@@ -26,6 +39,8 @@ class Rank:
     connected: bool = False
     #: Whether it will send no more.
     left: bool = False
+    #: The last step that it has sent, once it has left.
+    sent: int | None = None
 
 
 @dataclass(slots=True)
@@ -39,6 +54,8 @@ class Flow:
     when_full: str
     client: str
     ranks: dict[int, Rank] = field(default_factory=dict)
+    #: Whether a program on the cluster hands over its steps: no other may.
+    inside: bool = False
     #: How many producers there are; None: none has come.
     size: int | None = None
     #: Worker of each place, and the ranks of its producers, once all are there.
@@ -47,6 +64,8 @@ class Flow:
     turns: Turns | None = None
     #: Tasks of so many turns are on the scheduler.
     ahead: int = 0
+    #: Turns that are done.
+    finished: int = 0
     #: Steps of the longest window, and what was said of analyses.
     window: int = 1
     analyses: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -95,12 +114,45 @@ class Flow:
             and all(rank.left for rank in self.ranks.values())
         )
 
-    def laid_out(self, place: int, layout: Sequence[tuple[str, Sequence[int], Sequence[int]]]) -> str:
-        """Note where the blocks of a place lie; why those of all places do not cover the fields, if so."""
-        lies = tuple((name, (tuple(at), tuple(shape))) for name, at, shape in layout)
-        if self.layouts.get(place) != lies:
-            self.layouts[place] = lies
-            self.covered = False
+    def room(self) -> int:
+        """The turn from which on workers have to ask whether a step goes on."""
+        return 0 if self.turns is None else min(self.turns.room, self.ahead)
+
+    async def room_for(self, turn: int, within_s: float) -> None:
+        """Wait until workers need not ask about a turn, where that can be, and no longer than so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not self.failed and self.when_full == "wait" and turn >= self.room():
+                    await self._bell.wait()
+
+    def begun(self, given: int) -> None:
+        """Tell the client of turns that have begun since so many were given."""
+        assert self.turns is not None
+        for turn in range(given, self.turns.given):
+            self.say("begun", turn=turn, step=self.turns.flight[turn])
+
+    def done(self, turn: int) -> None:
+        """Whoever is to have a turn has had it."""
+        self.finished = max(self.finished, turn + 1)
+        if self.turns is not None:
+            self.turns.done(turn)
+        self.ring()
+
+    def lacked(self, step: int) -> int | None:
+        """A rank that has left without sending a step; None: there is none."""
+        gone = (number for number, rank in self.ranks.items() if rank.left and _before(rank.sent, step))
+        return next(gone, None)
+
+    def laid_out(self, place: int, layout: Sequence[tuple[str, Sequence[int], Sequence[int]]] | None) -> str:
+        """Note where the blocks of a place lie; why those of all places do not cover the fields, if so.
+
+        None: they lie as before.
+        """
+        if layout is not None:
+            lies = tuple((name, (tuple(at), tuple(shape))) for name, at, shape in layout)
+            if self.layouts.get(place) != lies:
+                self.layouts[place] = lies
+                self.covered = False
         if self.covered or len(self.layouts) < len(self.places):
             return ""
         for one in self.fields:
@@ -115,7 +167,7 @@ class Flow:
     def row(self) -> dict[str, Any]:
         """What is known of it, as plain data."""
         turns = self.turns
-        state = "waiting" if turns is None else "ended" if self.over() else "running"
+        state = "ended" if self.over() else "running" if turns is not None or self.inside else "waiting"
         return {
             "name": self.name,
             "state": "failed" if self.failed else state,
@@ -126,10 +178,14 @@ class Flow:
             "in_flight": 0 if turns is None else len(turns.flight),
             "queue": self.queue,
             "when_full": self.when_full,
-            "steps": 0 if turns is None else turns.given,
+            "steps": self.finished if turns is None else turns.given,
             "bytes": self.bytes,
             "analyses": dict(self.analyses),
         }
+
+
+def _before(sent: int | None, step: int) -> bool:
+    return sent is None or sent < step
 
 
 def placed(flow: Flow, workers: Mapping[str, Collection[str]]) -> None:

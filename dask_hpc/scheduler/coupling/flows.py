@@ -16,7 +16,9 @@ from typing import Any
 
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
-from dask_hpc.scheduler.coupling.flow import Flow, Rank, placed
+from dask_hpc.scheduler.coupling.flow import Arrived, Flow, Rank, placed
+from dask_hpc.scheduler.coupling.values import Values
+from dask_hpc.scheduler.coupling.workers import Workers
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc_policies.codec import decode
@@ -42,7 +44,9 @@ class Flows:
     ) -> None:
         self._give_up = give_up
         self._scheduler = engine.scheduler
+        self._workers = Workers(engine)
         self._watched = watched
+        self._values = Values(engine.scheduler, watched)
         self._provide = provide
         self._named: dict[str, Flow] = {}
         self._by_id: dict[str, Flow] = {}
@@ -51,7 +55,8 @@ class Flows:
         """What clients, producers and workers may call."""
         ours = (
             self.couple, self.flow_analyse, self.flow_ahead, self.flow_events, self.flow_done,
-            self.flow_status, self.flow_close,
+            self.flow_inside, self.flow_status, self.flow_close, self.flows,
+            self.flow_workers,
             self.flow_join, self.flow_connected, self.flow_begin, self.flow_whole, self.flow_left,
         )  # fmt: skip
         return {method.__name__: method for method in ours}
@@ -85,11 +90,15 @@ class Flows:
         flow = self._named[name] = self._by_id[id] = Flow(name, id, decoded, queue, when_full, client)
         return flow.id
 
-    async def flow_analyse(self, flow: str, analysis: str, said: Mapping[str, Any]) -> None:
-        """Note what was said of an analysis."""
+    async def flow_analyse(
+        self, flow: str, analysis: str, said: Mapping[str, Any], turns: tuple[int, int]
+    ) -> None:
+        """Note what was said of an analysis; its tasks of so many turns are about to be submitted."""
         found = self._found(flow)
+        self._workers.check(analysis, said["where"])
         found.analyses[analysis] = dict(said)
         found.window = max(found.window, int(said["window"]))
+        self._values.expect(found, analysis, range(*turns))
 
     async def flow_ahead(self, flow: str, turns: int) -> None:
         """The client has submitted the tasks of so many turns."""
@@ -97,6 +106,8 @@ class Flows:
         for turn in range(found.ahead, turns):
             for place in range(len(found.places)):
                 self._watched.watch(found.key(turn, place), self._moved)
+        for analysis in found.analyses:
+            self._values.expect(found, analysis, range(found.ahead, turns))
         found.ahead = turns
         found.ring()
 
@@ -113,14 +124,29 @@ class Flows:
 
     async def flow_done(self, flow: str, turn: int) -> None:
         """Whoever is to have a turn has had it."""
-        found = self._by_id.get(flow)
-        if found is not None and found.turns is not None:
-            found.turns.done(turn)
-            found.ring()
+        if (found := self._by_id.get(flow)) is not None:
+            found.done(turn)
+
+    async def flow_inside(self, flow: str) -> None:
+        """A program on the cluster hands over its steps; `CouplingError` when sources outside have joined."""
+        found = self._found(flow)
+        if found.ranks:
+            raise CouplingError(
+                f"flow {found.name!r} has sources outside; couple the program to another flow"
+            )
+        found.inside = True
 
     async def flow_status(self, flow: str) -> dict[str, Any]:
         """What is known of a flow."""
         return self._found(flow).row()
+
+    async def flow_workers(self, flow: str) -> dict[str, list[str]]:
+        """Addresses of the workers that analyses run on, by where."""
+        return self._workers.by_where(self._found(flow))
+
+    async def flows(self) -> list[dict[str, Any]]:
+        """What is known of all flows."""
+        return [flow.row() for flow in self._by_id.values()]
 
     async def flow_close(self, flow: str) -> None:
         """Its client has no more use for it."""
@@ -131,7 +157,14 @@ class Flows:
     # -------------------------------------------------------------- producers
 
     async def flow_join(
-        self, name: str, rank: int, size: int, token: str, hosts: Sequence[str], lost: str | None = None
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        token: str,
+        hosts: Sequence[str],
+        lost: str | None = None,
+        last: int | None = None,
     ) -> dict[str, Any]:
         """Where the blocks of a producer go: ``{"wait": why}``, or all that it has to know.
 
@@ -139,8 +172,8 @@ class Flows:
         ----------
         token, hosts
             Drawn by the producer; names and addresses of its host.
-        lost
-            The worker that it cannot reach any more.
+        lost, last
+            The worker that it cannot reach any more, and the last step that it has sent there.
 
         Raises
         ------
@@ -153,6 +186,8 @@ class Flows:
         if flow is None:
             return {"wait": f"there is no flow {name!r} (rt.couple declares one)"}
         self._check(flow)
+        if flow.inside:
+            raise CouplingError(f"flow {name!r} is that of a program on the cluster; declare another flow")
         there = flow.ranks.get(rank)
         if there is None or there.token != token:
             self._admit(flow, rank, size, token, hosts)
@@ -162,16 +197,18 @@ class Flows:
             if len(flow.ranks) < size:
                 return {"wait": f"rank {missing} of {size} has not come"}
         self._check(flow)
-        workers = self._workers()
+        workers = self._workers.hosts()
         if not flow.places:
             placed(flow, workers)
             self._watched.listen(self)
             flow.say("ready", places=len(flow.places))
         place = flow.ranks[rank].place
-        if lost is not None and flow.places[place] == lost:
-            if lost in self._scheduler.workers:
-                return {"wait": f"worker {lost} does not answer"}
-            self._move(flow, place, workers)
+        if lost is not None:
+            if flow.places[place] == lost:
+                if lost in self._scheduler.workers:
+                    return {"wait": f"worker {lost} does not answer"}
+                self._move(flow, place, workers)
+            self._lose_all(flow, place, lost, last)
         return {
             "flow": flow.id, "worker": flow.places[place], "place": place, "members": flow.members[place],
             "slots": flow.queue + flow.window + _SPARE,
@@ -190,12 +227,6 @@ class Flows:
         flow.ranks[rank] = Rank(token, list(hosts), -1 if there is None else there.place)
         flow.ring()
 
-    def _workers(self) -> dict[str, list[str]]:
-        found = {ws.address: [ws.host] for ws in self._scheduler.running}
-        if not found:
-            raise CouplingError("no worker is there that blocks could go to; add workers")
-        return found
-
     def _move(self, flow: Flow, place: int, workers: Mapping[str, Sequence[str]]) -> None:
         """Have another worker take what goes to a place whose worker is lost."""
         hosts = {host for number in flow.members[place] for host in flow.ranks[number].hosts}
@@ -206,9 +237,18 @@ class Flows:
         """A worker has gone: of steps that it had begun, nobody sends the blocks again."""
         for flow in self._by_id.values():
             for place, there in enumerate(flow.places):
-                if there == address and flow.turns is not None:
-                    for turn in flow.turns.lose(place):
-                        self._lose(flow, turn, address)
+                if there == address:
+                    self._lose_all(flow, place, address, None)
+
+    def _lose_all(self, flow: Flow, place: int, address: str, upto: int | None) -> None:
+        """A worker has gone with what it had of steps that were not whole."""
+        if flow.turns is not None:
+            given = flow.turns.given
+            lost = flow.turns.lose(place, upto)
+            for turn in range(given, flow.turns.given):
+                flow.say("begun", turn=turn, step=upto)
+            for turn in lost:
+                self._lose(flow, turn, address)
 
     # ---------------------------------------------------------------- workers
 
@@ -217,21 +257,25 @@ class Flows:
         found = self._found(flow)
         found.ranks[rank].connected = True
 
-    async def flow_begin(self, flow: str, place: int, step: int) -> dict[str, Any]:
+    async def flow_begin(
+        self, flow: str, place: int, step: int, unasked: tuple[int, int] | None = None
+    ) -> dict[str, Any]:
         """Whether a step goes on of which a place has a block: its turn, None if not, or why it cannot.
 
         Waits until the tasks of its turn are there and, if the flow says so, until the queue has room.
+        `unasked` is a step that the place has taken without asking, and its turn.
         """
         found = self._found(flow)
+        if unasked is not None:
+            self._took(found, place, *unasked)
         while True:
             self._check(found)
-            given = 0 if found.turns is None else found.turns.given
             assert found.turns is not None
+            given = found.turns.given
             # who asks for a step that has begun gets its turn all the same
-            if gone := [number for number, rank in found.ranks.items() if rank.left]:
-                known = step in found.turns.flight.values()
-                if not known:
-                    return {"refused": f"step {step} can never be whole: rank {gone[0]} has left"}
+            gone = found.lacked(step)
+            if gone is not None and step not in found.turns.flight.values():
+                return {"refused": f"step {step} can never be whole: rank {gone} has left"}
             try:
                 if found.turns.given < found.ahead:
                     verdict = found.turns.ask(place, step)
@@ -242,23 +286,36 @@ class Flows:
             await found.changes(_LOOK_S)
         if verdict.ousted is not None:
             found.say("ousted", turn=verdict.ousted)
-        if verdict.turn is not None and found.turns.given > given:
-            found.say("begun", turn=verdict.turn, step=step)
-        return {"turn": verdict.turn}
+        found.begun(given)
+        return {"turn": verdict.turn, "room": found.room()}
 
-    async def flow_whole(
-        self,
-        flow: str,
-        turn: int,
-        place: int,
-        worker: str,
-        nbytes: int,
-        type_name: str,
-        layout: Sequence[Any],
-    ) -> bool:
-        """A place has all its blocks of a turn; whether they are wanted."""
-        found = self._by_id.get(flow)
-        if found is None or found.failed or found.turns is None or found.places[place] != worker:
+    def _took(self, flow: Flow, place: int, step: int, turn: int) -> bool:
+        """A place has taken a step without asking; whether that goes on."""
+        assert flow.turns is not None
+        given = flow.turns.given
+        try:
+            goes_on = flow.turns.took(place, step, turn)
+        except ValueError as error:
+            flow.fail(f"flow {flow.name!r} has failed: {error}")
+            return False
+        flow.begun(given)
+        if goes_on and (gone := flow.lacked(step)) is not None:
+            flow.fail(f"flow {flow.name!r} has failed: rank {gone} has left without step {step}")
+        return goes_on
+
+    async def flow_whole(self, flow: str, **told: Any) -> dict[str, Any]:
+        """A place has all its blocks of a turn: whether they are kept, and which turn it has to ask about."""
+        found, arrived = self._by_id.get(flow), Arrived(**told)
+        if found is None or not await self._whole(found, arrived):
+            return {"kept": False, "room": 0}
+        await found.room_for(arrived.turn + 1, _LOOK_S)
+        return {"kept": True, "room": found.room()}
+
+    async def _whole(self, found: Flow, arrived: Arrived) -> bool:
+        turn, step, place, worker, nbytes, type_name, layout = arrived
+        if found.failed or found.turns is None or found.places[place] != worker:
+            return False
+        if not self._took(found, place, step, turn) or found.failed:
             return False
         if why := found.laid_out(place, layout):
             found.fail(f"flow {found.name!r} has failed: {why}")
@@ -273,13 +330,25 @@ class Flows:
             found.say("whole", turn=turn)
         return True
 
-    async def flow_left(self, flow: str, rank: int, closed: bool, sent: int | None) -> None:
-        """A producer is not connected any more; `sent` is the last step that it has sent over this worker."""
+    async def flow_left(
+        self, flow: str, rank: int, closed: bool, sent: int | None, unasked: tuple[int, int] | None = None
+    ) -> None:
+        """A producer is not connected any more.
+
+        Parameters
+        ----------
+        sent
+            The last step that it has sent over this worker.
+        unasked
+            A step that its place has taken without asking, and its turn.
+        """
         found = self._by_id.get(flow)
         if found is None or found.failed or found.turns is None:
             return
         it = found.ranks[rank]
-        it.left = True
+        if unasked is not None:
+            self._took(found, it.place, *unasked)
+        it.left, it.sent = True, sent
         lacking = found.turns.lacking(it.place, sent)
         if not closed:
             found.fail(f"flow {found.name!r} has failed: rank {rank} is gone without a word")
@@ -323,6 +392,7 @@ class Flows:
 
     def _end(self, flow: Flow, reason: str) -> None:
         flow.fail(reason)
+        self._values.drop(flow)
         self._by_id.pop(flow.id, None)
         if self._named.get(flow.name) is flow:
             del self._named[flow.name]

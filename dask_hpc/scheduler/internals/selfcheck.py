@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import distributed
-from distributed import broker, spans, stealing, worker_state_machine
+from distributed import batched, broker, spans, stealing, worker_state_machine
 from distributed import scheduler as module
 from distributed.shuffle import ShuffleSchedulerPlugin
 from distributed.shuffle._core import SchedulerShuffleState, ShuffleRunSpec
@@ -85,6 +85,7 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module.Scheduler, "remove_worker"): ("self", "address", "stimulus_id", "expected", "close"),
     (module.Scheduler, "workers_to_close"): ("self", "attribute"),
     (module.ClientState, "__init__"): ("self", "client"),
+    (batched.BatchedSend, "_background_send"): ("self",),
     (module.TaskState, "get_nbytes"): ("self",),
     (spans.SpansSchedulerExtension, "_ensure_span"): ("self", "name", "ids"),
     (spans.SpansSchedulerExtension, "observe_tasks"): ("self", "tss", "code", "span_metadata"),
@@ -105,7 +106,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     module.TaskState: (
         "worker_restrictions host_restrictions resource_restrictions annotations priority run_id run_spec "
         "group actor who_wants who_has dependencies dependents processing_on key state waiters type "
-        "has_lost_dependencies loose_restrictions prefix nbytes suspicious"
+        "has_lost_dependencies loose_restrictions prefix nbytes suspicious metadata"
     ).split(),
     module.ClientState: ["client_key", "wants_what"],
     module.TaskPrefix: ["duration_average", "name"],

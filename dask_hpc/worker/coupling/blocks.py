@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from distributed import get_worker
+from distributed.protocol.pickle import dumps
 
+from dask_hpc.wire import VALUE
+from dask_hpc.worker.small import is_plain
 from dask_hpc_policies.coupling.contract import Field
 
 if TYPE_CHECKING:
     import xarray as xr
+
+#: The most that goes with the word that it is there.
+_ALONG_BYTES = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +56,28 @@ def field_of(field: Field, *bundles: Bundle) -> np.ndarray:
 
 
 def dataset(fields: Sequence[Field], steps: Sequence[Sequence[Bundle]]) -> xr.Dataset:
-    """The fields of several steps, along a first dimension ``step`` that has the producers' numbers."""
+    """The fields of several steps, along a first dimension ``step`` that has the producers' numbers.
+
+    The arrays are read-only; that of a field that is one block of one step is not copied.
+    """
     import xarray as xr  # not every worker has a use for it
 
     arrays = {}
     for field in fields:
-        found = np.empty((len(steps), *field.shape), field.dtype)
-        for into, bundles in zip(found, steps, strict=True):
-            _fill(field, bundles, into)
+        blocks = [
+            one.array
+            for bundles in steps
+            for each in bundles
+            for one in each.blocks
+            if one.field == field.name
+        ]
+        if len(steps) == len(blocks) == 1:
+            found = blocks[0][np.newaxis]
+        else:
+            found = np.empty((len(steps), *field.shape), field.dtype)
+            for into, bundles in zip(found, steps, strict=True):
+                _fill(field, bundles, into)
+            found.flags.writeable = False
         arrays[field.name] = (("step", *field.dims), found)
     return xr.Dataset(arrays, coords={"step": [bundles[0].step for bundles in steps]})
 
@@ -68,9 +90,16 @@ def _fill(field: Field, bundles: Sequence[Bundle], into: np.ndarray) -> None:
                 into[tuple(slice(begin, begin + count) for begin, count in where)] = block.array
 
 
-def analysed(
-    function: Callable[[xr.Dataset], Any], fields: Sequence[Field], places: int, *bundles: Bundle
-) -> Any:
-    """What an analysis gives for a window; bundles of its steps lie one behind the other, `places` a step."""
-    steps = [bundles[at : at + places] for at in range(0, len(bundles), places)]
-    return function(dataset(fields, steps))
+def analysed(function: Callable[[xr.Dataset], Any], fields: Sequence[Field], *bundles: Bundle) -> Any:
+    """What an analysis gives for a window; bundles of its steps lie one behind the other."""
+    steps = [list(its) for _, its in itertools.groupby(bundles, lambda bundle: bundle.step)]
+    value = function(dataset(fields, steps))
+    _send_along(value)
+    return value
+
+
+def _send_along(value: Any) -> None:
+    """Have a small value come with the word that it is there: nobody has to fetch it."""
+    worker: Any = get_worker()
+    if is_plain(value, _ALONG_BYTES):
+        worker.state.tasks[worker.get_current_task()].metadata[VALUE] = dumps(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,8 @@ from dask_hpc.worker.coupling.ring import Ring
 logger = logging.getLogger("distributed.dask_hpc")
 
 _STIMULUS = "hpc-flow"
+#: The longest time that steps are held back for a program that exchanges data itself, in seconds.
+_HOLD_S = 1.0
 
 
 @dataclass
@@ -47,6 +50,42 @@ class _Place:
     #: Ranks of its producers.
     members: frozenset[int]
     steps: dict[int, _Step] = field(default_factory=dict)
+    #: Turn of its next step if that is known, and the turn from which on it has to ask for one.
+    next: int | None = None
+    room: int = 0
+    #: A step that it has taken without asking, and its turn, until the scheduler knows of it.
+    unasked: tuple[int, int] | None = None
+    #: Where its blocks lay the last time.
+    layout: list[Any] | None = None
+    #: Held while the scheduler is told that a step is whole: one after the other.
+    telling: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    #: Ranks that exchange data themselves, and what is set while there are none.
+    holding: set[int] = field(default_factory=set)
+    going: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def hold(self, rank: int, held: bool) -> None:
+        """Hold back what is told of steps for a rank, or no more."""
+        (self.holding.add if held else self.holding.discard)(rank)
+        if self.holding:
+            self.going.clear()
+        else:
+            self.going.set()
+
+    def took(self, number: int) -> int | None:
+        """Take a step without asking, if that may be; its turn."""
+        turn = self.next
+        if self.unasked is not None or turn is None or turn >= self.room:
+            return None
+        self.unasked, self.next = (number, turn), turn + 1
+        return turn
+
+    def drop(self, last: int | None, rank: int) -> None:
+        """Let go of steps that a producer has sent to a worker that is lost."""
+        if last is not None:
+            gone = [n for n, step in self.steps.items() if n <= last and rank not in step.blocks]
+            for number in gone:
+                del self.steps[number]
 
 
 class Receiver:
@@ -59,12 +98,15 @@ class Receiver:
         self._connected = 0
         self._running: set[asyncio.Task[None]] = set()
 
-    async def serve(self, comm: Any, flow: str, place: int, members: Sequence[int], rank: int) -> Any:
-        """Take the blocks of one producer until it closes, or is gone."""
+    async def serve(
+        self, comm: Any, flow: str, place: int, members: Sequence[int], rank: int, last: int | None = None
+    ) -> Any:
+        """Take the blocks of one producer until it closes, or is gone; it has sent `last` elsewhere."""
         # the same for all of them
         there = self._places.setdefault((flow, place), _Place(flow, place, frozenset(members)))
+        there.drop(last, rank)
         producer = _Producer(comm, rank)
-        closed, sent = False, None
+        closed, sent = False, last
         self._connected += 1
         try:
             await self._tell("flow_connected", flow=flow, rank=rank, worker=self._worker.address)
@@ -74,6 +116,9 @@ class Receiver:
                 if message["op"] == "close":
                     closed = True
                     break
+                if message["op"] == "hold":
+                    there.hold(rank, message["held"])
+                    continue
                 if message["op"] == "ring":
                     await producer.make_ring(message["slots"], message["nbytes"])
                     continue
@@ -90,23 +135,28 @@ class Receiver:
             await comm.write({"error": str(error), "user": False})
         finally:
             producer.drop_ring()
+            there.hold(rank, False)
             self._connected -= 1
             if not self._connected:
                 self._places.clear()
-            await self._left(flow, rank, closed, sent)
+            await self._left(there, rank, closed, sent)
         if closed:
             await comm.write({"ok": True})
         return Status.dont_reply
 
-    async def _left(self, flow: str, rank: int, closed: bool, sent: int | None) -> None:
+    async def _left(self, place: _Place, rank: int, closed: bool, sent: int | None) -> None:
+        # whoever sends now has to ask: some steps can never be whole any more
+        place.next = None
         if self._worker.status not in (Status.running, Status.paused):
             return
         try:
             for task in list(self._running):
                 await asyncio.wait([task])
-            await self._tell("flow_left", flow=flow, rank=rank, closed=closed, sent=sent)
+            arguments = {"rank": rank, "closed": closed, "sent": sent, "unasked": place.unasked}
+            await self._tell("flow_left", flow=place.flow, **arguments)
         except (DaskHPCError, OSError) as error:
-            logger.info("The scheduler could not be told that rank %d of %s has gone: %s", rank, flow, error)
+            name = place.flow
+            logger.info("The scheduler could not be told that rank %d of %s has gone: %s", rank, name, error)
 
     async def _tell(self, method: str, **arguments: Any) -> Any:
         return answered(await self._worker.scheduler.hpc(method=method, arguments=arguments))
@@ -136,18 +186,34 @@ class Receiver:
         step.blocks[rank] = blocks
         if step.blocks.keys() == place.members:
             place.steps.pop(number, None)
-            task = asyncio.ensure_future(self._whole(place, number, turn, step.blocks))
+            task = asyncio.ensure_future(self._told(place, number, turn, step.blocks))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         return True
 
     async def _ask(self, place: _Place, number: int) -> int | None:
-        arguments = {"flow": place.flow, "place": place.number, "step": number}
+        async with place.telling:
+            turn = place.took(number)
+        if turn is not None:
+            return turn
+        unasked = place.unasked
+        arguments = {"flow": place.flow, "place": place.number, "step": number, "unasked": unasked}
         answer = await self._tell("flow_begin", **arguments)
+        if place.unasked == unasked:
+            place.unasked = None
         if "refused" in answer:
             raise ValueError(answer["refused"])
-        turn: int | None = answer["turn"]
+        turn = answer["turn"]
+        place.next = None if turn is None else turn + 1
+        place.room = answer["room"]
         return turn
+
+    async def _told(self, place: _Place, number: int, turn: int, blocks: Mapping[int, Any]) -> None:
+        async with place.telling:
+            if place.holding:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(place.going.wait(), _HOLD_S)
+            await self._whole(place, number, turn, blocks)
 
     async def _whole(
         self, place: _Place, number: int, turn: int, blocks: Mapping[int, Sequence[Block]]
@@ -157,19 +223,23 @@ class Receiver:
         made = tuple(block for rank in sorted(blocks) for block in blocks[rank])
         bundle = Bundle(number, made)
         key = f"{place.flow}-{turn}-{place.number}"
-        layout = [[block.field, list(block.at), list(block.array.shape)] for block in made]
         if runs(worker, key):
             # the step has failed: its task was let run to say so
             logger.info("Step %d of %s is left out: it is not awaited any more", number, place.flow)
             return
         worker.update_data({key: bundle}, stimulus_id=_STIMULUS)
+        layout: list[Any] = [[block.field, list(block.at), list(block.array.shape)] for block in made]
         arguments = {
-            "flow": place.flow, "turn": turn, "place": place.number, "worker": worker.address,
-            "nbytes": sizeof(bundle), "type_name": typename(Bundle), "layout": layout,
+            "flow": place.flow, "turn": turn, "step": number, "place": place.number,
+            "worker": worker.address, "nbytes": sizeof(bundle), "type_name": typename(Bundle),
+            "layout": None if layout == place.layout else layout,
         }  # fmt: skip
         kept = False
         try:
-            kept = await self._tell("flow_whole", **arguments)
+            answer = await self._tell("flow_whole", **arguments)
+            kept, place.room, place.layout = answer["kept"], answer["room"], layout
+            if place.unasked == (number, turn):
+                place.unasked = None
         except (DaskHPCError, OSError) as error:
             logger.info("Step %d of %s is left out: %s", number, place.flow, error)
         finally:

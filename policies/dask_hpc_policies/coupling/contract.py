@@ -13,7 +13,7 @@ from typing import Any
 #: What may become of a step for which the queue has no room.
 WHEN_FULL = ("wait", "drop-oldest", "drop-newest")
 #: Where an analysis may be said to run.
-WHERE = ("auto", "in situ", "in transit")
+WHERE = ("auto", "in-situ", "in-transit")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _DTYPE = re.compile(r"(bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128))")
 
@@ -158,6 +158,11 @@ def chunks(field: Field, blocks: Sequence[Place]) -> tuple[tuple[int, ...], ...]
         begins = [*sorted({at[dim] for at, _ in blocks}), whole]
         found.append(tuple(after - before for before, after in itertools.pairwise(begins)))
     return tuple(found) if math.prod(map(len, found)) == len(blocks) else None
+
+
+def value_key(flow: str, turn: int, analysis: str) -> str:
+    """Key of what an analysis gives at a turn; users see its beginning on the dashboard."""
+    return f"{analysis}-{flow.rpartition('-')[2]}-{turn}"
 
 
 def is_due(turn: int, first: int, window: int, every: int) -> bool:

@@ -2,7 +2,8 @@
 
 The steps that are taken have turns, 0, 1, 2 and so on, whatever numbers the producers give them. Producers
 send from several places; all of them have to send the same steps. A place asks once it has the first block of
-a step, and every place is told the same of it.
+a step, and every place is told the same of it. Where nothing is ever left out (`when_full` is ``wait``) the
+place itself knows the turn of its next step, and takes it without asking while there is room (`room`).
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Turns:
         self._queue, self._when_full, self._places = queue, when_full, places
         self._steps: dict[int, _Step] = {}
         self._last: int | None = None
+        self._ended = 0
         #: Turns that have been given, and steps in flight by turn.
         self.given = 0
         self.flight: dict[int, int] = {}
@@ -80,14 +82,42 @@ class Turns:
                 turn = None
             else:
                 ousted = next(iter(self.flight))
-                del self.flight[ousted]
+                self.done(ousted)
+        self._begin(place, step, turn)
+        return Verdict(turn, ousted)
+
+    def _begin(self, place: int, step: int, turn: int | None) -> None:
         if turn is not None:
             self.given += 1
             self.flight[turn] = step
         self._last = step
         self._steps[step] = _Step(turn, {place}, set())
         self._forget()
-        return Verdict(turn, ousted)
+
+    @property
+    def room(self) -> int:
+        """The turn from which on a place has to ask; those below it may be taken unasked."""
+        return self._ended + self._queue if self._when_full == "wait" else 0
+
+    def took(self, place: int, step: int, turn: int) -> bool:
+        """A place has taken a step unasked; whether it goes on: it may be lost by now.
+
+        Raises
+        ------
+        ValueError
+            When another place has sent another step as that turn.
+        """
+        known = self._steps.get(step)
+        if known is None and turn == self.given and (self._last is None or step > self._last):
+            self._begin(place, step, turn)
+            return True
+        if known is None or known.turn not in (None, turn):
+            other = self.flight.get(turn)
+            raise ValueError(
+                f"step {step} was sent where other producers have sent {'none' if other is None else other}"
+            )
+        known.asked.add(place)
+        return known.turn is not None
 
     def whole(self, place: int, turn: int) -> bool:
         """A place has all its blocks of a turn; whether all places have theirs."""
@@ -99,18 +129,26 @@ class Turns:
 
     def done(self, turn: int) -> None:
         """Whoever is to have that turn has had it."""
-        self.flight.pop(turn, None)
+        if self.flight.pop(turn, None) is not None:
+            self._ended += 1
 
-    def lose(self, place: int) -> list[int]:
+    def lose(self, place: int, upto: int | None = None) -> list[int]:
         """A place has lost what it had; gives the turns that are lost with it, oldest first.
 
-        Those are the ones it had begun and did not have whole. Blocks of them that still come are left out.
+        Those are the ones it had begun and did not have whole, and of which a producer says that it has sent
+        its blocks: all steps up to that one. Blocks of them that still come are left out.
         """
+        if upto is not None and self._when_full == "wait" and (self._last is None or upto > self._last):
+            # taken unasked, and nobody else has sent it yet
+            self._begin(place, upto, self.given)
         lost = []
-        for found in self._steps.values():
-            if found.turn is not None and place in found.asked and place not in found.whole:
+        for step, found in self._steps.items():
+            begun = place in found.asked or (upto is not None and step <= upto)
+            if begun:
+                found.asked.add(place)
+            if found.turn is not None and begun and place not in found.whole:
                 lost.append(found.turn)
-                self.flight.pop(found.turn, None)
+                self.done(found.turn)
                 found.turn = None
         return lost
 

@@ -1,0 +1,112 @@
+"""A flow's end for programs on the cluster: their steps are handed over on the client, the data stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.client.turns import Turn, all_there, value_of
+from dask_hpc.errors import CouplingError
+from dask_hpc.program.coupled import Due
+from dask_hpc_policies.coupling.contract import Field, is_due
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+
+class Inside:
+    """Takes steps for a flow; made by `Flow.inside`."""
+
+    def __init__(self, flow: Any, when_full: str) -> None:
+        self._flow, self._when_full = flow, when_full
+        self._last: int | None = None
+        self._told = False
+        #: Why the program has ended too soon; empty: it has not.
+        self.reason = ""
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        """The fields of the flow."""
+        fields: Sequence[Field] = self._flow._fields
+        return fields
+
+    async def begin(self, step: int) -> int | None:
+        """Wait for room in the queue; the turn of a step, None when it is left out or came before.
+
+        Raises
+        ------
+        CouplingError
+            When the flow has failed or is closed, or a program outside has it.
+        """
+        flow = self._flow
+        if not self._told:
+            await flow._channel.ask("flow_inside", flow=flow._id)
+            self._told = True
+        if self._last is not None and step <= self._last:
+            return None
+        while flow._outcome is None and flow._begun - flow._done >= flow._queue:
+            if self._when_full == "drop-newest":
+                return None
+            if self._when_full == "drop-oldest":
+                flow._oust(next(turn for turn in range(flow._done, flow._begun) if turn in flow._turns))
+                break
+            await flow.changes()
+        if flow._outcome is not None:
+            raise CouplingError(flow._outcome or f"flow {flow.name!r} has ended")
+        begun: int = flow._begun
+        return begun
+
+    def due(self, turn: int) -> list[Due]:
+        """The values that are due at a turn."""
+        turns = self._flow._turns
+        return [
+            Due(
+                one.name,
+                one.function,
+                [each for at in range(turn - one.window + 1, turn) for each in turns[at].sources],
+            )
+            for one in self._flow._analyses.values()
+            if is_due(turn, one.first, one.window, one.every)
+        ]
+
+    def handed(
+        self,
+        turn: int,
+        step: int,
+        layout: Sequence[Any],
+        sources: Sequence[Future],
+        values: Mapping[str, Future],
+    ) -> None:
+        """The tasks of a turn are submitted."""
+        flow = self._flow
+        one = flow._turns[turn] = Turn(list(sources), step=step, layout=list(layout))
+        for name, future in values.items():
+            one.await_value(name, future, flow._spawn(value_of(future)))
+        flow._begun = turn + 1
+        self._last = step
+        flow._spawn(self._settle(turn, one))
+        flow._spawn(flow._finish(turn, tuple(flow._callbacks)))
+
+    async def _settle(self, turn: int, one: Turn) -> None:
+        if why := await all_there(one.sources):
+            flow = self._flow
+            if turn in flow._turns:
+                flow._lose(turn, why)
+        one.settled.set()
+
+    async def end(self, reason: str) -> None:
+        """No step comes any more; why not, if that was not to be."""
+        flow = self._flow
+        # what is in flight comes to its end first
+        self.reason = f"flow {flow.name!r} has failed: {reason}" if reason else ""
+        flow._total = flow._begun
+        flow._maybe_over()
+
+    def row(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """What is known here of the status of a flow that a program on the cluster has; else nothing."""
+        flow = self._flow
+        if not self._told or known["state"] in ("failed", "closed"):
+            return {}
+        over = flow._outcome is not None
+        state = ("failed" if flow._outcome else "ended") if over else "running"
+        return {"state": state, "steps": flow._begun, "in_flight": flow._begun - flow._done}

@@ -1,0 +1,141 @@
+"""Programs written for deisa-dask hand over to flows: `Bridge` takes the calls of ``deisa.dask.Bridge``.
+
+Each array is a flow of its name with the one field of its name. Analytics are written with `Runtime.couple`,
+in place of its consumer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+import numpy as np
+from distributed import Security
+
+from dask_hpc.coupling.source import Source
+from dask_hpc.errors import CouplingError
+from dask_hpc_policies.coupling.contract import checked_name
+
+#: Where programs for deisa-dask are told the scheduler: its address, or the path of its file.
+_VARIABLE = "DEISA_DASK_SCHEDULER_ADDRESS"
+_KEYS = ("global_shape", "chunk_shape", "chunk_position")
+
+
+class Communicator(Protocol):
+    """What is used of an MPI communicator, or of one that has its methods."""
+
+    def Get_rank(self) -> int:
+        """The number of this process."""
+        ...
+
+    def gather(self, data: Any, root: int = 0) -> list[Any] | None:
+        """What all processes have given, on `root`."""
+        ...
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """What `root` has given."""
+        ...
+
+
+class Bridge:
+    """The end of one rank; waits for the flows of its arrays and for the other ranks.
+
+    Parameters
+    ----------
+    comm
+        The communicator of all ranks; used here alone.
+    arrays_metadata
+        Of each array that this rank sends: ``global_shape``, ``chunk_shape``, and ``chunk_position``, which
+        counts chunks of that shape along each dimension.
+    timeout
+        Seconds to wait.
+    security
+        A `distributed.Security` for TLS. None: what Dask's configuration says.
+
+    Raises
+    ------
+    ValueError
+        For metadata that cannot be, or when ``DEISA_DASK_SCHEDULER_ADDRESS`` is not set.
+    CouplingError
+        When a flow does not come within `timeout`.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        arrays_metadata: Mapping[str, Mapping[str, Any]],
+        *args: Any,
+        timeout: float = 60.0,
+        security: Security | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._sources: dict[str, Source] = {}
+        scheduler = os.environ.get(_VARIABLE)
+        if not scheduler:
+            raise ValueError(f"{_VARIABLE} is not set; needed: the scheduler's address, or its file")
+        self._begins = {name: _begin(name, said) for name, said in arrays_metadata.items()}
+        every = comm.bcast(comm.gather(sorted(arrays_metadata)))
+        rank = comm.Get_rank()
+        # in one order everywhere: each waits for the others of its array
+        for name in sorted(arrays_metadata):
+            ranks = [number for number, names in enumerate(every) if name in names]
+            number = ranks.index(rank)
+            self._sources[name] = Source(
+                name, scheduler, rank=number, size=len(ranks), timeout=timeout, security=security
+            )
+
+    def send(self, array_name: str, chunk: np.ndarray, timestep: int, *args: Any, **kwargs: Any) -> bool:
+        """Hand over this rank's chunk of an array; it is the caller's again when this returns.
+
+        Which worker gets it is not chosen here: one on this host if there is any. What deisa-dask takes
+        beside (``update_workers``, ``filter_workers``) has no effect.
+
+        Raises
+        ------
+        ValueError
+            For an array that was not declared, and a chunk or step that cannot be.
+        CouplingError
+            When the flow has failed or is closed.
+        """
+        source = self._sources.get(array_name)
+        if source is None:
+            there = ", ".join(map(repr, self._sources)) or "none"
+            raise ValueError(f"array {array_name!r} was not declared; allowed: {there}")
+        dims = source.fields[array_name].dims
+        at = dict(zip(dims, self._begins[array_name], strict=True))
+        return source.send(int(timestep), {array_name: chunk}, at=at)
+
+    def get(self, key: str, timestep: int | None = None, default: Any = None) -> Any:
+        """Feedback of analytics, which flows do not carry.
+
+        Raises
+        ------
+        CouplingError
+            Always.
+        """
+        raise CouplingError(f"get({key!r}): flows carry no feedback to the program; read it another way")
+
+    def close(self, timestep: int = 0) -> None:
+        """Say that no step comes any more; a bridge that is closed stays so."""
+        for source in self._sources.values():
+            source.close()
+
+    def __del__(self) -> None:
+        # the interpreter may be ending
+        with suppress(Exception):
+            self.close()
+
+
+def _begin(name: str, said: Mapping[str, Any]) -> tuple[int, ...]:
+    """Where the chunk of a rank begins."""
+    checked_name(name, "name of an array")
+    if sorted(said) != sorted(_KEYS):
+        raise ValueError(
+            f"metadata of {name!r} has {', '.join(said) or 'nothing'}; needed: {', '.join(_KEYS)}"
+        )
+    whole, chunk, position = ([int(n) for n in said[key]] for key in _KEYS)
+    if not len(whole) == len(chunk) == len(position):
+        raise ValueError(f"metadata of {name!r} has {len(whole)}, {len(chunk)}, {len(position)} numbers")
+    return tuple(at * length for at, length in zip(position, chunk, strict=True))

@@ -1,0 +1,154 @@
+"""Programs that hand over their state step by step: what is done with it rides in the step's own graph."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from dask_hpc.program.block_tasks import Block, Graph
+from dask_hpc.worker.coupling.inside import analysed_inside, bundled
+from dask_hpc_policies.coupling.contract import Field
+from dask_hpc_policies.layout import Layout, Part
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+
+class Due(NamedTuple):
+    """A value that is due at a step: its analysis, and the earlier steps of its window."""
+
+    analysis: str
+    function: Any
+    earlier: Sequence[Future]
+
+
+class Takes(Protocol):
+    """What steps are handed over to."""
+
+    fields: Sequence[Field]
+
+    async def begin(self, step: int) -> int | None:
+        """Wait for room; the turn of a step, None when it is left out or was handed over before."""
+        ...
+
+    def due(self, turn: int) -> Sequence[Due]:
+        """The values that are due at a turn."""
+        ...
+
+    def handed(
+        self,
+        turn: int,
+        step: int,
+        layout: Sequence[Any],
+        sources: Sequence[Future],
+        values: Mapping[str, Future],
+    ) -> None:
+        """The tasks of a turn are submitted."""
+        ...
+
+    async def end(self, reason: str) -> None:
+        """No step comes any more; why not, if that was not to be."""
+        ...
+
+
+class Coupled:
+    """The way of one program's steps into a flow.
+
+    Parameters
+    ----------
+    couple
+        The flow's end for programs, and names of its fields, which are those of the program's Dataset; a
+        DataArray is the one field there is.
+    size, dim
+        Of the program.
+
+    Raises
+    ------
+    ValueError
+        When the fields are not all of the flow's, or one lacks the program's dimension.
+    """
+
+    def __init__(self, couple: tuple[Takes, tuple[str, ...]], size: int, dim: str) -> None:
+        self.takes, names = couple
+        self._dim = dim
+        there = [field.name for field in self.takes.fields]
+        if sorted(names) != sorted(there):
+            raise ValueError(
+                f"couple names {', '.join(map(repr, names)) or 'no field'}; allowed: all fields of the flow, "
+                f"{', '.join(map(repr, there))}"
+            )
+        for field in self.takes.fields:
+            length = dict(zip(field.dims, field.shape, strict=True)).get(dim)
+            if length != size:
+                raise ValueError(
+                    f"field {field.name!r} has {'no dimension' if length is None else length} along {dim!r}; "
+                    f"allowed: {size} indices, as the program has"
+                )
+        self._turn: int | None = None
+        self._layout: list[Any] = []
+        self._values: list[str] = []
+        self._step = 0
+
+    async def begin(self, step: int) -> None:
+        """A step is about to be submitted; waits for room in the flow's queue."""
+        self._step = step
+        self._turn = await self.takes.begin(step)
+
+    def add(self, graph: Graph, layout: Layout, blocks: Sequence[Block]) -> list[Block]:
+        """Add what the flow wants of the step; gives what is to be submitted with it."""
+        if self._turn is None:
+            return []
+        fields, step = tuple(self.takes.fields), self._step
+        bundles: list[Block] = [
+            graph.add(part.node, "hand", step, i, bundled, fields, self._dim, part.start, step, block)
+            for i, (part, block) in enumerate(zip(layout.parts, blocks, strict=True))
+        ]
+        self._layout = [[(one.name, *self._lies(one, part)) for one in fields] for part in layout.parts]
+        due = self.takes.due(self._turn)
+        self._values = [one.analysis for one in due]
+        # on the node of the first block: of one node nothing moves
+        node = layout.parts[0].node
+        return bundles + [
+            graph.add(
+                node, one.analysis, step, 0, analysed_inside, one.function, fields, *one.earlier, *bundles
+            )
+            for one in due
+        ]
+
+    def _lies(self, field: Field, part: Part) -> tuple[list[int], list[int]]:
+        mine = [dim == self._dim for dim in field.dims]
+        begin = [part.start if it else 0 for it in mine]
+        return begin, [part.size if it else whole for it, whole in zip(mine, field.shape, strict=True)]
+
+    def submitted(self, futures: Sequence[Future]) -> None:
+        """What `add` gave has been submitted."""
+        if self._turn is not None:
+            count = len(self._layout)
+            values = dict(zip(self._values, futures[count:], strict=True))
+            self.takes.handed(self._turn, self._step, self._layout, futures[:count], values)
+            self._turn = None
+
+
+async def submit_step(
+    graph: Graph, layout: Layout, blocks: Sequence[Block], step: int, coupled: Coupled | None
+) -> list[Future]:
+    """Submit the blocks of a step, and with them what a flow wants of it; gives the blocks.
+
+    Waits first for room in the flow's queue.
+    """
+    if coupled is None:
+        return graph.submit(blocks)
+    await coupled.begin(step)
+    futures = graph.submit([*blocks, *coupled.add(graph, layout, blocks)])
+    coupled.submitted(futures[len(blocks) :])
+    return futures[: len(blocks)]
+
+
+async def uncouple(all_coupled: Iterable[Coupled | None]) -> None:
+    """Tell flows that no step comes any more, and why when an error is being handled."""
+    error = sys.exception()
+    reason = "" if error is None else f"its program has ended: {type(error).__name__}: {error}"
+    for coupled in all_coupled:
+        if coupled is not None:
+            await coupled.takes.end(reason)

@@ -1,0 +1,49 @@
+"""Values of analyses, of which a client hears as soon as they are there, and what small ones are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dask_hpc.scheduler.coupling.flow import Flow
+from dask_hpc.scheduler.tables.watched import Watched
+from dask_hpc.wire import VALUE
+from dask_hpc_policies.coupling.contract import is_due, value_key
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+
+class Values:
+    """The values that flows of one scheduler wait for."""
+
+    def __init__(self, scheduler: Scheduler, watched: Watched) -> None:
+        self._scheduler, self._watched = scheduler, watched
+        #: Flow, turn and analysis of each, by its key.
+        self._awaited: dict[Any, tuple[Flow, int, str]] = {}
+
+    def expect(self, flow: Flow, analysis: str, turns: range) -> None:
+        """The values of an analysis at these turns will come."""
+        said = flow.analyses[analysis]
+        for turn in turns:
+            if is_due(turn, said["first"], said["window"], said["every"]):
+                key = value_key(flow.id, turn, analysis)
+                self._awaited[key] = flow, turn, analysis
+                self._watched.watch(key, self._moved)
+
+    def drop(self, flow: Flow) -> None:
+        """A flow has ended."""
+        for key in [key for key, (its, *_) in self._awaited.items() if its is flow]:
+            self._forget(key)
+
+    def _forget(self, key: Any) -> None:
+        self._awaited.pop(key, None)
+        self._watched.unwatch(key, self._moved)
+
+    def _moved(self, key: Any, start: str, finish: str) -> None:
+        """It is there, or nobody wants it any more."""
+        if finish == "forgotten":
+            self._forget(key)
+        elif finish == "memory":
+            flow, turn, analysis = self._awaited[key]
+            metadata = self._scheduler.tasks[key].metadata or {}
+            flow.say("value", turn=turn, analysis=analysis, content=metadata.pop(VALUE, None))

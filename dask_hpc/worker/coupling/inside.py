@@ -1,0 +1,57 @@
+"""Blocks of programs that run on the workers themselves: nothing is copied."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dask_hpc.worker.coupling.blocks import Block, Bundle, analysed
+from dask_hpc_policies.coupling.contract import Field
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What an analysis has raised: as a failed task it would end the program's job."""
+
+    error: Exception
+    text: str
+
+
+def bundled(fields: Sequence[Field], dim: str, start: int, step: int, block: Any) -> Bundle:
+    """What a block of a program is in a flow: read-only views.
+
+    Parameters
+    ----------
+    dim, start
+        What the program is split along, and where the block begins.
+    block
+        A `DataArray`, which is the one field, or a `Dataset` that has all fields.
+
+    Raises
+    ------
+    ValueError
+        For a block that is none of the fields'.
+    """
+    found = []
+    for field in fields:
+        labelled: xr.DataArray = block[field.name] if hasattr(block, "data_vars") else block
+        array = np.asarray(labelled.transpose(*field.dims).data).view()
+        array.flags.writeable = False
+        begin, _ = field.placed({dim: start}, array.shape, array.dtype.name)
+        found.append(Block(field.name, begin, array))
+    return Bundle(step, tuple(found))
+
+
+def analysed_inside(function: Callable[[Any], Any], fields: Sequence[Field], *bundles: Bundle) -> Any:
+    """What an analysis gives for a window, or what it has raised."""
+    try:
+        return analysed(function, fields, *bundles)
+    except Exception as error:  # whatever a user's function raises
+        return Raised(error, traceback.format_exc())

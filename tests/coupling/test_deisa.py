@@ -1,0 +1,119 @@
+"""Programs for deisa-dask run with one import changed: four ranks, two arrays, its documented calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+from helpers import live
+from sources import nothing_left
+
+import dask_hpc
+from dask_hpc.coupling.deisa import Bridge
+from dask_hpc.errors import CouplingError
+
+#: Cartesian positions of the four ranks.
+POSITIONS = [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+class Communicators:
+    """A communicator of threads with the methods of MPI's."""
+
+    def __init__(self, size):
+        self.barrier, self.slots = threading.Barrier(size), [None] * size
+
+    def of(self, rank):
+        return Communicator(self, rank)
+
+
+class Communicator:
+    def __init__(self, shared, rank):
+        self.shared, self.rank = shared, rank
+
+    def Get_rank(self):
+        return self.rank
+
+    def Get_size(self):
+        return len(self.shared.slots)
+
+    def gather(self, data, root=0):
+        self.shared.slots[self.rank] = data
+        self.shared.barrier.wait(20)
+        found = list(self.shared.slots) if self.rank == root else None
+        self.shared.barrier.wait(20)
+        return found
+
+    def bcast(self, obj, root=0):
+        if self.rank == root:
+            self.shared.slots[root] = obj
+        self.shared.barrier.wait(20)
+        found = self.shared.slots[root]
+        self.shared.barrier.wait(20)
+        return found
+
+
+def chunk(step, rank):
+    return np.full((10, 10), 10.0 * step + rank)
+
+
+def program(comm):
+    """What a rank of a program for deisa-dask does; only two ranks have a pressure."""
+    rank = comm.Get_rank()
+    metadata = {
+        "temperature": {"global_shape": [20, 20], "chunk_shape": [10, 10], "chunk_position": POSITIONS[rank]}
+    }
+    if rank in (1, 3):
+        metadata["pressure"] = {"global_shape": [2], "chunk_shape": [1], "chunk_position": [rank // 2]}
+    bridge = Bridge(comm, arrays_metadata=metadata, wait_for_go=True, timeout=30)
+    for step in range(3):
+        bridge.send("temperature", chunk(step, rank), timestep=step)
+        if "pressure" in metadata:
+            bridge.send(
+                array_name="pressure", chunk=np.array([float(rank)]), timestep=step, update_workers=True
+            )
+    with pytest.raises(ValueError, match="array 'wind' was not declared; allowed: "):
+        bridge.send("wind", chunk(0, 0), 3)
+    with pytest.raises(CouplingError, match="carry no feedback"):
+        bridge.get("dt", 0)
+    bridge.close(timestep=3)
+
+
+@live(workers=2, timeout=60)
+async def test_a_program_for_deisa_dask_runs_as_it_is(c, s, a, b, monkeypatch):
+    monkeypatch.setenv("DEISA_DASK_SCHEDULER_ADDRESS", s.address)
+    rt = await dask_hpc.install(c)
+    fields = {"temperature": (("y", "x"), (20, 20), "float64"), "pressure": (("z",), (2,), "float64")}
+    flows = {name: await rt.couple(name, {name: said}) for name, said in fields.items()}
+    for name, flow in flows.items():
+        await flow.analyse(lambda ds, name=name: ds[name].values[0].tolist(), name="all")
+    readers = {name: flow.results("all", timeout=30) for name, flow in flows.items()}
+    shared = Communicators(4)
+    running = [asyncio.create_task(asyncio.to_thread(program, shared.of(rank))) for rank in range(4)]
+    found = {name: asyncio.create_task(_all(reader)) for name, reader in readers.items()}
+    await asyncio.gather(*running)
+    whole = [np.block([[chunk(t, 0), chunk(t, 1)], [chunk(t, 2), chunk(t, 3)]]).tolist() for t in range(3)]
+    assert await found["temperature"] == list(enumerate(whole))
+    assert await found["pressure"] == [(step, [1.0, 3.0]) for step in range(3)]
+    for flow in flows.values():
+        await flow.close()
+    await nothing_left(s, a, b)
+
+
+async def _all(reader):
+    return [each async for each in reader]
+
+
+def test_what_a_bridge_cannot_be_made_of_is_said(monkeypatch):
+    monkeypatch.delenv("DEISA_DASK_SCHEDULER_ADDRESS", raising=False)
+    alone = Communicators(1).of(0)
+    with pytest.raises(ValueError, match="DEISA_DASK_SCHEDULER_ADDRESS is not set"):
+        Bridge(alone, {})
+    monkeypatch.setenv("DEISA_DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:1")
+    for said, why in (
+        ({"global_shape": [2]}, "has global_shape; needed: global_shape, chunk_shape, chunk_position"),
+        ({"global_shape": [2], "chunk_shape": [1], "chunk_position": [0, 0]}, "has 1, 1, 2 numbers"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            Bridge(alone, {"T": said})

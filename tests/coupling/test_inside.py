@@ -1,0 +1,175 @@
+"""Programs on the cluster hand over their steps: values are right, and no block goes to another worker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import xarray as xr
+from helpers import live, until
+from programs import Shared
+from sources import asked, producers, told
+
+import dask_hpc
+from dask_hpc.errors import CouplingError
+
+ROWS = 12
+FIELDS = {"T": (("y", "x"), (ROWS, 512), "float64")}
+
+
+def begin(part, status):
+    rows = np.arange(part.start, part.stop, dtype=float)
+    return xr.DataArray(np.repeat(rows[:, None], 512, 1), dims=("y", "x"))
+
+
+def advance(block):
+    return block + 1
+
+
+def after(step):
+    """The sum of the field after so many steps."""
+    return float(512 * (np.arange(ROWS) + step).sum())
+
+
+def total(ds):
+    return float(ds["T"].mean("step").sum())
+
+
+def fetched(*workers):
+    """Bytes that workers have fetched from others."""
+    return sum(one["total"] for worker in workers for one in worker.transfer_incoming_log)
+
+
+@live(workers=2, timeout=60)
+async def test_a_step_is_analysed_where_it_is_and_no_byte_moves(c, s, a, b):
+    rt = await dask_hpc.install(c, "fcfs")
+    flow = await rt.couple("heat", FIELDS, queue=2)
+    await flow.analyse(total, name="total", window=2, every=2)
+    await flow.analyse(lambda ds: 1 / (float(ds["T"][0, 0, 0]) - 3), name="raises")
+    shared = []
+
+    def looks(ds):
+        values = ds["T"].values
+        # a view of the block
+        shared.append(not values.flags.owndata)
+        return values.flags.writeable
+
+    await flow.analyse(Shared(looks), name="looks")
+    values, raises, looked = (flow.results(name, timeout=30) for name in ("total", "raises", "looks"))
+    async with rt.job("heat", nodes=1) as job:
+        program = job.program(ROWS, "y").init(begin).elastic(advance, 6, couple=(flow, "T"))
+        run = asyncio.ensure_future(program.run())
+        got, looked, raised, _ = await asyncio.gather(*map(everything, (values, looked, raises)), run)
+        assert got == [(step, pytest.approx(after(step - 0.5))) for step in (2, 4, 6)]
+        assert looked == [(step, False) for step in range(1, 7)]
+        assert shared == [True] * 6
+        assert raised == [
+            (1, -0.5),
+            (2, -1.0),
+            ZeroDivisionError,
+            (4, 1.0),
+            (5, 0.5),
+            (6, pytest.approx(1 / 3)),
+        ]
+        assert fetched(a, b) == 0
+        status = await flow.status()
+        assert (status["state"], status["steps"], status["in_flight"], status["done"]) == ("ended", 6, 0, 6)
+    await job.wait(10)
+    await flow.close()
+    await handed_over_is_gone(s)
+
+
+async def everything(reader):
+    """All that a reader gives, and the kinds of what it raises."""
+    found = []
+    while True:
+        try:
+            found.append(await anext(reader))
+        except StopAsyncIteration:
+            return found
+        except ZeroDivisionError as error:
+            found.append(type(error))
+
+
+async def handed_over_is_gone(s):
+    """Nothing that was handed over is left; programs let go of their blocks when they are collected."""
+    await until(lambda: not any(str(key).startswith("('hand-") for key in s.tasks), "all of it is gone")
+
+
+@live(workers=2, timeout=60)
+async def test_blocks_of_several_nodes_stay_and_callbacks_see_each_step_once_in_order(c, s, a, b):
+    rt = await dask_hpc.install(c, "fcfs")
+    flow = await rt.couple("heat", FIELDS)
+    seen = []
+
+    async def look(step, ds):
+        seen.append((step, ds["T"].chunks[0], float(await c.compute(ds["T"].sum()))))
+
+    await flow.on_step(look)
+    async with rt.job("heat", nodes=2) as job:
+        await job.program(ROWS, "y").init(begin).elastic(advance, 4, couple=(flow, "T"), keep=None).run()
+    await job.wait(10)
+    await until(lambda: flow.outcome == "", "all steps have been seen")
+    await flow.close()
+    assert seen == [(step, (6, 6), after(step)) for step in range(1, 5)]
+    # sums of blocks are all that has gone from one to the other
+    assert fetched(a, b) < 6 * 512 * 8
+    await handed_over_is_gone(s)
+
+
+@live(workers=1, timeout=60)
+async def test_a_program_that_ends_badly_says_so_to_the_readers_of_its_flow(c, s, a):
+    rt = await dask_hpc.install(c, "fcfs")
+    flow = await rt.couple("heat", FIELDS)
+    await flow.analyse(total, name="total")
+    values = flow.results("total", timeout=30)
+
+    def breaks(block):
+        if float(block[0, 0]) >= 2:
+            raise RuntimeError("it has burst")
+        return block + 1
+
+    async with rt.job("heat", nodes=1) as job:
+        program = job.program(ROWS, "y").init(begin).elastic(breaks, 9, couple=(flow, "T"))
+        run = asyncio.ensure_future(program.run())
+        assert await anext(values) == (1, pytest.approx(after(1)))
+        assert await anext(values) == (2, pytest.approx(after(2)))
+        said = []
+        # another step may have been submitted by then
+        while not said or len(said) < 4 and "its program has ended" not in said[-1]:
+            with pytest.raises(CouplingError) as caught:
+                await anext(values)
+            said.append(str(caught.value))
+        assert "step 3: 3 failed, RuntimeError: it has burst" in said[0]
+        assert said[-1] == "flow 'heat' has failed: its program has ended: RuntimeError: it has burst"
+        with pytest.raises(RuntimeError, match="it has burst"):
+            await run
+        await job.cancel()
+    await flow.close()
+
+
+@live(workers=1, timeout=60)
+async def test_what_cannot_be_coupled_is_refused_and_a_flow_has_one_kind_of_producer(c, s, a):
+    rt = await dask_hpc.install(c, "fcfs")
+    flow = await rt.couple("heat", FIELDS)
+    async with rt.job("heat", nodes=1) as job:
+        for couple, size, dim, said in (
+            ((flow, "U"), ROWS, "y", "couple names 'U'; allowed: all fields of the flow, 'T'"),
+            ((flow, "T"), 8, "y", "has 12 along 'y'; allowed: 8 indices"),
+            ((flow, "T"), ROWS, "z", "has no dimension along 'z'"),
+        ):
+            with pytest.raises(ValueError, match=said):
+                job.program(size, dim).init(begin).elastic(advance, 1, couple=couple)
+        await job.program(ROWS, "y").init(begin).elastic(advance, 1, couple=(flow, "T")).run()
+        async with producers(s, (0, 8)) as made:
+            assert "that of a program on the cluster" in (await told(made[0]))["text"]
+        await flow.close()
+        other = await rt.couple("heat", FIELDS)
+        async with producers(s, (0, 8)) as made:
+            assert await told(made[0]) == "open"
+            with pytest.raises(CouplingError, match="has sources outside"):
+                await job.program(ROWS, "y").init(begin).elastic(advance, 1, couple=(other, "T")).run()
+            assert await asked(made[0], "close") == "closed"
+        await job.cancel()
+    await other.close()

@@ -1,0 +1,98 @@
+"""Steps that workers take without asking the scheduler, and hold back for a program: what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from coupled import FIELDS, HALVES, first, opened, started
+from helpers import live
+from sources import asked, nothing_left, producers, told
+
+import dask_hpc
+from dask_hpc.errors import CouplingError
+from dask_hpc.wire import COUPLE
+from dask_hpc.worker.coupling import receiver
+
+
+@live(workers=2, timeout=60)
+async def test_a_step_that_only_a_lost_worker_knew_of_fails_and_whoever_closes_then_is_heard(c, s, a, b):
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS, queue=2)
+    await flow.analyse(first, name="first")
+    values = flow.results("first", timeout=30)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        for step in (0, 1):
+            for one in made:
+                one.tell("send", step=step)
+            assert [await told(one) for one in made] == [True, True]
+            assert await anext(values) == (step, float(step))
+        workers = (await flow.status())["workers"]
+        gone, stays = sorted((a, b), key=lambda worker: worker.address != workers[0])
+        # the worker is lost before it could tell of its half of step 2, which it has taken without asking
+        taking = gone.handlers[COUPLE].__self__
+
+        async def silent(*args):
+            await asyncio.sleep(60)
+
+        taking._whole = silent
+        assert await asked(made[0], "send", step=2) is True
+        await gone.close()
+        assert await asked(made[0], "close") == "closed"
+        made[1].tell("send", step=2)
+        with pytest.raises(CouplingError, match=r"step 2: 2 failed, worker .* was lost with blocks of it"):
+            await anext(values)
+        assert await told(made[1]) is True
+        assert await asked(made[1], "close") == "closed"
+        assert [each async for each in values] == []
+    await flow.close()
+    await nothing_left(s, stays)
+
+
+@live(workers=2, timeout=60)
+async def test_other_steps_on_other_workers_fail_the_flow(c, s, a, b):
+    flow, values = await started(c, queue=3)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        for step in (0, 1):
+            for one in made:
+                one.tell("send", step=step)
+            assert [await told(one) for one in made] == [True, True]
+            assert await anext(values) == (step, float(step))
+        assert await asked(made[0], "send", step=2) is True
+        assert await asked(made[1], "send", step=3) is True
+        with pytest.raises(CouplingError, match=r"step [23] was sent where other producers have sent [23]"):
+            await anext(values)
+    await flow.close()
+    await nothing_left(s, a, b)
+
+
+@live(workers=1, timeout=60)
+async def test_no_transfer_begins_while_a_program_exchanges_data_itself(c, s, a, monkeypatch):
+    monkeypatch.setattr(receiver, "_HOLD_S", 30.0)
+    flow, values = await started(c)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        answer = await asked(made[0], "inside")
+        assert (answer["error"], "or afterwards" in answer["text"]) == ("RuntimeError", True)
+        assert await asked(made[0], "send", step=0) is True
+        assert await asked(made[0], "communicate") == "communicating"
+        assert await asked(made[1], "send", step=0) is True
+        coming = asyncio.ensure_future(anext(values))
+        # the whole step is on the worker by now, and nobody was told
+        for _ in range(3):
+            assert (await flow.status())["in_flight"] == 1
+        assert not coming.done()
+        assert not a.data
+        made[0].tell("go on")
+        assert await told(made[0]) == "done"
+        assert await coming == (0, 0.0)
+        # ranks that wait for each other do not wait for ever
+        monkeypatch.setattr(receiver, "_HOLD_S", 0.01)
+        assert await asked(made[0], "send", step=1) is True
+        assert await asked(made[0], "communicate") == "communicating"
+        assert await asked(made[1], "send", step=1) is True
+        assert await anext(values) == (1, 1.0)
+    await flow.close()
+    await nothing_left(s, a)
