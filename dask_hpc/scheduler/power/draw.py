@@ -263,5 +263,10 @@ def _asleep(state: State) -> Iterable[Node]:
 def _number(value: Any) -> float | None:
     if type(value) is float:
         return value if isfinite(value) else None
-    good = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    return float(value) if good else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:  # an integer that no float holds
+        return None
+    return found if isfinite(found) else None
