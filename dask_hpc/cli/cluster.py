@@ -138,7 +138,7 @@ def decisions(job: str | None, limit: int, as_json: bool, **where: Any) -> None:
 @connection_options
 @json_option
 def io(as_json: bool, **where: Any) -> None:
-    """Show what jobs read and write, and how many of their tasks may do so at once.
+    """Show what jobs read and write, and how many tasks may.
 
     Through stores that are dask_hpc.metered, and in jobs with measure_io=True also past them. Seconds are
     those in which a task was busy with it, summed over tasks. --json has the laws by nodes, too.

@@ -14,19 +14,9 @@ from typing import Any, Literal
 
 import dask.config
 
-from dask_hpc.config import knobs
+from dask_hpc.config import knobs, rows
 from dask_hpc.config.layout import leaves, nested, parts
-from dask_hpc.config.rows import (
-    BUILTIN,
-    Setting,
-    by_field,
-    checked_extra,
-    find,
-    is_setting,
-    no_setting,
-    register,
-    table,
-)
+from dask_hpc.config.rows import BUILTIN, Setting, find, is_setting, no_setting, register, table
 from dask_hpc.errors import ConfigError
 from dask_hpc.wire import CAPS, POWER_SOURCES, SERVICES
 from dask_hpc_policies.jobs.jobspec import WEIGHTS
@@ -307,7 +297,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, one in BUILTIN.items():
             object.__setattr__(self, name, one.check(getattr(self, name)))
-        object.__setattr__(self, "extra", checked_extra(self.extra))
+        object.__setattr__(self, "extra", rows.checked_extra(self.extra))
 
     def updated(self, **changes: Any) -> Settings:
         """A copy with `changes`; nothing is changed when one of them is not allowed.
@@ -323,7 +313,7 @@ class Settings:
         ConfigError
             For an unknown name or a value that is not allowed.
         """
-        return dataclasses.replace(self, **by_field(changes, self.extra))
+        return dataclasses.replace(self, **rows.by_field(changes, self.extra))
 
     def updated_live(self, **changes: Any) -> Settings:
         """`updated`, for a cluster that runs.
@@ -369,7 +359,7 @@ def settings(config: Mapping[str, Any] | None = None) -> Settings:
         config = dask.config.get("hpc", {})
     if not isinstance(config, Mapping):
         raise ConfigError(f"hpc is {shown(config)}; allowed: a mapping of settings, as in hpc.yaml")
-    return Settings(**by_field(dict(leaves(config)), {}))
+    return Settings(**rows.by_field(dict(leaves(config)), {}))
 
 
 def problems(config: Any = None) -> dict[str, str]:
