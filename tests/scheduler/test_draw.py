@@ -30,7 +30,9 @@ class World:
         nodes = {}
         for number in range(count):
             name = str(number)
-            self.workers[name] = Place(name=name, nthreads=2, processing={}, metrics={}, memory_limit=0)
+            self.workers[name] = Place(
+                name=name, address=name, nthreads=2, processing={}, metrics={}, memory_limit=0
+            )
             nodes[name] = Node(name)
             nodes[name].workers[name] = (2, 0)
             nodes[name].job = "a" if number < held else None

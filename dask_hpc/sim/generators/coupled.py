@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from dask_hpc.sim.generators.generator import generator
@@ -10,7 +12,7 @@ from dask_hpc.sim.model.job import Job, Program
 from dask_hpc.sim.model.machine import Machine
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.coupling.contract import WHEN_FULL
-from dask_hpc_policies.params import Choice, Duration, Float, Int, Text
+from dask_hpc_policies.params import Choice, Duration, Float, Int, Words
 from dask_hpc_policies.placement.application import MODES, Analysis, Application, Mode, Platform, Simulation
 from dask_hpc_policies.placement.many import best
 from dask_hpc_policies.placement.view import Split
@@ -25,6 +27,7 @@ ANALYSES = (
     ("compression", 12.0, 1.5e9, 1.0e9),
     ("tracers", 25.0, 0.8e9, 0.4e9),
 )
+NAMES = tuple([name for name, *_ in ANALYSES])
 #: Memory of a node.
 NODE_BYTES = 8e9
 _YEAR_S = 86400.0 * 366
@@ -39,12 +42,12 @@ _YEAR_S = 86400.0 * 366
           help="bytes that reach a staging node in a second"),
     Choice("mode", MODES[0], MODES, label="Mode",
            help="analyses in situ run beside the simulation, or while it pauses"),
-    Text("in_situ", "all", label="In situ",
-         help="analyses in situ unless a policy places them: all, none, or names with + between"),
+    Words("in_situ", NAMES, NAMES, none_ok=True, label="In situ",
+          help="analyses in situ unless a policy places them; none: all are in transit"),
     Int("drift_step", None, lo=0, hi=100_000, none_ok=True, label="Step of the drift",
         help="from this step on one analysis is dearer; none: it never is"),
-    Text("drift_analysis", "spectrum", label="Analysis that drifts",
-         help="name of the analysis that gets dearer"),
+    Choice("drift_analysis", "spectrum", NAMES, label="Analysis that drifts",
+           help="the analysis that gets dearer"),
     Float("drift_factor", 4.0, lo=0.0, hi=1e6, label="Factor of the drift",
           help="how many times its work is what it was"),
     Float("noise", 0.0, lo=0.0, hi=1.0, label="Noise",
@@ -66,7 +69,7 @@ def coupled(
     cores: int,
     bandwidth_bytes_s: float,
     mode: Mode,
-    in_situ: str,
+    in_situ: tuple[str, ...] | None,
     drift_step: int | None,
     drift_analysis: str,
     drift_factor: float,
@@ -93,9 +96,6 @@ def coupled(
         ),
     )
     application.check(mode)
-    names = [name for name, *_ in ANALYSES]
-    if drift_analysis not in names:
-        raise ValueError(f"drift_analysis is {drift_analysis!r}; allowed: {', '.join(names)}")
     drifts = (
         () if drift_step is None else (Drift(step=drift_step, analysis=drift_analysis, factor=drift_factor),)
     )
@@ -107,7 +107,7 @@ def coupled(
         flow="fields",
         steps=steps,
         application=application,
-        split=split_of(application, _chosen(in_situ, names), mode),
+        split=split_of(application, in_situ or (), mode),
         mode=mode,
         queue=queue,
         when_full=when_full,
@@ -128,7 +128,7 @@ def coupled(
     return Workload(name="", jobs=(job,), machine=machine, notes=("times and sizes of all parts are ours",))
 
 
-def split_of(application: Application, in_situ: list[str], mode: Mode) -> Split:
+def split_of(application: Application, in_situ: Collection[str], mode: Mode) -> Split:
     """The best whole nodes and helper cores with these analyses in situ.
 
     Raises
@@ -139,7 +139,7 @@ def split_of(application: Application, in_situ: list[str], mode: Mode) -> Split:
     inside = [one.name in in_situ for one in application.analyses]
     found = best(application, np.array([inside], dtype=bool), mode)
     if not np.isfinite(found.step_s[0]):
-        raise ValueError(f"in_situ is {'+'.join(in_situ) or 'none'!r}, which does not fit; take more nodes")
+        raise ValueError(f"in_situ is {', '.join(in_situ) or 'none'!r}, which does not fit; take more nodes")
     return Split(
         in_situ=tuple([one.name for one, here in zip(application.analyses, inside, strict=True) if here]),
         in_transit=tuple(
@@ -148,15 +148,3 @@ def split_of(application: Application, in_situ: list[str], mode: Mode) -> Split:
         nodes=int(found.nodes[0]),
         helper_cores=int(found.helper_cores[0]),
     )
-
-
-def _chosen(text: str, names: list[str]) -> list[str]:
-    if text in ("all", "none"):
-        return names if text == "all" else []
-    chosen = text.split("+")
-    for name in chosen:
-        if name not in names:
-            raise ValueError(
-                f"in_situ has {name!r}; allowed: all, none, or of {', '.join(names)} with + between"
-            )
-    return chosen
