@@ -36,12 +36,7 @@ class Flow:
     """Steps of a program outside Dask, and what is done with them. Made by `Runtime.couple`."""
 
     def __init__(
-        self,
-        channel: Channel,
-        id: str,
-        name: str,
-        fields: tuple[contract.Field, ...],
-        queue: int,
+        self, channel: Channel, id: str, name: str, fields: tuple[contract.Field, ...], queue: int,
         when_full: str,
     ) -> None:
         self.name = name
@@ -61,7 +56,8 @@ class Flow:
         #: Why no value comes any more; None: some may.
         self._outcome: str | None = None
         self._bell = asyncio.Event()
-        self._extending = asyncio.Lock()
+        # held while an analysis is added: no turn begins meanwhile
+        self._extending, self._joining = asyncio.Lock(), asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.get_running_loop()
         self._spawn(self._listen())
@@ -188,7 +184,7 @@ class Flow:
             raise CouplingError(self._outcome or f"flow {self.name!r} has ended")
         if name in self._analyses:
             raise ValueError(f"name is {name!r}, which another analysis of {self.name!r} has; choose another")
-        async with self._extending:
+        async with self._joining, self._extending:
             first = self._begun
             said = {"window": window, "every": every, "where": where, "first": first}
             turns = (first, self._submitted)
@@ -259,10 +255,12 @@ class Flow:
             self._total = said["turns"]
             self._maybe_over()
         elif kind == "begun":
-            self._begun = said["turn"] + 1
-            self._turns[said["turn"]].step = said["step"]
-            self._spawn(self._finish(said["turn"], tuple(self._callbacks)))
-            self._spawn(self._extend())
+            async with self._joining:
+                if self._outcome is None:
+                    self._begun = said["turn"] + 1
+                    self._turns[said["turn"]].step = said["step"]
+                    self._spawn(self._finish(said["turn"], tuple(self._callbacks)))
+                    self._spawn(self._extend())
         elif turn is not None and kind == "value":
             if not (along := turn.along[said["analysis"]]).done():
                 along.set_result(said["content"])

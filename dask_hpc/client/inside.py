@@ -20,7 +20,7 @@ class Inside:
     def __init__(self, flow: Any, when_full: str) -> None:
         self._flow, self._when_full = flow, when_full
         self._last: int | None = None
-        self._told = False
+        self._told = self._refused = False
         #: Why the program has ended too soon; empty: it has not.
         self.reason = ""
 
@@ -40,7 +40,12 @@ class Inside:
         """
         flow = self._flow
         if not self._told:
-            await flow._channel.ask("flow_inside", flow=flow._id)
+            try:
+                await flow._channel.ask("flow_inside", flow=flow._id)
+            except CouplingError:
+                # somebody else has it
+                self._refused = True
+                raise
             self._told = True
         if self._last is not None and step <= self._last:
             return None
@@ -48,9 +53,13 @@ class Inside:
             if self._when_full == "drop-newest":
                 return None
             if self._when_full == "drop-oldest":
-                flow._oust(next(turn for turn in range(flow._done, flow._begun) if turn in flow._turns))
+                left = [at for at in range(flow._done, flow._begun) if not flow._turns[at].ousted]
+                if len(left) >= flow._queue:
+                    flow._oust(left[0])
                 break
             await flow.changes()
+        async with flow._joining:
+            pass
         if flow._outcome is not None:
             raise CouplingError(flow._outcome or f"flow {flow.name!r} has ended")
         begun: int = flow._begun
@@ -97,6 +106,8 @@ class Inside:
     async def end(self, reason: str) -> None:
         """No step comes any more; why not, if that was not to be."""
         flow = self._flow
+        if self._refused:
+            return
         # what is in flight comes to its end first
         self.reason = f"flow {flow.name!r} has failed: {reason}" if reason else ""
         flow._total = flow._begun

@@ -109,9 +109,11 @@ class Coupled:
         self._values = [one.analysis for one in due]
         # on the node of the first block: of one node nothing moves
         node = layout.parts[0].node
+        # no key of the program's own is called so
         return bundles + [
             graph.add(
-                node, one.analysis, step, 0, analysed_inside, one.function, fields, *one.earlier, *bundles
+                node, f"{one.analysis}-value", step, 0, analysed_inside,
+                one.function, fields, *one.earlier, *bundles,
             )
             for one in due
         ]

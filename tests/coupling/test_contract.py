@@ -100,6 +100,17 @@ def test_a_step_beyond_the_queue_is_left_out_or_the_oldest_one_is() -> None:
     assert list(oldest.flight) == [1]
 
 
+def test_who_comes_back_later_takes_no_step_with_it_that_went_to_another_worker() -> None:
+    turns = Turns(4, "wait", 1)
+    assert turns.ask(0, 5) == Verdict(0)
+    assert turns.lose(0) == [0]
+    assert turns.lose(0, 5) == []
+    assert turns.ask(0, 6) == Verdict(1)
+    # another rank of the place had sent as much to the worker that is lost
+    assert turns.lose(0, 5) == []
+    assert list(turns.flight) == [1]
+
+
 def test_a_step_that_is_repeated_skipped_or_out_of_order_is_refused_and_nothing_changed() -> None:
     turns = Turns(4, "wait", 2)
     assert turns.ask(0, 5) == Verdict(0)

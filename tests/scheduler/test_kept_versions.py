@@ -94,6 +94,20 @@ async def test_who_begins_no_next_version_is_given_the_memory_back(c, s, a, monk
     await until(lambda: not segments(a), "and its memory is")
 
 
+@live(workers=1, config={"hpc.checkpoint.linger": "1 s"})
+async def test_what_was_read_back_stays_in_memory_as_long_as_somebody_holds_it(c, s, a):
+    rt = await dask_hpc.install(c)
+    data = await step(c, 0)
+    await rt.checkpoint(data, "field", levels="L1")
+    await let_go(s, *data)
+    back = await dask_hpc.restore("field", c)
+    await until(lambda: not of(s).commits._held._kept, "nothing is kept for its own sake any more")
+    assert versions(s) == [1]
+    assert [values[0] for values in await c.gather(back)] == [0, 1]
+    await let_go(s, *back)
+    await until(lambda: not of(s).commits._memory.records, "it goes with its results")
+
+
 @live(workers=1)
 async def test_what_a_store_has_goes_with_its_results(c, s, a, tmp_path):
     rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))

@@ -172,12 +172,12 @@ def test_a_worker_that_hangs_and_has_nothing_of_a_version_is_done_without(cluste
 @pytest.mark.errors("no new version: .* has not answered")
 def test_a_manager_that_hangs_sends_that_version_to_the_store_and_is_asked_again_later(cluster, tmp_path):
     rt = dask_hpc.install(cluster, "fcfs", checkpoint_store=str(tmp_path))
-    rt.update(checkpoint_silence_s=2.0, checkpoint_ask_again_s=600.0)
+    rt.update(checkpoint_silence_s=6.0, checkpoint_ask_again_s=600.0)
     values = np.arange(4000.0)
     data = on_both(cluster, values)
     assert status(rt.checkpoint(data, "held", levels=("L1", "L2"))) == ("complete", ["L1", "L2"], "")
     with hung(cluster, "beta", manager=True) as address:
-        silent = f"the manager at {address} has not answered within 2 s (hpc.checkpoint.silence)"
+        silent = f"the manager at {address} has not answered within 6 s (hpc.checkpoint.silence)"
         state, levels, reason = status(rt.checkpoint(data, "held", levels=("L1", "L2")))
         assert (state, levels) == ("complete", ["L3"])
         assert silent in reason
@@ -190,7 +190,7 @@ def test_a_manager_that_hangs_sends_that_version_to_the_store_and_is_asked_again
         assert f"L2: {silent}" in reason
         # without a store it is refused
         rt.update(checkpoint_store=None)
-        with pytest.raises(CheckpointError, match="has not answered within 2 s"):
+        with pytest.raises(CheckpointError, match="has not answered within 6 s"):
             rt.checkpoint(data, "held", levels=("L1", "L2"))
         rt.update(checkpoint_store=str(tmp_path))
     found = open_checkpoint(Store(tmp_path).newest("held").path, allow_pickle=True)
@@ -222,7 +222,7 @@ async def read_elsewhere(text, address, dask_worker):
 
 def test_what_a_manager_that_hangs_holds_is_read_from_the_next_copy(cluster):
     rt = dask_hpc.install(cluster, "fcfs", checkpoint_store=None)
-    rt.update(checkpoint_silence_s=2.0, checkpoint_ask_again_s=600.0)
+    rt.update(checkpoint_silence_s=6.0, checkpoint_ask_again_s=600.0)
     values = np.arange(4000.0)
     data = on_both(cluster, values)
     assert status(rt.checkpoint(data, "read", levels=("L1", "L2"))) == ("complete", ["L1", "L2"], "")
@@ -242,5 +242,5 @@ def test_what_a_manager_that_hangs_holds_is_read_from_the_next_copy(cluster):
     expected = [values[n : n + 1000] for n in range(0, 4000, 1000)]
     held = [each for each, one in zip(expected, data, strict=True) if there["beta"][2] in holders[one.key]]
     np.testing.assert_array_equal(found, held)
-    assert "has not answered within 2 s (hpc.checkpoint.silence)" in problem
-    assert took_s < 15, "each read would have waited 30 s for it"
+    assert "has not answered within 6 s (hpc.checkpoint.silence)" in problem
+    assert took_s < 25, "each read would have waited 30 s for it"

@@ -65,7 +65,7 @@ class Held:
         #: By folder, those in use.
         self._versions: dict[str, _Version] = {}
         #: Those that are in no use and stay.
-        self._kept = Kept(memory, under_way, self._leave)
+        self._kept = Kept(memory, under_way, self._leave, protected.folders)
         #: Number of the newest whole version of results of each name, and whether a store has it, too.
         self._newest: dict[str, tuple[int, bool]] = {}
         #: Has a version of results in the store, where there is one.
@@ -206,7 +206,10 @@ class Held:
         before = {folder for folder, one in self._versions.items() if one.plan.name == name}
         self._protected.let_go_of(before - self._safer(before, as_asked))
         used = self._protected.folders()
-        self._versions = {folder: one for folder, one in self._versions.items() if folder in used}
+        # those of other names that are in use no more are about to be told to `drop`
+        self._versions = {
+            folder: one for folder, one in self._versions.items() if folder in used or one.plan.name != name
+        }
         self._versions |= dict.fromkeys(made, version)
         self._watched.listen(self)
         # its results may all be forgotten by now

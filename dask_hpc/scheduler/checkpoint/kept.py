@@ -33,10 +33,18 @@ class Kept:
         Whether the next version of a name is being written.
     ended
         Called when one was let go of that nobody began a newer one of.
+    used
+        Folders that results may be read from (again): those go with the last of these results.
     """
 
-    def __init__(self, memory: Memory, under_way: Callable[[str], bool], ended: Callable[[], None]) -> None:
-        self._memory, self._under_way, self._ended = memory, under_way, ended
+    def __init__(
+        self,
+        memory: Memory,
+        under_way: Callable[[str], bool],
+        ended: Callable[[], None],
+        used: Callable[[], Set[str]],
+    ) -> None:
+        self._memory, self._under_way, self._ended, self._used = memory, under_way, ended, used
         #: By name, and whether they are of a state.
         self._of: dict[tuple[str, bool], _Kept] = {}
 
@@ -71,14 +79,14 @@ class Kept:
             self._of[name, state] = _Kept(shared)
             one.folders -= shared
         if one is not None:
-            self._memory.drop(one.folders)
+            self._memory.drop(one.folders - self._used())
 
     def make_room(self, name: str, state: bool) -> None:
         """Of what stayed beside a newer version, the newer one goes: there is room for two versions."""
         one = self._of.get((name, state))
         if one is not None and len(one.folders) > 1 and (alone := one.folders - self._shared(one.folders)):
             one.folders -= alone
-            self._memory.drop(alone)
+            self._memory.drop(alone - self._used())
 
     def remade(self, folder: str, made: str) -> bool:
         """A version has another name in memory from now on; whether it is still kept."""
@@ -100,7 +108,7 @@ class Kept:
             self.linger(name, state, after_s)
             return
         del self._of[name, state]
-        self._memory.drop(one.folders)
+        self._memory.drop(one.folders - self._used())
         self._ended()
 
     def _shared(self, folders: Set[str]) -> set[str]:

@@ -131,9 +131,7 @@ class Flows:
         """A program on the cluster hands over its steps; `CouplingError` when sources outside have joined."""
         found = self._found(flow)
         if found.ranks:
-            raise CouplingError(
-                f"flow {found.name!r} has sources outside; couple the program to another flow"
-            )
+            raise CouplingError(f"flow {found.name!r} has sources outside; couple the program to another")
         found.inside = True
 
     async def flow_status(self, flow: str) -> dict[str, Any]:
@@ -207,8 +205,10 @@ class Flows:
             if flow.places[place] == lost:
                 if lost in self._scheduler.workers:
                     return {"wait": f"worker {lost} does not answer"}
+                self._lose_all(flow, place, lost, None)
                 self._move(flow, place, workers)
-            self._lose_all(flow, place, lost, last)
+            if last is not None:
+                self._lose_all(flow, place, lost, last)
         return {
             "flow": flow.id, "worker": flow.places[place], "place": place, "members": flow.members[place],
             "slots": flow.queue + flow.window + _SPARE,

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from distributed import get_worker
-from distributed.protocol.pickle import dumps
 
 from dask_hpc.wire import VALUE
-from dask_hpc.worker.small import is_plain
+from dask_hpc.worker.small import to_content
 from dask_hpc_policies.coupling.contract import Field
 
 if TYPE_CHECKING:
@@ -101,5 +100,5 @@ def analysed(function: Callable[[xr.Dataset], Any], fields: Sequence[Field], *bu
 def _send_along(value: Any) -> None:
     """Have a small value come with the word that it is there: nobody has to fetch it."""
     worker: Any = get_worker()
-    if is_plain(value, _ALONG_BYTES):
-        worker.state.tasks[worker.get_current_task()].metadata[VALUE] = dumps(value)
+    if (content := to_content(value, _ALONG_BYTES // 4)) is not None:
+        worker.state.tasks[worker.get_current_task()].metadata[VALUE] = content

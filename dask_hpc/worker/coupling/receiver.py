@@ -237,7 +237,9 @@ class Receiver:
         kept = False
         try:
             answer = await self._tell("flow_whole", **arguments)
-            kept, place.room, place.layout = answer["kept"], answer["room"], layout
+            kept, place.room = answer["kept"], answer["room"]
+            if kept:
+                place.layout = layout
             if place.unasked == (number, turn):
                 place.unasked = None
         except (DaskHPCError, OSError) as error:

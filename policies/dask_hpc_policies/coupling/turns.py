@@ -143,7 +143,8 @@ class Turns:
             self._begin(place, upto, self.given)
         lost = []
         for step, found in self._steps.items():
-            begun = place in found.asked or (upto is not None and step <= upto)
+            # later ones went to the worker that has come in its place
+            begun = place in found.asked if upto is None else step <= upto
             if begun:
                 found.asked.add(place)
             if found.turn is not None and begun and place not in found.whole:
