@@ -108,7 +108,7 @@ def test_a_cap_is_within_limits_and_its_end_brings_the_old_values(tree, tmp_path
 
 
 def test_silence_ends_a_cap(tree, tmp_path):
-    before, caps = contents(tree), made(tree, tmp_path / "old", silence="1 s")
+    before, caps = contents(tree), made(tree, tmp_path / "old", silence="3 s")
     assert capped(caps, 240.0)["state"] == "written"
     assert contents(tree) != before
     eventually(lambda: contents(tree) == before, "the old values are back")

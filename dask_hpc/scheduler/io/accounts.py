@@ -92,13 +92,15 @@ class Accounts:
         The seconds of a span are those in which its tasks had any operation under way, whatever the target.
         """
         found: dict[str, tuple[Row, float]] = {}
+        io_s: dict[str, float] = {}
         for (span, _), work in self.work.items():
             row, task_s = found.setdefault(span, (Row(), 0.0))
+            io_s[span] = io_s.get(span, 0.0) + work.io_s
             for one in work.targets.values():
                 row.join(one)
             found[span] = (row, task_s + work.task_s)
         for span, (row, _) in found.items():
-            row.busy_s = sum(work.io_s for (one, _), work in self.work.items() if one == span)
+            row.busy_s = io_s[span]
         return {span: both for span, both in found.items() if both[0].nbytes or both[0].busy_s}
 
 

@@ -64,7 +64,7 @@ class Io:
         found = accounts(span_metrics.executed(self._state.scheduler, [job.span_id for job in named]))
         self._tokens.tick(now_s, named, found)
         spans = found.spans()
-        if found.work:
+        if any(work.targets for work in found.work.values()):
             self._shown = self._now()
         self._told = {job.id: self._told.get(job.id, -1) for job in named}
         for job in named:

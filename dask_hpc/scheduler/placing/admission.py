@@ -152,7 +152,7 @@ class Admission:
         stimulus_id = f"hpc-admit-{self._counter}"
         batch: Batch = []
         lent: Batch = []
-        if self._aside:
+        if self.gate.needs or self._aside:
             self.offered |= self.gate.reopen()
         if self.grown or self.offered:
             lent = self._look_everywhere(batch, stimulus_id)

@@ -103,7 +103,8 @@ class Gate:
         job.gate = None
         for target, waiting in list(self.waiting.items()):
             for other, ts in waiting:
-                if other is job and _waits(job, ts):
+                # its job may have ended already: its heir takes them
+                if other is job and ts.state == "no-worker":
                     job.park(ts)
             kept = deque(each for each in waiting if each[0] is not job)
             if kept:

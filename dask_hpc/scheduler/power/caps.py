@@ -78,8 +78,12 @@ class HostCaps:
             Of hosts whose draw is measured: that, and the addresses of their workers.
         """
         now_s = self._state.now_s()
-        for name in [name for name in self._hosts if name not in measured]:
-            # of one that has gone, or measures nothing any more, the cap ends by itself
+        gone = [
+            name for name, host in self._hosts.items()
+            if name not in measured and (host.watts is None or host.due_s <= now_s)
+        ]  # fmt: skip
+        for name in gone:
+            # it measures nothing any more: its cap ends by itself
             del self._hosts[name]
         if draw_w <= upper_w and not any(host.watts is not None for host in self._hosts.values()):
             return
@@ -89,7 +93,9 @@ class HostCaps:
                 host = self._hosts[name] = _Host(addresses[0])
             if not host.awaited and host.due_s <= now_s and "least_w" not in host.said:
                 self._ask(name, host, None, look=True)
-        known = {name: host for name, host in self._hosts.items() if "least_w" in host.said}
+        known = {
+            name: host for name, host in self._hosts.items() if name in measured and "least_w" in host.said
+        }
         wanted = caps(
             upper_w,
             draw_w,
@@ -140,7 +146,8 @@ class HostCaps:
         host.due_s = self._state.now_s() + later_s
         if said["state"] == "refused":
             host.watts = None
-        if said["state"] != before and (said["state"] == "refused" or not look):
+        never = said["state"] == "released" and before != "written"
+        if said["state"] != before and not never and (said["state"] == "refused" or not look):
             self._note(name, watts, said)
 
     def _note(self, name: str, watts: float | None, said: Mapping[str, Any]) -> None:

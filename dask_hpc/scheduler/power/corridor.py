@@ -334,4 +334,6 @@ class Corridor:
         last = None if books.account is None else books.account.last
         if power is not None and last is not None and curve is not None:
             self._plain.look(view, power, last, curve)
+        elif self._plain.reason:
+            self._plain.end()
         return rules.enforced(view, decision)

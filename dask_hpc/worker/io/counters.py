@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from resource import RUSAGE_THREAD, getrusage
 from time import perf_counter
@@ -129,7 +130,10 @@ def counted(function: Callable[[], Any], moved: Moved) -> Any:
     """
     look = _here.counts
     if look is None:
-        look = _here.counts = _Open(_THREAD).counts
+        try:
+            look = _here.counts = _Open(_THREAD).counts
+        except OSError:  # too many files are open
+            return function()
     before, began, used = look(), perf_counter(), getrusage(RUSAGE_THREAD).ru_utime
     opened: list[tuple[Any, ...]] = []
     _here.opened = opened
@@ -143,10 +147,12 @@ def counted(function: Callable[[], Any], moved: Moved) -> Any:
         moved.read = max(0, after.read - before.read - before.own)
         moved.write = after.write - before.write
         moved.counted = True
-        if moved.read:
-            moved.read_from = _place(opened, writing=False)
-        if moved.write:
-            moved.written_to = _place(opened, writing=True)
+        # no failure of this is the task's: where it was stays unknown
+        with suppress(OSError, ValueError):
+            if moved.read:
+                moved.read_from = _place(opened, writing=False)
+            if moved.write:
+                moved.written_to = _place(opened, writing=True)
 
 
 def _place(opened: list[tuple[Any, ...]], *, writing: bool) -> tuple[str, str]:

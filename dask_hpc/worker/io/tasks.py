@@ -87,6 +87,9 @@ class Counting:
         return self._counted(ts, key, stimulus_id)
 
     async def _counted(self, ts: Any, key: Any, stimulus_id: str) -> Any:
+        if _EXECUTOR not in self._worker.executors:
+            # counting has ended since it was sent
+            return await self._execute(key, stimulus_id=stimulus_id)
         metered_s = 0.0
 
         def heard(label: Any, value: float, unit: str) -> None:

@@ -160,7 +160,9 @@ class Caps:
             keeper.stdin.write(json.dumps(row).encode() + b"\n")
             keeper.stdin.flush()
             patience_s = _PATIENCE_S + 2 * self._settings.power_timeout_s
-            if select.select([keeper.stdout], [], [], patience_s)[0]:
+            answers = select.poll()
+            answers.register(keeper.stdout, select.POLLIN)
+            if answers.poll(1e3 * patience_s):
                 answer = keeper.stdout.readline()
         if not answer:
             raise SensorError("the process that writes caps does not answer, or has ended")
