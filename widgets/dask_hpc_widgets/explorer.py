@@ -230,6 +230,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
 
         def ended(outcome: Any) -> None:
             if isinstance(outcome, Exception):
+                self._show_part()
                 _set(self.says, markup.part(markup.alert(f"not run: {_reason(outcome)}")))
                 return
             parts.append(outcome)
@@ -241,8 +242,9 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
 
     def _show_part(self) -> None:
         if self._parts:
-            part = self._parts[-1]
-            self._parts.clear()
+            # one at a time: the thread may add to them meanwhile
+            while self._parts:
+                part = self._parts.pop(0)
             self._outcome, self._kept = part, tuple(part.runs)
             _set(self.saved, "")
             _set(self.results, markup.part(part.html))

@@ -60,7 +60,9 @@ class Tracing:
 
     def close(self) -> None:
         """End the file."""
-        for call in self.last_words:
-            call()
-        if self._file is not None:
-            self._file.close()
+        try:
+            for call in self.last_words:
+                call()
+        finally:
+            if self._file is not None:
+                self._file.close()

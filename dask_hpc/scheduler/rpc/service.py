@@ -204,12 +204,13 @@ class Service:
             raise InstallError("dask_hpc is being uninstalled; install it again to declare jobs")
         job = self.engine.lifecycle.announce(decode(JobSpec, dict(spec)), client, pool_hint)
         self._io.announced(job)
-        if job.spec.measure_io:
-            await self._equipped.wait()
-            await self._io.count()
+        # before anything is waited for: who detaches meanwhile expects its messages
         for name, due in self._due.items():
             there = {id: entry for id, entry in due.items() if entry[0] in self.scheduler.clients}
             self._due[name] = {**there, job.id: (client, token)}
+        if job.spec.measure_io:
+            await self._equipped.wait()
+            await self._io.count()
         return self.jobs.row(job)
 
     async def job(self, job: str, token: str | None = None) -> dict[str, Any]:
