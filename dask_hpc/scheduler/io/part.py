@@ -98,12 +98,15 @@ class Io:
         """Learn from jobs that have completed at one size since the last look."""
         ended = self._state.jobs.ended
         self._booked &= {job.id for job in ended}
-        until_s = now_s - _BEATS * span_metrics.heartbeat_s(self._state.scheduler)
+        patience_s = _BEATS * span_metrics.heartbeat_s(self._state.scheduler)
+        until_s = now_s - patience_s
         due = [job for job in ended if job.id not in self._booked and (job.end_s or 0.0) <= until_s]
         if not due:
             return
-        self._booked.update(job.id for job in due)
         found = accounts(span_metrics.executed(self._state.scheduler, [job.span_id for job in due])).spans()
+        # heartbeats of busy workers come late
+        due = [job for job in due if job.span_id in found or (job.end_s or 0.0) <= until_s - 9 * patience_s]
+        self._booked.update(job.id for job in due)
         for job in due:
             sizes = {nodes for _, nodes in job.sizes if nodes}
             if job.state == "completed" and len(sizes) == 1 and job.span_id in found:
