@@ -188,4 +188,4 @@ def _band(low: _Line, high: _Line, at: Callable[[float, float], str]) -> str:
     return _straight([*low, *reversed(high)], at) + "Z" if low and high else ""
 
 
-VIEW = View(name="power", title="Power", html=html)
+VIEW = View(name="power", title="Power", section="power", html=html)
