@@ -76,12 +76,22 @@ def _data_folder() -> Path:
     return Path(os.environ.get("DASK_HPC_DATA") or REPOSITORY.parent / "shared" / "data").resolve()
 
 
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for the managers of this test alone; they end when it is gone."""
-    with tempfile.TemporaryDirectory(dir=_SHARED) as folder:
-        monkeypatch.setenv(_MEMORY_FOLDER, folder)
+def _own_memory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=_SHARED) as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(_MEMORY_FOLDER, folder)
         yield Path(folder)
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder for the managers of this test alone; they end when it is gone."""
+    yield from _own_memory()
+
+
+@pytest.fixture(scope="module")
+def memory_of_file() -> Iterator[Path]:
+    """A folder for the managers of the tests of a file alone; they end when it is gone."""
+    yield from _own_memory()
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,8 @@ LENGTHS = (700, 3000, 1, 911, 40_000, 2, 1500)
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(memory_of_file):
+    # nothing of other tests is taken over
     with five_hosts() as client:
         before(lambda: set(places(client)) == set(HOSTS), "all hosts are there")
         yield client
