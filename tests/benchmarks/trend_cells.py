@@ -48,7 +48,7 @@ def cell(hosts: int, host_memory_bytes: float = MEMORY_LIMIT / 4) -> Iterator[Ce
             "hpc.checkpoint.store": folder,
             "hpc.checkpoint.host-memory": min(0.9, max(0.001, host_memory_bytes / MEMORY_LIMIT)),
             # what nobody holds any more has to go soon, and managers stay while workers come back
-            "hpc.checkpoint.linger": "10 s",
+            "hpc.checkpoint.linger": "30 s",
             # a worker that takes longer to come back would be given up
             "distributed.deploy.lost-worker-timeout": "1 hour",
         }
