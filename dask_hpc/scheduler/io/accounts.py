@@ -6,15 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dask_hpc.scheduler.placing.gate import Target
 from dask_hpc.wire import IO_ESTIMATED, IO_METRIC, IO_SECONDS
 
 #: ``metered``: all through metered stores, and timed there. ``counted``: some of it by the counters of the
 #: system, which do not tell how long a task waited for it: those seconds are estimates. ``estimated``: so are
 #: some of the bytes.
 Quality = Literal["metered", "counted", "estimated"]
-
-#: Kind and name.
-Target = tuple[str, str]
 
 
 @dataclass

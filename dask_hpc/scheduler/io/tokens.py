@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dask_hpc.scheduler.internals import durations
-from dask_hpc.scheduler.io.accounts import Accounts, Target
-from dask_hpc.scheduler.placing.gate import Gate
+from dask_hpc.scheduler.io.accounts import Accounts
+from dask_hpc.scheduler.placing.gate import Gate, Target
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.rules.io.tokens import SAMPLES, Tokens

@@ -268,8 +268,9 @@ class Service:
         """Give our plugin to every worker."""
         try:
             await remote.equip(self.scheduler)
-        finally:
             self._small.equipped = True
+        finally:
+            # whoever waits for that goes on in any case
             self._equipped.set()
 
     async def detach(self) -> None:
