@@ -39,8 +39,8 @@ class Io:
         self._booked: set[str] = set()
         #: Jobs that have completed at one size, by name, all there were.
         self._runs: dict[str, int] = {}
-        #: What was told last.
-        self._shown: dict[str, Any] = {"targets": [], "jobs": [], "other": {}}
+        #: What was told last; None: more may have been measured since.
+        self._shown: dict[str, Any] | None = {"targets": [], "jobs": [], "other": {}}
         #: Whether workers count, and what tells them not to any more.
         self._counts = False
         self._telling: asyncio.Task[None] | None = None
@@ -65,7 +65,7 @@ class Io:
         self._tokens.tick(now_s, named, found)
         spans = found.spans()
         if any(work.targets for work in found.work.values()):
-            self._shown = self._now()
+            self._shown = None
         self._told = {job.id: self._told.get(job.id, -1) for job in named}
         for job in named:
             if self._told[job.id] != self._runs.get(job.name, 0) and self._tell(job):
@@ -124,7 +124,9 @@ class Io:
         return {"io": self.io}
 
     def status(self) -> Mapping[str, Any]:
-        """The same for those who watch, of the last tick; nothing while nothing was measured."""
+        """The same for those who watch, at most once a tick; nothing while nothing was measured."""
+        if self._shown is None:
+            self._shown = self._now()
         return {"io": self._shown} if self._shown["targets"] else {}
 
     async def io(self) -> dict[str, Any]:
@@ -138,8 +140,8 @@ class Io:
         `accounts.Quality`). ``other``: of plain work, and of tasks that are in a span of the user's own.
         """
         self._book(self._state.now_s())
-        self._shown = self._now()
-        return self._shown
+        self._shown = found = self._now()
+        return found
 
     def _now(self) -> dict[str, Any]:
         found = accounts(span_metrics.executed(self._state.scheduler))
