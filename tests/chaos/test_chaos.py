@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import os
 import posix
-import random
 import re
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from command_line import refused, run
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import dask_hpc
-from dask_hpc.chaos import kin
 from dask_hpc.chaos import plan as plans
 from dask_hpc.chaos.clusters import hold, own
 from dask_hpc.chaos.plan import ALONE, FAULTS, MOMENTS, plan
@@ -76,23 +72,6 @@ def test_faults_that_there_are_not_are_refused() -> None:
         "worker,fire",
         "worker, host, cluster, store, delay, manager, partition, agent, controller",
     )
-
-
-def test_a_family_waits_for_a_second_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notes = tmp_path / "notes"
-    notes.touch()
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-
-        def sleep(seconds: float) -> None:
-            cluster.scale(2)
-            time.sleep(seconds)
-
-        monkeypatch.setattr(kin, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-        made = kin.family(client, "scattered", 0, 4, str(notes), random.Random(1))
-        assert made.first(client).isdisjoint(made.then(client))
 
 
 @pytest.mark.slow
