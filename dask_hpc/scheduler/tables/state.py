@@ -350,14 +350,16 @@ class State:
         """Whether running plain work has something to do now: what waits for results of jobs has not."""
         return any(job.processing or job.held for job in self.plain)
 
-    def starving(self, job: JobRecord, keeps: int = 1) -> bool:
-        """Whether plain work, if it is to keep `keeps` nodes, has something to do and no node for it."""
-        busy = job.processing > 0 or job.held > 0
-        wants = job in self.plain and busy and self.settings.default_job_min_nodes >= keeps
-        nodes = self.nodes.nodes.values()
-        if any(one.resting for one in self.jobs.named):
+    def starving(self, job: JobRecord) -> bool:
+        """Whether plain work, if it is to keep nodes, has something to do and no node for it."""
+        keeps = self.settings.default_job_min_nodes > 0
+        return keeps and (job.processing > 0 or job.held > 0) and self.unserved(job)
+
+    def unserved(self, job: JobRecord) -> bool:
+        """Whether plain work has unfinished tasks, which may wait for others, and no node."""
+        if job not in self.plain or not job.unfinished or any(one.resting for one in self.jobs.named):
             return False
-        return wants and not any(node.workers and node.job is None and node.role == COMPUTE for node in nodes)
+        return not any(n.workers and n.job is None and n.role == COMPUTE for n in self.nodes.nodes.values())
 
     def reserve_for_plain(self) -> int:
         """Nodes that plain work keeps now."""
