@@ -10,7 +10,7 @@ draws; it holds for ``fresh_s`` after ``at_s`` has changed, whatever the clocks 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
@@ -106,7 +106,8 @@ class _Heard:
         if at_s != self.at_s:
             self.at_s, self.heard_s = at_s, now_s
         self.watts, self.host = watts, host if isinstance(host, str) else ""
-        self.governed_w = _number(section.get("governed_w"))
+        governed_w = section.get("governed_w")
+        self.governed_w = None if governed_w is None else _number(governed_w)
         fresh_s = section.get("fresh_s")
         fresh_s = FRESH_S if fresh_s is None else _number(fresh_s) or FRESH_S
         self.until_s = self.heard_s + min(fresh_s, _MOST_FRESH_S)
@@ -220,30 +221,35 @@ class Draw:
 
 
 def _add_free(
-    found: Sample, free: Iterable[tuple[Node, float, float | None]], curve: LoadCurve | None
+    found: Sample, free: Sequence[tuple[Node, float, float | None]], curve: LoadCurve | None
 ) -> bool:
     """Add the nodes that no job holds; whether the draw of each is known."""
     known, base_w = True, 0.0 if curve is None else curve.idle_w
+    measured = plain = 0
+    # plain names: they are faster to add to than what an object has
+    total_w = plain_w = idle_w = beside_w = 0.0
     for node, load, watts in free:
-        found.nodes += 1
         if watts is not None:
-            found.measured_nodes += 1
+            measured += 1
         elif curve is None:
             known = False
             continue
         else:
             watts = curve.watts(load)
-        found.total_w += watts
+        total_w += watts
         if load > 0:
-            found.plain_w += watts
-            found.plain_nodes += 1
+            plain_w += watts
+            plain += 1
         else:
-            found.idle_w += watts
-        found.sized_w += base_w
+            idle_w += watts
         if node.role != COMPUTE or node.reserved:
-            found.beside_w += watts
+            beside_w += watts
         elif watts > base_w:
-            found.beside_w += watts - base_w
+            beside_w += watts - base_w
+    found.nodes, found.measured_nodes, found.plain_nodes = len(free), measured, plain
+    found.total_w, found.plain_w, found.idle_w, found.beside_w = total_w, plain_w, idle_w, beside_w
+    # without a curve it is of no use: the base is nothing then
+    found.sized_w = len(free) * base_w
     return known
 
 
@@ -265,8 +271,10 @@ def _add_held(found: Sample, held: Iterable[_Held], curve: LoadCurve | None) -> 
         if not watts:
             continue
         found.jobs_w[job.id] = sum(watts)
+        total_w = found.total_w
         for each in watts:
-            found.total_w += each
+            total_w += each
+        found.total_w = total_w
         found.settled = found.settled and job.state == "running"
         if measured == nodes:
             found.measured_w[job.id] = nodes, found.jobs_w[job.id] / nodes

@@ -100,8 +100,6 @@ def question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Problem |
     assert power.lower_w is not None
     assert power.upper_w is not None
     broken = outside_w(power, terms) > 0
-    least_w, most_w = expected_w(view, power, terms)
-    low_w, high_w = drawn_w(view, power)
     resizes = power.may("resize")
     jobs = [job for job in view.running if resizes and _changeable(job)]
     waiting = candidates(view, power, terms) if broken and terms.hold and power.may("hold") else []
@@ -112,6 +110,8 @@ def question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Problem |
     total = view.idle_nodes + sizes
     if not total:
         return None
+    low_w, high_w = drawn_w(view, power)
+    least_w, most_w = _widened(power, terms, low_w, high_w)
     return Problem(
         nodes=total,
         lower_w=power.lower_w,
@@ -156,7 +156,10 @@ def drawn_w(view: ClusterSnapshot, power: PowerView) -> tuple[float, float]:
 
 def expected_w(view: ClusterSnapshot, power: PowerView, terms: Terms) -> tuple[float, float]:
     """Least and most watts at the sizes of `view`, with the forecast where it is trusted."""
-    low_w, high_w = drawn_w(view, power)
+    return _widened(power, terms, *drawn_w(view, power))
+
+
+def _widened(power: PowerView, terms: Terms, low_w: float, high_w: float) -> tuple[float, float]:
     if not terms.forecast or power.min_w is None or power.max_w is None:
         return low_w, high_w
     return min(low_w, power.min_w), max(high_w, power.max_w)
