@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 
 import dask
 from helpers import live, started
 
 import dask_hpc
+from dask_hpc.report.spans import PowerSpan
 from dask_hpc.wire import RPC
 
 USUAL = ("resize", "hold", "start")
@@ -44,6 +46,18 @@ async def test_a_waiting_job_takes_the_nodes_of_a_malleable_one(c, s, *workers):
             await started(s, modest, 2)
             [theft] = [one for one in await rt.decisions() if one["action"] == "steal"]
             assert "the draw is 300 to 300 W, allowed are 0 to 600 W" in theft["reason"]
+            # the picture has it, too: what was drawn, allowed and expected
+            lane: list[PowerSpan] = []
+
+            async def inside_is_seen() -> bool:
+                lane[:] = (await rt.timeline(predict=False)).spans.power
+                return lane[-1].max_w == 300
+
+            await until_true(inside_is_seen, "the lane shows what is expected now")
+            assert {span.upper_w for span in lane} == {600.0}
+            assert lane[0].max_w == 1_000
+            assert all(before.end_s == span.start_s for before, span in pairwise(lane))
+            assert all(span.watts is not None and 200 <= span.watts <= 1_000 for span in lane)
             # whoever was set aside runs again once there are watts for it
             await rt.corridor(upper_w=2_000)
         await started(s, hungry, 4)

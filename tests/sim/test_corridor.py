@@ -292,3 +292,24 @@ def test_a_lever_that_there_is_not_is_refused_by_name() -> None:
     found = CliRunner().invoke(simulate_command, asked)
     assert found.exit_code == 2
     assert "'pray'; allowed: resize, hold" in found.output
+
+
+def test_the_lane_of_power_has_what_was_drawn_between_which_bounds(tmp_path: Path) -> None:
+    result = simulate(two_jobs((0.0, 100.0, 450.0), (210.0, 300.0, 550.0)), "fcfs")
+    found = [(one.start_s, one.end_s, one.watts, one.upper_w) for one in result.spans().power]
+    assert found == [
+        (0.0, 100.0, 500.0, 450.0), (100.0, 200.0, 200.0, 450.0),
+        (200.0, 210.0, 500.0, 450.0), (210.0, 300.0, 500.0, 550.0),
+    ]  # fmt: skip
+    picture = result.timeline()
+    drawn = picture.svg()
+    assert "Watts of all nodes over time" in drawn
+    assert "500 W, 210.0 s to 300.0 s" in drawn
+    assert drawn.count('class="bound"') == 8
+    picture.save(tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 5_000
+    work = two_jobs((0.0, 100.0, 450.0))
+    assert work.machine is not None
+    without = simulate(replace(work, machine=replace(work.machine, corridor=None)), "fcfs")
+    assert without.spans().power == ()
+    assert "Watts of all nodes" not in without.timeline().svg()
