@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from dask_hpc_policies.codec import encode
@@ -239,15 +240,30 @@ def power_job(job: JobRequest, id: str, nodes: int, busy_w: float, most_nodes: i
         for size in legal_sizes(job.constraint, job.min_nodes, top):
             least_w, most_w = node_w(job, size, busy_w)
             rows.append((size, size * least_w, size * most_w))
+    return _checked(id, nodes, job.min_nodes, top, job.constraint, low, high, tuple(rows))
+
+
+@lru_cache(maxsize=4096)
+def _checked(
+    id: str,
+    nodes: int,
+    min_nodes: int,
+    max_nodes: int,
+    constraint: str,
+    min_w: float,
+    max_w: float,
+    table: tuple[Choice, ...],
+) -> PowerJob:
+    """The same jobs are asked about again and again: each is checked once."""
     return PowerJob(
         id=id,
         nodes=nodes,
-        min_nodes=job.min_nodes,
-        max_nodes=top,
-        constraint=job.constraint,
-        min_w=low,
-        max_w=high,
-        table=tuple(rows),
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        constraint=constraint,
+        min_w=min_w,
+        max_w=max_w,
+        table=table,
     )
 
 
