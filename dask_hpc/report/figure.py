@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_hpc.report.looks import printable
 from dask_hpc.report.spans import DRAINING, LOST, Spans
-from dask_hpc.report.svg import TEXT_WIDTH
+from dask_hpc.report.svg import TEXT_WIDTH, most_drawn_w
 from dask_hpc.report.timeline import build_timeline
 from dask_hpc.trace.records import Record
 
@@ -73,6 +73,26 @@ def draw_spans(axes: Any, spans: Spans) -> None:
         axes.set_yticks(list(rows.values()), [printable(node) for node in rows], parse_math=False)
 
 
+def _draw_power(axes: Any, spans: Spans) -> None:
+    """Draw what was drawn, the bounds, and what was expected."""
+    top_w = most_drawn_w(spans)
+    for span in spans.power:
+        ends = [span.start_s, span.end_s]
+        if span.min_w is not None and span.max_w is not None:
+            axes.fill_between(ends, span.min_w, span.max_w, color="#9ecae1", linewidth=0)
+        for bound_w in (span.lower_w, span.upper_w):
+            if bound_w is not None and 0 < bound_w <= top_w:
+                axes.plot(ends, [bound_w, bound_w], color="black", linestyle="--", linewidth=1)
+    if any(span.watts is not None for span in spans.power):
+        times = [t_s for span in spans.power for t_s in (span.start_s, span.end_s)]
+        watts = [span.watts if span.watts is not None else float("nan") for span in spans.power for _ in "ab"]
+        axes.plot(times, watts, color="#1f77b4")
+    axes.set_ylim(0, 1.05 * top_w)
+    axes.set_ylabel("W")
+    axes.set_xlabel("time (s)")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def node_map_figure(records: Iterable[Record], title: str = "") -> Figure:
     """One row a node over time, filled by the job that holds it.
 
@@ -104,7 +124,12 @@ def spans_figure(spans: Spans, title: str = "") -> Figure:
         raise ImportError('node_map_figure needs matplotlib: pip install "dask-hpc[plot]"') from error
     rows = max(1, min(len(spans.nodes), TEXT_ROWS))
     figure = Figure(figsize=(10, 1.6 + 0.32 * rows), layout="constrained")
-    axes = figure.add_subplot()
+    if spans.power:
+        figure.set_size_inches(10, 2.8 + 0.32 * rows)
+        axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[0.32 * rows + 0.6, 1.2])
+        _draw_power(below, spans)
+    else:
+        axes = figure.add_subplot()
     draw_spans(axes, spans)
     if title:
         axes.set_title(printable(title), loc="left", parse_math=False)

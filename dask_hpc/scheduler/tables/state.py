@@ -20,6 +20,7 @@ from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.trace.records import JobEvent, NodeEvent, Record
 from dask_hpc_policies.jobs.queue_orders import in_order
 from dask_hpc_policies.model import COMPUTE, ClusterSnapshot, Trigger
+from dask_hpc_policies.rules.pool_range import PoolRange
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
@@ -58,6 +59,7 @@ class State:
         self.no_plain_shrink_before_s = 0.0
         #: Nodes the client says its cluster can have; see `pool_nodes`.
         self.pool_hint = 0
+        self.pool_range: PoolRange | None = None  #: what a power corridor leaves an adaptive cluster
         self.records: deque[Record] = deque(maxlen=settings.trace_keep)
         #: How many there have been.
         self.recorded = 0
