@@ -1,15 +1,15 @@
-"""The node map of a run as a matplotlib figure, for documents that cannot hold HTML.
+"""Who held which node when as matplotlib figures, for documents that cannot hold HTML, and to compare runs.
 
-figure = node_map_figure([trace.header, *trace.records])
+figure = compared_figure({"as it ran": rt.timeline().spans, "fcfs, simulated": result.spans()})
 figure.savefig("nodes.png", dpi=150)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dask_hpc.report.looks import printable
+from dask_hpc.report.looks import looks, printable
 from dask_hpc.report.spans import DRAINING, LOST, Spans
 from dask_hpc.report.svg import TEXT_WIDTH
 from dask_hpc.report.timeline import build_timeline
@@ -97,25 +97,58 @@ def spans_figure(spans: Spans, title: str = "") -> Figure:
     ImportError
         When matplotlib is missing; the extra ``plot`` brings it.
     """
+    return _figure({title: spans})
+
+
+def compared_figure(runs: Mapping[str, Spans]) -> Figure:
+    """Runs of the same jobs below each other, on one axis of time that begins with the first submission.
+
+    Parameters
+    ----------
+    runs
+        By what each is called: ``rt.timeline().spans``, ``result.spans()`` of the simulator. A job has one
+        colour in all, where it has one id in all.
+
+    Raises
+    ------
+    ImportError
+        When matplotlib is missing; the extra ``plot`` brings it.
+    """
+    return _figure({title: spans.shifted(-_submitted(spans)) for title, spans in runs.items()})
+
+
+def _submitted(spans: Spans) -> float:
+    return min((span.start_s for span in spans.job_spans), default=spans.start_s)
+
+
+def _figure(runs: Mapping[str, Spans]) -> Figure:
     try:
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
     except ImportError as error:
-        raise ImportError('node_map_figure needs matplotlib: pip install "dask-hpc[plot]"') from error
-    rows = max(1, min(len(spans.nodes), TEXT_ROWS))
-    figure = Figure(figsize=(10, 1.6 + 0.32 * rows), layout="constrained")
-    axes = figure.add_subplot()
-    draw_spans(axes, spans)
-    if title:
-        axes.set_title(printable(title), loc="left", parse_math=False)
+        raise ImportError('a figure needs matplotlib: pip install "dask-hpc[plot]"') from error
+    rows = [max(1, min(len(spans.nodes), TEXT_ROWS)) for spans in runs.values()]
+    figure = Figure(figsize=(10, 0.6 + len(rows) + 0.32 * sum(rows)), layout="constrained")
+    several = len(runs) > 1
+    all_axes = figure.subplots(len(rows), sharex=several, squeeze=False, height_ratios=rows)[:, 0]
+    first_s = 0.0 if several else min(spans.start_s for spans in runs.values())
+    end_s = max([first_s + 1e-3, *(spans.end_s for spans in runs.values())])
+    labels: dict[str, str] = {}
+    for axes, (title, spans) in zip(all_axes, runs.items(), strict=True):
+        draw_spans(axes, spans)
+        axes.set_xlim(first_s, end_s)
+        axes.label_outer()
+        if title:
+            axes.set_title(printable(title), loc="left", parse_math=False)
+        labels |= spans.labels
     handles = [
         Patch(
             facecolor=style.color,
             hatch=_HATCHES[style.pattern_index],
             edgecolor=_EDGE,
-            label=printable(f"{style.letter}  {spans.labels[job]}"),
+            label=printable(f"{style.letter}  {labels[job]}"),
         )
-        for job, style in list(spans.looks().items())[:_LEGEND]
+        for job, style in list(looks(labels).items())[:_LEGEND]
     ]
     handles.append(Patch(facecolor="white", edgecolor=_EDGE, label="no named job"))
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

@@ -6,15 +6,15 @@ goes through `tuning`, and only `link` crosses threads.
 
 from __future__ import annotations
 
+import importlib
+import threading
 from typing import Any
 
-import ipywidgets as widgets
-
 from dask_hpc.client.runtime import Runtime
-from dask_hpc.sim.waiting import ASSUMED_S
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import views
 from dask_hpc_widgets.base import background, markup
+from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.link import Link
 from dask_hpc_widgets.base.markup import Markup, element
 from dask_hpc_widgets.forms.fields import below
@@ -23,6 +23,8 @@ from dask_hpc_widgets.forms.settings_model import SettingsModel
 from dask_hpc_widgets.live import questions, why
 from dask_hpc_widgets.live.acts import Acts
 from dask_hpc_widgets.live.code import CodePart, code
+from dask_hpc_widgets.live.examples import Examples
+from dask_hpc_widgets.live.record import Record
 from dask_hpc_widgets.live.settings import SettingsPart
 from dask_hpc_widgets.live.tables import TablesPart
 from dask_hpc_widgets.live.timeline import TimelinePart
@@ -78,6 +80,10 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
         #: What is chosen, as Python.
         self.code = CodePart(lambda: code(self.tuning.model.spec(), self.settings.model.beyond_defaults()))
+        #: Two jobs to begin with.
+        self.examples = Examples(runtime, self._link)
+        #: What cells keep of it.
+        self.record = Record()
         self._views = views.registered()
         self.head = widgets.HTML(layout=_FULL)
         #: A box to tick for each view.
@@ -105,6 +111,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         super().__init__(
             [
                 self.head,
+                self.examples.box,
                 widgets.GridBox([self.timeline.box, policy], layout=_FULL).add_class("dask-hpc-pair"),
                 self.trial.says,
                 self.tuning.predicted,
@@ -117,12 +124,14 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             ],
             layout={**_FULL, "max_width": "80rem"},
         )
-        self.add_class("dask-hpc-panel").add_class("dask-hpc-controls")
+        self.add_class("dask-hpc-panel").add_class("dask-hpc-controls").add_class(self.record.name)
         for tick in self.ticks.values():
             tick.observe(lambda _: self._draw(), names="value")
         self.end.on_click(lambda _: self.close())
         self.trial.report(picture.jobs)
         self._draw()
+        # the simulator is not needed to see a panel, and is there before anybody can press a button
+        threading.Thread(target=importlib.import_module, args=("dask_hpc.sim.waiting",), daemon=True).start()
         self._link.watch(
             lambda: questions.picture(runtime, self.timeline.number),
             self._show,
@@ -160,7 +169,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         """End the updates and take every widget of the panel out of the kernel and the page."""
         if self._link.closed:
             return
+        self.record.keep(self.html)
         self._link.close()
+        self.examples.close()
         self.tuning.close()
         self.trial.close()
         self.code.close()
@@ -169,13 +180,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 widget.close()
         super().close()
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        found = super()._repr_mimebundle_(**kwargs)
-        data = found[0] if isinstance(found, tuple) else found
-        if data is not None:
-            data["text/plain"] = repr(self)
-            data["text/html"] = self.html()
-        return found
+    def _ipython_display_(self) -> None:
+        self.record.show(self.html(), super()._repr_mimebundle_() or {"text/plain": repr(self)})
 
     def __repr__(self) -> str:
         if self._link.closed:
@@ -193,9 +199,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 return
             view, rows, present = answer
             # beside the loop: what would start it is a run for every policy
-            background.Work(
-                lambda _: why.about(view, rows, present, job, ASSUMED_S), lambda share: None, told
-            )
+            background.Work(lambda _: why.about(view, rows, present, job), lambda share: None, told)
 
         def told(outcome: Any) -> None:
             if not self._link.closed:
@@ -212,20 +216,25 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _show(self, answer: Any) -> None:
         if isinstance(answer, Picture):
+            news = _settled(answer) != _settled(self.picture)
             self.picture, self.trouble = answer, ""
             self.tuning.report(answer.status["policy"])
             self.settings.report(answer.status["settings"])
             self.trial.report(answer.jobs)
         else:
             gone = "This panel has ended: its client is closed. " if self._gone() else ""
+            news = not self.trouble
             self.trouble = f"{gone}Nothing new from the cluster: {answer}"
         self._draw()
+        if news:
+            self.record.keep(self.html)
 
     def _draw(self) -> None:
         if self._link.closed:
             return
         _set(self.head, markup.part(self._head()))
         self.timeline.draw()
+        self.examples.report(self.picture)
         self.code.refresh()
         self.tables.heard(self.picture)
         self.tables.show(self._opened)
@@ -265,6 +274,12 @@ def _dashboard(client: Any) -> str:
     except KeyError:
         # a scheduler that has none
         return ""
+
+
+def _settled(picture: Picture) -> tuple[Any, ...]:
+    """What cells are written anew for: seldom, as all of the twin is sent then."""
+    status = picture.status
+    return status["policy"], status["jobs_running"] + status["jobs_pending"] > 0
 
 
 def _tick(view: View) -> Any:
