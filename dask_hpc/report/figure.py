@@ -139,7 +139,9 @@ def _figure(runs: Mapping[str, Spans]) -> Figure:
         axes.set_xlim(first_s, end_s)
         axes.label_outer()
         if title:
-            axes.set_title(printable(title), loc="left", parse_math=False)
+            # above the word that says where the prediction begins
+            pad = None if spans.now_s is None else 16
+            axes.set_title(printable(title), loc="left", parse_math=False, pad=pad)
         labels |= spans.labels
     handles = [
         Patch(

@@ -252,9 +252,12 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         pool = status["pool_nodes"]
         # the table of jobs has a row for it
         plain = any(one["name"] == "default" and one["end_s"] is None for one in self.picture.jobs)
+        over = self._gone()
+        begin = "When it was last heard of: " if over else ""
+        running = f"{counted(status['jobs_running'], 'job')}{' and plain work' * plain} running"
         sentence = (
-            f"{counted(pool)}; {counted(status['jobs_running'], 'job')}{' and plain work' * plain} running, "
-            f"{status['jobs_pending']} waiting; decides: "
+            f"{begin}{counted(pool)}; {running}, {status['jobs_pending']} waiting; "
+            f"{'decided' if over else 'decides'}: "
         )
         more = (" ", markup.link("Dask's dashboard", self._dashboard), ".") if self._dashboard else ()
         told = element("p", sentence, markup.strong(title(status["policy"])), ".", *more)
