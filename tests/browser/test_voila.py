@@ -13,6 +13,9 @@ pytestmark = pytest.mark.browser
 
 pytest.importorskip("voila", reason="pip install voila")
 
+#: What Voila's own template asks other machines for, and does without (they are not reached here), and
+#: extensions of JupyterLab that need more of it than Voila has.
+_NOT_OURS = re.compile(r"fontawesome-free|/mathjax/|jupyter-server-proxy|'dask-labextension:plugin' failed")
 APP = """
 import dask_hpc
 
@@ -47,6 +50,7 @@ def test_a_page_of_voila_starts_with_two_examples_and_is_tuned(pages, server, sc
     box.get_by_role("button", name="Close panel").click()
     expect(box).to_have_count(0)
     expect(page.get_by_text("decides:").filter(visible=True)).to_have_count(1)
+    pages.faults[:] = [fault for fault in pages.faults if not _NOT_OURS.search(fault)]
     # first the page, which would complain of a kernel that vanishes
     pages.close()
     server.shut_kernels()

@@ -157,7 +157,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         ]
         settings = markup.folded("Settings", self.settings.summary())
         return markup.page(
-            self._head(),
+            # the dashboard may be gone when somebody reads it
+            self._head(""),
             self.timeline.html(),
             *parts,
             element("h3", "Policy"),
@@ -232,7 +233,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _draw(self) -> None:
         if self._link.closed:
             return
-        _set(self.head, markup.part(self._head()))
+        _set(self.head, markup.part(self._head(self._dashboard)))
         self.timeline.draw()
         self.examples.report(self.picture)
         self.code.refresh()
@@ -247,7 +248,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             text = markup.part(element("h3", one.title), one.body(self.picture)) if shown else ""
             _set(self.bodies[one.name], text)
 
-    def _head(self) -> Markup:
+    def _head(self, dashboard: str) -> Markup:
         status = self.picture.status
         pool = status["pool_nodes"]
         # the table of jobs has a row for it
@@ -259,7 +260,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             f"{begin}{counted(pool)}; {running}, {status['jobs_pending']} waiting; "
             f"{'decided' if over else 'decides'}: "
         )
-        more = (" ", markup.link("Dask's dashboard", self._dashboard), ".") if self._dashboard else ()
+        more = (" ", markup.link("Dask's dashboard", dashboard), ".") if dashboard else ()
         told = element("p", sentence, markup.strong(title(status["policy"])), ".", *more)
         sections = status.get("section_failures", {})
         errors = (

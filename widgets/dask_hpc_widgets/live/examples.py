@@ -5,8 +5,6 @@ Rules of the file: they are plain jobs whose tasks sleep; they end with the pane
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dask_hpc.client.runtime import Runtime
@@ -14,21 +12,13 @@ from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.link import Link
 from dask_hpc_widgets.live import questions
+from dask_hpc_widgets.live.questions import Example
 from dask_hpc_widgets.views import Picture
 
 #: Nodes and tasks of an example are no more than these, and a task takes so long.
 _NODES, _TASKS, TASK_S = 8, 5_000, 0.2
 #: How long each is to take on all the nodes that it may have.
 _WIDE_S, _LATE_S = 30.0, 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """A job to be started: its fields as `Runtime.job` takes them, and how many tasks it has."""
-
-    name: str
-    fields: Mapping[str, int]
-    tasks: int
 
 
 def examples(nodes: int, threads: int) -> tuple[Example, ...]:

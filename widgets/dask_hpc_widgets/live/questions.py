@@ -8,14 +8,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dask_hpc.client.runtime import Runtime
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_widgets.views import Picture
-
-if TYPE_CHECKING:
-    from dask_hpc_widgets.live.examples import Example
 
 #: Ended jobs and decisions of a picture.
 _ENDED, _DECISIONS = 12, 30
@@ -76,6 +73,14 @@ async def resize(runtime: Runtime, id: str, nodes: int) -> dict[str, Any]:
     """Resize a job; gives the outcome, when it is known."""
     found: dict[str, Any] = await runtime.channel.ask("resize", job=id, nodes=nodes, wait=True)
     return found
+
+
+class Example(NamedTuple):
+    """A job to be started: its fields as `Runtime.job` takes them, and how many tasks it has."""
+
+    name: str
+    fields: Mapping[str, int]
+    tasks: int
 
 
 async def start(runtime: Runtime, examples: Callable[[int], Iterable[Example]], task_s: float) -> list[Any]:
