@@ -97,6 +97,16 @@ def test_a_page_drives_it_by_messages_and_nothing_is_left_of_it(opened):
     opened.until(f"not {left}")
 
 
+def test_a_panel_begins_with_what_a_page_does_not_take_for_granted(opened):
+    states = [content["data"]["state"] for kind, content in opened.heard if kind == "comm_open"]
+    layouts = [one for one in states if one["_model_name"] == "LayoutModel"]
+    assert len(layouts) > 50
+    told = [name for one in layouts for name, value in one.items() if value is None and name[0] != "_"]
+    # those of the parts that are drawn in the browser are not ours to make
+    assert len(told) < 4 * 45
+    assert all("_view_module_version" in one for one in layouts)
+
+
 @pytest.mark.parametrize(
     "cell",
     [

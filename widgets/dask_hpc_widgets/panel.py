@@ -10,6 +10,7 @@ import importlib
 import threading
 from typing import Any
 
+from dask_hpc.client import notices
 from dask_hpc.client.runtime import Runtime
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import views
@@ -36,6 +37,8 @@ from dask_hpc_widgets.views import Picture, View
 PERIOD_S = 0.5
 #: Views that are shown when a panel is opened, by name.
 _OPEN = ("jobs", "sizes", "decisions")
+#: Notices that are shown at a time, the latest.
+_NOTICES = 3
 _FULL = {"width": "auto"}
 
 
@@ -80,6 +83,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
         #: What is chosen, as Python.
         self.code = CodePart(lambda: code(self.tuning.model.spec(), self.settings.model.beyond_defaults()))
+        #: What the scheduler said of jobs that wait for long, by id.
+        self._noticed: dict[str, str] = {}
+        self._unheard = notices.show(runtime.client, self._noticed.__setitem__)
         #: Two jobs to begin with.
         self.examples = Examples(runtime, self._link)
         #: What cells keep of it.
@@ -172,6 +178,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             return
         self.record.keep(self.html)
         self._link.close()
+        self._unheard()
         self.examples.close()
         self.tuning.close()
         self.trial.close()
@@ -227,8 +234,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             news = not self.trouble
             self.trouble = f"{gone}Nothing new from the cluster: {answer}"
         self._draw()
-        if news:
-            self.record.keep(self.html)
+        if news and self.record.there:
+            # beside the loop: on a large cluster the twin takes a while
+            background.Work(lambda _: self.html(), lambda share: None, self._keep)
+
+    def _keep(self, twin: Any) -> None:
+        if isinstance(twin, str) and not self._link.closed:
+            self.record.keep(lambda: twin)
 
     def _draw(self) -> None:
         if self._link.closed:
@@ -262,11 +274,14 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         )
         more = (" ", markup.link("Dask's dashboard", dashboard), ".") if dashboard else ()
         told = element("p", sentence, markup.strong(title(status["policy"])), ".", *more)
+        waits = {one["id"] for one in self.picture.jobs if one["state"] == "pending"}
+        noticed = [text for id, text in list(self._noticed.items()) if id in waits]
         sections = status.get("section_failures", {})
         errors = (
             self.trouble,
             status.get("policy_failure"),
             status.get("policy_dropped"),
+            *noticed[-_NOTICES:],
             *(f"{part} cannot tell its state: {error}" for part, error in sections.items()),
         )
         return Markup().join([told, *(markup.alert(error) for error in errors if error)])

@@ -29,23 +29,24 @@ class Record:
     ----------
     name
         A class that the panel has in a page, and nothing else there.
+    there
+        Whether a cell shows it.
     """
 
     def __init__(self) -> None:
         self._id = f"dask-hpc-{secrets.token_hex(4)}-{next(_numbers)}"
         self.name = f"{self._id}-panel"
-        #: Whether a cell shows it.
-        self._there = False
+        self.there = False
 
     def show(self, twin: str, panel: Mapping[str, Any]) -> None:
         """Write both as outputs of the cell that runs: `twin` as HTML, `panel` by MIME type."""
-        self._there = True
+        self.there = True
         self._publish(twin, update=False)
         _publish(dict(panel))
 
     def keep(self, twin: Callable[[], str]) -> None:
         """Have the cells that show the panel keep what `twin` gives; without such cells it is not asked."""
-        if self._there and not sys.is_finalizing():
+        if self.there and not sys.is_finalizing():
             self._publish(twin(), update=True)
 
     def _publish(self, twin: str, update: bool) -> None:
