@@ -354,10 +354,10 @@ def test_what_waits_for_long_is_said_in_the_panel_and_not_in_red(rt, panel, capl
 
         def shown():
             panel._show(rt.client.sync(questions.picture, rt))
-            return f"Job {late.id} has been held for" in panel.head.value
+            return f"Job {late.id} has been held for" in panel.notices.value
 
         until(shown, "the notice is in the panel")
-        assert "cancel a running job" in panel.head.value
+        assert "cancel a running job" in panel.notices.value
         assert not [one for one in caplog.records if one.levelname == "WARNING" and "held for" in one.message]
         rt.cancel(late.id)
         until(lambda: not shown(), "it goes with the wait")

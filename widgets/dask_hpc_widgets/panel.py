@@ -92,6 +92,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.record = Record()
         self._views = views.registered()
         self.head = widgets.HTML(layout=_FULL)
+        #: What waits for long; apart, so that whoever is at the link above stays there.
+        self.notices = widgets.HTML(layout=_FULL)
         #: A box to tick for each view.
         self.ticks = {one.name: _tick(one) for one in self._views}
         #: The views that are tables.
@@ -117,6 +119,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         super().__init__(
             [
                 self.head,
+                self.notices,
                 self.examples.box,
                 widgets.GridBox([self.timeline.box, policy], layout=_FULL).add_class("dask-hpc-pair"),
                 self.trial.says,
@@ -165,6 +168,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         return markup.page(
             # the dashboard may be gone when somebody reads it
             self._head(""),
+            self._notices(),
             self.timeline.html(),
             *parts,
             element("h3", "Policy"),
@@ -246,6 +250,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         if self._link.closed:
             return
         _set(self.head, markup.part(self._head(self._dashboard)))
+        _set(self.notices, markup.part(self._notices()) if self._noticed else "")
         self.timeline.draw()
         self.examples.report(self.picture)
         self.code.refresh()
@@ -259,6 +264,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             shown = there and tick.value
             text = markup.part(element("h3", one.title), one.body(self.picture)) if shown else ""
             _set(self.bodies[one.name], text)
+
+    def _notices(self) -> Markup:
+        waits = {one["id"] for one in self.picture.jobs if one["state"] == "pending"}
+        noticed = [text for id, text in list(self._noticed.items()) if id in waits]
+        return Markup().join(markup.alert(text) for text in noticed[-_NOTICES:])
 
     def _head(self, dashboard: str) -> Markup:
         status = self.picture.status
@@ -274,14 +284,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         )
         more = (" ", markup.link("Dask's dashboard", dashboard), ".") if dashboard else ()
         told = element("p", sentence, markup.strong(title(status["policy"])), ".", *more)
-        waits = {one["id"] for one in self.picture.jobs if one["state"] == "pending"}
-        noticed = [text for id, text in list(self._noticed.items()) if id in waits]
         sections = status.get("section_failures", {})
         errors = (
             self.trouble,
             status.get("policy_failure"),
             status.get("policy_dropped"),
-            *noticed[-_NOTICES:],
             *(f"{part} cannot tell its state: {error}" for part, error in sections.items()),
         )
         return Markup().join([told, *(markup.alert(error) for error in errors if error)])
