@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from dask_hpc.report.looks import Look, format_seconds, ticks
 from dask_hpc.report.spans import DRAINING, LOST, JobSpan, NodeSpan, PowerSpan, Spans
+from dask_hpc_policies.wording import counted
 
 #: Rows lower than this carry no text.
 TEXT_ROW_PX = 12
@@ -174,7 +175,7 @@ def _job_row(own: Sequence[JobSpan], base: int, most: int, spans: Spans, style: 
             yield Line(x, x + width, base - 4, base - 4, "waiting", f"{label} waits, {_when(span, spans)}")
             continue
         tall = max(3.0, _JOB_BAR_PX * span.nodes / most)
-        title = f"{label}: {span.nodes} nodes, {_when(span, spans)}"
+        title = f"{label}: {counted(span.nodes)}, {_when(span, spans)}"
         yield _rect(x, width, base - tall, tall, fill_id=style.fill_id, title=title)
         if width >= 100 * TEXT_WIDTH:
             yield Text(x, base - 3, str(span.nodes), css="on", shift=3)
