@@ -57,12 +57,10 @@ class State:
         self.intake: JobRecord | None = None
         #: After nodes of plain work could not be drained in time, no busy one is asked for until then.
         self.no_plain_shrink_before_s = 0.0
-        #: Nodes the client says its cluster can have; see `pool_nodes`.
-        self.pool_hint = 0
+        self.pool_hint = 0  #: nodes the client says its cluster can have; see `pool_nodes`
         self.pool_range: PoolRange | None = None  #: what a power corridor leaves an adaptive cluster
         self.records: deque[Record] = deque(maxlen=settings.trace_keep)
-        #: How many there have been.
-        self.recorded = 0
+        self.recorded = 0  #: how many there have been
         #: Roles that nodes were given, by their ids, whatever their workers say.
         self.roles: dict[str, str] = {}
         #: Keys of tasks that wait for data somebody brings, or have got it.
@@ -354,8 +352,8 @@ class State:
 
     def starving(self, job: JobRecord) -> bool:
         """Whether plain work, if it is to keep nodes, has something to do and no node for it."""
-        keeps = self.settings.default_job_min_nodes > 0
-        return keeps and (job.processing > 0 or job.held > 0) and self.unserved(job)
+        busy = self.settings.default_job_min_nodes > 0 and (job.processing > 0 or job.held > 0)
+        return busy and self.unserved(job)
 
     def unserved(self, job: JobRecord) -> bool:
         """Whether plain work has unfinished tasks, which may wait for others, and no node."""
