@@ -15,7 +15,7 @@ from dask_hpc.scheduler.power.node_model import NodeModel
 from dask_hpc.scheduler.power.noted import Noted
 from dask_hpc.scheduler.power.recent import Recent
 from dask_hpc.scheduler.tables.state import State
-from dask_hpc.trace.records import Other
+from dask_hpc.trace.records import CORRIDOR, DRAW, Other
 from dask_hpc_policies.power.bill import Uses, bill
 from dask_hpc_policies.power.view import PowerView, Step
 
@@ -77,7 +77,7 @@ class Books:
         self.account.add(sample, self._step)
         data = self._noted.due(self.account, self._tariff(), final)
         if data is not None:
-            self._state.record(Other(kind="draw", data=data))
+            self._state.record(Other(kind=DRAW, data=data))
         return sample
 
     def advance(self, now_s: float) -> None:
@@ -109,7 +109,7 @@ class Books:
         self._step = step
         lower_w, upper_w = (None, None) if step is None else step[1:]
         data = {"t_s": self._state.now_s(), "lower_w": lower_w, "upper_w": upper_w, "mode": mode}
-        self._state.record(Other(kind="corridor", data=data))
+        self._state.record(Other(kind=CORRIDOR, data=data))
 
     def _measure(self, sample: Sample) -> None:
         state, history = self._state, self._history
