@@ -55,14 +55,16 @@ def test_what_is_drawn_is_told_when_it_changes_and_the_twin_has_a_lane_of_it(par
         Other(kind="draw", data={"t_s": 4.0, "draw_w": 250.4}),
         Other(kind="draw", data={"t_s": 5.0, "draw_w": 250.2, "energy_j": 1.0}),
         Other(kind="draw", data={"t_s": "soon", "draw_w": 1.0}),
+        Other(kind="corridor", data={"t_s": 5.5, "lower_w": 100.0, "upper_w": 1e9, "mode": "enforce"}),
         Other(kind="corridor", data={"t_s": 6.0, "lower_w": None, "upper_w": None, "mode": "none"}),
     ]
-    part.heard(picture(news, 9))
+    part.heard(picture(news, 10))
     told = [event for event in part._events.all if event[0] == "watts"]
     assert told == [
         ["watts", 100, None, 100, 400],
         ["watts", 100, 250, 100, 400],
-        ["watts", 200, None, None, None],
+        ["watts", 150, 250, 100, None],
+        ["watts", 50, None, None, None],
     ]
     assert "250 W, 4.0 s to 5.0 s" in part.html()
 

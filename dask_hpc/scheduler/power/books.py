@@ -6,7 +6,7 @@ of what the draw has come to, and of the bounds, here alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from dask_hpc.scheduler.power.account import Account, History
@@ -30,11 +30,15 @@ class Books:
     ----------
     fitted
         Called on the loop when the model of a node is known that was asked for before.
+    saving
+        Addresses of workers that write now what is to be saved.
     """
 
-    def __init__(self, state: State, fitted: Callable[[], None]) -> None:
+    def __init__(
+        self, state: State, fitted: Callable[[], None], saving: Callable[[], Collection[str]]
+    ) -> None:
         self._state = state
-        self.draw = Draw(state)
+        self.draw = Draw(state, saving, lambda: state.settings.power_model_nic_w or 0.0)
         self.model = NodeModel(state, fitted)
         self._history = History()
         self._noted, self.recent = Noted(), Recent()

@@ -18,6 +18,7 @@ from typing import Any
 from dask_hpc.report.looks import looks, printable
 from dask_hpc.report.power import power_row
 from dask_hpc.trace.records import JobEvent, NodeEvent, Other, Record
+from dask_hpc_policies.power.checks import MOST_TOTAL_W
 
 _STATES = {"up": 0, "draining": 1, "lost": 2, "removed": 3}
 #: Decisions that are kept, the latest, and letters of their reasons.
@@ -58,7 +59,11 @@ class Events:
         row = power_row(record)
         if row is not None:
             before, (t_s, news) = list(self._power.values()), row
-            self._power |= {name: watts if watts is None else round(watts) for name, watts in news.items()}
+            # what can never be drawn is no bound
+            self._power |= {
+                name: None if watts is None or watts >= MOST_TOTAL_W else round(watts)
+                for name, watts in news.items()
+            }
             if list(self._power.values()) != before:
                 self.all.append(["watts", self._passed(t_s), *self._power.values()])
 

@@ -131,7 +131,8 @@ function active(state) {
 }
 
 function toldPower({ watts, lower, upper }) {
-  const bounds = upper === null ? "no bounds" : `allowed are ${lower ?? 0} to ${upper} W`;
+  const least = lower ? `at least ${lower} W` : "", most = upper === null ? "" : `at most ${upper} W`;
+  const bounds = [least, most].filter(Boolean).join(" and ") || "no bounds";
   return `${watts === null ? "the draw is not known" : `${watts} W are drawn`}, ${bounds}`;
 }
 
