@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-#: Jobs whose energy is kept one by one; what the oldest had is kept together.
-JOBS_KEPT = 1000
+from dask_hpc_policies.power.states import NODE_STATES, NodeState
+
+#: Jobs, and nodes, whose energy is kept one by one; what the oldest jobs had is kept together.
+JOBS_KEPT = NODES_KEPT = 1000
 J_PER_KWH = 3.6e6
 
 
@@ -45,6 +48,44 @@ class Use:
         self.measured = self.measured and other.measured
 
 
+class NodeUses:
+    """What nodes have drawn, one by one; one whose draw stands still costs nothing."""
+
+    def __init__(self) -> None:
+        #: Seconds that were added, and by node what it draws, whether that is measured, and since when.
+        self._s = 0.0
+        self._now: dict[str, tuple[tuple[float, bool], float]] = {}
+        self._uses: dict[str, Use] = {}
+
+    def add(self, length_s: float, nodes_w: Mapping[str, tuple[float, bool]]) -> None:
+        """Nodes drew so many watts each, measured or not, for so long."""
+        now = self._now
+        for name in [name for name in now if name not in nodes_w] if now.keys() != nodes_w.keys() else ():
+            self._flush(name)
+            del now[name]
+        for name, drawn in nodes_w.items():
+            last = now.get(name)
+            if last is None or last[0] != drawn:
+                if last is not None:
+                    self._flush(name)
+                now[name] = drawn, self._s
+        self._s += length_s
+
+    def uses(self) -> Mapping[str, Use]:
+        """By node, the last ones to come last."""
+        for name, (drawn, _) in self._now.items():
+            self._flush(name)
+            self._now[name] = drawn, self._s
+        return self._uses
+
+    def _flush(self, name: str) -> None:
+        (watts, measured), since_s = self._now[name]
+        if self._s > since_s:
+            self._uses.setdefault(name, Use()).add(watts, self._s - since_s, measured)
+            while len(self._uses) > NODES_KEPT:
+                del self._uses[next(iter(self._uses))]
+
+
 @dataclass(slots=True)
 class Uses:
     """All that was drawn; the total is added up apart from its parts."""
@@ -56,6 +97,9 @@ class Uses:
     jobs: dict[str, Use] = field(default_factory=dict)
     #: Jobs that are no longer kept one by one.
     earlier: Use = field(default_factory=Use)
+    #: The same total by what nodes did, and by node.
+    states: dict[NodeState, Use] = field(default_factory=dict)
+    nodes: NodeUses = field(default_factory=NodeUses)
 
     def add(
         self,
@@ -66,6 +110,8 @@ class Uses:
         idle_w: float,
         measured: bool,
         measured_jobs: Collection[str] = (),
+        states_w: Mapping[NodeState, float] = MappingProxyType({}),
+        nodes_w: Mapping[str, tuple[float, bool]] = MappingProxyType({}),
     ) -> None:
         """So much was drawn for so long.
 
@@ -75,15 +121,25 @@ class Uses:
             Whether all of it was measured.
         measured_jobs
             Jobs of which it was in any case.
+        states_w
+            What nodes in each state drew together.
+        nodes_w
+            What each node drew, and whether that was measured.
         """
+        for state, watts in states_w.items():
+            use = self.states.get(state)
+            if use is None:
+                use = self.states[state] = Use()
+            use.add(watts, length_s, measured)
+        self.nodes.add(length_s, nodes_w)
         self.total.add(total_w, length_s, measured)
         self.plain.add(plain_w, length_s, measured)
         self.idle.add(idle_w, length_s, measured)
         for id, watts in jobs_w.items():
-            use = self.jobs.get(id)
-            if use is None:
-                use = self.jobs[id] = Use()
-            use.add(watts, length_s, measured or id in measured_jobs)
+            job = self.jobs.get(id)
+            if job is None:
+                job = self.jobs[id] = Use()
+            job.add(watts, length_s, measured or id in measured_jobs)
         while len(self.jobs) > JOBS_KEPT:
             self.earlier.merge(self.jobs.pop(next(iter(self.jobs))))
 
@@ -101,10 +157,12 @@ def bill(uses: Uses, price: float | None = None, carbon: float | None = None) ->
     Returns
     -------
     dict
-        ``total``, ``idle``, ``plain``, ``earlier_jobs`` and by id ``jobs``: each with ``energy_j``,
+        ``total``, ``idle``, ``plain``, ``earlier_jobs``, by id ``jobs``, by name ``nodes`` and by what nodes
+        did ``states`` (`NODE_STATES`, those that were seen): each with ``energy_j``,
         ``energy_kwh``, ``known_s``, ``least_w``, ``mean_w``, ``most_w``, ``energy_delay_js`` (energy times
         the time in which it was drawn), ``cost``, ``carbon_g`` and ``label`` (measured, modelled, or
-        unavailable: then all the rest is None). Jobs, idle and plain together are the total.
+        unavailable: then all the rest is None). Jobs, idle and plain together are the total, and so
+        are all states, and all nodes.
     """
 
     def row(use: Use) -> dict[str, Any]:
@@ -130,6 +188,8 @@ def bill(uses: Uses, price: float | None = None, carbon: float | None = None) ->
         "plain": row(uses.plain),
         "earlier_jobs": row(uses.earlier),
         "jobs": {id: row(use) for id, use in uses.jobs.items()},
+        "states": {state: row(uses.states[state]) for state in NODE_STATES if state in uses.states},
+        "nodes": {name: row(use) for name, use in uses.nodes.uses().items()},
     }
 
 
