@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 from dask_hpc_policies.coupling.contract import Field, Place, uncovered
 from dask_hpc_policies.coupling.turns import Turns
 
+#: Slots of a ring beyond those that queue and longest window need: it takes a moment until one is free.
+_SPARE = 2
+
 
 class Arrived(NamedTuple):
     """What a worker tells once a place has all its blocks of a turn."""
@@ -182,6 +185,14 @@ class Flow:
         placed = [self.layouts[number] for number in range(len(self.places))]
         self.say("layout", layout=[[[name, *lie] for name, lie in each] for each in placed])
         return ""
+
+    def joined(self, place: int) -> dict[str, Any]:
+        """What a producer of a place has to know."""
+        return {
+            "flow": self.id, "worker": self.places[place], "place": place, "members": self.members[place],
+            "slots": self.queue + self.window + _SPARE,
+            "fields": [[one.name, one.dims, one.shape, one.dtype] for one in self.fields],
+        }  # fmt: skip
 
     def row(self) -> dict[str, Any]:
         """What is known of it, as plain data."""
