@@ -42,8 +42,6 @@ class Rank:
     connected: bool = False
     #: Whether it will send no more.
     left: bool = False
-    #: The last step that it has sent, once it has left.
-    sent: int | None = None
 
 
 @dataclass(slots=True)
@@ -57,6 +55,8 @@ class Flow:
     when_full: str
     client: str
     ranks: dict[int, Rank] = field(default_factory=dict)
+    #: The last step that each of those has sent that have left.
+    gone: dict[int, int | None] = field(default_factory=dict)
     #: Whether a program on the cluster hands over its steps: no other may.
     inside: bool = False
     #: How many producers there are; None: none has come.
@@ -162,8 +162,7 @@ class Flow:
 
     def lacked(self, step: int) -> int | None:
         """A rank that has left without sending a step; None: there is none."""
-        gone = (number for number, rank in self.ranks.items() if rank.left and _before(rank.sent, step))
-        return next(gone, None)
+        return next((rank for rank, sent in self.gone.items() if sent is None or sent < step), None)
 
     def laid_out(self, place: int, layout: Sequence[tuple[str, Sequence[int], Sequence[int]]] | None) -> str:
         """Note where the blocks of a place lie; why those of all places do not cover the fields, if so.
@@ -212,10 +211,6 @@ class Flow:
             "bytes": self.bytes,
             "analyses": dict(self.analyses),
         }
-
-
-def _before(sent: int | None, step: int) -> bool:
-    return sent is None or sent < step
 
 
 def placed(flow: Flow, workers: Mapping[str, Collection[str]]) -> None:

@@ -341,7 +341,7 @@ class Flows:
         it = found.ranks[rank]
         if unasked is not None:
             self._took(found, it.place, *unasked)
-        it.left, it.sent = True, sent
+        it.left, found.gone[rank] = True, sent
         lacking = found.turns.lacking(it.place, sent)
         if not closed:
             found.fail(f"flow {found.name!r} has failed: rank {rank} is gone without a word")
