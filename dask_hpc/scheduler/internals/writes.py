@@ -66,7 +66,7 @@ def arrive(
         # all that this gives is the message by which the worker would run it
         scheduler._transition(key, "processing", stimulus_id)
     finally:
-        del scheduler.check_idle_saturated  # type: ignore[method-assign]
+        del scheduler.check_idle_saturated
     await_data(ts)
     if ts.state != "processing":
         return False
