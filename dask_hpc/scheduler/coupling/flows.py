@@ -29,9 +29,6 @@ _LOOK_S = 1.0
 #: A client is answered by then, whether there is news or not, in seconds.
 _NEWS_S = 10.0
 
-#: Slots of a ring beyond those that queue and longest window need: it takes a moment until one is free.
-_SPARE = 2
-
 #: What makes awaited data a result of a worker: its address, size and type by key (`Awaited.provide`).
 Provide = Callable[[str, Mapping[Any, tuple[int, str]]], Awaitable[dict[str, list[Any]]]]
 
@@ -156,10 +153,13 @@ class Flows:
         """What is known of all flows."""
         return [flow.row() for flow in self._by_id.values()]
 
+    def status(self) -> Mapping[str, Any]:
+        """The same for those who watch; nothing while there is no flow."""
+        return {"coupling": [flow.row() for flow in self._by_id.values()]} if self._by_id else {}
+
     async def flow_close(self, flow: str) -> None:
         """Its client has no more use for it."""
-        found = self._by_id.get(flow)
-        if found is not None:
+        if (found := self._by_id.get(flow)) is not None:
             self._end(found, f"flow {found.name!r} is closed")
 
     # -------------------------------------------------------------- producers
@@ -219,11 +219,7 @@ class Flows:
                 flow.move(place, workers)
             if last is not None:
                 self._lose_all(flow, place, lost, last)
-        return {
-            "flow": flow.id, "worker": flow.places[place], "place": place, "members": flow.members[place],
-            "slots": flow.queue + flow.window + _SPARE,
-            "fields": [[one.name, one.dims, one.shape, one.dtype] for one in flow.fields],
-        }  # fmt: skip
+        return flow.joined(place)
 
     def left(self, address: str) -> None:
         """A worker has gone: of steps that it had begun, nobody sends the blocks again."""
@@ -246,8 +242,7 @@ class Flows:
 
     async def flow_connected(self, flow: str, rank: int, worker: str) -> None:
         """A producer is connected to its worker."""
-        found = self._found(flow)
-        found.ranks[rank].connected = True
+        self._found(flow).ranks[rank].connected = True
 
     async def flow_begin(
         self, flow: str, place: int, step: int, unasked: tuple[int, int] | None = None
@@ -346,7 +341,7 @@ class Flows:
         it = found.ranks[rank]
         if unasked is not None:
             self._took(found, it.place, *unasked)
-        it.left, it.sent = True, sent
+        it.left, found.gone[rank] = True, sent
         lacking = found.turns.lacking(it.place, sent)
         if not closed:
             found.fail(f"flow {found.name!r} has failed: rank {rank} is gone without a word")

@@ -60,8 +60,13 @@ def arrive(
     """
     key: Any = ts.key
     ts.worker_restrictions = {ws.address}
-    # all that this gives is the message by which the worker would run it
-    scheduler._transition(key, "processing", stimulus_id)
+    # the next step looks at how busy the worker is, and finds it as it was before both
+    scheduler.check_idle_saturated = _unlooked  # type: ignore[method-assign]
+    try:
+        # all that this gives is the message by which the worker would run it
+        scheduler._transition(key, "processing", stimulus_id)
+    finally:
+        del scheduler.check_idle_saturated
     await_data(ts)
     if ts.state != "processing":
         return False
@@ -79,6 +84,10 @@ def arrive(
     scheduler.send_all(to_clients, to_workers)
     hurry(scheduler, to_workers)
     return True
+
+
+def _unlooked(ws: WorkerState, occ: float = -1.0) -> None:
+    """In place of `Scheduler.check_idle_saturated`."""
 
 
 def hurry(scheduler: Scheduler, addresses: Iterable[str]) -> None:
