@@ -17,6 +17,7 @@ from typing import Any
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.flow import Arrived, Flow, Rank, placed
+from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.values import Values
 from dask_hpc.scheduler.coupling.workers import Workers
 from dask_hpc.scheduler.tables.parts import Method
@@ -50,13 +51,13 @@ class Flows:
         self._provide = provide
         self._named: dict[str, Flow] = {}
         self._by_id: dict[str, Flow] = {}
+        self.splits = Splits(engine, self._workers, self._by_id.get)
 
     def methods(self) -> Mapping[str, Method]:
         """What clients, producers and workers may call."""
         ours = (
             self.couple, self.flow_analyse, self.flow_ahead, self.flow_events, self.flow_done,
-            self.flow_inside, self.flow_status, self.flow_close, self.flows,
-            self.flow_workers,
+            self.flow_inside, self.flow_status, self.flow_close, self.flows, self.flow_workers,
             self.flow_join, self.flow_connected, self.flow_begin, self.flow_whole, self.flow_left,
         )  # fmt: skip
         return {method.__name__: method for method in ours}
@@ -86,7 +87,7 @@ class Flows:
         if there is not None:
             self._end(there, f"flow {name!r} was declared anew")
         id = f"hpc-flow-{name}-{uuid.uuid4().hex[:8]}"
-        decoded = tuple(decode(contract.Field, dict(one)) for one in fields)
+        decoded = tuple([decode(contract.Field, dict(one)) for one in fields])
         flow = self._named[name] = self._by_id[id] = Flow(name, id, decoded, queue, when_full, client)
         return flow.id
 
@@ -148,8 +149,7 @@ class Flows:
 
     async def flow_close(self, flow: str) -> None:
         """Its client has no more use for it."""
-        found = self._by_id.get(flow)
-        if found is not None:
+        if (found := self._by_id.get(flow)) is not None:
             self._end(found, f"flow {found.name!r} is closed")
 
     # -------------------------------------------------------------- producers
@@ -190,10 +190,9 @@ class Flows:
         if there is None or there.token != token:
             self._admit(flow, rank, size, token, hosts)
         if len(flow.ranks) < size:
-            missing = next(number for number in range(size) if number not in flow.ranks)
             await flow.changes(_LOOK_S)
-            if len(flow.ranks) < size:
-                return {"wait": f"rank {missing} of {size} has not come"}
+            if missing := sorted(set(range(size)) - flow.ranks.keys()):
+                return {"wait": f"rank {missing[0]} of {size} has not come"}
         self._check(flow)
         workers = self._workers.hosts()
         if not flow.places:
@@ -254,8 +253,7 @@ class Flows:
 
     async def flow_connected(self, flow: str, rank: int, worker: str) -> None:
         """A producer is connected to its worker."""
-        found = self._found(flow)
-        found.ranks[rank].connected = True
+        self._found(flow).ranks[rank].connected = True
 
     async def flow_begin(
         self, flow: str, place: int, step: int, unasked: tuple[int, int] | None = None
@@ -321,12 +319,14 @@ class Flows:
             found.fail(f"flow {found.name!r} has failed: {why}")
             return False
         key = found.key(turn, place)
+        self.splits.aim(found, turn)
         while (answer := await self._provide(worker, {key: (nbytes, type_name)}))["later"]:
             await found.changes(0.01)
         if answer["refused"]:
             return False
         found.bytes += nbytes
         if found.turns.whole(place, turn):
+            self.splits.whole(found, turn)
             found.say("whole", turn=turn)
         return True
 

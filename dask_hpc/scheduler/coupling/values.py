@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.tables.watched import Watched
-from dask_hpc.wire import VALUE
+from dask_hpc.wire import TAKEN, VALUE
 from dask_hpc_policies.coupling.contract import is_due, value_key
 
 if TYPE_CHECKING:
@@ -46,4 +46,7 @@ class Values:
         elif finish == "memory":
             flow, turn, analysis = self._awaited[key]
             metadata = self._scheduler.tasks[key].metadata or {}
+            if (taken := metadata.pop(TAKEN, None)) is not None:
+                where = flow.side(analysis)
+                flow.measured.value(analysis, turn, "in-situ" if where == "auto" else where, tuple(taken))
             flow.say("value", turn=turn, analysis=analysis, content=metadata.pop(VALUE, None))

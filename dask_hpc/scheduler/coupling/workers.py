@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.flow import Flow
+from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.tables.nodes import node_id
 from dask_hpc_policies.model import COMPUTE
 
 #: Role of nodes for analyses in transit.
@@ -32,12 +36,41 @@ class Workers:
 
     def by_where(self, flow: Flow) -> dict[str, list[str]]:
         """Addresses of those that analyses run on, by where; those with none are left out."""
-        found = {"in-situ": list(flow.places), "in-transit": self.of_role(STAGING)}
+        found = {"in-situ": list(flow.places), "in-transit": self.staging()}
         return {where: addresses for where, addresses in found.items() if addresses}
+
+    def staging(self) -> list[str]:
+        """Addresses of those that analyses in transit run on."""
+        return self.of_role(STAGING)
+
+    def node_threads(self, addresses: Collection[str]) -> tuple[int, int]:
+        """Number of the nodes of these workers, and the threads that each of them has at least."""
+        threads = self._by_node(addresses, "nthreads")
+        return len(threads), min(threads.values(), default=0)
+
+    def node_bytes(self, addresses: Collection[str]) -> float | None:
+        """Memory that each node of these workers has at least; None: it is not limited, or there is none."""
+        limits = self._by_node(addresses, "memory_bytes").values()
+        return float(min(limits)) if limits and all(limits) else None
+
+    @property
+    def bandwidth_bytes_s(self) -> float:
+        """What workers have got from each other in a second, by Dask's own measure."""
+        return float(self._engine.scheduler.bandwidth)
+
+    def _by_node(self, addresses: Collection[str], fact: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        there = self._engine.scheduler.workers
+        for address in addresses:
+            if (ws := there.get(address)) is not None:
+                facts = reads.worker_facts(ws)
+                node = node_id(self._engine.state.nodes.by, facts["name"], facts["host"])
+                found[node] = found.get(node, 0) + int(facts[fact] or 0)
+        return found
 
     def check(self, analysis: str, where: str) -> None:
         """Raise `CouplingError` when an analysis cannot run where it is said to."""
-        if where == "in-transit" and not self.of_role(STAGING):
+        if where == "in-transit" and not self.staging():
             raise CouplingError(
                 f"where of {analysis!r} is {where!r}; no node has the role {STAGING!r}, give it to one"
             )
