@@ -217,7 +217,7 @@ class Splits:
         if application is None:
             missing = [one.name for one in view.analyses if one.one_core_s is None]
             what = ", ".join(map(repr, missing)) or "the simulation"
-            return row | {"reason": f"not known yet is what {what} takes"}
+            return row | {"reason": f"nothing was measured yet of {what}"}
         best = await asyncio.to_thread(best_split, application, view)
         if best is None:
             return row | {"reason": "no split fits the memory of the nodes and where analyses are to run"}

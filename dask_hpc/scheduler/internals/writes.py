@@ -50,9 +50,7 @@ def await_data(ts: TaskState) -> None:
     ts.worker_restrictions = AWAITED
 
 
-def aim(
-    scheduler: Scheduler, owner: dict[Any, Lane[Any]], key: Any, addresses: Collection[str]
-) -> None:
+def aim(scheduler: Scheduler, owner: dict[Any, Lane[Any]], key: Any, addresses: Collection[str]) -> None:
     """Have a task that waits for its data run on one of these workers, or elsewhere when they are gone.
 
     It is treated as one that its user has restricted so from then on.
