@@ -54,8 +54,9 @@ coverage: $(VENV)/.test
 mutants: $(VENV)/.test
 	$(BIN)/python tests/tools/mutants.py $(MUTANTS_ARGS)
 
+# Only files that have such tests are loaded.
 test-slow: $(VENV)/.test
-	$(PYTEST) -m slow $(PYTEST_ARGS)
+	$(PYTEST) -m slow $$(grep -rl --include='test_*.py' 'mark\.slow' tests) $(PYTEST_ARGS)
 
 test-browser: $(VENV)/.test
 	$(if $(SCREENSHOTS),DASK_HPC_SCREENSHOTS='$(SCREENSHOTS)') $(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)

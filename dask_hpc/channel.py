@@ -158,6 +158,12 @@ class Channel:
         raise_error(answer)
         return _lists(answer["result"]), answer["now_s"]
 
+    def send_now(self) -> None:
+        """Send what is to go to the scheduler: Dask waits a moment for more of it."""
+        stream: Any = self.client.scheduler_comm
+        stream.next_deadline = None
+        stream.waker.set()
+
     def sync(self, method: str, **arguments: Any) -> Any:
         """`ask` in the form of the client."""
         return self.client.sync(self.ask, method, **arguments)

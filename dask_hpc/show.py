@@ -149,7 +149,13 @@ def _asked(channel: Any, question: Callable[[], Coroutine[Any, Any, Any]], metho
     except _WouldBlock:
         return None, _NOT_ASKED.format(method=method)
     except Exception as error:
-        return None, f"The cluster does not answer: {_said(error)}."
+        what = "was not asked" if _closed(channel) else "does not answer"
+        return None, f"The cluster {what}: {_said(error)}."
+
+
+def _closed(channel: Any) -> bool:
+    client = channel.client_or_none
+    return client is None or client.status in _ENDED
 
 
 def _within_limit(loop: asyncio.AbstractEventLoop, question: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

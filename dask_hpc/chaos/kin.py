@@ -5,6 +5,7 @@ Stock forgets, or gives up, what was made from scattered data or with an actor o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,12 @@ def family(client: Client, kind: str, first: int, elements: int, notes: str, cha
     RuntimeError
         When they do not come to be.
     """
-    there = sorted(client.run(work.host, on_error="ignore"))
+    deadline_s = time.monotonic() + _MADE_S
+    # most may have been killed a moment ago, and be on their way back
+    while len(there := sorted(client.run(work.host, on_error="ignore"))) < 2:
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"results of {kind} need two workers; {len(there)} answer")
+        time.sleep(0.1)
     here, elsewhere = chance.sample(there, 2)
     parent: Future
     between: Any

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 #: the newest version in the store, and a worker whose results would be read from it; nothing, but a worker
 #: stands still for a while; a worker and its host's manager; nothing, but all of a host answers nobody for
 #: longer than the scheduler waits; a worker in the middle of a write; the scheduler, after which the next one
-#: takes over.
+#: takes over; a worker, while its host's manager hangs for longer than anybody waits for it.
 FAULTS = (
-    "worker", "host", "cluster", "store", "delay", "manager", "partition", "agent", "controller"
+    "worker", "host", "cluster", "store", "delay", "manager", "partition", "agent", "controller", "hang"
 )  # fmt: skip
 #: What is tried on clusters of their own, and so alone.
 ALONE = ("cluster", "controller")

@@ -22,6 +22,8 @@ _PATIENCE_S = 90.0
 _KIN = 1000
 #: How long a worker stands still, and a host: the scheduler of `clusters.own` gives it up before.
 _STILL_S, _CUT_OFF_S = 2.0, 12.0
+#: How long a manager hangs, and after how long it is not waited for, and asked again, in such a run.
+_HANGS_S, _SILENCE_S, _AGAIN_S = 8.0, 2.0, 2.0
 #: A worker that is to end while it writes does so at one of its first calls to the file system.
 _CALLS = 2
 
@@ -63,6 +65,18 @@ class Outcome:
 
 def run(client: Client, rt: Any, plan: Plan, folder: Path) -> Outcome:
     """Carry out a plan on a cluster whose workers come back; `folder` is seen by all of it and is empty."""
+    if "hang" not in plan.faults:
+        return _run(client, rt, plan, folder)
+    impatient = {"checkpoint_silence_s": _SILENCE_S, "checkpoint_ask_again_s": _AGAIN_S}
+    now = rt.status()["settings"]
+    rt.update(**impatient)
+    try:
+        return _run(client, rt, plan, folder)
+    finally:
+        rt.update(**{name: now[name] for name in impatient})
+
+
+def _run(client: Client, rt: Any, plan: Plan, folder: Path) -> Outcome:
     outcome, chance = Outcome(plan), plan.chance()
     notes, store = str(folder / "notes"), str(folder / "store")
     Path(notes).touch()
@@ -144,10 +158,10 @@ def _strike(client: Client, plan: Plan, chance: Any) -> int:
     doomed: set[str] = set()
     for fault in plan.faults if hosts else ():
         if fault == "delay":
-            _tell(client, work.stand_still, [chance.choice(sorted(hosts))], _STILL_S, False)
+            _tell(client, work.stand_still, [chance.choice(sorted(hosts))], _STILL_S, True, False)
         elif fault == "partition":
             host = chance.choice(sorted(set(hosts.values())))
-            _tell(client, work.stand_still, _some(hosts, host), _CUT_OFF_S, True)
+            _tell(client, work.stand_still, _some(hosts, host), _CUT_OFF_S, True, True)
         elif fault == "host":
             host = chance.choice(sorted(set(hosts.values())))
             # one that has just come back does not know where its manager is
@@ -156,6 +170,10 @@ def _strike(client: Client, plan: Plan, chance: Any) -> int:
         elif fault == "manager":
             victim = chance.choice(sorted(hosts))
             _tell(client, work.end_manager, [victim], False)
+            doomed.add(victim)
+        elif fault == "hang":
+            victim = chance.choice(sorted(hosts))
+            _tell(client, work.stand_still, [victim], _HANGS_S, False, True)
             doomed.add(victim)
         elif fault in ("worker", "store"):
             doomed.add(chance.choice(sorted(hosts)))

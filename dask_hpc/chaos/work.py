@@ -113,9 +113,9 @@ async def die_while_writing(calls: int) -> None:
     os.pwrite = last
 
 
-async def stand_still(seconds: float, manager: bool, dask_worker: Any) -> None:
-    """Stop this process, and the manager of its host or not, and have them go on later."""
-    stopped = [os.getpid()]
+async def stand_still(seconds: float, worker: bool, manager: bool, dask_worker: Any) -> None:
+    """Stop this process or not, and the manager of its host or not, and have them go on later."""
+    stopped = [os.getpid()] if worker else []
     if manager and (folder := _folder(dask_worker)) is not None:
         with suppress(OSError, ValueError):
             stopped.insert(0, listening(folder)["pid"])

@@ -74,15 +74,17 @@ def from_json(data: Any) -> np.dtype[Any]:
 
 
 def _tuples(data: Any) -> Any:
-    """JSON has lists alone; NumPy tells fields, titles and shapes, which are tuples, from lists of fields."""
-    if not isinstance(data, list):
+    """JSON has lists alone, and what Dask sends tuples; NumPy tells fields, titles and shapes, which are
+    tuples, from lists of fields.
+    """
+    if not isinstance(data, list | tuple):
         return data
     return [
         tuple(
             tuple(part)
             if place == 2
             else tuple(part)
-            if place == 0 and isinstance(part, list)
+            if place == 0 and isinstance(part, list | tuple)
             else _tuples(part)
             for place, part in enumerate(entry)
         )

@@ -32,7 +32,7 @@ _COLUMNS = {
               help="Seed of the first run; the others follow.")  # fmt: skip
 @click.option("--faults", metavar="NAME,...", default=None,
               help="What may fail: worker, host, cluster, store, delay, manager, partition, agent, "
-                   "controller.  [default: all of them]")  # fmt: skip
+                   "controller, hang.  [default: all of them]")  # fmt: skip
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=None,
               help="Where stores are made, and removed again; all workers have to see it.  [default: a new "
               "folder for temporary files]")  # fmt: skip

@@ -46,6 +46,7 @@ class Setup:
     power: dict[str, str] = field(default_factory=dict)
     #: Who keeps the machine's corridor; None: policies that do so by themselves.
     corridor_mode: str | None = None
+    corridor_levers: str | None = None
     #: Its bounds change by at most so many watts a second; None: they jump as they stand.
     corridor_ramp: float | None = None
 
@@ -121,8 +122,21 @@ class Setup:
         """How to run it."""
         from dask_hpc.sim import Options
 
-        extra = {} if self.corridor_mode is None else {"corridor": {"mode": self.corridor_mode}}
+        corridor: dict[str, Any] = {} if self.corridor_mode is None else {"mode": self.corridor_mode}
+        if self.corridor_levers is not None:
+            corridor["levers"] = _levers(self.corridor_levers)
+        extra = {"corridor": corridor} if corridor else {}
         return Options(seed=self.seed, tick_s=self.tick_s, decision_s=self.decision_s, extra=extra, **more)
+
+
+def _levers(text: str) -> tuple[str, ...]:
+    """Levers, as words separated by commas."""
+    from dask_hpc_policies.power.view import LEVERS
+
+    words = tuple(word.strip() for word in text.split(","))
+    if unknown := [word for word in words if word not in LEVERS]:
+        raise click.UsageError(f"--corridor-levers: {unknown[0]!r}; allowed: {', '.join(LEVERS)}")
+    return words
 
 
 def _field(option: str, given: dict[str, str]) -> Field | None:
@@ -205,6 +219,8 @@ _RUN = (
     click.option("--corridor-mode", type=click.Choice(["monitor", "enforce"]),
                  help="Under the power corridor of the workload: only look at the draw, or hold every policy "
                  "to it; without it, only power-aware is."),
+    click.option("--corridor-levers", metavar="WORDS",
+                 help="What may be done to keep it, separated by commas, as hpc.power.levers."),
     click.option("--corridor-ramp", type=FiniteRange(0, min_open=True), metavar="W",
                  help="The bounds of that corridor change by at most so many watts a second."),
     click.option("--at", metavar="SECONDS", type=Seconds(),
@@ -244,6 +260,7 @@ def _with(command: Callable[..., Any], decorators: Sequence[Callable[..., Any]])
             roles=kwargs.pop("roles", {}),
             power=kwargs.pop("power", {}),
             corridor_mode=kwargs.pop("corridor_mode", None),
+            corridor_levers=kwargs.pop("corridor_levers", None),
             corridor_ramp=kwargs.pop("corridor_ramp", None),
         )
         return command(*args, setup=setup, **kwargs)

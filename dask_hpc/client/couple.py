@@ -32,7 +32,8 @@ class CouplingMethods:
             Steps that may be in flight at once, from 1 to 1,024: taken, and not done for everybody who reads.
         when_full
             What becomes of a step beyond that: ``"wait"`` (its `Source.send` does), ``"drop-oldest"`` (the
-            oldest in flight makes room) or ``"drop-newest"`` (it is left out).
+            oldest in flight of which no analysis has begun makes room, else the oldest whose values nobody
+            has read; while all are being analysed, it is left out) or ``"drop-newest"`` (it is left out).
 
         Returns
         -------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import dask
@@ -21,7 +21,7 @@ from dask_hpc.client.datasets import lazy_dataset
 from dask_hpc.client.flow_graph import StepGraph
 from dask_hpc.client.inside import Inside
 from dask_hpc.client.readers import Reader
-from dask_hpc.client.turns import Analysis, Turn, value_of
+from dask_hpc.client.turns import Analysis, Spawned, Turn, hand_out, lose, unneeded, value_of
 from dask_hpc.errors import CouplingError, DaskHPCError
 from dask_hpc.show import line
 from dask_hpc_policies.coupling import contract
@@ -36,12 +36,18 @@ class Flow:
     """Steps of a program outside Dask, and what is done with them. Made by `Runtime.couple`."""
 
     def __init__(
-        self, channel: Channel, id: str, name: str, fields: tuple[contract.Field, ...], queue: int,
+        self,
+        channel: Channel,
+        id: str,
+        name: str,
+        fields: tuple[contract.Field, ...],
+        queue: int,
         when_full: str,
     ) -> None:
         self.name = name
         #: Takes the steps of a program on the cluster.
         self.inside = Inside(self, when_full)
+        self._oldest_goes = when_full == "drop-oldest"
         self._channel, self._id, self._fields, self._queue = channel, id, fields, queue
         # as what is submitted where the flow is made: to the job there, if there is one
         self._annotations = dict(dask.get_annotations())
@@ -49,6 +55,9 @@ class Flow:
         self._layout: list[Any] = []
         self._turns: dict[int, Turn] = {}
         self._submitted = self._begun = self._called = self._done = 0
+        #: Turns that had to make room, and those before them are not done.
+        self._ousted: set[int] = set()
+        self._calling = False
         self._total: int | None = None
         self._analyses: dict[str, Analysis] = {}
         self._callbacks: list[Callable[[int, Any], Any]] = []
@@ -58,7 +67,7 @@ class Flow:
         self._bell = asyncio.Event()
         # held while an analysis is added: no turn begins meanwhile
         self._extending, self._joining = asyncio.Lock(), asyncio.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._spawn = Spawned()
         self._loop = asyncio.get_running_loop()
         self._spawn(self._listen())
 
@@ -116,10 +125,7 @@ class Flow:
         if not callable(callback):
             raise TypeError(f"callback is {callback!r}; needed: a function of a step and a data set")
 
-        async def add() -> None:
-            self._callbacks.append(callback)
-
-        return self._channel.run(add)
+        return self._channel.run(self._add, callback)
 
     def results(self, name: str, timeout: float | None = None) -> Reader:
         """The values of an analysis from now on: an iterator over ``(step, value)``, in order.
@@ -202,18 +208,15 @@ class Flow:
             if graph.values:
                 self._await_values(graph, await self._submit(graph))
 
+    async def _add(self, callback: Callable[[int, Any], Any]) -> None:
+        self._callbacks.append(callback)
+
     async def _close(self) -> None:
         if self._outcome is None:
             self._finished(f"flow {self.name!r} is closed")
-        await self._channel.ask("flow_close", flow=self._id)
-        await self._idle()
-
-    async def _idle(self) -> None:
-        mine = asyncio.current_task()
-        while left := [task for task in self._tasks if task is not mine]:
-            for task in left:
-                task.cancel()
-            await asyncio.wait(left)
+        async with self._extending:  # what is being submitted is let go of then
+            await self._channel.ask("flow_close", flow=self._id)
+        await self._spawn.end()
 
     def _finished(self, why: str) -> None:
         """No value comes any more."""
@@ -230,12 +233,6 @@ class Flow:
     def changes(self) -> Awaitable[Any]:
         """What waits for the next change of anything from this call on, whenever it is awaited."""
         return self._bell.wait()
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _listen(self) -> None:
         """Hear what happens on the scheduler."""
@@ -273,19 +270,40 @@ class Flow:
                 along.set_result(said["content"])
         elif turn is not None:
             if kind == "lost":
-                self._lose(said["turn"], said["reason"])
+                self.lose(said["turn"], said["reason"])
             elif kind == "ousted":
-                self._oust(said["turn"])
+                self.oust(said["turn"])
             turn.settled.set()
 
-    def _oust(self, number: int) -> None:
+    def in_flight(self) -> list[int]:
+        """Turns in flight, oldest first."""
+        begun = range(self._done, self._begun)
+        return [number for number, turn in self._turns.items() if number in begun and not turn.ousted]
+
+    def lose(self, number: int, reason: str) -> None:
+        """A step will never be whole."""
+        lose(self._turns, number, reason, self._analyses.values())
+
+    def oust(self, number: int) -> None:
         """A step has to make room."""
-        turn = self._turns[number]
-        turn.ousted = True
-        for task in turn.values.values():
-            task.cancel()
-        for reader in self._readers():
-            reader.drop(number)
+        if number >= self._done:
+            self._turns[number].oust()
+            self._ousted.add(number)
+            for reader in self._readers():
+                reader.drop(number)
+            self._pass()
+            self._maybe_over()
+
+    def _pass(self) -> None:
+        """Pass over what had to make room, and let go of what no step needs any more."""
+        while self._done in self._ousted:
+            self._ousted.remove(self._done)
+            self._done += 1
+        while not self._calling and (self._called < self._done or self._called in self._ousted):
+            self._called += 1
+        widest = max((each.window for each in self._analyses.values()), default=1)
+        for old in unneeded(self._turns, self.in_flight(), self._begun, widest):
+            self._turns.pop(old).release()
         self._ring()
 
     async def _extend(self) -> None:
@@ -301,6 +319,8 @@ class Flow:
             for analysis in self._analyses.values():
                 graph.add_values(analysis, turns)
             futures = await self._submit(graph)
+            if self._outcome is not None:
+                return
             for turn in turns:
                 self._turns[turn] = Turn([futures[key] for key in graph.keys(turn)])
             self._await_values(graph, futures)
@@ -308,23 +328,19 @@ class Flow:
 
     async def _submit(self, graph: StepGraph) -> dict[str, Future]:
         with dask.annotate(**self._annotations):
-            return await graph.submit(self._channel)
+            futures = await graph.submit(self._channel)
+        if self._outcome is not None:  # it has ended meanwhile
+            for future in futures.values():
+                future.release()
+        return futures
 
     def _await_values(self, graph: StepGraph, futures: Mapping[str, Future]) -> None:
-        for value in graph.values:
+        for value in graph.values if self._outcome is None else ():
             turn, future = self._turns[value.turn], futures[value.key]
             along = turn.along[value.analysis] = self._loop.create_future()
             turn.await_value(value.analysis, future, self._spawn(value_of(future, along)))
             if any(self._turns[each].lost for each in value.window):
                 turn.values[value.analysis].cancel()
-
-    def _lose(self, number: int, reason: str) -> None:
-        """A step will never be whole: what was to be made of it fails."""
-        self._turns[number].lost = reason
-        for analysis in self._analyses.values():
-            for turn in range(number, number + analysis.window):
-                if turn in self._turns and (task := self._turns[turn].values.get(analysis.name)) is not None:
-                    task.cancel()
 
     async def _finish(self, number: int, callbacks: Sequence[Callable[[int, Any], Any]]) -> None:
         """See one turn through."""
@@ -333,55 +349,36 @@ class Flow:
             return
         await turn.settled.wait()
         assert turn.step is not None
-        while self._called < number:
+        while self._called < number and not turn.ousted:
             await self.changes()
-        if callbacks and not (turn.lost or turn.ousted):
+        if turn.ousted:
+            return
+        if callbacks and not turn.lost:
             await self._call(callbacks, turn)
         self._called = number + 1
-        self._ring()
+        self._pass()
         if turn.values:
             await asyncio.wait(turn.values.values())
-        while self._done < number:
+        while self._done < number and not turn.ousted:
             await self.changes()
-        if not turn.ousted:
-            self._hand_out(number, turn)
+        if turn.ousted:
+            return
+        hand_out(self.name, number, turn, self._turns, self._analyses)
+        self._ring()
+        if self._oldest_goes and any(reader.has(number) for reader in self._readers()):
+            await self._channel.ask("flow_computed", flow=self._id, turn=number)
         while any(reader.has(number) for reader in self._readers()):
             await self.changes()
+        if turn.ousted:
+            return
         self._done = number + 1
-        widest = max((each.window for each in self._analyses.values()), default=1)
-        for old in [each for each in self._turns if each <= number - widest + 1]:
-            self._turns.pop(old).release()
-        stream: Any = self._channel.client.scheduler_comm  # it waits for more, and steps come meanwhile
-        stream.next_deadline = None
-        stream.waker.set()
-        self._ring()
+        self._pass()
+        self._channel.send_now()
         await self._channel.ask("flow_done", flow=self._id, turn=number)
         self._maybe_over()
 
     def _readers(self) -> list[Reader]:
         return [reader for each in self._analyses.values() for reader in each.readers]
-
-    def _hand_out(self, number: int, turn: Turn) -> None:
-        assert turn.step is not None
-        for name, task in turn.values.items():
-            error: BaseException | None = None
-            value: Any = None
-            if task.cancelled():
-                window = range(number - self._analyses[name].window + 1, number + 1)
-                lost = [each for each in window if each in self._turns and self._turns[each].lost]
-                why = self._turns[lost[0]].lost if lost else "its tasks were cancelled"
-                step = self._turns[lost[0]].step if lost else turn.step
-                error = CouplingError(
-                    f"flow {self.name!r} has no {name!r} of step {turn.step}: {step} failed, {why}"
-                )
-            else:
-                error = task.exception()
-                if error is None:
-                    value, error = task.result()
-            for reader in list(self._analyses[name].readers):
-                reader.put(number, turn.step, value, error)
-        turn.values.clear()
-        self._ring()
 
     async def _call(self, callbacks: Sequence[Callable[[int, Any], Any]], turn: Turn) -> None:
         assert turn.step is not None
@@ -392,8 +389,10 @@ class Flow:
             sources: list[Future] = [Future(one.key, self._channel.client) for one in turn.sources]
             return lazy_dataset(self._fields, layout, sources, step)
 
+        self._calling = True
         if failed := await call_all(callbacks, step, dataset, self.name):
             self._callback_error = failed
+        self._calling = False
 
     def _maybe_over(self) -> None:
         if self._total is not None and self._done >= self._total and self._outcome is None:

@@ -9,6 +9,7 @@ from dask_hpc.client.turns import Turn, all_there, value_of
 from dask_hpc.errors import CouplingError
 from dask_hpc.program.coupled import Due
 from dask_hpc_policies.coupling.contract import Field, is_due
+from dask_hpc_policies.coupling.turns import makes_room
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -49,21 +50,31 @@ class Inside:
             self._told = True
         if self._last is not None and step <= self._last:
             return None
-        while flow._outcome is None and flow._begun - flow._done >= flow._queue:
-            if self._when_full == "drop-newest":
+        while flow._outcome is None and len(flow.in_flight()) >= flow._queue:
+            if self._when_full == "wait":
+                await flow.changes()
+            elif self._when_full == "drop-newest" or not await self._made_room():
                 return None
-            if self._when_full == "drop-oldest":
-                left = [at for at in range(flow._done, flow._begun) if not flow._turns[at].ousted]
-                if len(left) >= flow._queue:
-                    flow._oust(left[0])
-                break
-            await flow.changes()
         async with flow._joining:
             pass
         if flow._outcome is not None:
             raise CouplingError(flow._outcome or f"flow {flow.name!r} has ended")
         begun: int = flow._begun
         return begun
+
+    async def _made_room(self) -> bool:
+        """Have a step in flight make room for the next one; whether there is any now."""
+        flow = self._flow
+        keys = [(at, [one.key for one in flow._turns[at].futures]) for at in flow.in_flight()]
+        begun = set(await flow._channel.ask("flow_begun", turns=keys))
+        # some may have come to their end meanwhile
+        flight = flow.in_flight()
+        if flow._outcome is None and len(flight) >= flow._queue:
+            computed = {at for at in flight if flow._turns[at].computed}
+            if (ousted := makes_room(flight, begun, computed)) is None:
+                return False
+            flow.oust(ousted)
+        return True
 
     def due(self, turn: int) -> list[Due]:
         """The values that are due at a turn."""
@@ -100,7 +111,7 @@ class Inside:
         if why := await all_there(one.sources):
             flow = self._flow
             if turn in flow._turns:
-                flow._lose(turn, why)
+                flow.lose(turn, why)
         one.settled.set()
 
     async def end(self, reason: str) -> None:

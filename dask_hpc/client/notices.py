@@ -1,8 +1,10 @@
-"""Notices: what the scheduler has to tell a client unasked, in its log."""
+"""Notices: what the scheduler has to tell a client unasked: in its log, or where somebody shows them."""
 
 from __future__ import annotations
 
+import functools
 import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from distributed import Client
@@ -11,18 +13,40 @@ from dask_hpc.wire import notice_topic
 
 logger = logging.getLogger("dask_hpc")
 
+#: Given the id of a job and a sentence about it, in the loop of the client.
+Shown = Callable[[str, str], None]
+
+#: Who shows the notices of a client, by its id.
+_shown: dict[str, list[Shown]] = {}
+
 
 def listen(client: Client) -> None:
-    """Have what the scheduler tells this client appear in its log."""
-    client.subscribe_topic(notice_topic(client.id), _show)
+    """Have what the scheduler tells this client appear in its log, as long as nobody shows it."""
+    client.subscribe_topic(notice_topic(client.id), functools.partial(_tell, client.id))
 
 
-def _show(event: Any) -> None:
+def show(client: Client, shown: Shown) -> Callable[[], None]:
+    """Have `shown` called in place of the log; what is given back ends that."""
+    # the client is not kept: who shows its notices may outlive it
+    id, there = client.id, _shown.setdefault(client.id, [])
+    there.append(shown)
+
+    def end() -> None:
+        if shown in there:
+            there.remove(shown)
+        if not there:
+            _shown.pop(id, None)
+
+    return end
+
+
+def _tell(client: str, event: tuple[float, Mapping[str, Any]]) -> None:
     _, message = event
-    logger.warning(
-        "Job %s has been held for %.0f s: %s. Remedy: %s.",
-        message["job"],
-        message["held_s"],
-        message["reason"],
-        message["remedy"],
+    text = (
+        f"Job {message['job']} has been held for {message['held_s']:.0f} s: {message['reason']}. "
+        f"Remedy: {message['remedy']}."
     )
+    # a line of a log is red in a notebook, and stands in whatever cell runs
+    logger.log(logging.INFO if (there := _shown.get(client)) else logging.WARNING, "%s", text)
+    for shown in list(there or ()):
+        shown(message["job"], text)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,8 +47,9 @@ class Turn:
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     #: Why it will never be whole.
     lost: str = ""
-    #: Whether it had to make room.
+    #: Whether it had to make room, and whether all its values are there.
     ousted: bool = False
+    computed: bool = False
     #: What is computed of it, by analysis.
     values: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
     #: What comes with the word that a value is there: its bytes; None: it is too large for that.
@@ -61,12 +63,84 @@ class Turn:
         self.futures.append(future)
         self.values[analysis] = task
 
+    def oust(self) -> None:
+        """Have nothing computed of it, and keep its blocks: windows of later steps need them."""
+        self.ousted = True
+        for task in self.values.values():
+            task.cancel()
+        for future in self.futures:
+            future.release()
+        self.settled.set()
+
     def release(self) -> None:
         """Let go of it on the cluster, whatever still refers to it here."""
         for task in self.values.values():
             task.cancel()
         for future in (*self.sources, *self.futures):
             future.release()
+
+
+class Spawned:
+    """Coroutines that run beside each other until they end, or all are ended; called with one, it begins."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __call__(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Have a coroutine begin."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def end(self) -> None:
+        """Cancel all but the one that this is called in, and wait for their end."""
+        mine = asyncio.current_task()
+        while left := [task for task in self._tasks if task is not mine]:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
+
+
+def unneeded(turns: Iterable[int], flight: Sequence[int], begun: int, widest: int) -> list[int]:
+    """Turns, of those that have begun, that no window of `widest` steps needs which may still be computed.
+
+    Those end with a turn in `flight` (oldest first), or one that is still to come: `begun` is the first.
+    """
+    ends = [*flight, begun]
+    return [turn for turn in turns if turn < begun and ends[bisect_left(ends, turn)] >= turn + widest]
+
+
+def lose(turns: Mapping[int, Turn], number: int, reason: str, analyses: Iterable[Analysis]) -> None:
+    """A turn will never be whole: what was to be made of it fails."""
+    turns[number].lost = reason
+    for analysis in analyses:
+        for turn in range(number, number + analysis.window):
+            if turn in turns and (task := turns[turn].values.get(analysis.name)) is not None:
+                task.cancel()
+
+
+def hand_out(
+    flow: str, number: int, turn: Turn, turns: Mapping[int, Turn], analyses: Mapping[str, Analysis]
+) -> None:
+    """Give the values of a turn, or why there are none, to whoever reads; all of them are settled."""
+    assert turn.step is not None
+    for name, task in turn.values.items():
+        value: Any = None
+        if task.cancelled():
+            window = range(number - analyses[name].window + 1, number)
+            earlier = [turns[each] for each in window if each in turns]
+            lost = next((each for each in (*earlier, turn) if each.lost), turn)
+            why = f"{lost.step} failed, {lost.lost or 'its tasks were cancelled'}"
+            error: BaseException | None = CouplingError(
+                f"flow {flow!r} has no {name!r} of step {turn.step}: {why}"
+            )
+        elif (error := task.exception()) is None:
+            value, error = task.result()
+        for reader in list(analyses[name].readers):
+            reader.put(number, turn.step, value, error)
+    turn.values.clear()
+    turn.computed = True
 
 
 async def value_of(

@@ -276,8 +276,10 @@ class Settings:
         help="How far ahead the measured draw is forecast while a corridor is set, at most 60 ticks."))
     power_levers: tuple[str, ...] = _row(Words("power.levers", DEFAULT_LEVERS, LEVERS,
         help="What is done to keep a corridor. resize: jobs that run get other sizes. hold: jobs wait though "
-        "nodes are idle. start: jobs start smaller than they ask for. cap: hosts that give leave (power.cap) "
-        "are capped while the measured draw is above the upper bound."))
+        "nodes are idle. start: jobs start smaller than they ask for. pool: an adaptive cluster gives idle "
+        "nodes back, or asks for more. steal: a job that waits takes the nodes of a malleable one where no "
+        "sizes are inside. cap: hosts that give leave (power.cap) are capped while the measured draw is "
+        "above the upper bound."))
     power_price: float | None = _row(Float("power.price", None, lo=0.0, hi=1e6, none_ok=True,
         help="Money that a MWh costs, for the bill of a run (rt.power()). None: not known."))
     power_carbon: float | None = _row(Float("power.carbon", None, lo=0.0, hi=1e5, none_ok=True,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -118,14 +117,12 @@ class Bridge:
         raise CouplingError(f"get({key!r}): flows carry no feedback to the program; read it another way")
 
     def close(self, timestep: int = 0) -> None:
-        """Say that no step comes any more; a bridge that is closed stays so."""
+        """Say that no step comes any more; a bridge that is closed stays so.
+
+        One that is gone without it fails its flows: its program has ended too soon.
+        """
         for source in self._sources.values():
             source.close()
-
-    def __del__(self) -> None:
-        # the interpreter may be ending
-        with suppress(Exception):
-            self.close()
 
 
 def _begin(name: str, said: Mapping[str, Any]) -> tuple[int, ...]:

@@ -1,17 +1,17 @@
-"""The node map of a run as a matplotlib figure, for documents that cannot hold HTML.
+"""Who held which node when as matplotlib figures, for documents that cannot hold HTML, and to compare runs.
 
-figure = node_map_figure([trace.header, *trace.records])
+figure = compared_figure({"as it ran": rt.timeline().spans, "fcfs, simulated": result.spans()})
 figure.savefig("nodes.png", dpi=150)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dask_hpc.report.looks import printable
+from dask_hpc.report.looks import looks, printable
 from dask_hpc.report.spans import DRAINING, LOST, Spans
-from dask_hpc.report.svg import TEXT_WIDTH
+from dask_hpc.report.svg import TEXT_WIDTH, most_drawn_w
 from dask_hpc.report.timeline import build_timeline
 from dask_hpc.trace.records import Record
 
@@ -73,6 +73,26 @@ def draw_spans(axes: Any, spans: Spans) -> None:
         axes.set_yticks(list(rows.values()), [printable(node) for node in rows], parse_math=False)
 
 
+def _draw_power(axes: Any, spans: Spans) -> None:
+    """Draw what was drawn, the bounds, and what was expected."""
+    top_w = most_drawn_w(spans)
+    for span in spans.power:
+        ends = [span.start_s, span.end_s]
+        if span.min_w is not None and span.max_w is not None:
+            axes.fill_between(ends, span.min_w, span.max_w, color="#9ecae1", linewidth=0)
+        for bound_w in (span.lower_w, span.upper_w):
+            if bound_w is not None and 0 < bound_w <= top_w:
+                axes.plot(ends, [bound_w, bound_w], color="black", linestyle="--", linewidth=1)
+    if any(span.watts is not None for span in spans.power):
+        times = [t_s for span in spans.power for t_s in (span.start_s, span.end_s)]
+        watts = [span.watts if span.watts is not None else float("nan") for span in spans.power for _ in "ab"]
+        axes.plot(times, watts, color="#1f77b4")
+    axes.set_ylim(0, 1.05 * top_w)
+    axes.set_ylabel("W")
+    axes.set_xlabel("time (s)")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def node_map_figure(records: Iterable[Record], title: str = "") -> Figure:
     """One row a node over time, filled by the job that holds it.
 
@@ -97,25 +117,68 @@ def spans_figure(spans: Spans, title: str = "") -> Figure:
     ImportError
         When matplotlib is missing; the extra ``plot`` brings it.
     """
+    return _figure({title: spans})
+
+
+def compared_figure(runs: Mapping[str, Spans]) -> Figure:
+    """Runs of the same jobs below each other, on one axis of time that begins with the first submission.
+
+    Parameters
+    ----------
+    runs
+        By what each is called: ``rt.timeline().spans``, ``result.spans()`` of the simulator. A job has one
+        colour in all, where it has one id in all.
+
+    Raises
+    ------
+    ImportError
+        When matplotlib is missing; the extra ``plot`` brings it.
+    """
+    return _figure({title: spans.shifted(-_submitted(spans)) for title, spans in runs.items()})
+
+
+def _submitted(spans: Spans) -> float:
+    return min((span.start_s for span in spans.job_spans), default=spans.start_s)
+
+
+def _figure(runs: Mapping[str, Spans]) -> Figure:
     try:
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
     except ImportError as error:
-        raise ImportError('node_map_figure needs matplotlib: pip install "dask-hpc[plot]"') from error
-    rows = max(1, min(len(spans.nodes), TEXT_ROWS))
-    figure = Figure(figsize=(10, 1.6 + 0.32 * rows), layout="constrained")
-    axes = figure.add_subplot()
-    draw_spans(axes, spans)
-    if title:
-        axes.set_title(printable(title), loc="left", parse_math=False)
+        raise ImportError('a figure needs matplotlib: pip install "dask-hpc[plot]"') from error
+    rows = [max(1, min(len(spans.nodes), TEXT_ROWS)) for spans in runs.values()]
+    figure = Figure(figsize=(10, 0.6 + len(rows) + 0.32 * sum(rows)), layout="constrained")
+    several = len(runs) > 1
+    powered = [spans for spans in runs.values() if spans.power and not several]
+    heights = [*rows, *(4 for _ in powered)]
+    if powered:
+        figure.set_size_inches(10, 1.2 + figure.get_figheight())
+    all_axes = figure.subplots(len(heights), sharex=len(heights) > 1, squeeze=False, height_ratios=heights)[
+        :, 0
+    ]
+    first_s = 0.0 if several else min(spans.start_s for spans in runs.values())
+    end_s = max([first_s + 1e-3, *(spans.end_s for spans in runs.values())])
+    labels: dict[str, str] = {}
+    for axes, (title, spans) in zip(all_axes, runs.items(), strict=False):
+        draw_spans(axes, spans)
+        axes.set_xlim(first_s, end_s)
+        axes.label_outer()
+        if title:
+            # above the word that says where the prediction begins
+            pad = None if spans.now_s is None else 16
+            axes.set_title(printable(title), loc="left", parse_math=False, pad=pad)
+        labels |= spans.labels
+    for axes, spans in zip(all_axes[len(rows) :], powered, strict=True):
+        _draw_power(axes, spans)
     handles = [
         Patch(
             facecolor=style.color,
             hatch=_HATCHES[style.pattern_index],
             edgecolor=_EDGE,
-            label=printable(f"{style.letter}  {spans.labels[job]}"),
+            label=printable(f"{style.letter}  {labels[job]}"),
         )
-        for job, style in list(spans.looks().items())[:_LEGEND]
+        for job, style in list(looks(labels).items())[:_LEGEND]
     ]
     handles.append(Patch(facecolor="white", edgecolor=_EDGE, label="no named job"))
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

@@ -91,6 +91,8 @@ class TimelinePicture:
         told = self._told()
         row_px = svg.row_px(len(spans.nodes))
         parts = [svg.marks(spans, styles), svg.node_map(spans, styles), svg.job_sizes(spans, jobs, styles)]
+        if spans.power:
+            parts.append(svg.power_lane(spans))
         tops, names, top = [], [], svg.TITLE_PX
         for part in parts:
             tops.append(top)
@@ -101,6 +103,8 @@ class TimelinePicture:
             (tops[2] + (i + 0.6) * svg.JOB_ROW_PX, f"{styles[job].letter} {spans.labels[job]}")
             for i, job in enumerate(jobs)
         ]
+        if spans.power:
+            names.append((tops[3] + 12, "power"))
         axis = svg.axis(spans.start_s, spans.end_s, spans.now_s)
         return {
             "id": f"dask-hpc-{zlib.crc32(repr((self.title, told)).encode()):08x}",

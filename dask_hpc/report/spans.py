@@ -20,7 +20,7 @@ from dask_hpc.report.looks import Look, looks
 #: What a stretch of a node is called that nobody holds, and that one holds who is about to lose it.
 UP, DRAINING, LOST = "up", "draining", "lost"
 
-_Span = TypeVar("_Span", "NodeSpan", "JobSpan")
+_Span = TypeVar("_Span", "NodeSpan", "JobSpan", "PowerSpan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,20 @@ class JobSpan:
     end_s: float
     nodes: int
     predicted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerSpan:
+    """A stretch of time in which all nodes together drew so many watts; None: not known, or no bound."""
+
+    start_s: float
+    end_s: float
+    watts: float | None
+    lower_w: float | None = None
+    upper_w: float | None = None
+    #: Least and most that was expected then.
+    min_w: float | None = None
+    max_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +92,8 @@ class Spans:
     #: Job by job, each in order of time.
     job_spans: tuple[JobSpan, ...] = ()
     marks: tuple[Mark, ...] = ()
+    #: What was drawn, allowed and expected, in order of time; empty: there was no power corridor.
+    power: tuple[PowerSpan, ...] = ()
 
     def looks(self) -> dict[str, Look]:
         """Letter and colour of every job by id."""
@@ -109,6 +125,7 @@ class Spans:
             labels={job: label for job, label in self.labels.items() if job in there},
             job_spans=jobs,
             marks=tuple(mark for mark in self.marks if mark.job == id),
+            power=tuple(_within(self.power, start_s, end_s)),
         )
 
     def shifted(self, by_s: float) -> Spans:
@@ -125,6 +142,7 @@ class Spans:
             node_spans=moved(self.node_spans),
             job_spans=moved(self.job_spans),
             marks=tuple(replace(mark, t_s=mark.t_s + by_s) for mark in self.marks),
+            power=moved(self.power),
         )
 
     def followed_by(self, later: Spans, now_s: float) -> Spans:
@@ -155,6 +173,20 @@ class Spans:
             },
             job_spans=(*(_cut(span, end_s=now_s) for span in self.job_spans if span.start_s < now_s), *jobs),
         )
+
+
+def power_spans(rows: Iterable[Sequence[float | None]], until_s: float) -> tuple[PowerSpan, ...]:
+    """Stretches up to `until_s` of rows of (t_s, watts, lower_w, upper_w), or with min_w and max_w too."""
+    known = [(float(t_s), rest) for t_s, *rest in rows if t_s is not None and t_s < until_s]
+    ends = [*(t_s for t_s, _ in known[1:]), until_s]
+    return tuple(
+        PowerSpan(
+            start_s=t_s, end_s=end_s,
+            **dict(zip(("watts", "lower_w", "upper_w", "min_w", "max_w"), rest, strict=False)),
+        )
+        for (t_s, rest), end_s in zip(known, ends, strict=False)
+        if end_s > t_s
+    )  # fmt: skip
 
 
 def job_spans(

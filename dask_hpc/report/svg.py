@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dask_hpc.report.looks import Look, format_seconds, ticks
-from dask_hpc.report.spans import DRAINING, LOST, JobSpan, NodeSpan, Spans
+from dask_hpc.report.spans import DRAINING, LOST, JobSpan, NodeSpan, PowerSpan, Spans
+from dask_hpc_policies.wording import counted
 
 #: Rows lower than this carry no text.
 TEXT_ROW_PX = 12
@@ -19,6 +20,8 @@ TEXT_ROW_PX = 12
 TEXT_WIDTH = 0.025
 #: Height of a row of the chart of job sizes, and of its largest job; of the chart of utilization; of marks.
 JOB_ROW_PX, _JOB_BAR_PX, UTILIZATION_PX, MARKS_PX = 40, 34, 96, 12
+#: Height of the lane of power, and a bound above so many times the draw is not drawn: it is none.
+POWER_PX, OPEN_BOUND = 72, 4.0
 #: Height of a heading, and of what is left free below a chart, where several stand in one picture.
 TITLE_PX, GAP_PX = 26, 6
 #: Nearer to it than so many percent no other time is written.
@@ -172,7 +175,7 @@ def _job_row(own: Sequence[JobSpan], base: int, most: int, spans: Spans, style: 
             yield Line(x, x + width, base - 4, base - 4, "waiting", f"{label} waits, {_when(span, spans)}")
             continue
         tall = max(3.0, _JOB_BAR_PX * span.nodes / most)
-        title = f"{label}: {span.nodes} nodes, {_when(span, spans)}"
+        title = f"{label}: {counted(span.nodes)}, {_when(span, spans)}"
         yield _rect(x, width, base - tall, tall, fill_id=style.fill_id, title=title)
         if width >= 100 * TEXT_WIDTH:
             yield Text(x, base - 3, str(span.nodes), css="on", shift=3)
@@ -196,6 +199,46 @@ def marks(spans: Spans, styles: Mapping[str, Look]) -> Drawing:
     return Drawing(MARKS_PX, f"Decisions: {len(shapes)} marks", shapes)
 
 
+def power_lane(spans: Spans) -> Drawing:
+    """What was drawn over time, between the bounds that held, before what was expected."""
+    most_w = most_drawn_w(spans)
+    shapes: list[Shape] = []
+
+    def y(watts: float) -> float:
+        return POWER_PX - (POWER_PX - 4) * min(1.0, watts / most_w)
+
+    before: float | None = None
+    for span in spans.power:
+        x, width = _x(span.start_s, spans.start_s, spans.end_s), _width(span, spans)
+        if span.min_w is not None and span.max_w is not None:
+            top = y(span.max_w)
+            shapes.append(_rect(x, width, top, max(1.0, y(span.min_w) - top), css="expected"))
+        shapes += [
+            Line(x, x + width, y(bound_w), y(bound_w), "bound")
+            for bound_w in (span.lower_w, span.upper_w)
+            if bound_w is not None and 0 < bound_w <= most_w
+        ]
+        if span.watts is None:
+            before = None
+            continue
+        title = f"{span.watts:.0f} W, {_when(span, spans)}"
+        shapes.append(Line(x, x + width, y(span.watts), y(span.watts), "pool", title))
+        if before is not None and before != span.watts:
+            shapes.append(Line(x, x, y(before), y(span.watts), "pool"))
+        before = span.watts
+    shapes += [*_over(spans, POWER_PX), Text(0, 12, f"{most_w:.0f} W", shift=3)]
+    return Drawing(POWER_PX, "Watts of all nodes over time, and the bounds", shapes)
+
+
+def most_drawn_w(spans: Spans) -> float:
+    """The top of the lane of power: bounds far above all that was drawn or expected are open."""
+    drawn_w = max(
+        [1.0, *(watts for span in spans.power for watts in (span.watts, span.max_w) if watts is not None)]
+    )
+    bounds = [watts for span in spans.power for watts in (span.lower_w, span.upper_w) if watts is not None]
+    return max([drawn_w, *(watts for watts in bounds if watts <= OPEN_BOUND * drawn_w)])
+
+
 def _over(spans: Spans, height: float) -> Iterator[Shape]:
     """What lies over a chart: the lines of the axis, and the veil over what is predicted."""
     yield from _grid(spans.end_s - spans.start_s, height)
@@ -209,7 +252,7 @@ def _ghost(spans: Spans, height: float) -> Iterator[Shape]:
         yield Line(x, x, 0, height, "now")
 
 
-def _when(span: NodeSpan | JobSpan, spans: Spans) -> str:
+def _when(span: NodeSpan | JobSpan | PowerSpan, spans: Spans) -> str:
     return f"{span.start_s - spans.start_s:.1f} s to {span.end_s - spans.start_s:.1f} s"
 
 
@@ -238,7 +281,7 @@ def _x(t_s: float, start_s: float, end_s: float) -> float:
     return 100 * (t_s - start_s) / (end_s - start_s) if end_s > start_s else 0.0
 
 
-def _width(span: NodeSpan | JobSpan, spans: Spans) -> float:
+def _width(span: NodeSpan | JobSpan | PowerSpan, spans: Spans) -> float:
     return _x(span.end_s - span.start_s, 0.0, spans.end_s - spans.start_s)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 from dask_hpc.checkpoint.blocks import write_blocks
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.plan import Plan, Written
-from dask_hpc.checkpoint.services import served
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.versions import Version, numbers
 from dask_hpc.clock import stopwatch_s
@@ -52,16 +50,13 @@ def unknown(where: str, version: int, name: str) -> str:
 def write_version(
     store: Store,
     ranks: Ranks,
-    made: Plan,
+    plan: Plan,
     pieces: Sequence[Sequence[Piece]],
     arrays: Mapping[str, Held],
     newest: int,
-    services: str,
     levels: tuple[str, ...],
 ) -> Stored:
     """Write what all processes hold as the version after `newest`; the last two stay.
-
-    What is done to its blocks the first process says.
 
     Parameters
     ----------
@@ -74,8 +69,6 @@ def write_version(
         When it cannot be written, or another run has written one meanwhile. The store is as it was.
     """
     began_s = stopwatch_s()
-    # all processes do the same, and encrypt for the same version
-    plan = served(made, *ranks.first(lambda: [services, uuid.uuid4().hex]))
     draft: Draft | None = None
 
     def begin() -> str:

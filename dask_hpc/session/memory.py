@@ -27,13 +27,14 @@ from dask_hpc.checkpoint.blobs import Group, Home
 from dask_hpc.checkpoint.plan import Plan, Written
 from dask_hpc.checkpoint.record import Record, dump, made, parse, records_by_file
 from dask_hpc.checkpoint.segments import NO_ROOM, segment_names
+from dask_hpc.checkpoint.services import closed, most_added
 from dask_hpc.checkpoint.values import to_bytes
-from dask_hpc.errors import CheckpointError, DaskHPCError
+from dask_hpc.errors import CheckpointError
 from dask_hpc.session import keys
 from dask_hpc.session.calls import Calls
 from dask_hpc.session.held import Held, blocks_of
 from dask_hpc.session.host import Host
-from dask_hpc.session.ranks import Ranks
+from dask_hpc.session.ranks import Ranks, caught, first_problem
 from dask_hpc.session.shares import Piece
 from dask_hpc.worker.fetching import ManagerSilentError, Patience, ask, be_patient, is_silent, listens
 from dask_hpc.worker.host_memory import fill, slots_bytes
@@ -41,6 +42,7 @@ from dask_hpc.worker.managers import reserved
 from dask_hpc.worker.node import node_settings
 from dask_hpc.worker.parities import blobs_of, protect
 from dask_hpc.worker.saved import copies_of
+from dask_hpc.worker.serving import served
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
 logger = logging.getLogger(__name__)
@@ -57,6 +59,8 @@ class Put:
 
     levels: tuple[str, ...]
     problem: str
+    #: Bytes of its blocks, as managers hold them.
+    nbytes: int = 0
 
 
 class Memory:
@@ -97,11 +101,11 @@ class Memory:
         told = self._ranks.together(lambda: [socket.gethostname(), uuid.uuid4().hex])
         nearby = len({host for host, _ in told}) == 1
         kept = self._ranks.together(partial(self._join, told[0][1], nearby))
-        known = self._ranks.first(partial(_caught, partial(_key, kept)))
+        known = self._ranks.first(partial(caught, partial(_key, kept)))
         there = [known] if "problem" in known else self._managers(str(known["key"]))
         # also those of managers that do not come up are whole
-        self._know(self._ranks.together(partial(_caught, self._texts)))
-        if problem := _first_problem(there):
+        self._know(self._ranks.together(partial(caught, self._texts)))
+        if problem := first_problem(there):
             return problem
         self._homes = {Home(**each["home"]) for each in there}
         return ""
@@ -118,7 +122,7 @@ class Memory:
             self._calls = Calls(self._host.security)
             return self._calls(self._tidied)
 
-        return self._ranks.together(partial(_caught, had))
+        return self._ranks.together(partial(caught, had))
 
     @property
     def newest(self) -> int:
@@ -127,7 +131,7 @@ class Memory:
 
     def readable(self) -> list[tuple[int, str]]:
         """Numbers and ids of versions that can be read from the managers that answer, newest first."""
-        self._know(self._ranks.together(partial(_caught, self._texts)))
+        self._know(self._ranks.together(partial(caught, self._texts)))
 
         def find() -> list[Any]:
             there = self._calls(self._there)
@@ -166,22 +170,25 @@ class Memory:
         """Have a version; the one before goes when it is whole, and stays otherwise."""
         blocks = blocks_of(plan, pieces, arrays, self._ranks.rank)
         id = self._ranks.first(lambda: uuid.uuid4().hex)
-        told = self._ranks.together(partial(_caught, partial(self._calls, partial(self._put, plan, blocks))))
-        if NO_ROOM in _first_problem(told) and self._ranks.first(partial(self._made_room, told, id)):
+        told = self._ranks.together(partial(caught, partial(self._calls, partial(self._put, plan, blocks))))
+        if NO_ROOM in first_problem(told) and self._ranks.first(partial(self._made_room, told, id)):
             told = self._ranks.together(
-                partial(_caught, partial(self._calls, partial(self._put, plan, blocks)))
+                partial(caught, partial(self._calls, partial(self._put, plan, blocks)))
             )
 
         def finish() -> dict[str, Any]:
-            if problem := _first_problem(told):
+            whole = caught(lambda: {"plan": closed(plan)})
+            if problem := first_problem([*told, whole]):
                 self._calls(partial(self._drop, _segments(told), id))
                 return {"problem": problem}
-            return self._calls(partial(self._finish, plan, number, id, told))
+            return self._calls(partial(self._finish, whole["plan"], number, id, told))
 
-        answer = self._ranks.first(partial(_caught, finish))
+        answer = self._ranks.first(partial(caught, finish))
         if "levels" not in answer:
             return Put((), f"L1: {answer['problem']}")
-        return Put(tuple(answer["levels"]), f"L2: {answer['note']}" if answer["note"] else "")
+        note = f"L2: {answer['note']}" if answer["note"] else ""
+        nbytes = sum(Written(*row).nbytes for each in told for _, row in each["blocks"])
+        return Put(tuple(answer["levels"]), note, nbytes)
 
     def forget(self, newest: int) -> None:
         """Drop versions up to a number."""
@@ -263,8 +270,12 @@ class Memory:
         home, segment = await self._home(), ""
         placed = {}
         if made:
-            home, segment = await reserved(pool, self._home, slots_bytes(made))
-            placed = await asyncio.to_thread(fill, home.folder, segment, made)
+            more = max(map(most_added, plan.arrays))
+            home, segment = await reserved(pool, self._home, slots_bytes(made, more))
+            placed = await asyncio.to_thread(fill, home.folder, segment, made, more)
+            of = {at: (place, number) for at, (place, number, _) in blocks.items()}
+            digests = {at: digest for at, (_, digest) in made.items()}
+            placed = await served(pool, home, segment, plan.arrays, of, placed, digests)
             await ask(pool, home.address, "seal", segment=segment)
         rows = [(at, astuple(Written(*place, made[at][1], segment))) for at, place in placed.items()]
         return {"home": asdict(home), "domain": self._host.domain, "segment": segment, "blocks": rows}
@@ -379,15 +390,3 @@ def _segments(told: Iterable[Mapping[str, Any]]) -> dict[Home, set[str]]:
 
 def _add(segments: dict[Home, set[str]], home: Home, segment: str) -> None:
     segments.setdefault(home, set()).add(segment)
-
-
-def _caught(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `act` gives; why it has failed, for all processes to hear, when it is about managers."""
-    try:
-        return act()
-    except (OSError, ValueError, DaskHPCError) as error:
-        return {"problem": str(error) or type(error).__name__}
-
-
-def _first_problem(told: Iterable[Mapping[str, Any]]) -> str:
-    return next((str(each["problem"]) for each in told if "problem" in each), "")

@@ -7,6 +7,7 @@ named: in all processes, for that version (iCheck, section 6.5). Managers are tr
 from __future__ import annotations
 
 import logging
+import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.checkpoint.levels import checked_levels, levels_of
+from dask_hpc.checkpoint.services import served
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError
@@ -74,7 +76,7 @@ class Places:
     levels
         That it asks for, as `checked_levels` gives them.
     services
-        What is done to blocks on their way to the store.
+        What is done to blocks on their way to the store, and to memory.
     configured
         What the configuration said of the store; None: it is not asked.
     """
@@ -139,9 +141,11 @@ class Places:
             When what the processes hold does not go together.
         """
         began_s = stopwatch_s()
-        plan, pieces = plan_of(self.name, self._ranks, arrays, values)
+        made, pieces = plan_of(self.name, self._ranks, arrays, values)
+        # all processes do the same, and encrypt for the same version
+        plan = served(made, *self._ranks.first(lambda: [self._services, uuid.uuid4().hex]))
         self._check_newest()
-        number, problem = self.newest + 1, ""
+        number, problem, nbytes = self.newest + 1, "", 0
         levels: tuple[str, ...] = ()
         if "L1" in self.levels:
             memory = self._have_memory()
@@ -150,7 +154,7 @@ class Places:
                 problem = f"L1: {self._without[0]}"
             else:
                 put = memory.write(plan, pieces, arrays, number)
-                levels, problem = put.levels, put.problem
+                levels, problem, nbytes = put.levels, put.problem, put.nbytes
             if problem and problem != self._told:
                 logger.warning("Version %d of %s is not in all memories: %s", number, self.name, problem)
             self._told = problem
@@ -160,12 +164,9 @@ class Places:
             raise CheckpointError(problem)
         if self.store is None or not lacking:
             self.newest = number
-            nbytes = sum(each.value.nbytes for each in arrays.values())
             return Done(number, None, levels, problem, plan.count, nbytes, in_memory_s - began_s, 0.0)
         try:
-            stored = write_version(
-                self.store, self._ranks, plan, pieces, arrays, self.newest, self._services, levels
-            )
+            stored = write_version(self.store, self._ranks, plan, pieces, arrays, self.newest, levels)
         except CheckpointError as error:
             if not levels:
                 raise

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dask_hpc.errors import CheckpointError, CheckpointValueError
+from dask_hpc.errors import CheckpointError, CheckpointValueError, DaskHPCError
 from dask_hpc.session.exchange import FolderExchange
 
 
@@ -87,3 +87,16 @@ class Ranks:
         """Have the others not wait for this process."""
         if self._folder is not None:
             self._folder.give_up(reason)
+
+
+def caught(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `act` gives; why it has failed, for all processes to hear, when it is about managers."""
+    try:
+        return act()
+    except (OSError, ValueError, DaskHPCError) as error:
+        return {"problem": str(error) or type(error).__name__}
+
+
+def first_problem(told: Iterable[Mapping[str, Any]]) -> str:
+    """The first of the problems that `caught` has found; empty: there is none."""
+    return next((str(each["problem"]) for each in told if "problem" in each), "")

@@ -61,8 +61,8 @@ class CheckpointSession:
     timeout
         How long processes wait for each other there, such as ``"10 min"``.
     services
-        What is done to blocks on their way to the store, such as ``"compress"``; what the first process says
-        holds. None: ``hpc.checkpoint.services``.
+        What is done to blocks on their way to the store, and by managers in memory, such as ``"compress"``;
+        what the first process says holds. None: ``hpc.checkpoint.services``.
     levels
         Where versions are to be: ``"L1"``, the memory of the host of each process; ``"L2"``, parities of that
         in the memories of other hosts; ``"L3"``, the store. What is asked for in memory and cannot be had

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import WorkloadError
 from dask_hpc.report.simulated import simulated_spans
-from dask_hpc.report.spans import Spans
+from dask_hpc.report.spans import Spans, power_spans
 from dask_hpc.sim.engine.asking import Answer, Asker
 from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.engine.recording import recorded
@@ -103,7 +103,22 @@ class Result:
         """Who had which nodes from when to when; of a run that goes on from a live cluster, predicted."""
         ids = [job.id for job in self.workload.jobs]
         log = [(node, ids[key], from_s, to_s) for node, key, from_s, to_s in self.node_log]
-        return simulated_spans(self.runs, self.machine.nodes, log, self.from_s)
+        found = simulated_spans(self.runs, self.machine.nodes, log, self.from_s)
+        return dataclasses.replace(found, power=power_spans(self._power_rows(), found.end_s))
+
+    def _power_rows(self) -> list[tuple[float, float | None, float | None, float | None]]:
+        """Time, watts and both bounds, whenever one of them changes."""
+        if self.corridor is None or self.machine.corridor is None:
+            return []
+        bounds, draw = self.machine.corridor, list(self.corridor.draw)
+        watts: float | None = None
+        rows = []
+        for t_s in sorted({*(t_s for t_s, _ in draw), *(step[0] for step in bounds.steps)}):
+            while draw and draw[0][0] <= t_s:
+                watts = draw.pop(0)[1]
+            step = bounds.at(t_s)
+            rows.append((t_s, watts, *((None, None) if step is None else step[1:])))
+        return rows
 
     def timeline(self) -> TimelinePicture:
         """A picture of nodes and jobs over time, for a notebook or a file (``.save("run.png")``)."""

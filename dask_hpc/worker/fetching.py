@@ -162,6 +162,13 @@ def is_silent(address: str) -> None:
     _silent.setdefault(address, (time.monotonic(), f"the manager at {address} did not answer a moment ago"))
 
 
+def silent() -> dict[str, float]:
+    """Managers that hang, as this process knows them, and in how many seconds each may be asked again."""
+    until_s = _known.patience.again_s - time.monotonic()
+    left_s = {address: since_s + until_s for address, (since_s, why) in _silent.items() if why is None}
+    return {address: round(again_s, 3) for address, again_s in left_s.items() if again_s > 0}
+
+
 async def fetch(pool: Any, home: Home, ranges: Sequence[Range]) -> np.ndarray:
     """Bytes of ranges that a host holds, one behind the other.
 

@@ -28,7 +28,7 @@ from dask_hpc.checkpoint.services import most_added
 from dask_hpc.checkpoint.values import to_bytes
 from dask_hpc.errors import WorkerError
 from dask_hpc.wire import HEARTBEAT
-from dask_hpc.worker.fetching import Patience, ask, be_patient
+from dask_hpc.worker.fetching import Patience, ask, be_patient, silent
 from dask_hpc.worker.host_process import HostProcess
 from dask_hpc.worker.left_behind import MANAGER, TARGET, LeftBehind, Owner, write_owner
 from dask_hpc.worker.managers import listening, reserved, started, wanted
@@ -71,7 +71,9 @@ class ManagerSection:
         self.offers = Offers(worker)
 
     def __call__(self) -> Mapping[str, Any]:
-        """What is known now: where the manager listens, what managers of this host hold and may hold."""
+        """What is known now: where the manager listens, what managers of this host hold and may hold, and
+        which managers of any host hang.
+        """
         folders = {str(process.folder) for process in [self._process, *self._taken] if process is not None}
         if not folders:
             return {}
@@ -81,7 +83,10 @@ class ManagerSection:
             with suppress(OSError, ValueError):
                 held += held_bytes(folder)
                 limits.append(int(listening(Path(folder)).get("limit_bytes", 0)))
-        told = {"host": self._host or socket.gethostname(), "held_bytes": held, "limit_bytes": max(limits)}
+        told: dict[str, Any] = {"host": self._host or socket.gethostname()}
+        told |= {"held_bytes": held, "limit_bytes": max(limits)}
+        if hang := silent():
+            told["silent"] = hang
         return told if self._address is None else {"address": self._address, **told}
 
     def stop(self) -> None:
@@ -214,7 +219,8 @@ async def write(
     else:
         places = await asyncio.to_thread(fill, where.folder, segment, blocks, more)
     digests = {number: digest for number, (_, digest, _) in blocks.items()}
-    places = await served(dask_worker.rpc, where, segment, array, places, digests)
+    of = {number: (0, number) for number in blocks}
+    places = await served(dask_worker.rpc, where, segment, [array], of, places, digests)
     await ask(dask_worker.rpc, where.address, "seal", segment=segment)
     for number, (_, digest, type_name) in blocks.items():
         answers[number] = Written(*places[number], digest, segment), type_name, where

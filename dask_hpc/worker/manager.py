@@ -111,10 +111,14 @@ class Manager(Server):
         return {}
 
     async def serve(
-        self, segment: str, array: Any, blocks: Sequence[Sequence[Any]], key_file: str | None = None
+        self,
+        segment: str,
+        arrays: Sequence[Any],
+        blocks: Sequence[Sequence[Any]],
+        key_file: str | None = None,
     ) -> dict[str, Any]:
         """Have services done to the blocks that were written to a segment (see `serving.serve`)."""
-        told = decode(Array, array)
+        told = [decode(Array, array) for array in arrays]
         try:
             places = await asyncio.to_thread(serve, self.folder, segment, told, blocks, key_file)
         except BaseException:

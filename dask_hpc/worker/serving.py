@@ -35,14 +35,14 @@ Place = tuple[int, int, int]
 
 
 def serve(
-    folder: str, segment: str, array: Array, blocks: Sequence[Sequence[Any]], key_file: str | None
+    folder: str, segment: str, arrays: Sequence[Array], blocks: Sequence[Sequence[Any]], key_file: str | None
 ) -> list[Place]:
-    """Do the services of an array to its blocks in a segment, in place.
+    """Do the services of arrays to their blocks in a segment, in place.
 
     Parameters
     ----------
     blocks
-        Number, offset, length, CRC-32C and digest of each, by offset.
+        Which array, number in it, offset, length, CRC-32C and digest of each, by offset.
     key_file
         File with the key, as the worker is configured.
 
@@ -58,11 +58,12 @@ def serve(
     OSError, ValueError
         When the segment cannot be read or written, or blocks are longer than services take.
     """
-    key = None if array.sealed is None else read_key(key_file)
+    key = read_key(key_file) if any(array.sealed is not None for array in arrays) else None
     descriptor = open_segment(folder, segment, os.O_RDWR)
     end, found = 0, []
     try:
-        for number, offset, nbytes, crc, digest in blocks:
+        for which, number, offset, nbytes, crc, digest in blocks:
+            array = arrays[which]
             if not end <= offset:
                 raise ValueError(f"block {number} at {offset} begins before {end}, where the last one ends")
             raw = np.empty(nbytes, np.uint8)
@@ -88,25 +89,28 @@ async def served(
     pool: Any,
     home: Home,
     segment: str,
-    array: Array,
+    arrays: Sequence[Array],
+    blocks: Mapping[int, tuple[int, int]],
     places: Mapping[int, Place],
     digests: Mapping[int, str | None],
 ) -> dict[int, Place]:
-    """Have a manager do the services of an array to blocks that were written to a segment.
+    """Have a manager do the services of arrays to blocks that were written to a segment.
 
     Parameters
     ----------
+    blocks
+        Which array each is of, and its number in that.
     places, digests
-        Of each block by its number; `most_added` bytes are free behind each.
+        Of each block; `most_added` bytes are free behind each.
 
     Raises
     ------
     OSError, CheckpointError
         When it does not answer, or cannot; the segment is given up then.
     """
-    if not most_added(array):
+    if not any(map(most_added, arrays)):
         return dict(places)
-    rows = sorted(((n, *place, digests[n]) for n, place in places.items()), key=lambda row: row[1])
+    order = sorted(places, key=lambda at: places[at])
     answer = await ask(
         pool,
         home.address,
@@ -114,8 +118,8 @@ async def served(
         _LEAST_S + sum(nbytes for _, nbytes, _ in places.values()) / _SLOWEST,
         segment=segment,
         # chunks may be many, and say nothing of the bytes of one
-        array=encode(replace(array, shape=(), chunks=())),
-        blocks=rows,
+        arrays=[encode(replace(array, shape=(), chunks=())) for array in arrays],
+        blocks=[(*blocks[at], *places[at], digests[at]) for at in order],
         key_file=dask.config.get(SETTING, None),
     )
-    return {row[0]: tuple(place) for row, place in zip(rows, answer["places"], strict=True)}
+    return {at: tuple(place) for at, place in zip(order, answer["places"], strict=True)}

@@ -35,6 +35,12 @@ def test_rows_that_break_nothing_are_told() -> None:
         assert said in found
 
 
+@pytest.fixture(autouse=True)
+def no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of pytest that are installed take longer to load than the tests of these trees run."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A source tree of one line and one test."""

@@ -39,8 +39,7 @@ CLIENT = "Client-benchmark"
 SEED = 20240
 #: The bytes of a small result.
 NONE = dumps(None)
-#: Seconds after which a state that must come is given up.
-DEADLINE_S = 60.0
+DEADLINE_S = 60.0  #: seconds after which a state that must come is given up
 
 
 # ------------------------------------------------------------------------- loops
@@ -325,13 +324,14 @@ class Machine:
     def give_back(self) -> None:
         """Workers answer requests to give tasks back: they had not started them."""
         while self.recalls:
-            key, address, stimulus_id = self.recalls.popleft()
-            before = len(self.inbox)
-            self.inbox = deque(task for task in self.inbox if task[:2] != (key, address))
-            state = "ready" if len(self.inbox) < before else None
-            self.scheduler.stream_handlers["steal-response"](
-                key=key, state=state, stimulus_id=stimulus_id, worker=address
-            )
+            recalls, self.recalls = self.recalls, deque()
+            asked = {(key, address) for key, address, _ in recalls}
+            given = {task[:2] for task in self.inbox if task[:2] in asked}
+            self.inbox = deque(task for task in self.inbox if task[:2] not in given)
+            for key, address, stimulus_id in recalls:
+                state = "ready" if (key, address) in given else None
+                answer = self.scheduler.stream_handlers["steal-response"]
+                answer(key=key, state=state, stimulus_id=stimulus_id, worker=address)
 
     async def compute(self, wanted: list[str]) -> None:
         """Workers compute, first come first served, until all that is wanted is in memory."""

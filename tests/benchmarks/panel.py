@@ -11,6 +11,8 @@ that they would send a browser. The panel shows all its views.
   with many jobs, while Simulate runs, while every policy is chosen, applied and reverted. It is that on the
   clock, waiting for other threads of the kernel included, less the time in which other processes had the
   cores.
+- Try all: time from the click until every policy was simulated, beside a cluster in the same kernel that runs
+  20 jobs, and the longest time that the kernel took to answer meanwhile.
 - The wire: bytes of every message to the page, and CPU of the kernel for each update, with 100 jobs on 500
   nodes and 80 changes a job, as a scheduler would tell of them.
 - Memory: resident size of a kernel that shows so many updates as fast as they come, with a scheduler in
@@ -36,16 +38,24 @@ _HERE = Path(__file__).resolve().parent
 CPU_BAR = 3.0
 CALLBACK_BAR_MS = 50.0
 GROWTH_BAR_MIB = 5.0
+TRY_ALL_BAR_S = 5.0
 FIRST_BAR_KB, UPDATE_BAR_KB, UPDATE_BAR_MS = 300.0, 8.0, 5.0
 #: Updates that the bar of the growth is for, and those before the first look at the size.
 UPDATES, WARM = 10_000, 500
-JOBS, NODES = 100, 6
+JOBS, NODES, TRIED_JOBS = 100, 6, 20
 _CELL_S = 1800.0
 
 
 def run(options: Options) -> list[Row]:
     steady = [] if options.size == "tiny" else _steady(options)
-    return [*_wire(options), *_cpu(options), *steady, *_callbacks(options), *_growth(options)]
+    return [
+        *_wire(options),
+        *_cpu(options),
+        *steady,
+        *_callbacks(options),
+        *_try_all(options),
+        *_growth(options),
+    ]
 
 
 def _wire(options: Options) -> list[Row]:
@@ -163,6 +173,32 @@ def _use_the_form(kernel: Any, most: int | None) -> None:
             if kernel.value("panel.tuning._agree is not None"):
                 kernel.click("panel.tuning.go")
                 kernel.until("not panel.tuning._busy")
+
+
+def _try_all(options: Options) -> list[Row]:
+    jobs, times = options.pick((TRIED_JOBS, 5), (TRIED_JOBS, 3), (4, 1))
+    took_s, answers_ms = [], []
+    with started(str(_HERE)) as kernel:
+        kernel.run("import in_kernel")
+        kernel.run(f"cluster, client, rt, futures = in_kernel.busy_cluster({jobs}, {NODES})", _CELL_S)
+        kernel.run("panel = rt.panel()\nin_kernel._all_views(panel)", _CELL_S)
+        for _ in range(times):
+            began_s = time.perf_counter()
+            kernel.click("panel.trial.start")
+            while kernel.value("panel.trial.start.disabled"):
+                asked_s = time.perf_counter()
+                kernel.value("1")
+                answers_ms.append(1e3 * (time.perf_counter() - asked_s))
+            took_s.append(time.perf_counter() - began_s)
+        tried, failed = kernel.value(
+            "[len(panel.trial._found.tried), sum(bool(one.failure) for one in panel.trial._found.tried)]"
+        )
+        kernel.run("panel.close()\nclient.close()\ncluster.close()", _CELL_S)
+    note = f"{tried} policies, {failed} of which cannot be run from there; {jobs} jobs"
+    return [
+        row("try all", took_s, "s", bar=TRY_ALL_BAR_S, note=note),
+        Row(name="longest answer of the kernel meanwhile", value=max(answers_ms), unit="ms", note=note),
+    ]
 
 
 def _callback(name: str, times_s: list[list[float]]) -> Row:

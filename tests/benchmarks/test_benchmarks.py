@@ -92,12 +92,7 @@ LONG = (
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
-        for name in SCRIPTS
-        # T8 fills memory that the newest version of before has a part of now: it ends now and then only
-        if name != "trends"
-    ],
+    [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in SCRIPTS],
 )
 def test_a_benchmark_says_what_it_measured_and_where_and_fails_beyond_its_bar(name: str) -> None:
     found = report(name)

@@ -11,6 +11,7 @@ import shutil
 import signal
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -30,6 +31,8 @@ from dask_hpc.worker.host_memory import manager_folder
 from dask_hpc.worker.managers import listening
 
 HOSTS = ("one", "two", "three", "four")
+#: Checkpoints may have at least so much of a host's memory.
+LEAST_BYTES = 0.001 * MEMORY_LIMIT
 MEMORY, DISK = ("L1", "L2"), ("L3",)
 _HOST = "DASK_HPC__NODE__HOST"
 #: What is to come has come by then, in seconds.
@@ -41,13 +44,15 @@ TOLERANCE = 0.2
 @contextmanager
 def cell(hosts: int, host_memory_bytes: float = MEMORY_LIMIT / 4) -> Iterator[Cell]:
     """A worker on each of so many hosts; checkpoints may have so much memory of each."""
-    first, *others = ({_HOST: name} for name in HOSTS[:hosts])
+    # what other clusters have of this machine's memory counts for hosts of their own
+    cluster = uuid.uuid4().hex
+    first, *others = ({_HOST: f"{name}-{cluster}"} for name in HOSTS[:hosts])
     # not /tmp: that may be memory
     with tempfile.TemporaryDirectory(dir=os.getcwd()) as folder:
         settings = {
             "hpc.checkpoint.store": folder,
-            "hpc.checkpoint.host-memory": min(0.9, max(0.001, host_memory_bytes / MEMORY_LIMIT)),
-            # what nobody holds any more has to go soon, and managers stay while workers come back
+            "hpc.checkpoint.host-memory": min(0.9, max(LEAST_BYTES, host_memory_bytes) / MEMORY_LIMIT),
+            # managers stay while workers come back
             "hpc.checkpoint.linger": "30 s",
             # a worker that takes longer to come back would be given up
             "distributed.deploy.lost-worker-timeout": "1 hour",
@@ -79,7 +84,7 @@ class Cell:
         while len(told := self.client.run(_host, on_error="ignore")) < self.hosts:
             assert time.monotonic() < deadline_s, f"only {sorted(told.values())} are there"
             time.sleep(0.05)
-        return sorted(told, key=lambda address: HOSTS.index(told[address]))
+        return sorted(told, key=lambda address: HOSTS.index(told[address].partition("-")[0]))
 
     def data(
         self, nbytes: int, blocks: int, hosts: int, make: Callable[..., Any] | None = None
@@ -99,10 +104,12 @@ class Cell:
         """What a function finds of each block."""
         return list(self.client.gather(self.client.map(function, data, pure=False, **arguments)))
 
-    def commit(self, data: Any, levels: Sequence[str], reached: Sequence[str] | None = None) -> float:
+    def commit(
+        self, data: Any, levels: Sequence[str], reached: Sequence[str] | None = None, name: str = "trend"
+    ) -> float:
         """Seconds of a commit, which must have got to these levels."""
         began_s = time.perf_counter()
-        commit = self.runtime.checkpoint(data, "trend", levels=levels)
+        commit = self.runtime.checkpoint(data, name, levels=levels)
         took_s = time.perf_counter() - began_s
         told = commit.status()
         assert told["levels"] == list(reached or levels), told["reason"]
@@ -112,15 +119,18 @@ class Cell:
         """Their folders."""
         return [Path(each) for each in self.client.run(_folder).values() if each is not None]
 
-    def held_bytes(self) -> int:
-        """What checkpoints have of the memory of all hosts."""
-        return sum(held_bytes(str(folder)) for folder in self.managers())
+    def let_go(self, data: Sequence[Future], name: str = "trend") -> None:
+        """Nobody wants this any more, nor a version of it in the memory of any host.
 
-    def let_go(self, data: Sequence[Future]) -> None:
-        """Nobody wants this any more, nor a version of it in memory."""
-        before = self.held_bytes()
+        What no store has stays for a while otherwise: a version of next to nothing takes its place.
+        """
+        before = {folder: held_bytes(str(folder)) for folder in self.managers()}
         self.client.cancel(data)
-        self.until(lambda: self.held_bytes() < before, "its version is dropped")
+        self.commit(self.data(1, 1, 1), ["L1"], name=name)
+        self.until(
+            lambda: all(held_bytes(str(folder)) < nbytes / 2 for folder, nbytes in before.items() if nbytes),
+            f"the version of {name} is dropped",
+        )
 
     def until(self, so: Callable[[], bool], what: str) -> None:
         """Wait until something is so."""

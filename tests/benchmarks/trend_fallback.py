@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 from harness import Options, Row, row
-from trend_cells import DISK, TOLERANCE, Cell, cell
+from trend_cells import DISK, LEAST_BYTES, TOLERANCE, Cell, cell
 
 import dask_hpc
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker import host_memory
 from dask_hpc_policies.resilience.fallback import Fallback
+
+#: What checkpoints may have of a host's memory, over what is written from both hosts.
+ROOM = 1.3
 
 
 def digest(block: np.ndarray) -> str:
@@ -25,20 +28,25 @@ def digest(block: np.ndarray) -> str:
     return blake2b(block.data).hexdigest()
 
 
+def full_bytes(options: Options) -> int:
+    """Bytes of a field; a host that may have `ROOM` of them cannot have more than that."""
+    return max(options.pick(2**28, 2**27, 2**22), int(LEAST_BYTES / ROOM))
+
+
 def fallback(options: Options) -> Iterator[Row]:
     """T8: without memory it is the disk, slower, and the bytes are the same."""
-    nbytes, blocks, rounds = options.pick(2**28, 2**27, 2**24), 8, options.pick(5, 3, 1)
+    nbytes, blocks, rounds = full_bytes(options), 8, options.pick(5, 3, 1)
     ratios, differ, anew = [], [], []
     for _ in range(rounds):
         # a host holds half of the data: a version of it and of what is half as much again, and no more
-        with cell(2, 1.3 * nbytes) as on:
+        with cell(2, ROOM * nbytes) as on:
             data = on.data(nbytes, blocks, 2)
             expected = on.each(digest, data)
             memory_s = [on.commit(data, ["L1"]) for _ in range(3)][-1]
             on.lose(memory=False)
             read = [on.each(digest, data)]
             more = on.data(3 * nbytes // 2, blocks, 2)
-            on.runtime.checkpoint(more, "more", levels=["L1"])
+            on.commit(more, ["L1"], name="more")
             disk_s = on.commit(data, ["L1", "L3"], reached=["L3"])
             on.client.cancel(more)
             on.lose(memory=True)
@@ -75,14 +83,14 @@ def probe_s(on: Cell) -> float:
 
 def overheads(options: Options) -> Iterator[Row]:
     """T8: what memory that refuses for some commits, and managers started anew, cost a run."""
-    nbytes, blocks, rounds = options.pick(2**28, 2**27, 2**24), 8, options.pick(5, 3, 1)
+    nbytes, blocks, rounds = full_bytes(options), 8, options.pick(5, 3, 1)
     count = options.pick(6, 4, 2)
     seconds: dict[str, list[float]] = {
         name: [] for name in ("6.13", "6.14", "measured 6.13", "measured 6.14")
     }
     parts, off = [], {"6.13": [], "6.14": []}
     for _ in range(rounds):
-        with cell(2, 1.3 * nbytes) as on:
+        with cell(2, ROOM * nbytes) as on:
             data = on.data(nbytes, blocks, 2)
             memory_s = [on.commit(data, ["L1"]) for _ in range(4)][-1]
             disk_s = sorted(on.commit(data, DISK) for _ in range(3))[1]
@@ -99,9 +107,9 @@ def overheads(options: Options) -> Iterator[Row]:
             on.let_go(data)
             # it leaves less room than a version needs
             more, data = on.data(12 * nbytes // 5, blocks, 2), on.data(nbytes, blocks, 2)
-            on.runtime.checkpoint(more, "more", levels=["L1"])
+            on.commit(more, ["L1"], name="more")
             refused_s = sum(on.commit(data, ["L1", "L3"], reached=["L3"]) for _ in range(count))
-            on.let_go(more)
+            on.let_go(more, "more")
             for folder in on.managers():
                 on.kill(folder)
             back_s = on.commit(data, ["L1"])

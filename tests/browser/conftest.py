@@ -9,6 +9,7 @@ Screenshots are kept below ``$DASK_HPC_SCREENSHOTS``, or in pytest's folder of t
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
     OpenNotebook = Callable[..., LabPage]
+
+
+#: Voila is no dependency of ours: its test runs where somebody has it.
+collect_ignore = [] if importlib.util.find_spec("voila") else ["test_voila.py"]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -232,7 +232,7 @@ def test_a_page_that_is_loaded_again_shows_the_panel_as_it_is(open_notebook):
     expect(panel.job("heat")).to_contain_text("1 down")
 
 
-def test_several_panels_go_on_after_an_interrupt(open_notebook):
+def test_several_panels_go_on_after_an_interrupt_and_leave_their_twins(open_notebook, pages):
     from playwright.sync_api import expect
 
     lab = open_notebook(CLUSTER, PANEL, PANEL, "time.sleep(600)", run=3)
@@ -250,6 +250,20 @@ def test_several_panels_go_on_after_an_interrupt(open_notebook):
     expect(one.box).to_have_count(0)
     other.show_all()
     expect(other.box).to_contain_text("4 held by jobs")
+
+    # the twin stays where a panel was: at once when it is closed, and when the kernel has begun anew
+    kept, live = (lab.output(cell).get_by_text("decides:") for cell in (1, 2))
+    expect(kept).to_be_visible()
+    expect(live).to_have_count(2)
+    expect(live.first).to_be_hidden()
+    lab.restart()
+    lab.save()
+    lab.reload()
+    expect(lab.output(2).get_by_text("decides:")).to_be_visible()
+    expect(kept).to_be_visible()
+    expect(lab.output(2).get_by_text("Error displaying widget")).to_be_hidden()
+    # JupyterLab complains of every panel without its kernel
+    pages.faults[:] = [fault for fault in pages.faults if "widget model not found" not in fault]
 
 
 def test_the_static_twin_is_readable_in_jupyterlab_and_on_any_page(open_notebook, pages, screenshots):

@@ -9,12 +9,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from command_line import refused, run
 from distributed import Client
+from outside import until
 
 import dask_hpc
 from dask_hpc.chaos import plan as plans
+from dask_hpc.chaos import work
 from dask_hpc.chaos.clusters import hold, own
 from dask_hpc.chaos.plan import ALONE, FAULTS, MOMENTS, plan
 from dask_hpc.chaos.run import Outcome
@@ -22,6 +25,8 @@ from dask_hpc.chaos.run import run as run_once
 from dask_hpc.chaos.session import rows_on_own
 from dask_hpc.chaos.work import BLOCKS
 from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker.host_memory import manager_folder
+from dask_hpc.worker.managers import listening
 
 
 def test_a_seed_says_all_and_seeds_reach_everything() -> None:
@@ -70,7 +75,7 @@ def test_faults_that_there_are_not_are_refused() -> None:
         run("chaos", "--faults", "worker,fire"),
         2,
         "worker,fire",
-        "worker, host, cluster, store, delay, manager, partition, agent, controller",
+        "worker, host, cluster, store, delay, manager, partition, agent, controller, hang",
     )
 
 
@@ -99,6 +104,25 @@ def test_every_fault_happens_within_its_run(tmp_path: Path, monkeypatch: pytest.
             # none is left that ends in the middle of what the next run writes
             client.wait_for_workers(4)
             assert not any(client.run(_ends_while_writing).values())
+
+
+@pytest.mark.slow
+def test_a_manager_that_is_to_hang_does_and_goes_on_later(tmp_path: Path) -> None:
+    with own(2) as cluster, Client(cluster) as client:
+        data = client.scatter([1.0, 2.0], hash=False)
+        dask_hpc.install(client).checkpoint(data, "data", levels=["L1"], store=tmp_path)
+        folders = client.run(_manager)
+        (folder,) = [each for each in folders.values() if each is not None][:1]
+        victim = next(address for address, each in folders.items() if each == folder)
+        manager = psutil.Process(listening(Path(folder))["pid"])
+        client.run(work.stand_still, 1.0, False, True, workers=[victim])
+        until(lambda: manager.status() == psutil.STATUS_STOPPED, "it hangs")
+        until(lambda: manager.status() != psutil.STATUS_STOPPED, "it goes on")
+
+
+def _manager(dask_worker: Any) -> str | None:
+    folder = manager_folder(dask_worker)
+    return None if folder is None else str(folder)
 
 
 def _ends_while_writing() -> bool:

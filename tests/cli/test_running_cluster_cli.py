@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from command_line import refused, run
 from distributed import Client, Event
-from distributed.utils_test import cluster
 
 import dask_hpc
 
@@ -80,13 +79,11 @@ def test_a_file_that_names_no_scheduler_is_one_line(tmp_path: Path) -> None:
         )
 
 
-def test_a_worker_is_no_scheduler_and_a_cluster_without_the_runtime_has_nothing_to_tell() -> None:
-    with cluster() as (scheduler, [worker, _]):
-        address = worker["address"]
-        refused(run("status", "--address", address), 1, f"no scheduler answers at {address}: it is a Worker")
-        for command, arguments in ASK.items():
-            where = ("--address", scheduler["address"])
-            refused(run(command, *arguments, *where), 1, "dask_hpc.install")
+def test_a_worker_is_no_scheduler_and_a_cluster_without_the_runtime_has_nothing_to_tell(s: Any) -> None:
+    address = s["workers"][0]
+    refused(run("status", "--address", address), 1, f"no scheduler answers at {address}: it is a Worker")
+    for command, arguments in ASK.items():
+        refused(run(command, *arguments, "--address", s["address"]), 1, "dask_hpc.install")
 
 
 def test_flows_are_listed(client: Client, s: Any) -> None:

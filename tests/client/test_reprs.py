@@ -151,9 +151,9 @@ def test_what_is_gone_is_said_with_what_was_known_last():
         stranger = rt.find("nobody-7")
         client.close()
         began_s = time.monotonic()
-        check(rt._repr_html_(), "does not answer", "is closed", "known last", "heat-1", "fair")
-        check(job._repr_html_(), "does not answer", "is closed", "known last", "completed")
-        check(stranger._repr_html_(), "does not answer", "nobody-7")
+        check(rt._repr_html_(), "was not asked", "is closed", "known last", "heat-1", "fair")
+        check(job._repr_html_(), "was not asked", "is closed", "known last", "completed")
+        check(stranger._repr_html_(), "was not asked", "nobody-7")
         assert time.monotonic() - began_s < PATIENCE_S
         assert repr(rt) == "<Runtime scheduler=None client='closed'>"
     check(cluster._repr_html_(), "There is no runtime to show: the cluster is closed.")
@@ -166,7 +166,7 @@ def test_the_runtime_of_a_client_that_no_longer_exists_is_shown(cluster):
     client.close()
     rt.channel._client = lambda: None
     assert repr(rt) == "<Runtime scheduler=None client='closed'>"
-    check(rt._repr_html_(), "a closed client", "does not answer")
+    check(rt._repr_html_(), "a closed client", "was not asked")
 
 
 def test_a_scheduler_that_never_answers_is_not_waited_for(cluster, client, monkeypatch):

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dask_hpc_policies.coupling import contract
-from dask_hpc_policies.coupling.turns import Turns, Verdict
+from dask_hpc_policies.coupling.turns import Turns, Verdict, makes_room
 
 T = contract.Field("T", ("y", "x"), (8, 6), "float64")
 
@@ -95,9 +95,33 @@ def test_a_step_beyond_the_queue_is_left_out_or_the_oldest_one_is() -> None:
     assert newest.ask(0, 2) == newest.ask(1, 2) == Verdict(None)
     newest.done(0)
     assert newest.ask(0, 3) == Verdict(1)
+    oldest.computed(0)
     assert oldest.ask(0, 2) == Verdict(1, ousted=0)
     assert oldest.ask(1, 2) == Verdict(1)
     assert list(oldest.flight) == [1]
+
+
+def test_what_is_analysed_makes_no_room_and_what_nobody_reads_does() -> None:
+    # the oldest is the next one to be analysed, if it is not yet
+    assert makes_room([3], (), ()) is None
+    assert makes_room([3, 4, 5], (), ()) == 4
+    assert makes_room([3, 4, 5], {4}, ()) == 5
+    assert makes_room([3, 4, 5], {4, 5}, ()) is None
+    # 3 waits for a reader
+    assert makes_room([3, 4, 5], (), {3}) == 5
+    assert makes_room([3, 4, 5], {5}, {3}) == 3
+    assert makes_room([3, 4, 5], (), {3, 4, 5}) == 3
+
+
+def test_a_step_is_left_out_while_all_are_analysed() -> None:
+    turns = Turns(2, "drop-oldest", 2)
+    assert [turns.ask(0, 1), turns.ask(0, 2)] == [Verdict(0), Verdict(1)]
+    turns.ask(1, 1), turns.ask(1, 2)
+    assert turns.ask(0, 3, {0, 1}) == turns.ask(1, 3) == Verdict(None)
+    assert turns.ask(0, 4, {0}) == Verdict(2, ousted=1)
+    assert turns.ask(1, 4) == Verdict(2)
+    turns.computed(0)
+    assert (turns.ask(0, 5, {2}), list(turns.flight)) == (Verdict(3, ousted=0), [2, 3])
 
 
 def test_who_comes_back_later_takes_no_step_with_it_that_went_to_another_worker() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 
 import numpy as np
@@ -99,6 +100,39 @@ async def test_a_program_for_deisa_dask_runs_as_it_is(c, s, a, b, monkeypatch):
     for flow in flows.values():
         await flow.close()
     await nothing_left(s, a, b)
+
+
+#: A program of one rank that ends by an error after its first step.
+CRASHES = """
+import numpy as np
+from dask_hpc.coupling.deisa import Bridge
+
+class Alone:
+    def Get_rank(self): return 0
+    def gather(self, data, root=0): return [data]
+    def bcast(self, obj, root=0): return obj
+
+said = {"global_shape": [2], "chunk_shape": [2], "chunk_position": [0]}
+bridge = Bridge(Alone(), {"T": said}, timeout=30)
+bridge.send("T", np.zeros(2), 0)
+raise SystemExit(3)
+"""
+
+
+@live(workers=1, timeout=60)
+async def test_a_program_that_ends_without_close_fails_its_flow(c, s, a, monkeypatch):
+    monkeypatch.setenv("DEISA_DASK_SCHEDULER_ADDRESS", s.address)
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("T", {"T": (("x",), (2,), "float64")})
+    await flow.analyse(lambda ds: float(ds["T"].sum()), name="sum")
+    values = flow.results("sum", timeout=30)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", CRASHES)
+    assert await anext(values) == (0, 0.0)
+    with pytest.raises(CouplingError, match="rank 0 is gone without a word"):
+        await anext(values)
+    assert await process.wait() == 3
+    await flow.close()
+    await nothing_left(s, a)
 
 
 async def _all(reader):

@@ -128,6 +128,29 @@ async def test_an_analysis_runs_where_it_was_said_and_blocks_come_to_compute_nod
     await until(lambda: not (s.tasks or a.data or b.data), "no task and no data is left")
 
 
+@live(workers=1, timeout=60)
+async def test_a_staging_node_that_is_lost_costs_no_step(c, s, a):
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS)
+    async with Worker(
+        s.address, name="staging", nthreads=1, resources={f"{ROLE_RESOURCE}staging": 1}
+    ) as staging:
+        await flow.analyse(where_it_runs, name="where", where="in-transit")
+        values = flow.results("where", timeout=30)
+        async with producers(s, (0, 8)) as made:
+            assert await told(made[0]) == "open"
+            made[0].tell("many", first=0, last=3)
+            assert [await anext(values) for _ in range(3)] == [(step, staging.address) for step in range(3)]
+            await told(made[0])
+            await staging.close()
+            # what was to run there runs where the blocks are
+            made[0].tell("many", first=3, last=6)
+            assert [await anext(values) for _ in range(3)] == [(step, a.address) for step in range(3, 6)]
+            await told(made[0])
+        await flow.close()
+    await until(lambda: not (s.tasks or a.data), "no task and no data is left")
+
+
 def where_it_runs(ds):
     return get_worker().address
 

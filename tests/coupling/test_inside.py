@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 import xarray as xr
-from helpers import live, until
+from helpers import Gate, live, until
 from programs import Shared
 from sources import asked, producers, told
 
@@ -115,6 +115,36 @@ async def test_blocks_of_several_nodes_stay_and_callbacks_see_each_step_once_in_
     assert seen == [(step, (6, 6), after(step)) for step in range(1, 5)]
     # sums of blocks are all that has gone from one to the other
     assert fetched(a, b) < 6 * 512 * 8
+    await handed_over_is_gone(s)
+
+
+# analyses wait on threads of the worker, and the program must have one
+@live(workers=1, threads=8, timeout=60)
+async def test_a_program_that_is_faster_than_an_analysis_lets_it_end_and_leaves_out_its_own_steps(c, s, a):
+    rt = await dask_hpc.install(c, "fcfs")
+    flow = await rt.couple("heat", FIELDS, queue=2, when_full="drop-oldest")
+    gate = Gate()
+
+    def slow(ds):
+        gate.wait()
+        return float(ds["T"][0, 0, 0])
+
+    await flow.analyse(slow, name="slow")
+    values = flow.results("slow", timeout=30)
+    async with rt.job("heat", nodes=1) as job:
+        program = job.program(ROWS, "y").init(begin).elastic(advance, 9, couple=(flow, "T"))
+        run = asyncio.ensure_future(program.run())
+        # the program comes to its end meanwhile
+        await until(lambda: flow._total == 9, "all steps have been handed over")
+        assert gate.arrived >= 1
+        gate.open()
+        # whether it had begun to analyse the second one when the third came is open
+        first, second = await everything(values)
+        assert first == (1, 1.0)
+        assert second == (second[0], float(second[0]))
+        await run
+    await job.wait(10)
+    await flow.close()
     await handed_over_is_gone(s)
 
 

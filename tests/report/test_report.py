@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
 from jinja2 import UndefinedError
 
-from dask_hpc.report.figure import node_map_figure
+from dask_hpc.report.figure import compared_figure, node_map_figure
 from dask_hpc.report.looks import COLORS, PATTERNS, looks, printable, ticks
 from dask_hpc.report.markup import render, render_macro
 from dask_hpc.report.page import build_report, write_report
@@ -346,3 +347,18 @@ def test_figure_shows_the_same_spans(tmp_path):
     figure.savefig(tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     node_map_figure([]).savefig(tmp_path / "empty.png")
+
+
+def test_runs_are_compared_on_one_axis_with_one_colour_a_job():
+    pytest.importorskip("matplotlib")
+    spans = build_timeline(a_run()).spans
+    later = replace(spans.shifted(50.0), end_s=70.0)
+    figure = compared_figure({"as it ran": spans, "later": later})
+    above, below = figure.axes
+    begins_s = [
+        min(bar.get_x() for bar in axes.patches if bar.get_facecolor()[:3] != (1, 1, 1))
+        for axes in figure.axes
+    ]
+    assert begins_s[0] == pytest.approx(begins_s[1]), "time counts from the first submission of each"
+    assert above.get_xlim() == below.get_xlim()
+    assert [bar.get_facecolor() for bar in above.patches] == [bar.get_facecolor() for bar in below.patches]

@@ -127,7 +127,7 @@ async def test_without_queuing_nothing_is_held(c, s, a, b):
     await job.wait(10)
 
 
-@live(workers=2)
+@live(workers=2, config={"distributed.worker.memory.pause": False})  # or their monitor resumes them
 async def test_a_paused_worker_gets_nothing_and_work_goes_on_when_it_resumes(c, s, a, b):
     from distributed.core import Status
 

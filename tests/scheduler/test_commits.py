@@ -12,8 +12,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-import xarray as xr
-from distributed import Client, LocalCluster, Worker, wait
+from distributed import Worker, wait
 from helpers import Gate, asleep, live, through, traces_of_ours, until
 from losses import kill
 
@@ -271,32 +270,6 @@ async def test_what_is_provided_comes_back_without_being_awaited_again(c, s, a, 
     await kill(s, [a])
     np.testing.assert_array_equal(await asyncio.wait_for(source, 30), array(3))
     s.validate_state()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 3, 8])
-def test_it_is_back_on_another_cluster(tmp_path, workers):
-    field = xr.Dataset(
-        {"t": (("y", "x"), np.arange(48.0).reshape(6, 8)), "n": ("x", np.arange(8))},
-        coords={"x": np.linspace(0, 1, 8), "time": np.datetime64("2026-01-01", "ns")},
-        attrs={"title": "a field"},
-    ).chunk({"y": 2, "x": 4})
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        dask_hpc.install(client)
-        path = dask_hpc.runtime(client).checkpoint(field.persist(), "field", store=tmp_path).path
-    xr.testing.assert_identical(xr.open_zarr(path).load(), field.compute())
-    with (
-        LocalCluster(
-            n_workers=workers, threads_per_worker=1, processes=False, dashboard_address=None
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        back = dask_hpc.restore("field", client, store=tmp_path)
-        assert back.chunks == field.chunks
-        xr.testing.assert_identical(back.compute(), field.compute())
 
 
 @live(workers=2)

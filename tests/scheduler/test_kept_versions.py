@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed.system import MEMORY_LIMIT
 from helpers import Gate, live, through, until
 
 import dask_hpc
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.commits import Commits
+from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
 
@@ -68,6 +71,31 @@ async def test_the_newest_version_stays_until_the_next_one_is_whole(c, s, a):
     with pytest.raises(CheckpointError, match="nobody wants it any more"):
         await commit.wait()
     assert versions(s) == [4]
+
+
+@live(workers=1, config={"hpc.checkpoint.host-memory": 0.001})
+async def test_versions_follow_each_other_at_once_where_there_is_room_for_two(c, s, a, monkeypatch):
+    drop = Memory._drop
+
+    async def slow(*args):
+        await asyncio.sleep(0.2)
+        await drop(*args)
+
+    monkeypatch.setattr(Memory, "_drop", slow)
+    rt = await dask_hpc.install(c)
+    data = await c.scatter([np.zeros(MEMORY_LIMIT // 20_000)])
+    for _ in range(4):
+        await rt.checkpoint(data, "field", levels="L1")
+    assert versions(s) == [4]
+
+
+@live(workers=1)
+async def test_the_next_cluster_on_a_host_has_the_room_of_one_that_is_closed_at_once(c, s, a):
+    rt = await dask_hpc.install(c)
+    await rt.checkpoint(await step(c, 0), "field", levels="L1")
+    assert segments(a)
+    await of(s).commits._memory.closing()
+    assert not segments(a)
 
 
 @live(workers=1, config={"hpc.checkpoint.linger": "1 s"})

@@ -45,6 +45,7 @@ def machine(tmp_path, monkeypatch):
     tree = host(tmp_path / "root")
     root = tmp_path / "root"
     monkeypatch.setattr(sections, "made", lambda settings: sources.made(settings, root))
+    monkeypatch.setattr(sections, "governed", lambda settings: sources.governed(settings, root))
     monkeypatch.setattr(asked, "_ROOT", root)
     monkeypatch.setenv("DASK_HPC__POWER__CAP__FOLDER", str(tmp_path / "old"))
     monkeypatch.setenv("DASK_HPC__POWER__CAP__BY", "powercap")
@@ -108,6 +109,49 @@ async def test_a_dry_run_tells_what_would_be_written_and_nobody_is_asked_without
     assert any("would be capped" in one["reason"] for one in await rt.decisions())
 
 
+class _Obeys(dict[str, float]):
+    """Watts of a package that would draw 150 W and obeys its limit, and of the platform, 50 W more."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self._root = root
+
+    def items(self) -> Any:
+        package_w = min(150.0, limit_w(self._root) or 150.0)
+        return {"intel-rapl:0": package_w, "intel-rapl:1": package_w + 50.0}.items()
+
+
+@live(workers=2, config=FAST)
+async def test_what_a_cap_is_not_for_counts_beside_it_so_that_the_bound_holds(
+    c, s, a, b, tmp_path, monkeypatch
+):
+    root = tmp_path / "root"
+    tree = host(root)
+    tree.zone("intel-rapl:1", "psys")
+    monkeypatch.setattr(sections, "made", lambda settings: sources.made(settings, root))
+    monkeypatch.setattr(sections, "governed", lambda settings: sources.governed(settings, root))
+    monkeypatch.setattr(asked, "_ROOT", root)
+    for name, value in {"FOLDER": str(tmp_path / "old"), "BY": "powercap", "WRITE": "true"}.items():
+        monkeypatch.setenv(f"DASK_HPC__POWER__CAP__{name}", value)
+    with counting(tree, _Obeys(root)):
+        rt = await dask_hpc.install(c)
+        await rt.update(**MODEL, power_levers="cap")
+        await rt.corridor(upper_w=150)
+        # 100 W for the package: its platform draws 50 W more
+        await until(lambda: 98 <= limit_w(root) <= 102, "the package has what is left for it", 30)
+        found: list[float] = []
+
+        async def held() -> bool:
+            power = await rt.power()
+            found.append(power["draw_w"])
+            return power["label"] == "measured" and found[-1] <= 150 * 1.03
+
+        until_s = time.monotonic() + 30
+        while not await held():
+            assert time.monotonic() < until_s, found
+        await rt.corridor(clear=True)
+
+
 _PRELOAD = """
 from pathlib import Path
 from dask_hpc.worker.power import section, sources
@@ -115,6 +159,7 @@ from dask_hpc.worker.power.caps import asked
 
 ROOT = Path({root!r})
 section.made = lambda settings: sources.made(settings, ROOT)
+section.governed = lambda settings: sources.governed(settings, ROOT)
 asked._ROOT = ROOT
 """
 

@@ -124,6 +124,28 @@ async def test_persist_submit_map_and_compute_all_belong_to_the_job(c, s, *worke
     await job.wait(10)
 
 
+@live(workers=7)
+async def test_of_many_idle_nodes_a_few_are_weighed_for_a_task_whose_data_is_elsewhere(c, s, *workers):
+    rt = await dask_hpc.install(c)
+    weighed = []
+    objective = s.worker_objective
+    s.worker_objective = lambda ts, ws: weighed.append((ts.key, ws.address)) or objective(ts, ws)
+    async with rt.job("main", nodes=6) as job:
+        await started(s, job, 6)
+        home = addresses_of(s, job)
+        (outside,) = {w.address for w in workers} - home
+        (x,) = await c.scatter([1], workers=[outside])
+        (inside,) = await c.scatter([2], workers=[min(home)])
+        assert await c.submit(inc, x, key="far") == 2
+        assert await c.submit(inc, inside, key="near") == 3
+        places = {ws.address for ws in s.tasks["near"].who_has}
+    assert len(weighed) == 4
+    assert {key for key, _ in weighed} == {"far"}
+    assert {address for _, address in weighed} <= home
+    assert places == {min(home)}
+    await job.wait(10)
+
+
 async def _submit_later(c):
     return await c.submit(inc, 1, pure=False)
 

@@ -48,7 +48,7 @@ def put(segments, folder, raws, more):
     for number, raw in enumerate(raws):
         with open(folder / f"{name}.segment", "r+b") as file:
             os.pwrite(file.fileno(), raw, at)
-        rows.append([number, at, len(raw), crc32c(raw), None])
+        rows.append([0, number, at, len(raw), crc32c(raw), None])
         at += slot_bytes(len(raw) + more)
     return name, rows
 
@@ -63,7 +63,7 @@ def test_blocks_are_served_in_place_and_nothing_of_them_stays_in_the_clear(compr
     segments = Segments(str(tmp_path), 1 << 20)
     name, rows = put(segments, tmp_path, raws, most_added(array))
     before_bytes = (tmp_path / f"{name}.segment").stat().st_size
-    places = serve(str(tmp_path), name, array, rows, key_file)
+    places = serve(str(tmp_path), name, [array], rows, key_file)
     segments.shrink(name, sum(slot_bytes(nbytes) for _, nbytes, _ in places))
     content = (tmp_path / f"{name}.segment").read_bytes()
     assert (len(content) < before_bytes) == compressed
@@ -84,11 +84,11 @@ def test_what_a_worker_has_not_written_as_it_says_is_refused(tmp_path):
     segments = Segments(str(tmp_path), 1 << 20)
     name, rows = put(segments, tmp_path, [b"one", b"two"], most_added(array))
     with pytest.raises(CheckpointError, match=r"block 1 of a is not what was to be written: the checksum"):
-        serve(str(tmp_path), name, array, [rows[0], [*rows[1][:3], 7, None]], None)
+        serve(str(tmp_path), name, [array], [rows[0], [*rows[1][:4], 7, None]], None)
     with pytest.raises(ValueError, match="begins before"):
-        serve(str(tmp_path), name, array, [rows[0], rows[0]], None)
+        serve(str(tmp_path), name, [array], [rows[0], rows[0]], None)
     with pytest.raises(CheckpointError, match="no key is named"):
-        serve(str(tmp_path), name, replace(array, sealed="field/1"), rows, None)
+        serve(str(tmp_path), name, [replace(array, sealed="field/1")], rows, None)
 
 
 @pytest.mark.parametrize("services", ["plain", "compress", "encrypt", "compress+encrypt"])

@@ -101,8 +101,11 @@ async def test_a_job_with_all_nodes_makes_what_a_task_annotated_when_it_was_buil
 
 
 @pytest.mark.parametrize("annotated", ["submitted", "built"])
+@pytest.mark.parametrize("asked", ["early", "while", "after"])
 @live(workers=2)
-async def test_a_job_makes_what_it_needs_of_plain_work_that_has_lost_its_last_node(c, s, *workers, annotated):
+async def test_a_job_makes_what_it_needs_of_plain_work_that_has_lost_its_last_node(
+    c, s, *workers, asked, annotated
+):
     gate = Gate()
     rt = await dask_hpc.install(c)
     async with rt.job("one", nodes=1) as job:
@@ -111,19 +114,31 @@ async def test_a_job_makes_what_it_needs_of_plain_work_that_has_lost_its_last_no
             first = c.submit(through, 1, gate=gate, key="plain-first")
             second = c.submit(inc, first, key="plain-second")
             unneeded = c.submit(through, 10, gate=gate, key="plain-unneeded")
+
+        def ask():
+            if annotated == "submitted":
+                return c.submit(inc, second, key="needs")
+            built = dask.delayed(inc)(second, dask_key_name="needs")
+            with dask.annotate(hpc_job="default"):
+                return c.compute(built, optimize_graph=False)
+
         await until(lambda: gate.arrived, "it runs")
+        if asked == "early":
+            needs = ask()
+            await until(lambda: "needs" in s.tasks, "it is known")
         lost = next(w for w in workers if w.address not in addresses_of(s, job))
         closing = asyncio.ensure_future(lost.close(reason="gone", executor_wait=False))
         await until(lambda: lost.address not in s.workers, "gone")
+        await until(lambda: gate.arrived == 2, "it runs again")
+        if asked == "after":  # plain work has the one, and no node for the other
+            gate.open()
+            await until(lambda: s.tasks["plain-second"].state == "no-worker", "it waits for a node")
+        if asked != "early":
+            needs = ask()
+        await until(lambda: owner_of(s, "plain-second") == job.id, "its job makes it")
         gate.open()
-        if annotated == "submitted":
-            needs = c.submit(inc, second, key="needs")
-        else:
-            built = dask.delayed(inc)(second, dask_key_name="needs")
-            with dask.annotate(hpc_job="default"):
-                needs = c.compute(built, optimize_graph=False)
         assert await within(needs) == 3
-        assert owner_of(s, "plain-first") == owner_of(s, "plain-second") == job.id
+        assert owner_of(s, "plain-first") == job.id
     assert await within(unneeded) == 10
     await closing
     await asleep(s)

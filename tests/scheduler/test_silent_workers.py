@@ -169,6 +169,10 @@ def test_a_worker_that_hangs_and_has_nothing_of_a_version_is_done_without(cluste
     rt.update(checkpoint_ask_again_s=0.0)
 
 
+def hanging(rt):
+    return [row["manager"] for row in rt.status()["checkpoints"]["silent"]]
+
+
 @pytest.mark.errors("no new version: .* has not answered")
 def test_a_manager_that_hangs_sends_that_version_to_the_store_and_is_asked_again_later(cluster, tmp_path):
     rt = dask_hpc.install(cluster, "fcfs", checkpoint_store=str(tmp_path))
@@ -182,6 +186,8 @@ def test_a_manager_that_hangs_sends_that_version_to_the_store_and_is_asked_again
         assert (state, levels) == ("complete", ["L3"])
         assert silent in reason
         assert reason.endswith(f"; it is in the store instead ({tmp_path})")
+        before(lambda: hanging(rt), "workers have said so")
+        assert hanging(rt) == [address]
         # one that it was to hold parities of has its own host's memory, and the store
         alpha = places(cluster)["alpha"][2]
         alone = cluster.scatter([values[:9]], workers=[alpha], hash=False)
@@ -197,8 +203,10 @@ def test_a_manager_that_hangs_sends_that_version_to_the_store_and_is_asked_again
     np.testing.assert_array_equal(np.concatenate([np.asarray(each.compute()) for each in found]), values)
     # it answers again, and is not asked yet
     assert status(rt.checkpoint(data, "held", levels=("L1", "L2")))[1] == ["L3"]
+    assert hanging(rt) == [address]
     rt.update(checkpoint_ask_again_s=0.0)
     assert status(rt.checkpoint(data, "held", levels=("L1", "L2"))) == ("complete", ["L1", "L2"], "")
+    before(lambda: rt.status()["checkpoints"]["silent"] == [], "it has answered")
 
 
 def record_of(name, dask_scheduler):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 from typing import Any
 
 import pytest
-from distributed import Nanny
 from helpers import addresses_of, asleep, engine, live, record, started, state_of, until
+from losses import kill
 from tasks import inc, slow_inc
 
 import dask_hpc
@@ -45,8 +43,8 @@ def simulated() -> list[tuple[str, int]]:
     return stolen(action for decision in decisions for action in decision.actions)
 
 
-@live(workers=6, Worker=Nanny, timeout=90)
-async def test_the_victim_of_the_policy_gives_a_node_and_both_jobs_finish(c, s, *nannies):
+@live(workers=6)
+async def test_the_victim_of_the_policy_gives_a_node_and_both_jobs_finish(c, s, *workers):
     rt = await dask_hpc.install(c, "sfsj", tick="50 ms")
     async with rt.job("small", nodes=3, min_nodes=1, max_nodes=3) as small:
         await started(s, small, 3)
@@ -55,10 +53,8 @@ async def test_the_victim_of_the_policy_gives_a_node_and_both_jobs_finish(c, s, 
             await started(s, main, 3)
             futures = c.map(inc, range(100, 150), pure=False)
             assert await c.gather(futures) == list(range(101, 151))
-            lost = next(nanny for nanny in nannies if nanny.worker_address in addresses_of(s, main))
             # it does not come back
-            lost.auto_restart = False
-            os.kill(lost.pid, signal.SIGKILL)
+            await kill(s, [next(worker for worker in workers if worker.address in addresses_of(s, main))])
             await until(lambda: record(s, small).shrinks == 1, "a node is taken from the other job")
             await started(s, main, 3)
             assert engine(s).state.nodes_up(record(s, small)) == 2

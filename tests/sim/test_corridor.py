@@ -11,16 +11,21 @@ import pytest
 from click.testing import CliRunner
 
 from dask_hpc.cli.simulate import simulate as simulate_command
-from dask_hpc.errors import WorkloadError
+from dask_hpc.errors import SimulationError, WorkloadError
 from dask_hpc.sim import Machine, Options, Result, Workload, simulate
 from dask_hpc.sim.engine import corridor as twin
+from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.engine.recording import recorded
 from dask_hpc.sim.formats import yaml_file, yaml_text
 from dask_hpc.sim.model.corridor import Corridor, corridor
 from dask_hpc.sim.model.job import Job
+from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import NodePower
 from dask_hpc.sim.workloads.sources import load
 from dask_hpc.trace.files import read_trace
 from dask_hpc.trace.records import Pass
+from dask_hpc.trace.records import Result as Done
+from dask_hpc_policies.decision import ReleaseNodes, RequestNodes, Steal
 from dask_hpc_policies.power.ramp import ramped
 from dask_hpc_policies.registry import create
 
@@ -208,3 +213,103 @@ def test_on_the_command_line() -> None:
     refused = CliRunner().invoke(simulate_command, [*asked, "advise"])
     assert refused.exit_code == 2
     assert "'monitor', 'enforce'" in refused.output
+
+
+def with_levers(work: Workload, policy: str, *words: str) -> tuple[Result, list[Any]]:
+    """A run under the corridor with these levers beside the usual ones, and its thefts and pool actions."""
+    given = ("resize", "hold", "start", *words)
+    options = Options(snapshots=True, extra={"corridor": {"mode": "enforce", "levers": given}})
+    assert work.machine is not None
+    pulled = [
+        record.outcome.action
+        for record in recorded(Engine(work, create(policy), work.machine, options))
+        if isinstance(record, Done) and isinstance(record.outcome.action, (RequestNodes, ReleaseNodes, Steal))
+    ]
+    return simulate(work, policy, options=options), pulled
+
+
+def with_pool(*steps: tuple[float, float, float]) -> Workload:
+    """The two jobs on five nodes that come and go, and one of 60 W on one of them all the time."""
+    work = two_jobs(*steps)
+    assert work.machine is not None
+    calm = Job(id="calm", submit_s=0.0, start_nodes=1, min_nodes=1, max_nodes=1, runtime_s=450.0,
+               power_by_nodes=((1, 60.0),))  # fmt: skip
+    machine = replace(work.machine, nodes=5, pool=Pool(initial_nodes=5, wait_s=1.0))
+    return replace(work, jobs=(calm, *work.jobs), machine=machine)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "power-aware"])
+def test_idle_nodes_go_back_and_others_are_asked_for_on_request_alone(policy: str) -> None:
+    # four idle ones draw 200 W: from 150 s on two may be there, from 190 s on three must
+    work = with_pool((0.0, 0.0, 900.0), (150.0, 0.0, 180.0), (190.0, 210.0, 900.0))
+    found, pulled = with_levers(work, policy, "pool")
+    assert found.pool[:3] == ((0.0, 5), (150.0, 3), (191.0, 4))
+    assert [(type(one), one.nodes) for one in pulled[:2]] == [(ReleaseNodes, 3), (RequestNodes, 4)]
+    assert "draw 260 to 260 W, allowed are 0 to 180 W" in pulled[0].reason.text
+    assert found.metrics()["corridor_outside_s"] == pytest.approx(1.0)
+    without, none = with_levers(work, policy)
+    assert without.metrics()["corridor_outside_s"] == pytest.approx(40.0)
+    assert none == []
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "power-aware"])
+def test_nodes_come_back_for_jobs_that_wait_once_there_are_watts_for_them(policy: str) -> None:
+    work = with_pool((0.0, 0.0, 900.0), (150.0, 0.0, 70.0), (400.0, 0.0, 900.0))
+    found, _ = with_levers(work, policy, "pool")
+    assert found.pool[:3] == ((0.0, 5), (150.0, 1), (401.0, 3))
+    assert found.runs[2].start_s == pytest.approx(401.0)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "power-aware"])
+def test_a_waiting_job_takes_the_nodes_of_a_malleable_one_on_request_alone(policy: str) -> None:
+    common: Any = {"walltime_s": 1000.0}
+    jobs = (
+        Job(id="hungry", submit_s=0.0, kind="malleable", start_nodes=4, min_nodes=3, max_nodes=4,
+            runtime_s=300.0, power_by_nodes=((3, 250.0), (4, 250.0)), **common),
+        Job(id="modest", submit_s=50.0, start_nodes=2, min_nodes=2, max_nodes=2, runtime_s=100.0,
+            power_by_nodes=((2, 100.0),), **common),
+    )  # fmt: skip
+    # three nodes of the first one draw 800 W with the idle one, two of the second one 300 W
+    steps = ((0.0, 0.0, 1200.0), (100.0, 0.0, 600.0), (500.0, 0.0, 1200.0))
+    machine = Machine(nodes=4, power=NodePower(idle_w=50.0, busy_w=200.0), corridor=corridor(steps))
+    work = Workload(name="theft", jobs=jobs, machine=machine)
+    found, pulled = with_levers(work, policy, "steal")
+    [theft, *_] = pulled
+    assert (theft.job, theft.thief) == ("hungry", "modest")
+    assert "the draw is 300 to 300 W, allowed are 0 to 600 W" in theft.reason.text
+    assert found.metrics()["corridor_outside_s"] < 5
+    assert found.runs[1].start_s == pytest.approx(100.0, abs=5)
+    assert found.runs[0].end_s is not None
+    without, none = with_levers(work, policy)
+    assert none == []
+    assert without.metrics()["corridor_outside_s"] > 100
+
+
+def test_a_lever_that_there_is_not_is_refused_by_name() -> None:
+    with pytest.raises(SimulationError, match="lever 'pray'; allowed: resize, hold"):
+        with_levers(two_jobs((0.0, 0.0, 900.0)), "fcfs", "pray")
+    asked = ["builtin:corridor", "--policy", "easy", "--corridor-levers", "resize, pray"]
+    found = CliRunner().invoke(simulate_command, asked)
+    assert found.exit_code == 2
+    assert "'pray'; allowed: resize, hold" in found.output
+
+
+def test_the_lane_of_power_has_what_was_drawn_between_which_bounds(tmp_path: Path) -> None:
+    result = simulate(two_jobs((0.0, 100.0, 450.0), (210.0, 300.0, 550.0)), "fcfs")
+    found = [(one.start_s, one.end_s, one.watts, one.upper_w) for one in result.spans().power]
+    assert found == [
+        (0.0, 100.0, 500.0, 450.0), (100.0, 200.0, 200.0, 450.0),
+        (200.0, 210.0, 500.0, 450.0), (210.0, 300.0, 500.0, 550.0),
+    ]  # fmt: skip
+    picture = result.timeline()
+    drawn = picture.svg()
+    assert "Watts of all nodes over time" in drawn
+    assert "500 W, 210.0 s to 300.0 s" in drawn
+    assert drawn.count('class="bound"') == 8
+    picture.save(tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 5_000
+    work = two_jobs((0.0, 100.0, 450.0))
+    assert work.machine is not None
+    without = simulate(replace(work, machine=replace(work.machine, corridor=None)), "fcfs")
+    assert without.spans().power == ()
+    assert "Watts of all nodes" not in without.timeline().svg()

@@ -174,6 +174,21 @@ def test_who_reads_is_gone_for_an_hour(when_full: str, queue: int) -> None:
         assert found["run_s"] == pytest.approx(plain_s, rel=1e-4)
 
 
+@pytest.mark.parametrize("queue", [1, 3])
+def test_analyses_slower_than_the_simulation_lose_steps_and_none_that_they_have_begun(queue: int) -> None:
+    slow = {"policy": "fcfs", "in_situ": NAMES, "steps": 200, "queue": queue}
+    drift = {"drift_analysis": NAMES[0], "drift_step": 0, "drift_factor": 50.0}
+    all_s = flow(**slow, **drift)["run_s"]
+    found = flow(**slow, **drift, when_full="drop-oldest")
+    steps = [step for step in found["steps"] if not step["dropped"]]
+    assert found["dropped"] > 100
+    # they are never idle: as many are done as could be
+    work_s = all_s / 200
+    assert len(steps) >= found["run_s"] / work_s - queue - 1
+    # and of what is dropped nothing was analysed
+    assert {step["in_situ_s"] for step in found["steps"] if step["dropped"]} == {0.0}
+
+
 def test_a_flow_that_nobody_reads_runs_on() -> None:
     found = flow(steps=50, queue=2)
     assert found["dropped"] == 0

@@ -72,3 +72,12 @@ def test_a_drain_that_waits_for_longer_than_a_task_of_its_job_is_told() -> None:
     assert _drain("a", ran(ended_s=12.0, node="n1"))  # not where nodes leave
     assert _drain("a", ran(ended_s=12.0, job="b", lent=True))  # what it has lent is not waited for
     assert _drain("default-1", ran(ended_s=12.0, job="b", lent=True)) == []
+
+
+def test_a_drain_may_wait_for_all_of_a_shuffle_also_while_nothing_of_it_executes() -> None:
+    part = functools.partial(Execution, job="b", lent=False, node="n1")
+    before = part(key="('rechunk-transfer-1', 0)", began_s=9.0, ended_s=9.5)
+    after = part(key="('rechunk-sum-2', 0)", began_s=13.0, ended_s=13.5)
+    assert _drain("a", before, after) == []
+    assert _drain("a", before)
+    assert _drain("a", after)

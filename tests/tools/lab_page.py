@@ -94,6 +94,14 @@ class LabPage:
         self.page.keyboard.press("i")
         expect(prompt).to_have_text(re.compile(r"\[\d+\]:"))
 
+    def restart(self) -> None:
+        """Have the kernel begin anew; what cells show stays."""
+        self.select(0)
+        self.page.keyboard.press("0")
+        self.page.keyboard.press("0")
+        self.page.locator(".jp-Dialog .jp-mod-accept").click()
+        self.page.wait_for_function(_CONNECTED, timeout=_LOAD_MS)
+
     def output(self, cell: int) -> Locator:
         """What a cell shows."""
         return self.notebook.locator(".jp-CodeCell").nth(cell).locator(".jp-Cell-outputArea")

@@ -103,7 +103,11 @@ class JupyterServer:
     def address(self, notebook: str) -> str:
         """Where JupyterLab shows a notebook, in a workspace that was never used."""
         workspace = secrets.token_hex(4)
-        return f"{self.url}lab/workspaces/{workspace}/tree/{notebook}?token={self._token}"
+        return self.page(f"lab/workspaces/{workspace}/tree/{notebook}")
+
+    def page(self, path: str) -> str:
+        """Where any page of it is."""
+        return f"{self.url}{path}?token={self._token}"
 
     def theme(self, *, dark: bool) -> None:
         """The theme of pages that are opened from now on."""

@@ -270,7 +270,7 @@ async def cluster(
             )
             if not stealing:
                 await scheduler.extensions["stealing"].stop()
-            client = await Client(scheduler.address, asynchronous=True)
+            client = await Client(scheduler.address, asynchronous=True, timeout="30 s")
             made = Cluster(scheduler, client, nthreads, faults)
             try:
                 await asyncio.gather(*(made.start(f"w{i}") for i in range(workers)))

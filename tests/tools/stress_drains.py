@@ -93,7 +93,7 @@ class Executions:
                 continue
             began_s, job = record.t_s - took_s, outcome.action.job
             meanwhile = [one for one in self.all if one.began_s < record.t_s and one.ended_s > began_s]
-            if any("rechunk" in str(one.key) for one in meanwhile):
+            if any(first_s < record.t_s and last_s > began_s for first_s, last_s in self._shuffles()):
                 counts["drains beside a shuffle"] += 1  # they wait for all of it
                 continue
             holder = None if is_plain(job) else job
@@ -117,6 +117,18 @@ class Executions:
                     f"a drain took {took_s:.2f} s, the longest task it may wait for {most_s:.2f} s: {outcome}"
                 )
         return faults
+
+    def _shuffles(self) -> Iterable[tuple[float, float]]:
+        """When a job's first task of a shuffle began and its last one ended.
+
+        Between them nothing of the shuffle may execute, while a worker that has to is paused.
+        """
+        spans: dict[str, tuple[float, float]] = {}
+        for one in self.all:
+            if any(word in str(one.key) for word in ("rechunk", "shuffle")):
+                first_s, last_s = spans.get(one.job, (one.began_s, one.ended_s))
+                spans[one.job] = min(first_s, one.began_s), max(last_s, one.ended_s)
+        return spans.values()
 
 
 def is_plain(job: str) -> bool:

@@ -57,9 +57,9 @@ def goes_on(kernel: RealKernel) -> None:
 
 
 def test_a_page_drives_it_by_messages_and_nothing_is_left_of_it(opened):
-    (result,) = [content["data"] for kind, content in opened.heard if kind == "execute_result"]
+    twin, result = (content["data"] for kind, content in opened.heard if kind == "display_data")
     assert result["application/vnd.jupyter.widget-view+json"]["model_id"]
-    assert "decides: <strong>fcfs</strong>" in result["text/html"], "the static twin"
+    assert "decides: <strong>fcfs</strong>" in twin["text/html"], "the static twin"
     opened.run(
         "with rt.job('heat', nodes=2, min_nodes=1, max_nodes=2):\n"
         "    naps = client.map(time.sleep, [0.05] * 400, pure=False, key='nap')"
@@ -95,6 +95,16 @@ def test_a_page_drives_it_by_messages_and_nothing_is_left_of_it(opened):
     assert not [content for kind, content in opened.heard if kind == "error"]
     left = "[t.name for t in __import__('threading').enumerate() if t.name.startswith('dask-hpc')]"
     opened.until(f"not {left}")
+
+
+def test_a_panel_begins_with_what_a_page_does_not_take_for_granted(opened):
+    states = [content["data"]["state"] for kind, content in opened.heard if kind == "comm_open"]
+    layouts = [one for one in states if one["_model_name"] == "LayoutModel"]
+    assert len(layouts) > 50
+    told = [name for one in layouts for name, value in one.items() if value is None and name[0] != "_"]
+    # those of the parts that are drawn in the browser are not ours to make
+    assert len(told) < 4 * 45
+    assert all("_view_module_version" in one for one in layouts)
 
 
 @pytest.mark.parametrize(
@@ -170,10 +180,12 @@ def test_an_exported_notebook_shows_the_static_twin(opened):
     opened.heard.clear()
     opened.run("twin = rt.panel()\ntwin")
     opened.run("twin.close()\nnaps.clear()")
-    (data,) = [content["data"] for kind, content in opened.heard if kind == "execute_result"]
-    assert "application/vnd.jupyter.widget-view+json" in data
-    output = nbformat.v4.new_output("execute_result", data=data, execution_count=1)
-    cell = nbformat.v4.new_code_cell("runtime.panel()", outputs=[output], execution_count=1)
+    shown = [content for kind, content in opened.heard if kind == "display_data"]
+    (kept,) = [content for kind, content in opened.heard if kind == "update_display_data"]
+    assert "application/vnd.jupyter.widget-view+json" in shown[1]["data"]
+    assert kept["transient"] == shown[0]["transient"], "closing keeps the latest in the cell"
+    outputs = [nbformat.v4.new_output("display_data", data=one["data"]) for one in (kept, shown[1])]
+    cell = nbformat.v4.new_code_cell("runtime.panel()", outputs=outputs, execution_count=1)
     # without the state of widgets, as notebooks are kept
     page, _ = nbconvert.HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
     assert "<strong>heat</strong>" in page

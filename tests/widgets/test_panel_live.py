@@ -344,3 +344,25 @@ def test_a_policy_that_only_the_cluster_knows_is_shown_and_can_be_replaced(rt, c
         assert policy(rt) == "easy"
     finally:
         panel.close()
+
+
+def test_what_waits_for_long_is_said_in_the_panel_and_not_in_red(rt, panel, caplog):
+    rt.update(held_notice_s="0.2 s")
+    try:
+        working(rt, "hog", nodes=4)
+        late = working(rt, "late", nodes=2)
+
+        def shown():
+            panel._show(rt.client.sync(questions.picture, rt))
+            return f"Job {late.id} has been held for" in panel.notices.value
+
+        until(shown, "the notice is in the panel")
+        assert "cancel a running job" in panel.notices.value
+        assert not [one for one in caplog.records if one.levelname == "WARNING" and "held for" in one.message]
+        rt.cancel(late.id)
+        until(lambda: not shown(), "it goes with the wait")
+        panel.close()
+        other = working(rt, "other", nodes=2)
+        until(lambda: f"Job {other.id} has been held for" in caplog.text, "without a panel it is in the log")
+    finally:
+        rt.update(held_notice_s="10 s")

@@ -6,11 +6,11 @@ import pytest
 from panel_states import ASSUMED_S, FCFS, MALLEABLE, ROWS, STATE
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc.sim import what_if as sim
 from dask_hpc.sim.what_if import simulate_from
 from dask_hpc_policies import registry
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_widgets.base.background import Cancelled
-from dask_hpc_widgets.live import ranking
 from dask_hpc_widgets.live.ranking import try_all
 
 
@@ -53,14 +53,14 @@ def test_the_best_is_better_than_what_runs_or_nobody():
 
 
 def test_one_that_fails_is_named_and_the_others_rank(monkeypatch):
-    run = ranking.simulate_from
+    run = sim.simulate_from
 
     def failing(view, spec, **more):
         if spec["policy"] == "easy":
             raise ZeroDivisionError("by <zero>")
         return run(view, spec, **more)
 
-    monkeypatch.setattr(ranking, "simulate_from", failing)
+    monkeypatch.setattr(sim, "simulate_from", failing)
     found = try_all(STATE, ROWS, FCFS, ASSUMED_S)
     assert "easy" not in {one.name for one, _ in found.ranked("makespan_s")}
     assert "easy cannot be run from here: ZeroDivisionError: by &lt;zero&gt;." in found.html(

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dask_hpc.report.looks import looks
-from dask_hpc.sim.run import Result
 from dask_hpc_policies.metrics import JobRun
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
+
+if TYPE_CHECKING:
+    from dask_hpc.sim.run import Result
 
 #: Changes below this share of the first run's value are none.
 _SAME = 0.005

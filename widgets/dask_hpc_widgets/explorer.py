@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import ipywidgets as widgets
-
 from dask_hpc.errors import DaskHPCError
 from dask_hpc_widgets.base import background, markup
+from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.background import Progress
 from dask_hpc_widgets.explore import exploration
 from dask_hpc_widgets.explore.exploration import Explored, Plan

@@ -6,15 +6,16 @@ goes through `tuning`, and only `link` crosses threads.
 
 from __future__ import annotations
 
+import importlib
+import threading
 from typing import Any
 
-import ipywidgets as widgets
-
+from dask_hpc.client import notices
 from dask_hpc.client.runtime import Runtime
-from dask_hpc.sim.waiting import ASSUMED_S
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import views
 from dask_hpc_widgets.base import background, markup
+from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.link import Link
 from dask_hpc_widgets.base.markup import Markup, element
 from dask_hpc_widgets.forms.fields import below
@@ -23,6 +24,8 @@ from dask_hpc_widgets.forms.settings_model import SettingsModel
 from dask_hpc_widgets.live import questions, why
 from dask_hpc_widgets.live.acts import Acts
 from dask_hpc_widgets.live.code import CodePart, code
+from dask_hpc_widgets.live.examples import Examples
+from dask_hpc_widgets.live.record import Record
 from dask_hpc_widgets.live.settings import SettingsPart
 from dask_hpc_widgets.live.tables import TablesPart
 from dask_hpc_widgets.live.timeline import TimelinePart
@@ -34,6 +37,8 @@ from dask_hpc_widgets.views import Picture, View
 PERIOD_S = 0.5
 #: Views that are shown when a panel is opened, by name.
 _OPEN = ("jobs", "sizes", "decisions")
+#: Notices that are shown at a time, the latest.
+_NOTICES = 3
 _FULL = {"width": "auto"}
 
 
@@ -78,8 +83,17 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
         #: What is chosen, as Python.
         self.code = CodePart(lambda: code(self.tuning.model.spec(), self.settings.model.beyond_defaults()))
+        #: What the scheduler said of jobs that wait for long, by id.
+        self._noticed: dict[str, str] = {}
+        self._unheard = notices.show(runtime.client, self._noticed.__setitem__)
+        #: Two jobs to begin with.
+        self.examples = Examples(runtime, self._link)
+        #: What cells keep of it.
+        self.record = Record()
         self._views = views.registered()
         self.head = widgets.HTML(layout=_FULL)
+        #: What waits for long; apart, so that whoever is at the link above stays there.
+        self.notices = widgets.HTML(layout=_FULL)
         #: A box to tick for each view.
         self.ticks = {one.name: _tick(one) for one in self._views}
         #: The views that are tables.
@@ -105,6 +119,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         super().__init__(
             [
                 self.head,
+                self.notices,
+                self.examples.box,
                 widgets.GridBox([self.timeline.box, policy], layout=_FULL).add_class("dask-hpc-pair"),
                 self.trial.says,
                 self.tuning.predicted,
@@ -117,12 +133,14 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             ],
             layout={**_FULL, "max_width": "80rem"},
         )
-        self.add_class("dask-hpc-panel").add_class("dask-hpc-controls")
+        self.add_class("dask-hpc-panel").add_class("dask-hpc-controls").add_class(self.record.name)
         for tick in self.ticks.values():
             tick.observe(lambda _: self._draw(), names="value")
         self.end.on_click(lambda _: self.close())
         self.trial.report(picture.jobs)
         self._draw()
+        # the simulator is not needed to see a panel, and is there before anybody can press a button
+        threading.Thread(target=importlib.import_module, args=("dask_hpc.sim.waiting",), daemon=True).start()
         self._link.watch(
             lambda: questions.picture(runtime, self.timeline.number),
             self._show,
@@ -148,7 +166,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         ]
         settings = markup.folded("Settings", self.settings.summary())
         return markup.page(
-            self._head(),
+            # the dashboard may be gone when somebody reads it
+            self._head(""),
+            self._notices(),
             self.timeline.html(),
             *parts,
             element("h3", "Policy"),
@@ -160,7 +180,10 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         """End the updates and take every widget of the panel out of the kernel and the page."""
         if self._link.closed:
             return
+        self.record.keep(self.html)
         self._link.close()
+        self._unheard()
+        self.examples.close()
         self.tuning.close()
         self.trial.close()
         self.code.close()
@@ -169,13 +192,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 widget.close()
         super().close()
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        found = super()._repr_mimebundle_(**kwargs)
-        data = found[0] if isinstance(found, tuple) else found
-        if data is not None:
-            data["text/plain"] = repr(self)
-            data["text/html"] = self.html()
-        return found
+    def _ipython_display_(self) -> None:
+        self.record.show(self.html(), super()._repr_mimebundle_() or {"text/plain": repr(self)})
 
     def __repr__(self) -> str:
         if self._link.closed:
@@ -193,9 +211,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 return
             view, rows, present = answer
             # beside the loop: what would start it is a run for every policy
-            background.Work(
-                lambda _: why.about(view, rows, present, job, ASSUMED_S), lambda share: None, told
-            )
+            background.Work(lambda _: why.about(view, rows, present, job), lambda share: None, told)
 
         def told(outcome: Any) -> None:
             if not self._link.closed:
@@ -212,20 +228,31 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _show(self, answer: Any) -> None:
         if isinstance(answer, Picture):
+            news = _settled(answer) != _settled(self.picture)
             self.picture, self.trouble = answer, ""
             self.tuning.report(answer.status["policy"])
             self.settings.report(answer.status["settings"])
             self.trial.report(answer.jobs)
         else:
             gone = "This panel has ended: its client is closed. " if self._gone() else ""
+            news = not self.trouble
             self.trouble = f"{gone}Nothing new from the cluster: {answer}"
         self._draw()
+        if news and self.record.there:
+            # beside the loop: on a large cluster the twin takes a while
+            background.Work(lambda _: self.html(), lambda share: None, self._keep)
+
+    def _keep(self, twin: Any) -> None:
+        if isinstance(twin, str) and not self._link.closed:
+            self.record.keep(lambda: twin)
 
     def _draw(self) -> None:
         if self._link.closed:
             return
-        _set(self.head, markup.part(self._head()))
+        _set(self.head, markup.part(self._head(self._dashboard)))
+        _set(self.notices, markup.part(self._notices()) if self._noticed else "")
         self.timeline.draw()
+        self.examples.report(self.picture)
         self.code.refresh()
         self.tables.heard(self.picture)
         self.tables.show(self._opened)
@@ -238,16 +265,24 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             text = markup.part(element("h3", one.title), one.body(self.picture)) if shown else ""
             _set(self.bodies[one.name], text)
 
-    def _head(self) -> Markup:
+    def _notices(self) -> Markup:
+        waits = {one["id"] for one in self.picture.jobs if one["state"] == "pending"}
+        noticed = [text for id, text in list(self._noticed.items()) if id in waits]
+        return Markup().join(markup.alert(text) for text in noticed[-_NOTICES:])
+
+    def _head(self, dashboard: str) -> Markup:
         status = self.picture.status
         pool = status["pool_nodes"]
         # the table of jobs has a row for it
         plain = any(one["name"] == "default" and one["end_s"] is None for one in self.picture.jobs)
+        over = self._gone()
+        begin = "When it was last heard of: " if over else ""
+        running = f"{counted(status['jobs_running'], 'job')}{' and plain work' * plain} running"
         sentence = (
-            f"{counted(pool)}; {counted(status['jobs_running'], 'job')}{' and plain work' * plain} running, "
-            f"{status['jobs_pending']} waiting; decides: "
+            f"{begin}{counted(pool)}; {running}, {status['jobs_pending']} waiting; "
+            f"{'decided' if over else 'decides'}: "
         )
-        more = (" ", markup.link("Dask's dashboard", self._dashboard), ".") if self._dashboard else ()
+        more = (" ", markup.link("Dask's dashboard", dashboard), ".") if dashboard else ()
         told = element("p", sentence, markup.strong(title(status["policy"])), ".", *more)
         sections = status.get("section_failures", {})
         errors = (
@@ -265,6 +300,12 @@ def _dashboard(client: Any) -> str:
     except KeyError:
         # a scheduler that has none
         return ""
+
+
+def _settled(picture: Picture) -> tuple[Any, ...]:
+    """What cells are written anew for: seldom, as all of the twin is sent then."""
+    status = picture.status
+    return status["policy"], status["jobs_running"] + status["jobs_pending"] > 0
 
 
 def _tick(view: View) -> Any:

@@ -199,7 +199,7 @@ class Commits:
                 "latest": list(latest.values()),
                 "managers": self._managers(),
                 "repairs": self._held.status(),
-                "silent": self._levels.silent.status(),
+                "silent": self._levels.silent.status(self._memory.holders()),
                 **left,
             }
         }

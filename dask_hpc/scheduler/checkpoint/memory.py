@@ -118,6 +118,8 @@ class Memory:
         CheckpointError
             When not all can be written.
         """
+        # versions may follow each other at once, where there is room for two
+        await self._dropped(_LOOKED_S)
         version = await self._begin(writing)
         try:
             await writing.run(version.call)
@@ -135,6 +137,10 @@ class Memory:
             self._note(version, writing.blocks)
             self.drop([version.version])
             raise
+
+    def holders(self) -> set[str]:
+        """Addresses of managers that hold something of a version."""
+        return {home.address for homes in self._segments.values() for home in homes}
 
     async def lacking(self, names: Iterable[str]) -> list[str]:
         """Those of these versions of which a host has something on which there is no worker any more.
@@ -351,19 +357,23 @@ class Memory:
 
     async def closing(self) -> None:
         """The scheduler is closing: versions in memory go with it, as those of one that is lost do not."""
-        self.end()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_CLOSES_S)
+        self.end(closes=True)
+        await self._dropped(_CLOSES_S)
 
-    def end(self) -> None:
+    def end(self, closes: bool = False) -> None:
         """Have managers keep for nobody what they hold; they end soon after the last worker has gone.
 
         What an earlier scheduler has left and nobody has asked for is still there for the next one.
+
+        Parameters
+        ----------
+        closes
+            Whether no task reads any more, either: then the next cluster on a host has the room at once.
         """
         for version, homes in self._segments.items():
             if version not in self.untouched:
-                for home in homes:
-                    self._later(self._drop(home, set(), version))
+                for home, segments in homes.items():
+                    self._later(self._drop(home, segments if closes else set(), version))
         if self._saved is not None:
             # a store may take its time
             self._later(asyncio.to_thread(whereabouts.forget, self._saved[0], self._scheduler.id))
@@ -371,6 +381,11 @@ class Memory:
         self._segments.clear()
         self.records.clear()
         self._watched.leave(self)
+
+    async def _dropped(self, within_s: float) -> None:
+        """Wait until managers have dropped what they were told to, not longer than that."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within_s)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -16,6 +16,7 @@ from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.writing import Writing
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.state import State
+from dask_hpc.worker.fetching import silent
 
 #: Who has not said where its manager is, in the rest of the time, has this share of it to answer at all.
 _SHARE = 0.5
@@ -104,13 +105,26 @@ class Silent:
             "(hpc.checkpoint.ask-again)"
         )
 
-    def status(self) -> list[dict[str, Any]]:
-        """Address of each, and in how many seconds it is asked again."""
+    def status(self, holders: Iterable[str]) -> list[dict[str, Any]]:
+        """Address of each worker, then of each manager that hangs, and in how many seconds it is asked again.
+
+        Parameters
+        ----------
+        holders
+            Addresses of managers that hold versions: of hosts without workers, too.
+        """
         now_s, wait_s = self._state.now_s(), self._state.settings.checkpoint_ask_again_s
-        return [
+        rows: list[dict[str, Any]] = [
             {"worker": address, "again_s": round(wait_s - (now_s - self._since_s[address]), 3)}
             for address in sorted(self.known())
         ]
+        told = [remote.sections_of(ws).get("manager", {}) for ws in self._scheduler.workers.values()]
+        ours = {each["address"] for each in told if "address" in each}.union(holders)
+        again_s: dict[str, float] = {}
+        for hang in (silent(), *(each.get("silent", {}) for each in told)):
+            for address in hang.keys() & ours:
+                again_s[address] = min(max(again_s.get(address, 0.0), hang[address]), wait_s)
+        return rows + [{"manager": address, "again_s": again_s[address]} for address in sorted(again_s)]
 
     async def _answers(self, address: str, within_s: float) -> bool:
         try:

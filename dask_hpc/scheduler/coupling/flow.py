@@ -111,6 +111,25 @@ class Flow:
             self.failed = reason
             self.say("failed", reason=reason)
 
+    def admit(self, number: int, size: int, token: str, hosts: Collection[str]) -> None:
+        """A producer has come; raises `ValueError` for one that cannot be."""
+        there = self.ranks.get(number)
+        if self.size not in (None, size):
+            raise ValueError(f"size is {size}; allowed: {self.size}, as other sources of {self.name!r} say")
+        if there is not None and (there.connected or there.left):
+            raise ValueError(
+                f"rank is {number}, which another source of {self.name!r} has or had; each has its own"
+            )
+        self.size = size
+        self.ranks[number] = Rank(token, list(hosts), -1 if there is None else there.place)
+        self.ring()
+
+    def move(self, place: int, workers: Mapping[str, Collection[str]]) -> None:
+        """Have another worker take what goes to a place whose worker is lost."""
+        hosts = {host for number in self.members[place] for host in self.ranks[number].hosts}
+        near = [address for address, its in workers.items() if hosts & set(its)]
+        self.places[place] = min(near or workers, key=self.places.count)
+
     def over(self) -> bool:
         """Whether all producers have left."""
         return (

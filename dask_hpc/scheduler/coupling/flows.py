@@ -16,7 +16,7 @@ from typing import Any
 
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
-from dask_hpc.scheduler.coupling.flow import Arrived, Flow, Rank, placed
+from dask_hpc.scheduler.coupling.flow import Arrived, Flow, placed
 from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.values import Values
 from dask_hpc.scheduler.coupling.workers import Workers
@@ -57,7 +57,8 @@ class Flows:
         """What clients, producers and workers may call."""
         ours = (
             self.couple, self.flow_analyse, self.flow_ahead, self.flow_events, self.flow_done,
-            self.flow_inside, self.flow_status, self.flow_close, self.flows, self.flow_workers,
+            self.flow_begun, self.flow_computed, self.flow_inside, self.flow_status, self.flow_close,
+            self.flows, self.flow_workers,
             self.flow_join, self.flow_connected, self.flow_begin, self.flow_whole, self.flow_left,
         )  # fmt: skip
         return {method.__name__: method for method in ours}
@@ -122,6 +123,16 @@ class Flows:
         if not found.events:
             await found.changes(_NEWS_S)
         return list(found.events)
+
+    async def flow_begun(self, turns: Sequence[tuple[int, Sequence[Any]]]) -> list[int]:
+        """Turns, of those with keys of their values, of which a value is being computed, or there."""
+        return sorted(self._values.begun(turns))
+
+    async def flow_computed(self, flow: str, turn: int) -> None:
+        """All values of a turn are there, and wait for whoever reads."""
+        found = self._by_id.get(flow)
+        if found is not None and found.turns is not None:
+            found.turns.computed(turn)
 
     async def flow_done(self, flow: str, turn: int) -> None:
         """Whoever is to have a turn has had it."""
@@ -188,7 +199,7 @@ class Flows:
             raise CouplingError(f"flow {name!r} is that of a program on the cluster; declare another flow")
         there = flow.ranks.get(rank)
         if there is None or there.token != token:
-            self._admit(flow, rank, size, token, hosts)
+            flow.admit(rank, size, token, hosts)
         if len(flow.ranks) < size:
             await flow.changes(_LOOK_S)
             if missing := sorted(set(range(size)) - flow.ranks.keys()):
@@ -205,7 +216,7 @@ class Flows:
                 if lost in self._scheduler.workers:
                     return {"wait": f"worker {lost} does not answer"}
                 self._lose_all(flow, place, lost, None)
-                self._move(flow, place, workers)
+                flow.move(place, workers)
             if last is not None:
                 self._lose_all(flow, place, lost, last)
         return {
@@ -213,24 +224,6 @@ class Flows:
             "slots": flow.queue + flow.window + _SPARE,
             "fields": [[one.name, one.dims, one.shape, one.dtype] for one in flow.fields],
         }  # fmt: skip
-
-    def _admit(self, flow: Flow, rank: int, size: int, token: str, hosts: Sequence[str]) -> None:
-        there = flow.ranks.get(rank)
-        if flow.size not in (None, size):
-            raise ValueError(f"size is {size}; allowed: {flow.size}, as other sources of {flow.name!r} say")
-        if there is not None and (there.connected or there.left):
-            raise ValueError(
-                f"rank is {rank}, which another source of {flow.name!r} has or had; each has its own"
-            )
-        flow.size = size
-        flow.ranks[rank] = Rank(token, list(hosts), -1 if there is None else there.place)
-        flow.ring()
-
-    def _move(self, flow: Flow, place: int, workers: Mapping[str, Sequence[str]]) -> None:
-        """Have another worker take what goes to a place whose worker is lost."""
-        hosts = {host for number in flow.members[place] for host in flow.ranks[number].hosts}
-        near = [address for address, its in workers.items() if hosts & set(its)]
-        flow.places[place] = min(near or workers, key=flow.places.count)
 
     def left(self, address: str) -> None:
         """A worker has gone: of steps that it had begun, nobody sends the blocks again."""
@@ -276,7 +269,7 @@ class Flows:
                 return {"refused": f"step {step} can never be whole: rank {gone} has left"}
             try:
                 if found.turns.given < found.ahead:
-                    verdict = found.turns.ask(place, step)
+                    verdict = found.turns.ask(place, step, self._begun(found))
                     if verdict is not None:
                         break
             except ValueError as error:
@@ -286,6 +279,12 @@ class Flows:
             found.say("ousted", turn=verdict.ousted)
         found.begun(given)
         return {"turn": verdict.turn, "room": found.room()}
+
+    def _begun(self, flow: Flow) -> set[int]:
+        """Turns of which an analysis has begun, where that matters."""
+        if flow.turns is None or flow.when_full != "drop-oldest":
+            return set()
+        return self._values.begun((turn, self._values.due(flow, turn)) for turn in flow.turns.flight)
 
     def _took(self, flow: Flow, place: int, step: int, turn: int) -> bool:
         """A place has taken a step without asking; whether that goes on."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.coupling.flow import Flow
@@ -34,6 +36,31 @@ class Values:
         """A flow has ended."""
         for key in [key for key, (its, *_) in self._awaited.items() if its is flow]:
             self._forget(key)
+
+    def due(self, flow: Flow, turn: int) -> list[str]:
+        """Keys of the values that are due at a turn."""
+        return [
+            value_key(flow.id, turn, analysis)
+            for analysis, said in flow.analyses.items()
+            if is_due(turn, said["first"], said["window"], said["every"])
+        ]
+
+    def begun(self, turns: Iterable[tuple[int, Sequence[Any]]]) -> set[int]:
+        """Turns, of those with keys of their values in order, of which a value is being computed, or there.
+
+        No worker is asked: it runs what it has in order, on as many threads as it has.
+        """
+        found, ahead = set(), Counter[str]()
+        for turn, keys in turns:
+            for key in keys:
+                ts = self._scheduler.tasks.get(key)
+                if ts is None:
+                    continue
+                if (ws := ts.processing_on) is not None:
+                    ahead[ws.address] += 1
+                if ts.state in ("memory", "erred") or ws is not None and ahead[ws.address] <= ws.nthreads:
+                    found.add(turn)
+        return found
 
     def _forget(self, key: Any) -> None:
         self._awaited.pop(key, None)

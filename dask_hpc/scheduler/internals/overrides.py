@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -44,6 +45,8 @@ class OpenWorkers(set[Any]):
 
 #: RPC by which a worker that executes the first input of a shuffle has the shuffle begun.
 SHUFFLE = "shuffle_get_or_create"
+#: Idle workers that are weighed for a task whose data is outside its allotment.
+_WEIGHED = 4
 #: Methods of the scheduler that are replaced.
 _METHODS = (
     "valid_workers",
@@ -190,7 +193,12 @@ class Overrides:
             if len(scheduler.running) < len(scheduler.workers):
                 return allotment.cached & scheduler.running
             everywhere = not ts.worker_restrictions and len(allotment.cached) == len(scheduler.workers)
-            return None if everywhere else allotment.cached
+            if everywhere:
+                return None
+            # one that is processing is about to be stolen: its data is no matter
+            if len(allotment.cached) > _WEIGHED and ts.dependencies and ts.state != "processing":
+                return _few(ts, allotment.cached, scheduler.idle) or allotment.cached
+            return allotment.cached
 
         scheduler.valid_workers = valid_workers
 
@@ -343,6 +351,18 @@ class WorkerEvents:
         elif action == "add-worker" and isinstance(address, str):
             # stock says so first
             asyncio.get_running_loop().call_soon(self._joined, address)
+
+
+def _few(ts: TaskState, allotment: set[WorkerState], idle: Collection[str]) -> set[WorkerState]:
+    """Idle workers of an allotment for a task whose data is all outside it; none: any will do.
+
+    Stock weighs every worker of the allotment then, which takes longer than all else that a task costs.
+    All of them would have to fetch the data; of a few that are idle one is as good (Mitzenmacher 2001).
+    """
+    for dts in ts.dependencies:
+        if dts.who_has and not allotment.isdisjoint(dts.who_has):
+            return set()
+    return set(islice((ws for ws in allotment if ws.address in idle), _WEIGHED))
 
 
 def _nothing(**message: Any) -> None:

@@ -116,6 +116,7 @@ class PoolTarget:
         """
         now_s = self._asked_s = self.engine.state.now_s()
         self._most = maximum
+        minimum, maximum = self._within_range(minimum, maximum, frozenset(elsewhere))
         view = pool.PoolView(
             now_s=now_s,
             demand_nodes=self._demand(frozenset(elsewhere), frozenset(resources), **options),
@@ -129,6 +130,21 @@ class PoolTarget:
         params = {"hold_s": self.engine.state.settings.pool_hold_s}
         decision, self._memory = pool.decide(view, self._memory, params)
         return replace(decision, stay=decision.stay | self._aside(elsewhere))
+
+    def _within_range(
+        self, minimum: int, maximum: int | None, elsewhere: frozenset[str]
+    ) -> tuple[int, int | None]:
+        """Bounds, in workers, that a power corridor leaves the pool; those that were set come first."""
+        allowed = self.engine.state.pool_range
+        if allowed is None:
+            return minimum, maximum
+        workers, per_node = self.engine.scheduler.workers.values(), self._workers_per_node()
+        others = sum(str(ws.name) in elsewhere and self._computes(ws) for ws in workers)
+        more = len(self._aside(elsewhere)) - others
+        least = max(minimum, math.ceil(allowed.least * per_node) + more)
+        most = max(minimum, math.floor(allowed.most * per_node) + more)
+        maximum = most if maximum is None else min(maximum, most)
+        return min(least, max(minimum, maximum)), maximum
 
     def take(self, action: RequestNodes | ReleaseNodes) -> Outcome:
         """Have the pool follow a job policy's action; refused when nobody asks for the target."""

@@ -31,11 +31,13 @@ class Guests:
         self.state = state
         #: Keys of tasks that were on workers before and are to be executed again (some may be done).
         self._lost: dict[Any, None] = {}
+        #: Whether plain work had no node when this looked last.
+        self._unserved = False
 
     def invite(self, needed: list[TaskState], job: JobRecord) -> None:
         """Let a job make what is needed of plain work that has no node, and what that depends on."""
         owner = self.state.owner
-        queued = []
+        queued, unplaced = [], []
         while needed:
             dts = needed.pop()
             lane = owner.get(dts.key)
@@ -59,9 +61,13 @@ class Guests:
                 job.park(dts, first=guest.guest)
             elif held:
                 job.stranded[dts.key] = None
+                unplaced.append(dts.key)
             needed.extend(dts.dependencies)
+        stimulus_id = f"hpc-invite-{self.state.now_s()}"
         # a named job holds what stock has queued
-        writes.hold_queued(self.state.scheduler, queued, f"hpc-invite-{self.state.now_s()}")
+        writes.hold_queued(self.state.scheduler, queued, stimulus_id)
+        if len(job.reach):  # no node of its own that comes would have them looked at
+            writes.retry_unplaced(self.state.scheduler, unplaced, stimulus_id)
 
     def recomputed(self, ts: TaskState, lane: Lane) -> Lane:
         """The lane of a plain task that comes (back) into play.
@@ -83,11 +89,14 @@ class Guests:
         return lane
 
     def place_lost(self) -> None:
-        """Find a place for results that are to be computed again by a job that has no node now."""
+        """Find a place for results that are to be computed again by a job that has no node now.
+
+        And for what named jobs wait for of plain work, once that has lost its last node.
+        """
+        self._invite_needed()
         if not self._lost:
             return
         tasks, owner = self.state.scheduler.tasks, self.state.owner
-        unplaced = []
         stuck = {job for job in self.state.jobs.active.values() if job.held and not len(job.reach)}
         for key in list(self._lost if stuck else islice(self._lost, _LOOKED_AT)):
             ts, lane = tasks.get(key), owner.get(key)
@@ -98,10 +107,20 @@ class Guests:
                 if host is lane.job:
                     continue
                 self.invite([ts], host)
-                if lane.kind not in ("root", "queue"):
-                    unplaced.append(key)
-        if unplaced:
-            writes.retry_unplaced(self.state.scheduler, unplaced, f"hpc-lost-{self.state.now_s()}")
+
+    def _invite_needed(self) -> None:
+        """Let named jobs make what they wait for of plain work, when that has lost its last node.
+
+        What graphs need that come later is invited as they come.
+        """
+        before, self._unserved = self._unserved, any(map(self.state.unserved, self.state.plain))
+        if before or not self._unserved:
+            return
+        tasks = self.state.scheduler.tasks
+        for key, lane in list(self.state.owner.items()):
+            ts = tasks.get(key)
+            if ts is not None and ts.waiting_on and not (lane.job.is_default or lane.guest):
+                self.invite(list(ts.waiting_on), lane.job)
 
     def _needing(self, ts: TaskState) -> JobRecord | None:
         """The named job that waits for a task of plain work; None when none does."""

@@ -119,7 +119,7 @@ class Ownership:
         of_job: dict[JobRecord, set[TaskGroup]] = {}
         active, awaited = state.jobs.active, state.awaited
         # also where plain work is to keep no node: what a job needs of it would wait for that very job
-        starving = any(state.starving(job, keeps=0) for job in state.plain)
+        starving = any(state.unserved(job) for job in state.plain)
         whole = GRAPH_JOB.get()
         by_key = callable(whole)
         #: Lanes of plain tasks that stock queues, by task group: the other tasks of the group are like them.

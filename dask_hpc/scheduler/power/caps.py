@@ -8,11 +8,12 @@ than it allows ends it by itself, so a scheduler that is killed leaves none behi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dask_hpc.scheduler.internals import remote
+from dask_hpc.scheduler.power.draw import Host
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.trace.records import Other
 from dask_hpc.wire import CAP
@@ -65,9 +66,7 @@ class HostCaps:
         self._hosts: dict[str, _Host] = {}
         self._asking: set[asyncio.Task[None]] = set()
 
-    def look(
-        self, upper_w: float, draw_w: float, measured: Mapping[str, tuple[float, Sequence[str]]]
-    ) -> None:
+    def look(self, upper_w: float, draw_w: float, measured: Mapping[str, Host]) -> None:
         """Ask for what holds the draw below a bound.
 
         Parameters
@@ -75,7 +74,7 @@ class HostCaps:
         upper_w, draw_w
             What all nodes may draw, and what they draw.
         measured
-            Of hosts whose draw is measured: that, and the addresses of their workers.
+            Hosts whose draw is measured, by name.
         """
         now_s = self._state.now_s()
         gone = [
@@ -87,10 +86,10 @@ class HostCaps:
             del self._hosts[name]
         if draw_w <= upper_w and not any(host.watts is not None for host in self._hosts.values()):
             return
-        for name, (_, addresses) in measured.items():
+        for name, its in measured.items():
             host = self._hosts.get(name)
-            if host is None or host.address not in addresses:
-                host = self._hosts[name] = _Host(addresses[0])
+            if host is None or host.address not in its.addresses:
+                host = self._hosts[name] = _Host(its.addresses[0])
             if not host.awaited and host.due_s <= now_s and "least_w" not in host.said:
                 self._ask(name, host, None, look=True)
         known = {
@@ -100,7 +99,9 @@ class HostCaps:
             upper_w,
             draw_w,
             [
-                CappedHost(name, measured[name][0], host.said["least_w"], host.said["most_w"], host.cap_w)
+                CappedHost(
+                    name, measured[name].capped_w, host.said["least_w"], host.said["most_w"], host.cap_w
+                )
                 for name, host in known.items()
             ],
         )

@@ -31,9 +31,11 @@ from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc_policies.combine import corridor as rules
 from dask_hpc_policies.combine.limits import SumGuard
-from dask_hpc_policies.decision import Decision
+from dask_hpc_policies.decision import Decision, ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.power.view import PowerView
 from dask_hpc_policies.protocol import Policy
+from dask_hpc_policies.rules.pool_range import PoolRange, pool_range, pool_step
 
 logger = logging.getLogger(__name__)
 
@@ -213,6 +215,7 @@ class Corridor:
         self._shown.forget()
         self._caps.end()
         self._plain.end()
+        self._state.pool_range = None
         if self._looking is not None:
             self._looking.cancel()
         self._timer = self._looking = self._planner = self._forecaster = None
@@ -336,4 +339,16 @@ class Corridor:
             self._plain.look(view, power, last, curve)
         elif self._plain.reason:
             self._plain.end()
-        return rules.enforced(view, decision)
+        self._state.pool_range = None if power is None else self._pool(view, power)
+        return rules.amended(view, decision)
+
+    def _pool(self, view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
+        """The nodes that an adaptive cluster may have (lever ``pool``); tells of it when they are others."""
+        found, before = pool_range(view, power), self._state.pool_range
+        if found is None or found.bounded(view.pool_nodes) == view.pool_nodes:
+            return found
+        if before is None or before.bounded(view.pool_nodes) != found.bounded(view.pool_nodes):
+            step = pool_step(view, found)
+            assert step is not None
+            self._engine.controller.note("", ReasonCode.CORRIDOR, step.reason.text)
+        return found

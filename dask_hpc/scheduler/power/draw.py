@@ -4,13 +4,13 @@ Rules of the file: it reads; a sample costs one short look at every worker, and 
 once. The model goes by the threads that execute: a node draws idle watts and a share of the way to the busy
 ones of the job that holds it (`load_curve`). What nobody knows is None or left out, never 0. A worker's
 section of its heartbeat is
-``{"watts", "label", "at_s", "host", "fresh_s"}``, the watts its own share of what its host draws; it holds
-for ``fresh_s`` after ``at_s`` has changed, whatever the clocks of two machines say.
+``{"watts", "label", "at_s", "host", "fresh_s", "governed_w"}``, the watts its own share of what its host
+draws; it holds for ``fresh_s`` after ``at_s`` has changed, whatever the clocks of two machines say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
@@ -59,6 +59,22 @@ class Sample:
 
 
 @dataclass(slots=True)
+class Host:
+    """A host whose workers are all measured."""
+
+    watts: float = 0.0
+    #: Of which the part draws that caps are for; None: not known, or all of it.
+    governed_w: float | None = None
+    #: Of its workers.
+    addresses: list[str] = field(default_factory=list)
+
+    @property
+    def capped_w(self) -> float:
+        """What of its draw a cap changes."""
+        return self.watts if self.governed_w is None else min(self.watts, max(0.0, self.governed_w))
+
+
+@dataclass(slots=True)
 class _Heard:
     """What a worker has said last."""
 
@@ -74,10 +90,12 @@ class _Heard:
     host: str = ""
     #: None: it does not measure.
     watts: float | None = None
+    #: What the part of its host draws that caps are for; None: it does not say.
+    governed_w: float | None = None
 
     def hear(self, now_s: float) -> None:
         """Read what it says anew."""
-        self.metrics, self.watts = self.ws.metrics, None
+        self.metrics, self.watts, self.governed_w = self.ws.metrics, None, None
         section = remote.sections_of(self.ws).get(SECTION)
         self.silent = section is None
         if not isinstance(section, dict) or section.get("label") != "measured":
@@ -88,6 +106,8 @@ class _Heard:
         if at_s != self.at_s:
             self.at_s, self.heard_s = at_s, now_s
         self.watts, self.host = watts, host if isinstance(host, str) else ""
+        governed_w = section.get("governed_w")
+        self.governed_w = None if governed_w is None else _number(governed_w)
         fresh_s = section.get("fresh_s")
         fresh_s = FRESH_S if fresh_s is None else _number(fresh_s) or FRESH_S
         self.until_s = self.heard_s + min(fresh_s, _MOST_FRESH_S)
@@ -159,17 +179,19 @@ class Draw:
         """Workers whose heartbeats carried nothing of power as the last sample was taken."""
         return list(self._silent)
 
-    def hosts(self, now_s: float) -> dict[str, tuple[float, list[str]]]:
-        """Hosts of which all workers are measured, as of the last sample: their watts and workers."""
-        found: dict[str, tuple[float, list[str]]] = {}
+    def hosts(self, now_s: float) -> dict[str, Host]:
+        """Hosts of which all workers are measured, by name, as of the last sample."""
+        found: dict[str, Host] = {}
         unknown: set[str] = set()
         for address, heard in self._heard.items():
             if heard.watts is None or heard.until_s < now_s:
                 unknown.add(heard.host)
                 continue
-            watts, addresses = found.get(heard.host, (0.0, []))
-            found[heard.host] = watts + heard.watts, [*addresses, address]
-        return {host: row for host, row in found.items() if host and host not in unknown}
+            host = found.setdefault(heard.host, Host())
+            host.watts += heard.watts
+            host.governed_w = heard.governed_w if host.governed_w is None else host.governed_w
+            host.addresses.append(address)
+        return {name: host for name, host in found.items() if name and name not in unknown}
 
     def _hear(self, heard: _Heard, now_s: float) -> None:
         heard.hear(now_s)
@@ -199,30 +221,35 @@ class Draw:
 
 
 def _add_free(
-    found: Sample, free: Iterable[tuple[Node, float, float | None]], curve: LoadCurve | None
+    found: Sample, free: Sequence[tuple[Node, float, float | None]], curve: LoadCurve | None
 ) -> bool:
     """Add the nodes that no job holds; whether the draw of each is known."""
     known, base_w = True, 0.0 if curve is None else curve.idle_w
+    measured = plain = 0
+    # plain names: they are faster to add to than what an object has
+    total_w = plain_w = idle_w = beside_w = 0.0
     for node, load, watts in free:
-        found.nodes += 1
         if watts is not None:
-            found.measured_nodes += 1
+            measured += 1
         elif curve is None:
             known = False
             continue
         else:
             watts = curve.watts(load)
-        found.total_w += watts
+        total_w += watts
         if load > 0:
-            found.plain_w += watts
-            found.plain_nodes += 1
+            plain_w += watts
+            plain += 1
         else:
-            found.idle_w += watts
-        found.sized_w += base_w
+            idle_w += watts
         if node.role != COMPUTE or node.reserved:
-            found.beside_w += watts
+            beside_w += watts
         elif watts > base_w:
-            found.beside_w += watts - base_w
+            beside_w += watts - base_w
+    found.nodes, found.measured_nodes, found.plain_nodes = len(free), measured, plain
+    found.total_w, found.plain_w, found.idle_w, found.beside_w = total_w, plain_w, idle_w, beside_w
+    # without a curve it is of no use: the base is nothing then
+    found.sized_w = len(free) * base_w
     return known
 
 
@@ -244,8 +271,10 @@ def _add_held(found: Sample, held: Iterable[_Held], curve: LoadCurve | None) -> 
         if not watts:
             continue
         found.jobs_w[job.id] = sum(watts)
+        total_w = found.total_w
         for each in watts:
-            found.total_w += each
+            total_w += each
+        found.total_w = total_w
         found.settled = found.settled and job.state == "running"
         if measured == nodes:
             found.measured_w[job.id] = nodes, found.jobs_w[job.id] / nodes

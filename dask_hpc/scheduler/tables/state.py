@@ -20,6 +20,7 @@ from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.trace.records import JobEvent, NodeEvent, Record
 from dask_hpc_policies.jobs.queue_orders import in_order
 from dask_hpc_policies.model import COMPUTE, ClusterSnapshot, Trigger
+from dask_hpc_policies.rules.pool_range import PoolRange
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
@@ -56,11 +57,10 @@ class State:
         self.intake: JobRecord | None = None
         #: After nodes of plain work could not be drained in time, no busy one is asked for until then.
         self.no_plain_shrink_before_s = 0.0
-        #: Nodes the client says its cluster can have; see `pool_nodes`.
-        self.pool_hint = 0
+        self.pool_hint = 0  #: nodes the client says its cluster can have; see `pool_nodes`
+        self.pool_range: PoolRange | None = None  #: what a power corridor leaves an adaptive cluster
         self.records: deque[Record] = deque(maxlen=settings.trace_keep)
-        #: How many there have been.
-        self.recorded = 0
+        self.recorded = 0  #: how many there have been
         #: Roles that nodes were given, by their ids, whatever their workers say.
         self.roles: dict[str, str] = {}
         #: Keys of tasks that wait for data somebody brings, or have got it.
@@ -350,14 +350,16 @@ class State:
         """Whether running plain work has something to do now: what waits for results of jobs has not."""
         return any(job.processing or job.held for job in self.plain)
 
-    def starving(self, job: JobRecord, keeps: int = 1) -> bool:
-        """Whether plain work, if it is to keep `keeps` nodes, has something to do and no node for it."""
-        busy = job.processing > 0 or job.held > 0
-        wants = job in self.plain and busy and self.settings.default_job_min_nodes >= keeps
-        nodes = self.nodes.nodes.values()
-        if any(one.resting for one in self.jobs.named):
+    def starving(self, job: JobRecord) -> bool:
+        """Whether plain work, if it is to keep nodes, has something to do and no node for it."""
+        busy = self.settings.default_job_min_nodes > 0 and (job.processing > 0 or job.held > 0)
+        return busy and self.unserved(job)
+
+    def unserved(self, job: JobRecord) -> bool:
+        """Whether plain work has unfinished tasks, which may wait for others, and no node."""
+        if job not in self.plain or not job.unfinished or any(one.resting for one in self.jobs.named):
             return False
-        return wants and not any(node.workers and node.job is None and node.role == COMPUTE for node in nodes)
+        return not any(n.workers and n.job is None and n.role == COMPUTE for n in self.nodes.nodes.values())
 
     def reserve_for_plain(self) -> int:
         """Nodes that plain work keeps now."""

@@ -3,7 +3,8 @@
 Rules of the file: it is a twin (`twins`), so that a run without a corridor is as without this file. The plan
 is asked for here, before the policy is, and comes with the picture: `decide` stays pure, and a trace of the
 run replays without a solver. How the mode is chosen: ``Options.extra["corridor"]["mode"]``, ``monitor`` or
-``enforce``; without one, only a policy that keeps the corridor by itself does.
+``enforce``; without one, only a policy that keeps the corridor by itself does. ``["corridor"]["levers"]`` are
+those that may be pulled.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from dask_hpc.sim.model.corridor import Corridor
 from dask_hpc.sim.model.power import NodePower
 from dask_hpc_policies.combine import corridor as rules
 from dask_hpc_policies.combine.limits import SumGuard
-from dask_hpc_policies.decision import Decision
+from dask_hpc_policies.decision import Decision, ReleaseNodes, RequestNodes
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.problem import Problem
 from dask_hpc_policies.power.program import Plan, solve
 from dask_hpc_policies.power.question import asked_by, drawn_w, mode_of, planned
-from dask_hpc_policies.power.view import Mode, PowerView
+from dask_hpc_policies.power.view import DEFAULT_LEVERS, LEVERS, Mode, PowerView, seen
 from dask_hpc_policies.protocol import Policy
+from dask_hpc_policies.rules.pool_range import pool_range, pool_step
 
 #: The key in `Options.extra`, and its setting.
-EXTRA, MODE = "corridor", "mode"
+EXTRA, MODE, LEVERS_GIVEN = "corridor", "mode", "levers"
 #: Answers of the program that are kept.
 _KEPT = 1000
 
@@ -40,10 +42,16 @@ class CorridorTwin:
         self._world = world
         self._corridor = corridor
         self._power = power
-        mode = world.options.extra.get(EXTRA, {}).get(MODE)
+        given = world.options.extra.get(EXTRA, {})
+        mode = given.get(MODE)
         if mode not in (None, "monitor", "enforce"):
             raise SimulationError(f"corridor: mode is {mode!r}; allowed: monitor, enforce")
         self._mode: Mode | None = mode
+        self._levers = tuple(given.get(LEVERS_GIVEN, DEFAULT_LEVERS))
+        if unknown := [lever for lever in self._levers if lever not in LEVERS]:
+            raise SimulationError(f"corridor: lever {unknown[0]!r}; allowed: {', '.join(LEVERS)}")
+        #: What was asked of the pool last: from how many nodes to how many.
+        self._asked: tuple[int, int] | None = None
         self._guards: tuple[SumGuard, ...] = ()
         #: Answers by question: the policy is asked several times about one state of things.
         self._answers: dict[Problem, Plan] = {}
@@ -66,7 +74,9 @@ class CorridorTwin:
             announced=self._corridor.after(view.now_s),
             idle_w=self._power.idle_w,
             busy_w=self._power.busy_w,
+            off_w=self._power.off_w,
             base_w=self._beside_w(view),
+            levers=self._levers,
         )
         low_w, high_w = drawn_w(view, power)
         power = replace(power, draw_w=(low_w + high_w) / 2, min_w=low_w, max_w=high_w)
@@ -80,7 +90,21 @@ class CorridorTwin:
 
     def amended(self, view: ClusterSnapshot, decision: Decision) -> Decision:
         """What is done in place of the decision where the draw is outside."""
-        return rules.enforced(view, decision)
+        decision = rules.amended(view, decision)
+        step = self._pool_step(view)
+        return decision if step is None else replace(decision, actions=(*decision.actions, step))
+
+    def _pool_step(self, view: ClusterSnapshot) -> RequestNodes | ReleaseNodes | None:
+        """What is asked of a pool whose nodes come and go: once until something else is to be."""
+        pool, power = self._world.machine.pool, seen(view)
+        if pool is None or pool.wait_s is None or power is None:
+            return None
+        allowed = pool_range(view, power)
+        step = None if allowed is None else pool_step(view, allowed)
+        if step is None or self._asked == (view.pool_nodes, step.nodes):
+            return None
+        self._asked = view.pool_nodes, step.nodes
+        return step
 
     def _beside_w(self, view: ClusterSnapshot) -> float:
         """What nodes draw that no job has and that are not idle: of other roles, lost, absent, set aside."""

@@ -268,7 +268,7 @@ class Pipeline:
 
     def _hand_over(self, now_s: float) -> bool:
         step = self._held
-        if step is None or (verdict := self.turns.ask(0, step.number)) is None:
+        if step is None or (verdict := self.turns.ask(0, step.number, self._begun_turns())) is None:
             return False
         self._held, step.handed_s = None, now_s
         self.handed += 1
@@ -284,12 +284,19 @@ class Pipeline:
         self._assign(step)
         return self._passed(step, now_s, 0) or True
 
+    def _begun_turns(self) -> set[int]:
+        """Turns of which an analysis has begun."""
+        steps = [step for lane in ANALYSING for step in self._waiting[lane]]
+        steps += [step for _, step, _ in self._busy.values()]
+        return {self._turn_of[step.number] for step in steps if step.begun and step.number in self._turn_of}
+
     def _passed(self, step: Step, now_s: float, lanes: int = 1) -> bool:
         """A step has come through so many lanes; whether it is done."""
         step.left -= lanes
         if step.left or step.dropped:
             return False
         if self.spec.reader is not None:
+            self.turns.computed(self._turn_of[step.number])
             self._waiting[READER].append(step)
             return False
         return self._finish(step, now_s)

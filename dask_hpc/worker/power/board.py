@@ -53,6 +53,8 @@ class Told:
     #: How many workers are here, and their threads.
     workers: int = 1
     threads: int = 1
+    #: Watts of the part of the host that caps are for; None: not known, or all of it.
+    governed_w: float | None = None
 
 
 class Board:
@@ -114,7 +116,14 @@ class Board:
             return None
         return Told(**{**data, "figure": Figure(**data["figure"])})
 
-    def tell(self, figure: Figure, at_s: float, taken_s: float, idle_w: float = 0.0) -> Told:
+    def tell(
+        self,
+        figure: Figure,
+        at_s: float,
+        taken_s: float,
+        idle_w: float = 0.0,
+        governed_w: float | None = None,
+    ) -> Told:
         """Split a figure over the workers of this host, and have all of them know it; gives what they know.
 
         Parameters
@@ -127,11 +136,15 @@ class Board:
             The same on a clock that never goes back.
         idle_w
             Of the host at no load: this much is split by threads.
+        governed_w
+            Watts of the part of the host that caps are for.
         """
         before = self._told or self.read()
         members = self.members()
         threads = sum(each.threads for each in members)
-        told = Told(figure, at_s, taken_s=taken_s, workers=len(members), threads=threads)
+        told = Told(
+            figure, at_s, taken_s=taken_s, workers=len(members), threads=threads, governed_w=governed_w
+        )
         parts = self._parts(members, figure.watts or 0.0, idle_w)
         if figure.watts is not None:
             told.share_w = {id: part * figure.watts for id, part in parts.items()}

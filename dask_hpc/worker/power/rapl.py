@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,13 +93,21 @@ def _zone(path: Path, names: Mapping[str, str]) -> Zone | None:
 
 
 class Rapl:
-    """The counters of one machine."""
+    """The counters of one machine.
+
+    Parameters
+    ----------
+    root
+        The folder that stands for ``/``.
+    kinds
+        Of the zones that are read.
+    """
 
     name = "rapl"
     label: Label = "measured"
 
-    def __init__(self, root: Path = Path("/")) -> None:
-        self._root = root
+    def __init__(self, root: Path = Path("/"), kinds: Collection[str] = tuple(_MOST_W)) -> None:
+        self._root, self._kinds = root, kinds
         self._zones: list[Zone] = []
 
     @property
@@ -110,7 +118,9 @@ class Rapl:
     def read(self) -> Reading:
         """All counters that count, each once however many drivers show it."""
         for known in (self._zones, None):
-            found = zones(self._root) if known is None else known
+            found = (
+                [zone for zone in zones(self._root) if zone.kind in self._kinds] if known is None else known
+            )
             try:
                 reading = _read(found) if found else {}
             except FileNotFoundError:

@@ -24,7 +24,7 @@ from dask_hpc.worker.node import node_settings
 from dask_hpc.worker.power.board import Board, Member, Told
 from dask_hpc.worker.power.figures import FIRST, Figure, Meter, SensorError, unavailable
 from dask_hpc.worker.power.load import curve
-from dask_hpc.worker.power.sources import made
+from dask_hpc.worker.power.sources import governed, made
 from dask_hpc_policies.power.load_curve import LoadCurve
 
 logger = logging.getLogger("distributed.dask_hpc.power")
@@ -37,8 +37,9 @@ class PowerSection:
     """What a worker tells of its power; samples from when it is made until `stop`.
 
     Told are ``watts`` (None when they are not known), ``label``, ``at_s`` (seconds since 1970), ``host``,
-    ``energy_j`` (since it was made), ``source``, ``fresh_s`` (for how long it holds), and
-    ``reason`` when something is wrong.
+    ``energy_j`` (since it was made), ``source``, ``fresh_s`` (for how long it holds), ``governed_w``
+    (watts of the part of the host that its caps are for) where that is measured, and ``reason`` when
+    something is wrong.
 
     Raises
     ------
@@ -73,6 +74,8 @@ class PowerSection:
         said = {"watts": watts, "label": label, "at_s": at_s, "host": self._host, "source": source}
         energy_j = told.energy_j.get(self._sampler.member.id, 0.0) + self._modelled_j
         said["fresh_s"] = _fresh_s(self._settings)
+        if label == "measured" and told.governed_w is not None:
+            said["governed_w"] = told.governed_w
         return {**said, "energy_j": energy_j, **({"reason": reason} if reason else {})}
 
     def _modelled_w(self, told: Told, points: LoadCurve) -> float:
@@ -125,6 +128,7 @@ class Sampler:
 
     def _run(self) -> None:
         meter: Meter | None = None
+        part = None if (capped := governed(self._settings)) is None else Meter(capped)
         lacking = Figure("unavailable", self._settings.power_source)
         try:
             if (source := made(self._settings)) is not None:
@@ -134,23 +138,23 @@ class Sampler:
             lacking = unavailable(self._settings.power_source, why)
         self.points = _curve(self._settings)
         try:
-            self._sample(meter, lacking)
+            self._sample(meter, part, lacking)
         finally:
             self._board.stop()
 
-    def _sample(self, meter: Meter | None, lacking: Figure) -> None:
+    def _sample(self, meter: Meter | None, part: Meter | None, lacking: Figure) -> None:
         wait_s = 0.0
         while not self._stopped.wait(wait_s):
             began_s = stopwatch_s()
             try:
-                self._look(meter, lacking)
+                self._look(meter, part, lacking)
             except Exception as error:  # whatever a sensor does, the worker's work goes on
                 text = SensorError(f"{type(error).__name__}: {error}")
                 self.told = Told(unavailable(self._settings.power_source, text), epoch_s())
             self.cpu_s = time.thread_time()
             wait_s = max(0.05, self._settings.power_interval_s - (stopwatch_s() - began_s))
 
-    def _look(self, meter: Meter | None, lacking: Figure) -> None:
+    def _look(self, meter: Meter | None, part: Meter | None, lacking: Figure) -> None:
         if not self.leads:
             self.told = self._board.read() or self.told
             if 0 <= stopwatch_s() - self.told.taken_s < 2 * self._settings.power_interval_s:
@@ -159,8 +163,9 @@ class Sampler:
             self.leads = self._board.leads()
         if self.leads:
             figure = lacking if meter is None else meter.sample(stopwatch_s())
+            governed_w = None if part is None else part.sample(stopwatch_s()).watts
             idle_w = self._settings.power_model_idle_w or 0.0
-            self.told = self._board.tell(figure, epoch_s(), stopwatch_s(), idle_w)
+            self.told = self._board.tell(figure, epoch_s(), stopwatch_s(), idle_w, governed_w)
 
     def stop(self) -> None:
         """End the thread; one that a sensor holds up ends when that answers."""

@@ -208,6 +208,16 @@ def made(settings: Settings, root: Path = _ROOT) -> Source | None:
     return simple[wanted]()
 
 
+def governed(settings: Settings, root: Path = _ROOT) -> Source | None:
+    """What measures the part of this host that its caps are for; None: all of it, or there is no leave.
+
+    Frequencies and commands cap in watts of the whole host.
+    """
+    if settings.power_cap_by == "powercap":
+        return Rapl(root, ("package",))
+    return Nvml() if settings.power_cap_by == "nvml" else None
+
+
 def _needed(value: _V | None, key: str, example: str) -> _V:
     if not value:
         raise SensorError(f"hpc.power.{key} is not set", f"set it on this node, such as {example}")

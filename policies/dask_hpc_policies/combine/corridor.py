@@ -4,7 +4,7 @@ Rules of the file: pure, the same live and simulated. Inside the corridor the ar
 that lead outside: the sum of watts is bounded on both sides (`guards`). Outside, nothing of the policy's
 steps counts, for two that pull different ways would resize for ever: the program's plan for its present
 sizes, which comes in the picture, is carried out, the nearest to them of those that leave the corridor least
-(`enforced`).
+(`enforced`). What the levers do that no policy knows of comes on top (`amended`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.power.question import Terms, outside_w
 from dask_hpc_policies.power.view import PowerPlan, PowerView, fits, seen
 from dask_hpc_policies.power.watts import node_w
+from dask_hpc_policies.rules.power_theft import theft
 
 #: Names of the two guards.
 LOWER, UPPER = "corridor, lower bound", "corridor, upper bound"
@@ -63,6 +64,17 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard,
         SumGuard(name=LOWER, rank="corridor", unit="W", cost=more_w(0), base=base_w, lower=power.lower_w),
         SumGuard(name=UPPER, rank="corridor", unit="W", cost=more_w(1), base=base_w, upper=power.upper_w),
     )
+
+
+def amended(view: ClusterSnapshot, decision: Decision) -> Decision:
+    """`enforced`, and the theft that leads inside where the decision resizes nobody (lever ``steal``)."""
+    decision, power = enforced(view, decision), seen(view)
+    if power is None or any(isinstance(action, RESIZES) for action in decision.actions):
+        return decision
+    found = theft(view, power)
+    starting = {action.job for action in found}
+    kept = [one for one in decision.actions if not (isinstance(one, Hold) and one.job in starting)]
+    return replace(decision, actions=(*kept, *found))
 
 
 def enforced(view: ClusterSnapshot, decision: Decision) -> Decision:

@@ -4,10 +4,14 @@ The steps that are taken have turns, 0, 1, 2 and so on, whatever numbers the pro
 send from several places; all of them have to send the same steps. A place asks once it has the first block of
 a step, and every place is told the same of it. Where nothing is ever left out (`when_full` is ``wait``) the
 place itself knows the turn of its next step, and takes it without asking while there is room (`room`).
+
+Where the oldest step makes room (``drop-oldest``), none does that is being analysed: analyses that are slower
+than the producers would never come to their end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +26,27 @@ class Verdict(NamedTuple):
     turn: int | None
     #: A turn that has to make room for it.
     ousted: int | None = None
+
+
+def makes_room(flight: Iterable[int], begun: Container[int], computed: Container[int]) -> int | None:
+    """The turn that makes room for a new step under ``drop-oldest``; None: the new one is left out.
+
+    The oldest whose analyses have not begun, else the oldest whose values wait for whoever reads.
+
+    Parameters
+    ----------
+    flight
+        Turns in flight, oldest first.
+    begun
+        Those of which an analysis is known to have begun. The oldest that is not computed counts as begun:
+        it is the next one.
+    computed
+        Those whose values are all there.
+    """
+    there = list(flight)
+    coming = [turn for turn in there if turn not in computed]
+    unbegun = [turn for turn in coming[1:] if turn not in begun]
+    return next(iter(unbegun or [turn for turn in there if turn in computed]), None)
 
 
 @dataclass(slots=True)
@@ -50,12 +75,15 @@ class Turns:
         self._steps: dict[int, _Step] = {}
         self._last: int | None = None
         self._ended = 0
+        self._computed: set[int] = set()
         #: Turns that have been given, and steps in flight by turn.
         self.given = 0
         self.flight: dict[int, int] = {}
 
-    def ask(self, place: int, step: int) -> Verdict | None:
+    def ask(self, place: int, step: int, begun: Container[int] = ()) -> Verdict | None:
         """What becomes of a step of which a place has a block; None: it has to wait for room.
+
+        `begun` are the turns of which an analysis has begun.
 
         Raises
         ------
@@ -78,10 +106,11 @@ class Turns:
         if len(self.flight) >= self._queue:
             if self._when_full == "wait":
                 return None
-            if self._when_full == "drop-newest":
+            if self._when_full == "drop-oldest":
+                ousted = makes_room(self.flight, begun, self._computed)
+            if ousted is None:
                 turn = None
             else:
-                ousted = next(iter(self.flight))
                 self.done(ousted)
         self._begin(place, step, turn)
         return Verdict(turn, ousted)
@@ -127,8 +156,14 @@ class Turns:
                 return len(found.whole) == self._places
         return False
 
+    def computed(self, turn: int) -> None:
+        """All values of a turn are there, and wait for whoever reads."""
+        if turn in self.flight:
+            self._computed.add(turn)
+
     def done(self, turn: int) -> None:
         """Whoever is to have that turn has had it."""
+        self._computed.discard(turn)
         if self.flight.pop(turn, None) is not None:
             self._ended += 1
 

@@ -21,7 +21,7 @@ class CappedHost:
     """A host that gives leave."""
 
     name: str
-    #: What it draws now.
+    #: What the part of it that is capped draws now: not its board and fans, where that is known.
     draw_w: float
     #: What it can be capped at.
     least_w: float
@@ -48,7 +48,7 @@ def caps(upper_w: float, draw_w: float, hosts: Sequence[CappedHost]) -> Mapping[
     upper_w
         What all nodes may draw.
     draw_w
-        What they draw, those that give no leave included.
+        What they draw, those that give no leave included, and what of a host no cap is for.
     hosts
         Those that give it. Where even their least is too much they are capped at that.
     """

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from dask_hpc_policies.codec import encode
@@ -100,8 +101,6 @@ def question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Problem |
     assert power.lower_w is not None
     assert power.upper_w is not None
     broken = outside_w(power, terms) > 0
-    least_w, most_w = expected_w(view, power, terms)
-    low_w, high_w = drawn_w(view, power)
     resizes = power.may("resize")
     jobs = [job for job in view.running if resizes and _changeable(job)]
     waiting = candidates(view, power, terms) if broken and terms.hold and power.may("hold") else []
@@ -112,6 +111,8 @@ def question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Problem |
     total = view.idle_nodes + sizes
     if not total:
         return None
+    low_w, high_w = drawn_w(view, power)
+    least_w, most_w = _widened(power, terms, low_w, high_w)
     return Problem(
         nodes=total,
         lower_w=power.lower_w,
@@ -156,7 +157,10 @@ def drawn_w(view: ClusterSnapshot, power: PowerView) -> tuple[float, float]:
 
 def expected_w(view: ClusterSnapshot, power: PowerView, terms: Terms) -> tuple[float, float]:
     """Least and most watts at the sizes of `view`, with the forecast where it is trusted."""
-    low_w, high_w = drawn_w(view, power)
+    return _widened(power, terms, *drawn_w(view, power))
+
+
+def _widened(power: PowerView, terms: Terms, low_w: float, high_w: float) -> tuple[float, float]:
     if not terms.forecast or power.min_w is None or power.max_w is None:
         return low_w, high_w
     return min(low_w, power.min_w), max(high_w, power.max_w)
@@ -236,15 +240,30 @@ def power_job(job: JobRequest, id: str, nodes: int, busy_w: float, most_nodes: i
         for size in legal_sizes(job.constraint, job.min_nodes, top):
             least_w, most_w = node_w(job, size, busy_w)
             rows.append((size, size * least_w, size * most_w))
+    return _checked(id, nodes, job.min_nodes, top, job.constraint, low, high, tuple(rows))
+
+
+@lru_cache(maxsize=4096)
+def _checked(
+    id: str,
+    nodes: int,
+    min_nodes: int,
+    max_nodes: int,
+    constraint: str,
+    min_w: float,
+    max_w: float,
+    table: tuple[Choice, ...],
+) -> PowerJob:
+    """The same jobs are asked about again and again: each is checked once."""
     return PowerJob(
         id=id,
         nodes=nodes,
-        min_nodes=job.min_nodes,
-        max_nodes=top,
-        constraint=job.constraint,
-        min_w=low,
-        max_w=high,
-        table=tuple(rows),
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        constraint=constraint,
+        min_w=min_w,
+        max_w=max_w,
+        table=table,
     )
 
 

@@ -22,7 +22,7 @@ SECTION = "power"
 #: ``advise``: nobody either, but what would be done is found out and told.
 Mode = Literal["monitor", "advise", "policy", "enforce"]
 #: What may be done to keep a corridor, and what is where nobody says it.
-LEVERS = ("resize", "hold", "start", "cap")
+LEVERS = ("resize", "hold", "start", "pool", "steal", "cap")
 DEFAULT_LEVERS = ("resize", "hold", "start")
 #: From when on (on the clock of `now_s`), lower and upper bound in watts.
 Step = tuple[float, float, float]
@@ -64,6 +64,8 @@ class PowerView:
     #: What an unused node draws, and one that runs a job which says nothing of its watts.
     idle_w: float = 0.0
     busy_w: float = 0.0
+    #: What a node draws that has gone back, or is off.
+    off_w: float = 0.0
     #: What is drawn beside the nodes that jobs may get: other roles, nodes that start, switches.
     base_w: float = 0.0
     #: The last answer of the program; it may be about other sizes (`fits`).

@@ -53,3 +53,11 @@ def test_idle_hosts_leave_their_watts_to_busy_ones_and_a_cap_stays_while_it_is_n
     assert caps(1_200.0, 720.0, ended) == {}
     assert caps(1_480.0, 1_200.0, [*held, *rest]) == {}
     assert set(caps(500.0, 1_280.0, [*busy, *idle]).values()) == {80.0}
+
+
+def test_what_caps_are_not_for_is_drawn_beside_them():
+    # two hosts whose boards draw 60 W each beside 200 W that can be capped
+    hosts = [CappedHost(f"b{i}", 200.0, 80.0, 300.0) for i in range(2)]
+    assert caps(400.0, 520.0, hosts) == {"b0": 140.0, "b1": 140.0}
+    held = [CappedHost(f"b{i}", 140.0, 80.0, 300.0, 140.0) for i in range(2)]
+    assert caps(400.0, 400.0, held) == caps(400.0, 520.0, hosts)

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import ipywidgets as widgets
-
 from dask_hpc_policies import registry
 from dask_hpc_policies.params import Parameter
+from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.forms.model import PolicyModel, is_custom, title
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import ipywidgets as widgets
-
 from dask_hpc_policies import registry
+from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.forms.fields import PolicyForm, below
 from dask_hpc_widgets.forms.model import PolicyModel, is_custom, titles

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ipywidgets as widgets
-
 from dask_hpc.sim.workloads.sources import READERS
+from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.forms.fields import LABELLED, Fields, row
 from dask_hpc_widgets.forms.workload_model import FILE, GENERATORS, WorkloadModel

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from pprint import pformat
 from typing import Any
 
-import ipywidgets as widgets
-
+from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.drawn import AnyWidget, drawn
 from dask_hpc_widgets.forms.fields import below

@@ -14,9 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.sim.learned import learn
-from dask_hpc.sim.waiting import ASSUMED_S
-from dask_hpc.sim.what_if import engine_from
 from dask_hpc_policies import registry
 from dask_hpc_policies.decision import Decision, Expand, Shrink, Start, Steal
 from dask_hpc_policies.model import ClusterSnapshot, JobView
@@ -55,7 +52,6 @@ def effect(
     spec: Mapping[str, Any],
     view: ClusterSnapshot,
     rows: Sequence[Mapping[str, Any]] = (),
-    assumed_s: float = ASSUMED_S,
 ) -> Effect:
     """What the policy that `spec` describes would do at once in the state `view`.
 
@@ -63,14 +59,18 @@ def effect(
 
     Parameters
     ----------
-    rows, assumed_s
+    rows
         As `dask_hpc.sim.learned.learn` takes them.
 
     Raises
     ------
     ValueError
-        When `spec` is no policy that can be made from data, or `assumed_s` is not above 0.
+        When `spec` is no policy that can be made from data.
     """
+    # late: most of the time of opening a panel would go to it
+    from dask_hpc.sim.learned import learn
+    from dask_hpc.sim.waiting import ASSUMED_S
+
     heard = _Heard(registry.create(spec))
     if not view.jobs:
         return Effect()
@@ -79,7 +79,7 @@ def effect(
         decision, _ = heard.decide(replace(view, trigger="settings"), heard.initial_state())
         for action in decision.actions:
             sizes |= _sizes(action)
-        sizes |= _at_rest(learn(view, rows, assumed_s)[0], heard)
+        sizes |= _at_rest(learn(view, rows, ASSUMED_S)[0], heard)
     except WorkloadError:
         # nothing to go on from, such as plain work alone: what is decided first is all that can be said
         pass
@@ -134,6 +134,9 @@ def _at_rest(view: ClusterSnapshot, policy: Any) -> dict[str, int]:
     WorkloadError
         When there is nothing to go on from.
     """
+    from dask_hpc.sim.waiting import ASSUMED_S
+    from dask_hpc.sim.what_if import engine_from
+
     before = {job.id: job.nodes for job in view.jobs}
     engine = engine_from(view, policy, default_s=ASSUMED_S)
     world, sizes = engine.world, before

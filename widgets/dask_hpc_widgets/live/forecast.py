@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from dask_hpc.report.spans import Spans, packed
-from dask_hpc.sim.run import Result
 from dask_hpc_policies.model import NodeView
 from dask_hpc_widgets.base import markup
+
+if TYPE_CHECKING:
+    from dask_hpc.sim.run import Result
 
 #: Changes below this part of a time are none.
 _SAME = 0.005

@@ -6,7 +6,8 @@ Each runs in the loop of the client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from dask_hpc.client.runtime import Runtime
@@ -72,3 +73,22 @@ async def resize(runtime: Runtime, id: str, nodes: int) -> dict[str, Any]:
     """Resize a job; gives the outcome, when it is known."""
     found: dict[str, Any] = await runtime.channel.ask("resize", job=id, nodes=nodes, wait=True)
     return found
+
+
+class Example(NamedTuple):
+    """A job to be started: its fields as `Runtime.job` takes them, and how many tasks it has."""
+
+    name: str
+    fields: Mapping[str, int]
+    tasks: int
+
+
+async def start(runtime: Runtime, examples: Callable[[int], Iterable[Example]], task_s: float) -> list[Any]:
+    """Start jobs whose tasks sleep for `task_s`, given the threads of all workers; gives their futures."""
+    held: list[Any] = []
+    scheduler: Any = runtime.client.scheduler
+    threads = sum((await scheduler.ncores(workers=None)).values())
+    for one in examples(threads):
+        async with runtime.job({"name": one.name, **one.fields}):
+            held += runtime.client.map(time.sleep, [task_s] * one.tasks, pure=False, key=one.name)
+    return held

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dask_hpc.errors import WorkloadError
-from dask_hpc.sim.learned import Knowledge, learn
-from dask_hpc.sim.run import Result
-from dask_hpc.sim.what_if import simulate_from
 from dask_hpc_policies import registry
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.wording import counted
@@ -22,6 +19,10 @@ from dask_hpc_widgets.base.background import Cancelled
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.model import is_custom, title
 from dask_hpc_widgets.live.what_if import Progress, WhatIf, picture_of
+
+if TYPE_CHECKING:
+    from dask_hpc.sim.learned import Knowledge
+    from dask_hpc.sim.run import Result
 
 #: Goals that need no job: label and metric. Less is better.
 GOALS = (("Mean turnaround", "mean_turnaround_s"), ("Last end", "makespan_s"))
@@ -137,6 +138,10 @@ def try_all(
     ValueError
         When `assumed_s` is not above 0 and finite.
     """
+    # late: most of the time of opening a panel would go to it
+    from dask_hpc.sim.learned import learn
+    from dask_hpc.sim.what_if import simulate_from
+
     learned, knowledge = learn(view, rows, assumed_s)
     specs: list[tuple[str, bool, Mapping[str, Any]]] = []
     if not is_custom(present):

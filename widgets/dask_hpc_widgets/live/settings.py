@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import ipywidgets as widgets
-
 from dask_hpc.client.runtime import Runtime
 from dask_hpc.errors import DaskHPCError
+from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.link import Link
 from dask_hpc_widgets.forms.fields import Fields

@@ -11,12 +11,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import ipywidgets as widgets
-
 from dask_hpc.report.looks import printable
 from dask_hpc.report.picture import TimelinePicture
 from dask_hpc.report.timeline import build_timeline
 from dask_hpc.trace.records import Record, decode_line
+from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.drawn import AnyWidget, drawn
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.live import tiles

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import ipywidgets as widgets
-
 from dask_hpc.client.runtime import Runtime
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.report.looks import looks, printable
-from dask_hpc.sim.waiting import ASSUMED_S
 from dask_hpc_widgets.base import background, markup
+from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.link import Link
 from dask_hpc_widgets.live import questions
 from dask_hpc_widgets.live.ranking import GOALS, JOB, Ranking, try_all
@@ -110,6 +108,9 @@ class TryAll:
             if isinstance(answer, Exception):
                 ended(answer)
                 return
+            # late: most of the time of opening a panel would go to it
+            from dask_hpc.sim.waiting import ASSUMED_S
+
             view, rows, present = answer
             self.progress.value = 0.0
             self._running.layout.display = "flex"

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import ipywidgets as widgets
-
 from dask_hpc.client.runtime import Runtime
 from dask_hpc.errors import DaskHPCError
 from dask_hpc_policies.params import Duration, ParameterError
 from dask_hpc_widgets.base import background, markup
+from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.link import Link
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.fields import PolicyForm

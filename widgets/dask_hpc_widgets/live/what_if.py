@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dask_hpc.sim.learned import Knowledge, learn
-from dask_hpc.sim.run import Result
-from dask_hpc.sim.waiting import Waiting, starts, why_waiting
-from dask_hpc.sim.what_if import simulate_from, unknowns
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import comparison
@@ -21,6 +17,11 @@ from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.model import is_custom, title
 from dask_hpc_widgets.live.forecast import Forecast, forecast
+
+if TYPE_CHECKING:
+    from dask_hpc.sim.learned import Knowledge
+    from dask_hpc.sim.run import Result
+    from dask_hpc.sim.waiting import Waiting
 
 #: Waiting jobs of which it is said why they wait, those first that have waited longest.
 _MAX_WAITING = 3
@@ -87,6 +88,11 @@ def what_if(
     ValueError
         When `assumed_s` is not above 0.
     """
+    # late: most of the time of opening a panel would go to it
+    from dask_hpc.sim.learned import learn
+    from dask_hpc.sim.waiting import why_waiting
+    from dask_hpc.sim.what_if import simulate_from, unknowns
+
     learned, knowledge = learn(view, rows, assumed_s)
     notes = []
     plain = next((job for job in view.jobs if job.is_default), None)
@@ -148,6 +154,8 @@ def _waiting(found: Sequence[Waiting]) -> Markup:
         ("As it runs", False),
         ("What would start it earlier", False),
     )
+    from dask_hpc.sim.waiting import starts
+
     rows = [
         [
             markup.named(one.name, one.job),

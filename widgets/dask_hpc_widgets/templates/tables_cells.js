@@ -49,7 +49,7 @@ function steps([, name, color, end, sizes], moving) {
     let line = `M${x(sizes[0][0])} 24`;
     for (const [t, nodes] of sizes) line += `H${x(t)}V${(24 * (1 - nodes / axis.most)).toFixed(1)}`;
     path.setAttribute("d", `${line}H${x(end ?? now)}V24Z`);
-    const last = sizes.slice(-6).map(([t, nodes]) => `${nodes} nodes from ${roughly(now - t)} ago`).join("; ");
+    const last = sizes.slice(-6).map(([t, nodes]) => `${nodes} node${nodes === 1 ? "" : "s"} from ${roughly(now - t)} ago`).join("; ");
     const label = `${name}: ${sizes.length > 6 ? "..., " : ""}${last}`;
     if (svg.getAttribute("aria-label") !== label) svg.setAttribute("aria-label", label);
   });

@@ -8,6 +8,7 @@ from typing import Any
 
 from dask_hpc.report.looks import Look, looks
 from dask_hpc_policies.model import COMPUTE
+from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, letter, text
@@ -79,7 +80,7 @@ def _count(nodes: list[Mapping[str, Any]]) -> str:
     held = sum(node["job"] is not None for node in nodes)
     others = Counter(role for node in nodes if (role := _role(node)) != COMPUTE)
     free = sum(n["job"] is None and n["state"] == "up" and _role(n) == COMPUTE for n in nodes)
-    parts = [f"{len(nodes)} nodes", f"{held} held by jobs", f"{free} for plain work or idle"]
+    parts = [counted(len(nodes)), f"{held} held by jobs", f"{free} for plain work or idle"]
     parts += [f"{count} for {role}" for role, count in sorted(others.items())]
     parts += [
         f"{count} {state}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from dask_hpc.report.looks import Look, looks
 from dask_hpc.report.spans import JobSpan, job_spans
+from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
 from dask_hpc_widgets.views.table import EVERY, Cell, Search, Table, letter, text
@@ -36,7 +37,7 @@ def html(picture: Picture) -> Markup:
     most = max(nodes for job in shown for _, nodes in job["sizes"])
     styles = looks(job["id"] for job in picture.jobs)
     rows = [_row(styles[job["id"]], job, first_s, span_s, now_s, max(1, most)) for job in shown]
-    axis = f"From {markup.seconds(span_s)} ago (left) to now (right); full height is {most} nodes."
+    axis = f"From {markup.seconds(span_s)} ago (left) to now (right); full height is {counted(most)}."
     return markup.soft(axis) + markup.table(_COLUMNS, rows, "Nodes of jobs over time")
 
 
@@ -70,7 +71,7 @@ def _row(
     sizes: Sequence[tuple[float, int]] = job["sizes"]
     name = job["name"] or job["id"]
     told = "; ".join(
-        f"{nodes} nodes from {markup.roughly(max(0.0, now_s - t_s))} ago" for t_s, nodes in sizes
+        f"{counted(int(nodes))} from {markup.roughly(max(0.0, now_s - t_s))} ago" for t_s, nodes in sizes
     )
     end_s = min(now_s, first_s + span_s)
     spans = job_spans(job["id"], sizes[0][0], sizes[0][0], job.get("end_s"), sizes, end_s)

@@ -1,0 +1,95 @@
+"""How many nodes the pool may have, and must have, for the draw to stay between two bounds (lever ``pool``).
+
+An idle node draws its idle watts, one that has gone back or is off draws next to none. Nodes that jobs hold
+stay; sizes of jobs come first: the pool moves for what no sizes of the present nodes mend.
+
+Rules of the file: pure, the same live and simulated. The range is that of now: it is found anew with each
+picture, so nodes that went may come back as soon as there are watts for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, floor
+
+from dask_hpc_policies.decision import Reason, ReasonCode, ReleaseNodes, RequestNodes
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.power.question import drawn_w
+from dask_hpc_policies.power.view import PowerView, fits
+from dask_hpc_policies.rules.admission import needed_nodes
+from dask_hpc_policies.wording import counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRange:
+    """Compute nodes that there may be."""
+
+    least: int
+    most: int
+    reason: Reason
+
+    def bounded(self, nodes: int) -> int:
+        """`nodes` within it."""
+        return max(self.least, min(nodes, self.most))
+
+
+def pool_range(view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
+    """The range of `view.pool_nodes`; None: the corridor says nothing of the pool.
+
+    Raises
+    ------
+    ValueError
+        When the picture says of the pool what is no number.
+    """
+    node_w = power.idle_w - power.off_w
+    if not (power.acts and power.bounded and power.may("pool")) or node_w <= 0 or view.adapting:
+        return None
+    assert power.lower_w is not None
+    assert power.upper_w is not None
+    low_w, high_w = drawn_w(view, power)
+    pool, kept = view.pool_nodes, max(1, view.pool_nodes - view.idle_nodes)
+    over_w = _beyond(view, power, high_w - power.upper_w)
+    under_w = _beyond(view, power, power.lower_w - low_w)
+    most = max(kept, pool - _steps(over_w / node_w))
+    gain_w = power.busy_w - power.off_w if under_w > 0 and _wanted(view) else node_w
+    least = max(0, pool + _steps(under_w / gain_w))
+    if under_w <= 0:
+        least = min(pool, max(least, kept)) if power.lower_w > 0 else 0
+    least = min(least, most)
+    text = (
+        f"the jobs and {counted(view.idle_nodes)} idle draw {low_w:g} to {high_w:g} W, allowed are "
+        f"{power.lower_w:g} to {power.upper_w:g} W; an idle node draws {node_w:g} W more than one that is off"
+    )
+    data = {"min_w": low_w, "max_w": high_w, "lower_w": power.lower_w, "upper_w": power.upper_w}
+    return PoolRange(least=least, most=most, reason=Reason(ReasonCode.CORRIDOR, text, data))
+
+
+def pool_step(view: ClusterSnapshot, allowed: PoolRange) -> RequestNodes | ReleaseNodes | None:
+    """What is asked of a pool that follows nobody else: what the range says, within it what jobs wait for."""
+    needs = [need - view.idle_nodes for job in view.pending if (need := needed_nodes(job)) is not None]
+    lacking = max(0, min(needs, default=0))
+    target = allowed.bounded(view.pool_nodes + lacking)
+    if target == view.pool_nodes:
+        return None
+    kind = RequestNodes if target > view.pool_nodes else ReleaseNodes
+    text = f"the pool of {counted(view.pool_nodes)} is to have {target}: {allowed.reason.text}"
+    data = {**allowed.reason.data, "pool_nodes": view.pool_nodes, "target_nodes": target}
+    return kind(nodes=target, reason=Reason(ReasonCode.CORRIDOR, text, data))
+
+
+def _beyond(view: ClusterSnapshot, power: PowerView, beyond_w: float) -> float:
+    """Watts beyond a bound that no sizes of the jobs mend; below 0: what is left inside."""
+    if beyond_w > 0 and power.plan is not None and fits(view, power):
+        return min(beyond_w, power.plan.violation_w or 0.0)
+    return beyond_w
+
+
+def _steps(nodes: float) -> int:
+    """Whole nodes: as many as are needed, or as there are watts for."""
+    return ceil(nodes - 1e-9) if nodes > 0 else -floor(-nodes + 1e-9)
+
+
+def _wanted(view: ClusterSnapshot) -> bool:
+    """Whether a job would have more nodes than there are."""
+    grows = any(job.kind == "malleable" and job.nodes < job.max_nodes for job in view.running)
+    return grows or any(not job.is_default for job in view.pending)

@@ -1,0 +1,99 @@
+"""The levers ``pool`` and ``steal`` on a live cluster: they act on request alone, with a reason in watts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+
+import dask
+from helpers import live, started
+
+import dask_hpc
+from dask_hpc.report.spans import PowerSpan
+from dask_hpc.wire import RPC
+
+USUAL = ("resize", "hold", "start")
+
+
+async def until_true(look: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Wait until what is asked of the scheduler is so."""
+    until_s = time.monotonic() + 30
+    while not await look():
+        assert time.monotonic() < until_s, what
+        await asyncio.sleep(0.02)
+
+
+@live(workers=4, config={"hpc.tick": "50 ms"})
+async def test_a_waiting_job_takes_the_nodes_of_a_malleable_one(c, s, *workers):
+    rt = await dask_hpc.install(c, policy="power-aware", power_model_idle_w=50, power_model_busy_w=200)
+    watts = {"min_power_w": 250, "max_power_w": 250}
+    async with rt.job("hungry", nodes=4, min_nodes=3, max_nodes=4, **watts) as hungry:
+        await started(s, hungry, 4)
+        async with rt.job("modest", nodes=2, min_power_w=100, max_power_w=100) as modest:
+            # three nodes of the first one draw 800 W with the idle one, two of the second one 300 W
+            await rt.corridor(upper_w=600)
+            await started(s, hungry, 3)
+
+            async def nothing_is_inside() -> bool:
+                plan = (await rt.power())["plan"]
+                return plan is not None and plan["found_for"] == {hungry.id: 3} and plan["violation_w"] == 200
+
+            await until_true(nothing_is_inside, "the plan for the present sizes is outside")
+            assert not [one for one in await rt.decisions() if one["action"] == "steal"]
+            await rt.update(power_levers=[*USUAL, "steal"])
+            await started(s, modest, 2)
+            [theft] = [one for one in await rt.decisions() if one["action"] == "steal"]
+            assert "the draw is 300 to 300 W, allowed are 0 to 600 W" in theft["reason"]
+            # the picture has it, too: what was drawn, allowed and expected
+            lane: list[PowerSpan] = []
+
+            async def inside_is_seen() -> bool:
+                lane[:] = (await rt.timeline(predict=False)).spans.power
+                return lane[-1].max_w == 300
+
+            await until_true(inside_is_seen, "the lane shows what is expected now")
+            assert {span.upper_w for span in lane} == {600.0}
+            assert lane[0].max_w == 1_000
+            assert all(before.end_s == span.start_s for before, span in pairwise(lane))
+            assert all(span.watts is not None and 200 <= span.watts <= 1_000 for span in lane)
+            # whoever was set aside runs again once there are watts for it
+            await rt.corridor(upper_w=2_000)
+        await started(s, hungry, 4)
+
+
+async def wanted(s) -> int:
+    """How many workers an adaptive cluster is told to have."""
+    there = [str(ws.name) for ws in s.workers.values()]
+    return (await s.handlers[RPC]("pool", {"there": there}))["result"]["nodes"]
+
+
+@live(workers=4)
+async def test_an_adaptive_cluster_has_the_nodes_that_the_bounds_leave_it(c, s, *workers):
+    with dask.config.set({"hpc.pool.hold": "0 s", "hpc.tick": "50 ms"}):
+        rt = await dask_hpc.install(c, policy="power-aware", power_model_idle_w=50, power_model_busy_w=200)
+
+    async def is_told(nodes: int) -> None:
+        async def told() -> bool:
+            return await wanted(s) == nodes
+
+        await until_true(told, f"{nodes} nodes")
+
+    # nobody asks for any: idle ones are let go, unless the lower bound needs them
+    await rt.corridor(lower_w=160, upper_w=1_000)
+    await is_told(0)
+    await rt.update(power_levers=[*USUAL, "pool"])
+    await is_told(4)
+    await rt.corridor(lower_w=260, upper_w=1_000)
+    await is_told(6)
+    # a job that waits asks for four, of which two may be there
+    await rt.corridor(upper_w=120)
+    async with rt.job("wide", nodes=4, min_power_w=300, max_power_w=300) as job:
+        await is_told(2)
+        reasons = [one["reason"] for one in await rt.decisions()]
+        assert any("4 nodes is to have 2" in text and "allowed are 0 to 120 W" in text for text in reasons)
+        await rt.update(power_levers=list(USUAL))
+        await is_told(4)
+        await job.cancel()
+    await rt.corridor(clear=True)
