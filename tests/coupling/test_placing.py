@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from contextlib import asynccontextmanager
 
@@ -41,15 +42,22 @@ def sleeps(seconds):
     return analysis
 
 
+def held(ds):
+    """Waits until the test lets it go; it finds the event on its worker, which is of this process."""
+    worker = get_worker()
+    worker.go.wait(30)
+    return worker.address
+
+
 @asynccontextmanager
-async def running(c, s, policy, where="auto"):
+async def running(c, s, policy, where="auto", slow=None):
     """A flow with two analyses, one node for staging, and a producer that waits for nothing."""
     rt = await dask_hpc.install(c, policy)
     async with Worker(
         s.address, name="staging", nthreads=2, resources={f"{ROLE_RESOURCE}staging": 1}
     ) as staging:
         flow = await rt.couple("heat", FIELDS, queue=2)
-        await flow.analyse(sleeps(SLOW_S), name="slow", where=where)
+        await flow.analyse(slow or sleeps(SLOW_S), name="slow", where=where)
         await flow.analyse(sleeps(FAST_S), name="fast", where=where)
         async with producers(s, (0, 8)) as made:
             assert await told(made[0]) == "open"
@@ -157,3 +165,31 @@ async def test_what_the_user_has_said_of_where_holds_against_a_policy(c, s, a):
         assert plan["reason"] == "the present split is the best by what is known"
         with pytest.raises(CouplingError, match="its producers have not come"):
             await (await rt.couple("other", FIELDS)).plan()
+
+
+@live(workers=1, timeout=60)
+async def test_values_run_where_they_are_placed_and_elsewhere_only_when_that_is_lost(c, s, a):
+    async with running(c, s, "fcfs", slow=held) as (_rt, flow, producer, staging):
+        go = a.go = staging.go = threading.Event()
+        go.set()
+        values = flow.results("slow", timeout=30)
+        producer.tell("many", first=0, last=1)
+        assert (await anext(values))[1] == a.address
+        assert enacted(s, places("in-transit", "slow", "fast"))[0][0] == "under way"
+        await until(lambda: service_of(s).engine.controller.decisions[-1]["result"] == "done", "it is done")
+        go.clear()
+        producer.tell("many", first=1, last=5)
+        tasks = await until(lambda: _processing(s)[2:], "there is more than there are threads")
+        assert {ts.processing_on.address for ts in tasks} == {staging.address}
+        # the other worker has nothing to do, and would be given one
+        thief, occupancies = {s.workers[a.address]}, dict.fromkeys(s.workers.values(), 0.0)
+        steal = s.extensions["stealing"]._get_thief
+        assert [steal(s, ts, thief, occupancies=occupancies) for ts in tasks] == [None] * len(tasks)
+        await staging.close(executor_wait=False)
+        go.set()
+        assert [(await anext(values))[1] for _ in range(4)] == [a.address] * 4
+        assert (await flow.status())["split"] == {"slow": "auto", "fast": "auto"}
+
+
+def _processing(s):
+    return [ts for ts in s.tasks.values() if ts.state == "processing"]

@@ -188,6 +188,10 @@ class Flow:
         self.say("layout", layout=[[[name, *lie] for name, lie in each] for each in placed])
         return ""
 
+    def flight(self) -> list[int]:
+        """Turns that have begun and are not done."""
+        return [] if self.turns is None else list(self.turns.flight)
+
     def side(self, analysis: str) -> Where:
         """Where an analysis runs from the next step on; ``auto``: where most of its blocks are."""
         said: Where = self.analyses[analysis]["where"]

@@ -227,6 +227,7 @@ class Flows:
 
     def left(self, address: str) -> None:
         """A worker has gone: of steps that it had begun, nobody sends the blocks again."""
+        self.splits.left(address)
         for flow in self._by_id.values():
             for place, there in enumerate(flow.places):
                 if there == address:

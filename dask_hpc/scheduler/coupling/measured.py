@@ -16,6 +16,8 @@ from dask_hpc_policies.placement.view import MeasuredView
 
 #: Latest steps whose times are told, and so many whose values may still come.
 _LATEST, _OPEN = 5, 64
+#: Turn, where, and what was taken.
+_Value = tuple[int, Where, tuple[float, ...]]
 
 
 @dataclass(slots=True)
@@ -30,7 +32,11 @@ class _Phases:
 
 
 class Measured:
-    """What is known of one flow."""
+    """What is known of one flow.
+
+    Values and steps are noted as they come; it is learned from them when somebody looks (`learn`), so that a
+    step costs the same whatever there is to learn.
+    """
 
     def __init__(self) -> None:
         #: What a value takes, by analysis, and what a step of the simulation takes.
@@ -38,6 +44,10 @@ class Measured:
         self.simulation = Learner()
         #: Bytes a second that reach a staging node.
         self.bandwidth = Estimate()
+        #: What was noted since it was learned from: turn, where and what was taken, by analysis; and when
+        #: steps were whole, and whether the next found room.
+        self._values: dict[str, deque[_Value]] = {}
+        self._steps: deque[tuple[float, bool]] = deque(maxlen=_LATEST + 1)
         #: Latest steps: when they were whole, and their phases by turn.
         self._whole_s: deque[float] = deque(maxlen=_LATEST + 1)
         self._steps_s: deque[float] = deque(maxlen=_LATEST)
@@ -47,6 +57,41 @@ class Measured:
 
     def value(self, analysis: str, turn: int, where: Where, taken: tuple[float, ...]) -> None:
         """A value was computed; what that has taken is told by its worker (`worker.coupling.taking`)."""
+        noted = self._values.get(analysis)
+        if noted is None:
+            noted = self._values[analysis] = deque(maxlen=_LATEST)
+        noted.append((turn, where, taken))
+
+    def whole(self, now_s: float, room: bool) -> None:
+        """A step is whole.
+
+        Parameters
+        ----------
+        room
+            Whether the next step will find room: then the time until it is whole is that of the simulation,
+            which else may have waited.
+        """
+        if len(self._steps) == self._steps.maxlen:
+            # the oldest goes unseen: what comes before the next is no step
+            self._whole_s.clear()
+        self._steps.append((now_s, room))
+
+    def learn(self, cores: int) -> None:
+        """Learn from what was noted; the simulation has so many cores."""
+        for analysis, noted in self._values.items():
+            for value in noted:
+                self._learn_value(analysis, *value)
+        self._values.clear()
+        for now_s, room in self._steps:
+            if self._whole_s and self._free:
+                gap_s = now_s - self._whole_s[-1]
+                self.simulation = self.simulation.after(Sample(wall_s=gap_s, cores=cores))
+                self._steps_s.append(gap_s)
+            self._whole_s.append(now_s)
+            self._free = room
+        self._steps.clear()
+
+    def _learn_value(self, analysis: str, turn: int, where: Where, taken: tuple[float, ...]) -> None:
         begin_s, end_s, core_s, sent_bytes, sent_s = taken
         known = self.analyses.get(analysis, Learner())
         self.analyses[analysis] = known.after(Sample(core_s=core_s))
@@ -57,25 +102,6 @@ class Measured:
         spans[where] = min(before[0], begin_s), max(before[1], end_s)
         while len(self._phases) > _OPEN:
             del self._phases[next(iter(self._phases))]
-
-    def whole(self, now_s: float, cores: int, room: bool) -> None:
-        """A step is whole.
-
-        Parameters
-        ----------
-        cores
-            That the simulation has.
-        room
-            Whether the next step will find room: then the time until it is whole is that of the simulation,
-            which else may have waited.
-        """
-        if self._whole_s:
-            gap_s = now_s - self._whole_s[-1]
-            if self._free:
-                self.simulation = self.simulation.after(Sample(wall_s=gap_s, cores=cores))
-                self._steps_s.append(gap_s)
-        self._whole_s.append(now_s)
-        self._free = room
 
     def view(self) -> MeasuredView | None:
         """Medians over the latest steps; None before there are two."""

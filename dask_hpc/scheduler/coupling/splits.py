@@ -19,13 +19,14 @@ from typing import Any
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.flow import Flow
-from dask_hpc.scheduler.coupling.workers import Workers
+from dask_hpc.scheduler.coupling.workers import APART_S, Workers
 from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.tables.events import ActionEnded
 from dask_hpc.scheduler.tables.parts import Enactor, Method
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.coupling.contract import is_due, value_key
 from dask_hpc_policies.decision import Outcome, Place, Reason, ReasonCode
+from dask_hpc_policies.placement.application import Where
 from dask_hpc_policies.placement.learner import Learner
 from dask_hpc_policies.placement.replan import application_of, best_split, is_quick, known, phases, plan_of
 from dask_hpc_policies.placement.view import (
@@ -37,9 +38,6 @@ from dask_hpc_policies.placement.view import (
     Split,
 )
 from dask_hpc_policies.rules.placing import misfit, refusal, split_of
-
-#: Passes of the policy for steps are no closer than this, in seconds.
-_APART_S = 0.1
 
 
 class Splits:
@@ -69,6 +67,7 @@ class Splits:
         nodes, helpers = self._workers.node_threads(set(flow.places))
         staging, threads = self._workers.node_threads(set(self._workers.staging()))
         cores = max(threads, helpers + 1)
+        flow.measured.learn(nodes * (cores - helpers))
         return FlowView(
             steps=0 if flow.turns is None else flow.turns.given,
             nodes=nodes,
@@ -166,26 +165,46 @@ class Splits:
         Until all parts are there these tasks wait, so that the last part decides for the whole step.
         """
         self._flows[flow.name] = flow
-        if not flow.sides:
-            return
-        by_side = self._workers.by_where(flow)
-        for name, side in flow.sides.items():
-            said = flow.analyses.get(name)
-            if said is not None and is_due(turn, said["first"], said["window"], said["every"]):
-                key, workers = value_key(flow.id, turn, name), by_side.get(side)
-                if workers:
-                    writes.aim(self._engine.scheduler, self._engine.state.owner, key, workers)
+        if placed := self._placed(flow, turn):
+            by_side = self._workers.by_where(flow)
+            for key, side in placed:
+                if side in by_side:
+                    writes.aim(self._engine.scheduler, self._engine.state.owner, key, by_side[side])
+
+    def _placed(self, flow: Flow, turn: int) -> list[tuple[str, Where]]:
+        """Keys of the values of a turn of which it is said where they are computed, and where."""
+        return [
+            (value_key(flow.id, turn, name), side)
+            for name, said in flow.analyses.items()
+            if (side := flow.side(name)) != "auto"
+            and is_due(turn, said["first"], said["window"], said["every"])
+        ]
+
+    def left(self, address: str) -> None:
+        """A worker has gone: values that could run there alone run where there still is one.
+
+        Once nobody is left for analyses in transit they have no place any more, until the policy finds one.
+        """
+        self._workers.left(address)
+        scheduler, staging = self._engine.scheduler, self._workers.staging()
+        for flow in self._flows.values():
+            inside = [one for one in flow.places if one in scheduler.workers]
+            keys = [pair for turn in flow.flight() for pair in self._placed(flow, turn)]
+            for key, side in keys:
+                workers = (side == "in-transit" and staging) or inside
+                writes.aim(scheduler, self._engine.state.owner, key, workers)
+            writes.retry_unplaced(scheduler, [key for key, _ in keys], f"hpc-placed-{address}")
+            if not staging:
+                flow.sides = {}
 
     def whole(self, flow: Flow, turn: int) -> None:
         """All parts of a step are there; a policy may want to look, once a step and not too often."""
-        now_s, room = self._engine.state.now_s(), turn + 1 < flow.room()
-        nodes, helpers = self._workers.node_threads(set(flow.places))
-        _, threads = self._workers.node_threads(set(self._workers.staging()))
-        flow.measured.whole(now_s, nodes * (max(threads, helpers + 1) - helpers), room)
-        free = any(said["where"] == "auto" for said in flow.analyses.values())
-        if free and threads and now_s - self._asked_s >= _APART_S:
+        now_s = self._engine.state.now_s()
+        flow.measured.whole(now_s, turn + 1 < flow.room())
+        if now_s - self._asked_s >= APART_S:
             self._asked_s = now_s
-            self._engine.controller.request("tick")
+            if self._workers.staging() and any(said["where"] == "auto" for said in flow.analyses.values()):
+                self._engine.controller.request("tick")
 
     # --------------------------------------------------------------------- clients
 

@@ -72,8 +72,9 @@ class Values:
             self._forget(key)
         elif finish == "memory":
             flow, turn, analysis = self._awaited[key]
-            metadata = self._scheduler.tasks[key].metadata or {}
+            ts = self._scheduler.tasks[key]
+            metadata = ts.metadata or {}
             if (taken := metadata.pop(TAKEN, None)) is not None:
-                where = flow.side(analysis)
-                flow.measured.value(analysis, turn, "in-situ" if where == "auto" else where, tuple(taken))
+                inside = any(ws.address in flow.places for ws in ts.who_has or ())
+                flow.measured.value(analysis, turn, "in-situ" if inside else "in-transit", tuple(taken))
             flow.say("value", turn=turn, analysis=analysis, content=metadata.pop(VALUE, None))

@@ -13,6 +13,8 @@ from dask_hpc_policies.model import COMPUTE
 
 #: Role of nodes for analyses in transit.
 STAGING = "staging"
+#: Who has this role is looked up no more often, in seconds: all workers are gone through for it.
+APART_S = 0.1
 
 
 class Workers:
@@ -20,6 +22,8 @@ class Workers:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._staging: list[str] = []
+        self._looked_s = -APART_S
 
     def of_role(self, role: str) -> list[str]:
         """Addresses of those whose nodes have a role."""
@@ -40,8 +44,15 @@ class Workers:
         return {where: addresses for where, addresses in found.items() if addresses}
 
     def staging(self) -> list[str]:
-        """Addresses of those that analyses in transit run on."""
-        return self.of_role(STAGING)
+        """Addresses of those that analyses in transit run on, as of a moment ago."""
+        now_s = self._engine.state.now_s()
+        if now_s - self._looked_s >= APART_S:
+            self._staging, self._looked_s = self.of_role(STAGING), now_s
+        return self._staging
+
+    def left(self, address: str) -> None:
+        """A worker has gone."""
+        self._staging = [one for one in self._staging if one != address]
 
     def node_threads(self, addresses: Collection[str]) -> tuple[int, int]:
         """Number of the nodes of these workers, and the threads that each of them has at least."""
@@ -70,7 +81,7 @@ class Workers:
 
     def check(self, analysis: str, where: str) -> None:
         """Raise `CouplingError` when an analysis cannot run where it is said to."""
-        if where == "in-transit" and not self.staging():
+        if where == "in-transit" and not self.of_role(STAGING):
             raise CouplingError(
                 f"where of {analysis!r} is {where!r}; no node has the role {STAGING!r}, give it to one"
             )

@@ -51,16 +51,16 @@ def await_data(ts: TaskState) -> None:
 
 
 def aim(scheduler: Scheduler, owner: dict[Any, Lane[Any]], key: Any, addresses: Collection[str]) -> None:
-    """Have a task that waits for its data run on one of these workers, or elsewhere when they are gone.
+    """Have a task that is on no worker run on one of these, and nowhere else; none: wherever there is one.
 
     It is treated as one that its user has restricted so from then on.
     """
     ts, lane = scheduler.tasks.get(key), owner.get(key)
-    if ts is None or ts.state != "waiting" or (lane is not None and lane.guest):
+    if ts is None or ts.state not in ("waiting", "no-worker") or (lane is not None and lane.guest):
         return
     if lane is not None:
         owner[key] = lane.job.lanes["free"]
-    ts.worker_restrictions, ts.loose_restrictions = set(addresses), True
+    ts.worker_restrictions, ts.loose_restrictions = set(addresses) or None, False
 
 
 def arrive(
