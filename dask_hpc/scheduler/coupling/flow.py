@@ -9,8 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc_policies.coupling.contract import Field, Place, uncovered
 from dask_hpc_policies.coupling.turns import Turns
+from dask_hpc_policies.placement.application import Where
 
 #: Slots of a ring beyond those that queue and longest window need: it takes a moment until one is free.
 _SPARE = 2
@@ -72,6 +74,9 @@ class Flow:
     #: Steps of the longest window, and what was said of analyses.
     window: int = 1
     analyses: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Where a policy has placed analyses from the next step on, and what was measured of all of them.
+    sides: dict[str, Where] = field(default_factory=dict)
+    measured: Measured = field(default_factory=Measured)
     #: Why it has failed, or that it is closed.
     failed: str = ""
     #: Where each place's blocks lay the last time, and whether those of all cover the fields.
@@ -193,6 +198,15 @@ class Flow:
             "fields": [[one.name, one.dims, one.shape, one.dtype] for one in self.fields],
         }  # fmt: skip
 
+    def flight(self) -> list[int]:
+        """Turns that have begun and are not done."""
+        return [] if self.turns is None else list(self.turns.flight)
+
+    def side(self, analysis: str) -> Where:
+        """Where an analysis runs from the next step on; ``auto``: where most of its blocks are."""
+        said: Where = self.analyses[analysis]["where"]
+        return self.sides.get(analysis, "auto") if said == "auto" else said
+
     def row(self) -> dict[str, Any]:
         """What is known of it, as plain data."""
         turns = self.turns
@@ -210,6 +224,7 @@ class Flow:
             "steps": self.finished if turns is None else turns.given,
             "bytes": self.bytes,
             "analyses": dict(self.analyses),
+            "split": {name: self.side(name) for name in self.analyses},
         }
 
 

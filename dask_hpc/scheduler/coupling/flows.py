@@ -17,6 +17,7 @@ from typing import Any
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.flow import Arrived, Flow, placed
+from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.values import Values
 from dask_hpc.scheduler.coupling.workers import Workers
 from dask_hpc.scheduler.tables.parts import Method
@@ -47,6 +48,7 @@ class Flows:
         self._provide = provide
         self._named: dict[str, Flow] = {}
         self._by_id: dict[str, Flow] = {}
+        self.splits = Splits(engine, self._workers, self._by_id.get)
 
     def methods(self) -> Mapping[str, Method]:
         """What clients, producers and workers may call."""
@@ -83,7 +85,7 @@ class Flows:
         if there is not None:
             self._end(there, f"flow {name!r} was declared anew")
         id = f"hpc-flow-{name}-{uuid.uuid4().hex[:8]}"
-        decoded = tuple(decode(contract.Field, dict(one)) for one in fields)
+        decoded = tuple([decode(contract.Field, dict(one)) for one in fields])
         flow = self._named[name] = self._by_id[id] = Flow(name, id, decoded, queue, when_full, client)
         return flow.id
 
@@ -200,10 +202,9 @@ class Flows:
         if there is None or there.token != token:
             flow.admit(rank, size, token, hosts)
         if len(flow.ranks) < size:
-            missing = next(number for number in range(size) if number not in flow.ranks)
             await flow.changes(_LOOK_S)
-            if len(flow.ranks) < size:
-                return {"wait": f"rank {missing} of {size} has not come"}
+            if missing := sorted(set(range(size)) - flow.ranks.keys()):
+                return {"wait": f"rank {missing[0]} of {size} has not come"}
         self._check(flow)
         workers = self._workers.hosts()
         if not flow.places:
@@ -223,6 +224,7 @@ class Flows:
 
     def left(self, address: str) -> None:
         """A worker has gone: of steps that it had begun, nobody sends the blocks again."""
+        self.splits.left(address)
         for flow in self._by_id.values():
             for place, there in enumerate(flow.places):
                 if there == address:
@@ -314,12 +316,14 @@ class Flows:
             found.fail(f"flow {found.name!r} has failed: {why}")
             return False
         key = found.key(turn, place)
+        self.splits.aim(found, turn)
         while (answer := await self._provide(worker, {key: (nbytes, type_name)}))["later"]:
             await found.changes(0.01)
         if answer["refused"]:
             return False
         found.bytes += nbytes
         if found.turns.whole(place, turn):
+            self.splits.whole(found, turn)
             found.say("whole", turn=turn)
         return True
 

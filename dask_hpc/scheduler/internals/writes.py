@@ -50,6 +50,19 @@ def await_data(ts: TaskState) -> None:
     ts.worker_restrictions = AWAITED
 
 
+def aim(scheduler: Scheduler, owner: dict[Any, Lane[Any]], key: Any, addresses: Collection[str]) -> None:
+    """Have a task that is on no worker run on one of these, and nowhere else; none: wherever there is one.
+
+    It is treated as one that its user has restricted so from then on.
+    """
+    ts, lane = scheduler.tasks.get(key), owner.get(key)
+    if ts is None or ts.state not in ("waiting", "no-worker") or (lane is not None and lane.guest):
+        return
+    if lane is not None:
+        owner[key] = lane.job.lanes["free"]
+    ts.worker_restrictions, ts.loose_restrictions = set(addresses) or None, False
+
+
 def arrive(
     scheduler: Scheduler, ts: TaskState, ws: WorkerState, nbytes: int, type_name: str, stimulus_id: str
 ) -> bool:
