@@ -62,7 +62,7 @@ async def test_a_node_draws_by_what_it_does(c, s, a, b):
 
     def states() -> dict[str, float]:
         found = draw.sample(1.0, curve)
-        assert sum(found.states_w.values()) == sum(w for w, _ in found.nodes_w.values()) == found.total_w
+        assert sum(found.states_w.values()) == sum(found.nodes_w) == found.total_w
         return dict(found.states_w)
 
     def transfers(ws: Any, count: int) -> None:

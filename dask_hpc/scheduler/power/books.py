@@ -99,7 +99,7 @@ class Books:
         """Who has drawn what since the account was opened; of nobody anything is known without one."""
         return bill(Uses() if self.account is None else self.account.uses, **self._tariff())
 
-    def _tariff(self) -> dict[str, float | None]:
+    def _tariff(self) -> dict[str, Any]:
         settings = self._state.settings
         return {"price": settings.power_price, "carbon": settings.power_carbon}
 

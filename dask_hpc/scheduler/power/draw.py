@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -49,9 +49,10 @@ class Sample:
     plain_w: float = 0.0
     plain_nodes: int = 0
     idle_w: float = 0.0
-    #: The same by what nodes do, and by node, with whether that is measured.
+    #: The same by what nodes do, and by node.
     states_w: dict[NodeState, float] = field(default_factory=dict)
-    nodes_w: dict[str, tuple[float, bool]] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    nodes_w: list[float] = field(default_factory=list)
     #: What is drawn beside the nodes of jobs, and beyond the idle watts of those that are free.
     beside_w: float = 0.0
     nodes: int = 0
@@ -121,15 +122,9 @@ class _Heard:
         self.until_s = self.heard_s + min(fresh_s, _MOST_FRESH_S)
 
 
-class _Seen(NamedTuple):
-    """A node, as it is now."""
-
-    node: Node
-    #: Share of its threads that execute.
-    load: float
-    #: Watts that were measured; None: they were not.
-    watts: float | None
-    doing: NodeState
+#: A node as it is now: the share of its threads that execute, watts that were measured (None: they were
+#: not), and what it does.
+_Seen = tuple[Node, float, float | None, NodeState]
 
 
 @dataclass(slots=True)
@@ -195,7 +190,7 @@ class Draw:
             doing: NodeState = "compute" if executing else "communicate" if transfers else "idle"
             if special:
                 doing = self._special(workers, saving) or doing
-            one = _Seen(node, executing / threads, watts, doing)
+            one = node, executing / threads, watts, doing
             id = node.job
             if id is None or id not in active:
                 free.append(one)
@@ -272,7 +267,7 @@ def _add_free(found: Sample, free: Sequence[_Seen], curve: LoadCurve | None, nic
     """Add the nodes that no job holds; whether the draw of each is known."""
     known, base_w = True, 0.0 if curve is None else curve.idle_w
     measured = plain = 0
-    states_w, nodes_w = found.states_w, found.nodes_w
+    states_w, names, nodes_w = found.states_w, found.names, found.nodes_w
     # plain names: they are faster to add to than what an object has
     total_w = plain_w = idle_w = beside_w = 0.0
     for node, load, said_w, doing in free:
@@ -288,7 +283,8 @@ def _add_free(found: Sample, free: Sequence[_Seen], curve: LoadCurve | None, nic
                 watts += nic_w
         total_w += watts
         states_w[doing] = states_w.get(doing, 0.0) + watts
-        nodes_w[node.id] = watts, said_w is not None
+        names.append(node.id)
+        nodes_w.append(watts)
         if load > 0:
             plain_w += watts
             plain += 1
@@ -308,7 +304,7 @@ def _add_free(found: Sample, free: Sequence[_Seen], curve: LoadCurve | None, nic
 def _add_held(found: Sample, held: Iterable[_Held], curve: LoadCurve | None, nic_w: float) -> bool:
     """Add the nodes of jobs; whether the draw of each is known."""
     known = True
-    states_w, nodes_w = found.states_w, found.nodes_w
+    states_w, names, nodes_w = found.states_w, found.names, found.nodes_w
     for its in held:
         job, measured, nodes = its.job, its.measured, len(its.nodes)
         found.nodes += nodes
@@ -335,7 +331,8 @@ def _add_held(found: Sample, held: Iterable[_Held], curve: LoadCurve | None, nic
             # apart from the sum of the job: what it is made of must agree with the whole
             found.total_w += watts
             states_w[doing] = states_w.get(doing, 0.0) + watts
-            nodes_w[node.id] = watts, said_w is not None
+            names.append(node.id)
+            nodes_w.append(watts)
         found.jobs_w[job.id] = total_w
         found.settled = found.settled and job.state == "running"
         if measured == nodes:

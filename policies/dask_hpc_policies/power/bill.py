@@ -6,10 +6,12 @@ known has None, never 0. A figure is ``measured`` when all of it was.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from dask_hpc_policies.power.states import NODE_STATES, NodeState
 
@@ -49,41 +51,44 @@ class Use:
 
 
 class NodeUses:
-    """What nodes have drawn, one by one; one whose draw stands still costs nothing."""
+    """What nodes have drawn, one by one: as arrays while the nodes are the same ones, as they are many."""
 
     def __init__(self) -> None:
-        #: Seconds that were added, and by node what it draws, whether that is measured, and since when.
+        #: Nodes of now, how long they have been so, and of each J, least and most watts.
+        self._names: Sequence[str] = ()
         self._s = 0.0
-        self._now: dict[str, tuple[tuple[float, bool], float]] = {}
+        self._measured = True
+        self._j = self._least_w = self._most_w = np.zeros(0)
         self._uses: dict[str, Use] = {}
 
-    def add(self, length_s: float, nodes_w: Mapping[str, tuple[float, bool]]) -> None:
-        """Nodes drew so many watts each, measured or not, for so long."""
-        now = self._now
-        for name in [name for name in now if name not in nodes_w] if now.keys() != nodes_w.keys() else ():
-            self._flush(name)
-            del now[name]
-        for name, drawn in nodes_w.items():
-            last = now.get(name)
-            if last is None or last[0] != drawn:
-                if last is not None:
-                    self._flush(name)
-                now[name] = drawn, self._s
+    def add(self, length_s: float, names: Sequence[str], watts: Sequence[float], measured: bool) -> None:
+        """Nodes of these names drew so many watts each for so long; whether all of it was measured."""
+        if names != self._names:
+            self._flush()
+            self._names = names
+            self._least_w, self._most_w = np.full(len(names), np.inf), np.zeros(len(names))
+        now_w = np.array(watts)
+        self._j = self._j + now_w * length_s if self._s else now_w * length_s
+        np.minimum(self._least_w, now_w, out=self._least_w)
+        np.maximum(self._most_w, now_w, out=self._most_w)
         self._s += length_s
+        self._measured = self._measured and measured
 
     def uses(self) -> Mapping[str, Use]:
-        """By node, the last ones to come last."""
-        for name, (drawn, _) in self._now.items():
-            self._flush(name)
-            self._now[name] = drawn, self._s
+        """By node."""
+        self._flush()
         return self._uses
 
-    def _flush(self, name: str) -> None:
-        (watts, measured), since_s = self._now[name]
-        if self._s > since_s:
-            self._uses.setdefault(name, Use()).add(watts, self._s - since_s, measured)
-            while len(self._uses) > NODES_KEPT:
-                del self._uses[next(iter(self._uses))]
+    def _flush(self) -> None:
+        if not self._s:
+            return
+        columns = self._j.tolist(), self._least_w.tolist(), self._most_w.tolist()
+        for name, energy_j, least_w, most_w in zip(self._names, *columns, strict=True):
+            use = Use(energy_j, self._s, least_w, most_w, self._measured)
+            self._uses.setdefault(name, Use()).merge(use)
+        while len(self._uses) > NODES_KEPT:
+            del self._uses[next(iter(self._uses))]
+        self._names, self._s, self._measured = (), 0.0, True
 
 
 @dataclass(slots=True)
@@ -111,7 +116,8 @@ class Uses:
         measured: bool,
         measured_jobs: Collection[str] = (),
         states_w: Mapping[NodeState, float] = MappingProxyType({}),
-        nodes_w: Mapping[str, tuple[float, bool]] = MappingProxyType({}),
+        nodes: Sequence[str] = (),
+        nodes_w: Sequence[float] = (),
     ) -> None:
         """So much was drawn for so long.
 
@@ -123,15 +129,15 @@ class Uses:
             Jobs of which it was in any case.
         states_w
             What nodes in each state drew together.
-        nodes_w
-            What each node drew, and whether that was measured.
+        nodes, nodes_w
+            Names of the nodes, and what each of them drew.
         """
         for state, watts in states_w.items():
             use = self.states.get(state)
             if use is None:
                 use = self.states[state] = Use()
             use.add(watts, length_s, measured)
-        self.nodes.add(length_s, nodes_w)
+        self.nodes.add(length_s, nodes, nodes_w, measured)
         self.total.add(total_w, length_s, measured)
         self.plain.add(plain_w, length_s, measured)
         self.idle.add(idle_w, length_s, measured)
@@ -144,7 +150,9 @@ class Uses:
             self.earlier.merge(self.jobs.pop(next(iter(self.jobs))))
 
 
-def bill(uses: Uses, price: float | None = None, carbon: float | None = None) -> dict[str, Any]:
+def bill(
+    uses: Uses, price: float | None = None, carbon: float | None = None, by_node: bool = True
+) -> dict[str, Any]:
     """The bill of a run, as plain data.
 
     Parameters
@@ -153,6 +161,8 @@ def bill(uses: Uses, price: float | None = None, carbon: float | None = None) ->
         Money per MWh; None: what it costs is not known.
     carbon
         Grams of CO2 per kWh, likewise.
+    by_node
+        Whether there is a row of each node.
 
     Returns
     -------
@@ -189,7 +199,7 @@ def bill(uses: Uses, price: float | None = None, carbon: float | None = None) ->
         "earlier_jobs": row(uses.earlier),
         "jobs": {id: row(use) for id, use in uses.jobs.items()},
         "states": {state: row(uses.states[state]) for state in NODE_STATES if state in uses.states},
-        "nodes": {name: row(use) for name, use in uses.nodes.uses().items()},
+        "nodes": {name: row(use) for name, use in uses.nodes.uses().items()} if by_node else {},
     }
 
 
