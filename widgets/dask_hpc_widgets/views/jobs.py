@@ -25,7 +25,7 @@ _COLUMNS: tuple[Column, ...] = (
     ("Why", False),
 )
 _NONE = (
-    "No job yet. Declare one: with runtime.job('name', min_nodes=1, max_nodes=4): ... "
+    "No job yet. Declare one: with rt.job('name', min_nodes=1, max_nodes=4): ... "
     "Plain Dask code runs as ever."
 )
 #: What a row is made of: what else changes in a job is not shown.
@@ -51,7 +51,7 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
     count = len(picture.jobs) - sum(job["state"] in _ENDED for job in picture.jobs)
     count += max(len(picture.jobs) - count, picture.ended_jobs)
     hidden = len(active) + max(len(ended), picture.ended_jobs if search == EVERY else 0) - len(rows)
-    note = f"{hidden} more jobs are not shown; runtime.jobs() has all." if hidden else ""
+    note = f"{hidden} more jobs are not shown; rt.jobs() has all." if hidden else ""
     return Table(
         caption="Jobs",
         columns=_COLUMNS,
