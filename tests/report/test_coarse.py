@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from hypothesis import given
@@ -74,5 +75,16 @@ def test_a_picture_of_five_hundred_nodes_is_small_and_says_what_a_row_is():
     assert "A row is 8 nodes, in the colour of most of them." in html
     assert "500 nodes and 1 job" in html
     assert "node-0 to node-7: a, up, 1.0 s to 2.0 s" in html
-    # ten kilobytes a job's row of nodes at most, where each node had a rectangle for each change
+    # with a rectangle for each change of each node it would be ten times as much
     assert len(html) < 250_000
+
+
+def test_two_pictures_of_a_page_give_out_no_name_twice():
+    """Else the second would have its colours from the first, which may be hidden."""
+    one, other = (
+        TimelinePicture(Spans(end_s=end_s, nodes=("n",), labels={"a": "a"}), "Nodes over time").svg()
+        for end_s in (1.0, 2.0)
+    )
+    names = [re.findall(r' id="([^"]+)"', svg) for svg in (one, other)]
+    assert len(names[0]) == len(names[1]) >= 4
+    assert not set(names[0]) & set(names[1])
