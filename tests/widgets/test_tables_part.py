@@ -182,6 +182,14 @@ def test_jobs_that_wait_for_the_same_are_one_row(part, page):
     assert "<strong>40 jobs</strong>" in html
 
 
+def test_what_dasks_pages_say_of_held_tasks_is_explained_where_there_are_any():
+    told = "Held tasks wait for room on nodes of their job; Dask's own pages call them no-worker."
+    many = many_jobs.picture(0)
+    for held in (0, 3):
+        now = replace(many, jobs=[{**many.jobs[0], "held_tasks": held}])
+        assert (told in views.named("jobs").html(now).unescape()) == bool(held)
+
+
 def test_more_nodes_than_tiles_are_a_map_of_letters(part, page):
     assert page.views["nodes"]["rows"]["0"] == [
         ["node-0"],

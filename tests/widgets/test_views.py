@@ -194,12 +194,6 @@ def test_what_was_predicted_of_a_job_and_how_often_that_held_stands_in_its_table
     assert shown.endswith("Predicted ends: 91% of 12 forecasts held the end; their intervals state 90%.")
 
 
-def test_what_dasks_pages_say_of_held_tasks_is_explained_where_there_are_any():
-    told = "Held tasks wait for room on nodes of their job; Dask's own pages call them no-worker."
-    for held in (0, 3):
-        assert (told in text(views.named("jobs").html(picture([job(held_tasks=held)])))) == bool(held)
-
-
 def test_a_job_below_its_minimum_and_a_rigid_one_say_so():
     rows = [job(below_minimum=True, nodes=1, min_nodes=2), job(id="b-2", kind="rigid", constraint="pof2")]
     shown = text(views.named("jobs").html(picture(rows)))
