@@ -131,7 +131,7 @@ def test_every_number_is_the_clusters_at_every_update(open_notebook):
         assert len(re.findall(r"\w+ for ", shown["told"])) == pending, now
         # the kernel draws the head, a little later
         found = tuple(map(int, re.search(r"(\d+) jobs? .*running, (\d+) waiting", shown["head"]).groups()))
-        assert list(found) in [answers[one][0][:2] for one in times[: times.index(now) + 1][-4:]], now
+        assert list(found) in [answers[one][0][:2] for one in times[: times.index(now) + 1][-8:]], now
         heads.add(found)
         checked += 1
     for now, shown in seen["tables"].items():
@@ -147,7 +147,7 @@ def test_every_number_is_the_clusters_at_every_update(open_notebook):
 
 def test_a_job_has_one_letter_and_one_colour_wherever_it_is_shown(open_notebook):
     lab = open_notebook(CLUSTER, RUN, STAY, "rt", "rt.timeline()")
-    lab.output(0).locator("ul.nodes > li", has_text="stay").first.wait_for()
+    lab.output(0).locator(".dask-hpc-tables ul.nodes > li", has_text="stay").first.wait_for()
     lab.output(0).get_by_role("group", name="Timeline").locator("option", has_text="wait").wait_for(
         state="attached"
     )
