@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from coupled import FIELDS, opened, started
+from coupled import FIELDS, HALVES, opened, started
 from helpers import live, until
 from sources import asked, nothing_left, producers, told
 
@@ -77,5 +77,23 @@ async def test_a_reader_that_is_away_for_an_hour_costs_memory_for_the_queue_and_
         assert [(await anext(values))[0] for _ in range(8)] == list(range(8))
         assert sum(await answer) == 8
         assert await asked(made[0], "close") == "closed"
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_a_step_that_a_rank_has_left_without_is_refused_to_the_others(c, s, a):
+    flow, values = await started(c)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        for one in made:
+            one.tell("send", step=0)
+        assert await anext(values) == (0, 0.0)
+        assert [await told(one) for one in made] == [True, True]
+        assert await asked(made[1], "close") == "closed"
+        answer = await asked(made[0], "send", step=1)
+        assert answer == {"error": "ValueError", "text": "step 1 can never be whole: rank 1 has left"}
+        assert await asked(made[0], "close") == "closed"
+        assert [each async for each in values] == []
     await flow.close()
     await nothing_left(s, a)
