@@ -111,8 +111,8 @@ async def test_a_flow_is_split_by_what_its_workers_have_measured(c, s, a):
         view = decode(FlowView, plan["view"])
         works = {one.name: one.one_core_s for one in view.analyses}
         assert works == {"slow": pytest.approx(SLOW_S, rel=0.5), "fast": pytest.approx(FAST_S, rel=0.5)}
-        # two of them at once on the two cores
-        assert plan["step_s"] == pytest.approx(max(works["slow"] / 2, works["fast"]), rel=0.1)
+        # two of them at once on the two cores, and what it takes to send; else one after the other on one
+        assert max(works["slow"] / 2, works["fast"]) <= plan["step_s"] < works["slow"] + works["fast"]
         # it stays so
         for _ in range(10):
             assert [(await anext(one))[1] for one in values.values()] == [staging.address, a.address]
