@@ -23,6 +23,7 @@ from dask_hpc.sim.model.workload import Workload
 from dask_hpc.trace.files import parse_trace
 from dask_hpc.trace.replay import replay
 from dask_hpc.wire import ROLE_RESOURCE
+from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.decision import Place, Reason, ReasonCode
 from dask_hpc_policies.placement.replan import application_of
@@ -94,7 +95,9 @@ def simulated(view):
 
 @live(workers=1, timeout=60)
 async def test_a_flow_is_split_by_what_its_workers_have_measured(c, s, a):
-    async with running(c, s, "placement") as (rt, flow, producer, staging):
+    # it stands beside what starts jobs
+    policy = registry.create({"policy": "chain", "policies": ["fair", "placement"]})
+    async with running(c, s, policy) as (rt, flow, producer, staging):
         plan = await flow.plan()
         assert (plan["best"], plan["reason"]) == (None, "nothing was measured yet of 'slow', 'fast'")
         values = {name: flow.results(name, timeout=30) for name in ("slow", "fast")}
