@@ -37,6 +37,8 @@ from dask_hpc_policies.protocol import Policy
 GROUP = "dask_hpc.policies"
 
 _KEYS = ("policy", "policies", "params", "compose", "lock", "description", "provenance", "custom")
+#: Letters that a policy file may have.
+_LONGEST = 1_000_000
 
 
 class UnknownPolicy(ValueError):
@@ -237,9 +239,15 @@ def _list(value: Any, where: str) -> list[Any]:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        # a device or a pipe may have no end, or never begin
+        if path.exists() and not path.is_file():
+            raise InvalidPolicy(f"cannot read policy file {str(path)!r}: it is not a regular file")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_LONGEST + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidPolicy(f"cannot read policy file {str(path)!r}: {error}") from error
+    if len(text) > _LONGEST:
+        raise InvalidPolicy(f"policy file {str(path)!r} is too long; allowed: up to {_LONGEST} letters")
     return _parsed(text, str(path))
 
 

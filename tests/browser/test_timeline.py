@@ -125,6 +125,13 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     wide = _seen(shown)
     lab.page.keyboard.press("+")
     assert _seen(shown) == pytest.approx(wide / 2, rel=0.2)
+    # something is seen however far one goes
+    for key in ("-", "ArrowLeft", "ArrowRight"):
+        for _ in range(30):
+            lab.page.keyboard.press(key)
+        assert float(shown.get_attribute("data-from")) < float(shown.get_attribute("data-now"))
+        assert float(shown.get_attribute("data-to")) > 0
+    assert _seen(shown) <= 3600 + 1
     shown.get_by_label("Range").select_option("1 min")
     assert _seen(shown) == pytest.approx(60)
     shown.get_by_role("button", name="Show all").click()

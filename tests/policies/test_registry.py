@@ -111,6 +111,7 @@ def test_yaml_files(tmp_path: Path) -> None:
         ("policy: arbiter\npolicies: []", "at least one policy"),
         ("policy: fcfs\nparams: {x: 1}", "unknown parameter 'x'"),
         ("policy: !!python/object/apply:os.system ['true']", "not YAML"),
+        pytest.param("policy: fcfs\n" + "#" * 1_000_000, "too long; allowed: up to 1000000", id="long"),
     ],
 )
 def test_malformed_files_get_one_clear_error(tmp_path: Path, text: str, words: str) -> None:
@@ -123,6 +124,12 @@ def test_malformed_files_get_one_clear_error(tmp_path: Path, text: str, words: s
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidPolicy, match=r"nothing\.yaml"):
         create(str(tmp_path / "nothing.yaml"))
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "."])
+def test_what_has_no_end_or_is_no_file_is_not_read(path: str) -> None:
+    with pytest.raises(InvalidPolicy, match="not a regular file"):
+        create(Path(path))
 
 
 def test_own_objects_are_checked_returned_and_updated() -> None:

@@ -98,7 +98,9 @@ def taken_over(process, left, notes):
         rt = await dask_hpc.install(c)
         await until(lambda: names(s) == {"field", "night"}, "all is taken over")
         assert traces_of_ours(s) == [], "what nobody has asked for costs no task anything"
+        assert taken(s)["asked"] == []
         back = await dask_hpc.restore("field", c)
+        assert taken(s)["asked"] == ["field"]
         assert isinstance(back, xr.DataArray)
         assert traces_of_ours(s) == ["plugin dask-hpc-watched"]
         xr.testing.assert_identical(await c.compute(back), field(2))

@@ -6,6 +6,7 @@ extensions. When it is left, the kernels that it started are gone as well, whate
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
 import json
 import os
@@ -14,8 +15,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -119,9 +122,9 @@ class JupyterServer:
         self._call("api/kernels", "POST")
 
     def shut_kernels(self) -> None:
-        """End all kernels."""
+        """Have all kernels end; nobody waits for that, as whoever is left is ended by `stop`."""
         for kernel in self._call("api/kernels"):
-            self._call(f"api/kernels/{kernel['id']}", "DELETE")
+            threading.Thread(target=self._shut, args=(kernel["id"],), daemon=True).start()
 
     def processes(self) -> list[psutil.Process]:
         """The server, its kernels, and what these have started."""
@@ -144,6 +147,11 @@ class JupyterServer:
         self._process.wait(_STOP_S)
         self._process = None
         self._place.cleanup()
+
+    def _shut(self, kernel: str) -> None:
+        # asked again while it ends, and by the end of the server
+        with suppress(OSError, http.client.HTTPException):
+            self._call(f"api/kernels/{kernel}", "DELETE")
 
     def _wait(self) -> None:
         assert self._process is not None

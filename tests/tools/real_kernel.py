@@ -103,16 +103,30 @@ class RealKernel:
             time.sleep(0.05)
         return found
 
-    def send(self, widget: str, data: Mapping[str, Any]) -> None:
-        """Send a widget, by the expression that gives it, what a page would; returns when it is handled."""
+    def beside(self) -> str:
+        """Open a subshell, a thread of the kernel beside that of cells; gives its id."""
+        message = self.client.session.msg("create_subshell_request")
+        self.client.control_channel.send(message)
+        while True:
+            answer = self.client.get_control_msg(timeout=PATIENCE_S)
+            if answer["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                return str(answer["content"]["subshell_id"])
+
+    def send(self, widget: str, data: Mapping[str, Any], subshell: str | None = None) -> None:
+        """Send a widget, by the expression that gives it, what a page would; returns when it is taken.
+
+        With `subshell` to that one, as JupyterLab does.
+        """
         comm = self.value(f"{widget}.model_id")
         message = self.client.session.msg("comm_msg", {"comm_id": comm, "data": dict(data)})
+        if subshell is not None:
+            message["header"]["subshell_id"] = subshell
         self.client.shell_channel.send(message)
         self.end(message["header"]["msg_id"])
 
-    def click(self, button: str) -> None:
+    def click(self, button: str, subshell: str | None = None) -> None:
         """Click a button."""
-        self.send(button, {"method": "custom", "content": {"event": "click"}})
+        self.send(button, {"method": "custom", "content": {"event": "click"}}, subshell)
 
     def type(self, text: str, value: Any, trait: str = "value") -> None:
         """Change the value (of a choice: the ``index``) of a control."""

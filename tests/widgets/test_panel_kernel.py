@@ -97,6 +97,31 @@ def test_a_page_drives_it_by_messages_and_nothing_is_left_of_it(opened):
     opened.until(f"not {left}")
 
 
+def test_what_a_page_applies_and_reverts_from_a_thread_of_its_own_is_no_change_of_others(opened):
+    pytest.importorskip("ipykernel", minversion="7.0", reason="there are no subshells")
+    opened.run(
+        "import threading\n"
+        # ipykernel 7.0 does so always, later ones after a message of the page's has been answered
+        "type(panel.tuning.apply.comm)._reply_subshell_for = lambda comm, data, default: default\n"
+        "at_home, set_busy = [], panel.tuning._set_busy\n"
+        "def noted(busy):\n"
+        "    set_busy(busy)\n"
+        "    at_home.append(threading.current_thread() is threading.main_thread())\n"
+        # beside the loop of cells, an update would come before what was changed is noted
+        "    at_home[-1] or time.sleep(1.5)\n"
+        "panel.tuning._set_busy = noted\n"
+        "panel.tuning.form.policy.value = 'easy'"
+    )
+    page = opened.beside()
+    for button, word in (("apply", "Applied"), ("revert", "Reverted")):
+        opened.click(f"panel.tuning.{button}", page)
+        opened.until(f"'{word}' in panel.tuning.says.value")
+        goes_on(opened)
+        assert word in opened.value("panel.tuning.says.value")
+    assert opened.value("rt.status()['policy']['policy']") == "fcfs"
+    assert opened.value("len(at_home) > 4 and all(at_home)")
+
+
 def test_a_panel_begins_with_what_a_page_does_not_take_for_granted(opened):
     states = [content["data"]["state"] for kind, content in opened.heard if kind == "comm_open"]
     layouts = [one for one in states if one["_model_name"] == "LayoutModel"]

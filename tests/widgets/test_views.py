@@ -193,7 +193,7 @@ def test_what_was_predicted_of_a_job_and_how_often_that_held_stands_in_its_table
     assert "Predicted ends" not in shown
     held = {"text": "91% of 12 forecasts held the end; their intervals state 90%", "inside": 11 / 12}
     shown = text(views.named("jobs").html(picture([ended], forecasts=held)))
-    assert shown.endswith("Predicted ends: 91% of 12 forecasts held the end; their intervals state 90%.")
+    assert "Predicted ends: 91% of 12 forecasts held the end; their intervals state 90%." in shown
 
 
 def test_a_job_below_its_minimum_and_a_rigid_one_say_so():
@@ -313,13 +313,15 @@ def test_checkpoints_tell_what_was_taken_over_and_what_hosts_have_of_their_memor
         {"host": EVIL, "held_bytes": 2**20, "limit_bytes": 2**30},
         {"host": "no manager", "held_bytes": 0, "limit_bytes": 0},
     ]
-    taken = {"versions": 1, "results": 40, "age_s": 75.0}
+    taken = {"versions": 1, "results": 40, "age_s": 75.0, "asked": [EVIL]}
     page = views.named("checkpoints").html(picture(checkpoints=commits(managers=managers, taken_over=taken)))
     shown = text(page)
-    assert "40 results in 1 version in memory were taken over from an earlier scheduler 1.2 min ago." in shown
+    assert " among them, were taken over from an earlier scheduler 1.2 min ago." in shown
     assert "1.00 MiB 1.00 GiB" in shown
     assert "no manager" not in shown
     assert EVIL not in page
+    others = picture(checkpoints=commits(taken_over={**taken, "asked": []}))
+    assert "Nothing is protected." in text(views.named("checkpoints").html(others)), "nor asked for"
 
 
 def test_io_tells_what_file_systems_gave_and_who_may_be_at_them():

@@ -67,8 +67,10 @@ class Left:
         self._memory, self._held, self._lost = memory, held, lost
         #: Ids of schedulers that have left something, and of this one.
         self._schedulers = {self._scheduler.id}
-        #: Ids of all that was ever taken over, and what of it when.
-        self._taken: set[str] = set()
+        #: Names of all that was ever taken over, by id, and what of it when.
+        self._taken: dict[str, str] = {}
+        #: Names that anybody has asked for.
+        self._wanted: set[str] = set()
         self.results = 0
         self._since_s: float | None = None
         #: Workers that have looked at their hosts.
@@ -107,7 +109,7 @@ class Left:
                 continue
             if record.id in self._taken or record.id in self._memory.records:
                 continue
-            self._taken.add(record.id)
+            self._taken[record.id] = record.name
             self._memory.take_over(record)
             self._since_s = self._state.now_s()
             self.results += len(record.places)
@@ -133,6 +135,7 @@ class Left:
             ``records``, several of the results of a job, and when the newest was written (``created_s``); or
             ``why`` there is none that can be read. None: there is none.
         """
+        self._wanted.add(name)
         await self._looked()
         while True:
             known = [each for each in self._of(name) if version in (None, each.manifest.version)]
@@ -156,12 +159,14 @@ class Left:
 
     async def states_of(self, name: str) -> list[str]:
         """Versions of the state of a program that can be read, oldest first, as records."""
+        self._wanted.add(name)
         await self._looked()
         states = [each for each in self._of(name) if _is_state(each)]
         return [await asyncio.to_thread(dump, each) for each in await self._readable(states)]
 
     async def results_of(self, name: str) -> tuple[str, dict[Any, Kept]]:
         """Results of an earlier run of a job, by key, and the run; empty when none were left."""
+        self._wanted.add(name)
         await self._looked()
         left = [
             each for each in self._of(name) if each.id in self._memory.untouched and _run(each) is not None
@@ -219,11 +224,16 @@ class Left:
         return max((each.manifest.version for each in self._of(name)), default=0)
 
     def status(self) -> dict[str, Any]:
-        """What was taken over, and how long ago; empty when nothing was."""
+        """What was taken over, how long ago, and the names of it that were asked for; empty: nothing was."""
         if self._since_s is None:
             return {}
-        age_s = round(self._state.now_s() - self._since_s, 3)
-        return {"taken_over": {"versions": len(self._taken), "results": self.results, "age_s": age_s}}
+        told = {
+            "versions": len(self._taken),
+            "results": self.results,
+            "age_s": round(self._state.now_s() - self._since_s, 3),
+            "asked": sorted(self._wanted & set(self._taken.values())),
+        }
+        return {"taken_over": told}
 
     # ------------------------------------------------------------------ inside
 

@@ -22,23 +22,23 @@ function initialize({ model }) {
 
 // Buttons and keys that move the window of time.
 function toolbar(state, view, changed) {
-  const zoom = (factor, middle) => {
-    const seen = range(state, view), center = middle ?? (seen.from <= state.now && state.now <= seen.to ? state.now : (seen.from + seen.to) / 2);
-    const wide = Math.max(1, Math.min(1e9, (seen.to - seen.from) * factor));
-    view.from = center - (center - seen.from) * (wide / (seen.to - seen.from));
-    view.width = wide;
-    changed();
-  };
-  const pan = (part) => {
-    const seen = range(state, view);
-    view.width = seen.to - seen.from;
-    view.from = seen.from + part * view.width;
-    changed();
-  };
   const set = (from, width) => {
     view.from = from;
     view.width = width;
     changed();
+  };
+  const all = () => range(state, { from: null, width: null });
+  const bounded = (wide) => Math.max(1, Math.min(wide, Math.max(3600, 4 * (all().to - all().from))));
+  // a tenth of the window always shows what is known: nobody is lost in the white
+  const move = (from, wide) => set(Math.max(all().from - 0.9 * wide, Math.min(from, all().to - 0.1 * wide)), wide);
+  const zoom = (factor, middle) => {
+    const seen = range(state, view), center = middle ?? (seen.from <= state.now && state.now <= seen.to ? state.now : (seen.from + seen.to) / 2);
+    const wide = bounded((seen.to - seen.from) * factor);
+    move(center - (center - seen.from) * (wide / (seen.to - seen.from)), wide);
+  };
+  const pan = (part) => {
+    const seen = range(state, view), wide = seen.to - seen.from;
+    move(seen.from + part * wide, wide);
   };
   const acts = {
     "Zoom in": ["+", () => zoom(0.5)], "Zoom out": ["-", () => zoom(2)],
@@ -60,7 +60,7 @@ function toolbar(state, view, changed) {
     act[1]();
     event.preventDefault();
   });
-  return { bar, zoom, pan, set, follow: () => { choose.value = view.width === null ? "all" : view.from === null ? String(view.width) : ""; } };
+  return { bar, zoom, move, set, follow: () => { choose.value = view.width === null ? "all" : view.from === null ? String(view.width) : ""; } };
 }
 
 // The mouse: what is under it is told, a click asks, dragging moves, with Shift it chooses.
@@ -79,7 +79,7 @@ function mouse(state, canvas, bar, ask, drawn, hovered) {
       return;
     }
     const wide = begin.seen.to - begin.seen.from;
-    bar.set(begin.seen.from - ((event.offsetX - begin.x) * wide) / (canvas.clientWidth - LEFT), wide);
+    bar.move(begin.seen.from - ((event.offsetX - begin.x) * wide) / (canvas.clientWidth - LEFT), wide);
   });
   canvas.addEventListener("pointerup", (event) => {
     const done = begin;

@@ -16,6 +16,7 @@ from dask_hpc_widgets.views.view import Picture, View
 SECTIONS = ("checkpoints", "protected_jobs")
 #: Jobs and names beyond these are counted and not shown.
 _MAX_ROWS = 50
+_NAMES = 5
 _EMPTY = (
     "Nothing is protected. rt.checkpoint(obj, name='...') protects results, protect=True of a job what it "
     "computes; hpc.checkpoint.store names the folder."
@@ -44,7 +45,9 @@ _COMMITS: tuple[Column, ...] = (
 def html(picture: Picture) -> Markup:
     """What a loss now would cost; a row a protected job; what came back; a row a name."""
     told, jobs = picture.section("checkpoints"), picture.section("protected_jobs") or ()
-    if told is None and not jobs:
+    taken = (told or {}).get("taken_over") or {"asked": ()}
+    # who protects nothing is not told of what others of his clusters have left, until he asks for it
+    if not jobs and not (told and (told["latest"] or taken["asked"])):
         return markup.soft(_EMPTY)
     names = {job["id"]: job["name"] for job in picture.jobs}
     parts: list[str] = []
@@ -53,8 +56,8 @@ def html(picture: Picture) -> Markup:
         parts.append(_table(_JOBS, [_job(job, names) for job in jobs], "Protected jobs"))
     if told is not None:
         parts.append(markup.element("p", _results(told)))
-        if told.get("taken_over"):
-            parts.append(markup.element("p", _taken_over(told["taken_over"])))
+        if taken["asked"]:
+            parts.append(markup.element("p", _taken_over(taken)))
         if managers := [row for row in told.get("managers", ()) if row["limit_bytes"]]:
             parts.append(_table(_MANAGERS, [_manager(row) for row in managers], "Memory of hosts"))
         latest = sorted(told["latest"], key=lambda row: float(row["age_s"]))
@@ -118,7 +121,9 @@ def _results(told: Mapping[str, Any]) -> str:
 
 def _taken_over(told: Mapping[str, Any]) -> str:
     what = f"{counted(told['results'], 'result')} in {counted(told['versions'], 'version')}"
-    return f"{what} in memory were taken over from an earlier scheduler {markup.roughly(told['age_s'])} ago."
+    names = f"{', '.join(told['asked'][:_NAMES])}{', ...' * (len(told['asked']) > _NAMES)} among them"
+    since = markup.roughly(told["age_s"])
+    return f"{what} in memory, {names}, were taken over from an earlier scheduler {since} ago."
 
 
 def _manager(row: Mapping[str, Any]) -> list[str]:
