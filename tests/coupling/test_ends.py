@@ -1,12 +1,59 @@
-"""Ends that take long: a reader that is away for an hour, a rank that leaves before the others."""
+"""Ends that take a process or an hour: a staging node is killed, a reader is away, a rank leaves early."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
 
-from coupled import HALVES, opened, started
-from helpers import live
+from coupled import FIELDS, HALVES, opened, started
+from helpers import live, until
 from sources import asked, nothing_left, producers, told
+
+import dask_hpc
+from dask_hpc.wire import ROLE_RESOURCE
+
+
+@live(workers=1, timeout=90)
+async def test_a_staging_node_that_is_killed_amid_an_analysis_costs_no_step(c, s, a, tmp_path):
+    here, begun = os.getpid(), tmp_path / "begun"
+
+    def which(ds):
+        step = int(ds["step"][-1])
+        if os.getpid() != here and step == 3:
+            begun.touch()
+            threading.Event().wait()
+        return os.getpid() == here, float(ds["T"][-1, 0, 0])
+
+    rt = await dask_hpc.install(c)
+    flow = await rt.couple("heat", FIELDS)
+    command = ["distributed.cli.dask_worker", s.address, "--name", "staging", "--nthreads", "1", "--no-nanny"]
+    staging = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", *command, "--resources", f"{ROLE_RESOURCE}staging=1", "--no-dashboard",
+        stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        await until(lambda: len(s.running) == 2, "the staging node is there", 60)
+        await flow.analyse(which, name="which", where="in-transit", window=2)
+        values = flow.results("which", timeout=60)
+        async with producers(s, (0, 8)) as made:
+            await opened(made)
+            made[0].tell("many", first=0, last=6)
+            assert [await anext(values) for _ in range(2)] == [(1, (False, 1.0)), (2, (False, 2.0))]
+            await until(begun.exists, "the analysis of step 3 is under way")
+            staging.kill()
+            # its window came with blocks that are still where they were
+            assert [await anext(values) for _ in range(3)] == [(n, (True, float(n))) for n in (3, 4, 5)]
+            await told(made[0])
+            made[0].tell("close")
+            assert [each async for each in values] == []
+    finally:
+        if staging.returncode is None:
+            staging.kill()
+        await staging.wait()
+    await flow.close()
+    await nothing_left(s, a)
 
 
 @live(workers=1, timeout=2 * 3600)
