@@ -43,6 +43,8 @@ class World:
                 scheduler=SimpleNamespace(workers=self.workers),
                 nodes=SimpleNamespace(nodes=nodes),
                 jobs=SimpleNamespace(active={"a": job} if held else {}),
+                missing=set(),
+                read_back=set(),
             )  # type: ignore[arg-type]
         )
 
