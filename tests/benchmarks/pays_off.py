@@ -68,7 +68,15 @@ class Runs:
             found = self.figures(way, figure)
             middle = statistics.median(found)
             rows.append(Row(name=f"{way}: {name}", value=middle, unit=unit, low=min(found), high=max(found)))
+        if self.alone_s:
+            rows[-1] = replace(rows[-1], note=f"of {self._slowest(way)}")
         return rows
+
+    def _slowest(self, way: str) -> str:
+        """Whose slowdown is the worst of the rounds, and the time of that job alone."""
+        rounds = [slowdowns(self.alone_s, run) for run in self.by_way[way]]
+        name = statistics.mode(max(each, key=each.__getitem__) for each in rounds)
+        return f"{name}, alone {self.alone_s[name]:.2f} s"
 
     def against(
         self, way: str, base: str, figure: Figure, name: str, bar: float | None, each: float | None = None
@@ -101,9 +109,14 @@ def makespan_s(run: Run) -> float:
     return max(served.end_s for served in run.values()) - min(served.at_s for served in run.values())
 
 
+def slowdowns(alone_s: Mapping[str, float], run: Run) -> dict[str, float]:
+    """Bounded slowdown of every job: turnaround over the time alone, or over `BOUND_S` where that is more."""
+    return {name: served.turnaround_s / max(alone_s[name], BOUND_S) for name, served in run.items()}
+
+
 def worst_slowdown(alone_s: Mapping[str, float]) -> Figure:
-    """The largest bounded slowdown of a run: turnaround over the time alone."""
-    return lambda run: max(served.turnaround_s / max(alone_s[name], BOUND_S) for name, served in run.items())
+    """The largest bounded slowdown of a run."""
+    return lambda run: max(slowdowns(alone_s, run).values())
 
 
 def turnaround_of(name: str) -> Figure:

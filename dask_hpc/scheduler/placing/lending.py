@@ -78,25 +78,32 @@ class Lending:
     ) -> list[tuple[TaskState, WorkerState, Lane]]:
         """Held tasks for idle threads of these workers; `promised` counts tasks about to be sent to each."""
         state = self.state
-        borrowers = [job for job in state.jobs.active.values() if self.wants(job)]
-        self.wanted = bool(borrowers) and state.settings.lend_s > 0
+        jobs = state.jobs.active.values()
+        # most passes find no idle thread: whether anybody waits is all that is to be seen then
+        self.wanted = state.settings.lend_s > 0 and any(map(self.wants, jobs))
         if not self.wanted:
             return []
         workers, owner = state.scheduler.workers, state.owner
+        offered = {
+            address: idle
+            for address in addresses
+            if (worker := workers.get(address)) is not None
+            and (idle := reads.idle_threads(state.scheduler, worker) - promised[address]) > 0
+        }
+        if not offered:
+            return []
+        borrowers = [job for job in jobs if self.wants(job)]
         count = Counter({job: job.processing for job in borrowers})
         batch = []
-        for address in addresses:
-            worker = workers.get(address)
-            if worker is None:
+        for address, idle in offered.items():
+            if not borrowers:
+                break
+            if not self.lends(address):
                 continue
-            idle = reads.idle_threads(state.scheduler, worker) - promised[address]
-            if idle <= 0 or not self.lends(address):
-                continue
+            worker = workers[address]
             while idle > 0 and (ts := self._next(borrowers, count)) is not None:
                 batch.append((ts, worker, owner[ts.key]))
                 idle -= 1
-            if not borrowers:
-                break
         return batch
 
     def idle(self) -> dict[str, int]:
