@@ -26,6 +26,8 @@ ROLE_RESOURCE = "hpc-role-"
 #: which a value that is computed of them comes with the word that it is there.
 COUPLE = "hpc_couple"
 VALUE = "hpc-value"
+#: Of the metadata in which it is said what computing that value has taken.
+TAKEN = "hpc-taken"
 
 #: What may be done to blocks of a checkpoint on their way to the store.
 SERVICES = ("plain", "compress", "encrypt", "compress+encrypt")

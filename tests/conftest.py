@@ -2,6 +2,8 @@
 
 - `data_folder`: real data that is not part of the repository, from ``$DASK_HPC_DATA``. A test that
   uses it carries the marker ``data`` and is skipped, with the reason, when the folder is not there.
+- Worker processes are forked from one that has imported Dask, as most of what they take is imports. They
+  have its environment; where they need another one, ``distributed.worker.multiprocessing-method`` is set.
 - What clusters keep in memory is in a folder of the process (``hpc.node.memory-folder``).
 - With ``CI=true`` any other skipped test fails the run: nothing is left untested by accident.
 - An error in a callback, or one that our code logs, fails the test that caused it: see `unexpected`.
@@ -27,7 +29,11 @@ _MEMORY_FOLDER = "DASK_HPC__NODE__MEMORY_FOLDER"
 os.environ.pop(_MEMORY_FOLDER, None)
 
 # before distributed.utils_test, which resets the configuration to what it finds when it is imported
+import dask  # noqa: E402
+
 import dask_hpc.config  # noqa: E402
+
+dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
 
 from distributed.utils_test import (  # isort: skip  # noqa: E402
     a,

@@ -37,6 +37,7 @@ from dask_hpc.terminal import json_option
     metavar="N",
     help="Rounds; the table then says the spread.",
 )
+@click.option("--only", metavar="ACT", help="Play one act alone; power is played only so.")
 @click.option("--slurm", is_flag=True, help="On jobs of Slurm, as jobqueue.slurm describes them.")
 @json_option
 def demo(
@@ -47,6 +48,7 @@ def demo(
     force: bool,
     plot: Path | None,
     repeat: int,
+    only: str | None,
     slurm: bool,
     as_json: bool,
 ) -> None:
@@ -54,7 +56,8 @@ def demo(
 
     Three acts, each on stock Dask and with dask_hpc, equal work, results compared bit by bit: three users
     share a cluster; a simulation is resized while it steps, and the walltime of a node ends; the cluster
-    shrinks with data on it. The last lines are a table, and an HTML report shows what happened.
+    shrinks with data on it. A further one, --only power, has two jobs under a power corridor that moves.
+    The last lines are a table, and an HTML report shows what happened.
     """
     from dask_hpc.demo.run import main
 
@@ -73,5 +76,6 @@ def demo(
             slurm=slurm,
             plot=plot,
             repeat=repeat,
+            only=only,
         )
     )

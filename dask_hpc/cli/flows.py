@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -38,5 +39,10 @@ def flows(as_json: bool, **where: Any) -> None:
     if as_json:
         echo_json(found)
     else:
-        rows = [{**row, "analyses": ", ".join(row["analyses"])} for row in found]
+        rows = [{**row, "analyses": _shown(row["split"])} for row in found]
         echo_table(rows, _COLUMNS, "no flow is open: rt.couple declares one")
+
+
+def _shown(split: Mapping[str, str]) -> str:
+    """Analyses, and where each runs."""
+    return ", ".join([f"{name} ({where})" for name, where in split.items()])

@@ -151,3 +151,8 @@ def report(trace: Path, prices: Path | None, as_json: bool) -> None:
         parts = {name: one[name] for name in ("idle", "plain", "earlier_jobs", "total")}
         rows = [{"who": who, **use} for who, use in {**one["jobs"], **parts}.items() if use["energy_j"]]
         echo_table(rows, _BILL, "no bill")
+        for heading, names in (("STATE", "states"), ("NODE", "nodes")):
+            rows = [{"who": who, **use} for who, use in one.get(names, {}).items() if use["energy_j"]]
+            if rows:
+                click.echo()
+                echo_table(rows, {**_BILL, "who": heading}, "none")

@@ -37,3 +37,9 @@ async def call_all(
             text = traceback.format_exc()
             logger.error("A callback of flow %r has failed at step %d: %s", flow, step, text)
     return failed
+
+
+def call_soon(loop: Any, function: Callable[[], None]) -> None:
+    """Have a loop call a function, from whatever thread; one that is closed does not."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(function)

@@ -16,7 +16,7 @@ import dask
 from distributed import Future
 
 from dask_hpc.channel import Channel
-from dask_hpc.client.callbacks import call_all
+from dask_hpc.client.callbacks import call_all, call_soon
 from dask_hpc.client.datasets import lazy_dataset
 from dask_hpc.client.flow_graph import StepGraph
 from dask_hpc.client.inside import Inside
@@ -152,13 +152,20 @@ class Flow:
         if timeout is not None:
             contract.checked_seconds("timeout", timeout)
         reader = Reader(self._channel, self, self._begun, timeout)
-        weakref.finalize(reader, _call, self._loop, self._ring).atexit = False
+        weakref.finalize(reader, call_soon, self._loop, self._ring).atexit = False
         self._analyses[name].readers.add(reader)
         return reader
 
     def status(self) -> Any:
         """State, steps in flight (``in_flight``), sources, workers, bytes, analyses."""
         return self._channel.run(self._status)
+
+    def plan(self) -> Any:
+        """The split as it is and the best one by what was measured: see the README of coupling.
+
+        Raises `CouplingError` before the producers have come, and where a program on the cluster is one.
+        """
+        return self._channel.sync("flow_plan", flow=self._id)
 
     def close(self) -> Any:
         """End it: producers are told, and nothing is left on the cluster. One that is closed stays so."""
@@ -390,8 +397,3 @@ class Flow:
     def _maybe_over(self) -> None:
         if self._total is not None and self._done >= self._total and self._outcome is None:
             self._finished(self.inside.reason)
-
-
-def _call(loop: Any, function: Callable[[], None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(function)

@@ -104,7 +104,9 @@ class PowerMethods:
             together, ``outside_ws`` (watts outside over time), ``outside_s``; ``forecast`` (of the measured
             draw: ``model``, ``mean_w``, ``min_w``, ``max_w``, ``error``, a share); ``recent``, rows of
             seconds from now, draw, both bounds and both watts expected; ``bill``: of the ``total``, ``idle``
-            nodes, ``plain`` work, ``earlier_jobs`` and by id ``jobs`` each ``energy_j``, ``energy_kwh``,
+            nodes, ``plain`` work, ``earlier_jobs``, by id ``jobs``, by name ``nodes`` and by what nodes did
+            ``states`` (idle, compute, communicate, checkpoint, restart, recovery) each ``energy_j``,
+            ``energy_kwh``,
             ``known_s``, ``least_w``, ``mean_w``, ``most_w``, ``energy_delay_js``, ``cost`` and ``carbon_g``
             (by ``hpc.power.price`` and ``hpc.power.carbon``) and ``label``; None is not known; ``caps``, a
             row a host that was asked for one: ``host``, ``watts``, ``state`` (refused, ready, dry-run,

@@ -7,13 +7,12 @@ predicted is left out, and the picture says why.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 from dask_hpc.channel import Channel
 from dask_hpc.errors import SimulationError, WorkloadError
 from dask_hpc.report.picture import TimelinePicture
-from dask_hpc.report.spans import Spans, power_spans
+from dask_hpc.report.spans import Spans
 from dask_hpc.report.timeline import Timeline, build_timeline
 from dask_hpc.trace.records import decode_line
 from dask_hpc_policies.codec import decode
@@ -42,10 +41,7 @@ async def picture(channel: Channel, predict: bool = True, job: str | None = None
             break
         # what opens a job goes on the stream: the answer to a request may overtake it
         await asyncio.sleep(POLL_AGAIN_S)
-    drawn, asked_s = await channel.ask_at("power")
-    rows = [[row[0] + asked_s - past.origin_s, *row[1:]] for row in drawn["recent"]]
-    spans = replace(past.spans, power=power_spans(rows, now_s - past.origin_s))
-    note = ""
+    spans, note = past.spans, ""
     if predict:
         policy = found["status"]["policy"]
         later, note = await asyncio.to_thread(_predicted, snapshot, found["jobs"], policy)

@@ -252,6 +252,10 @@ class Settings:
     power_model_curve: str | None = _row(AbsolutePath("power.model.curve", None, none_ok=True, live=False,
         help="CSV file with the columns cpu_load (in %) and rapl_power (in W) that the model is fitted to "
         "(dask hpc power fit). None: a line from idle to busy."))
+    power_model_nic_w: float | None = _row(Power("power.model.nic", None, hi=MOST_NODE_W, none_ok=True,
+        help="Watts of the network card of a node that is not measured, while it is in use. None: none."))
+    power_model_switch_w: float | None = _row(Power("power.model.switch", None, hi=MOST_NODE_W, none_ok=True,
+        help="Watts of a switch over the nodes that it serves, drawn at any time. None: none."))
     power_cap_by: str | None = _row(Choice("power.cap.by", None, CAPS, none_ok=True, live=False,
         help="What this node may be capped by when the corridor asks for it (hpc.power.levers): power limits "
         "of its processors (powercap) or accelerators (nvml), frequencies, or a command. None: it gives no "

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass
 from typing import Any
 
 import dask_hpc
-from dask_hpc.demo import killed, shrinking, simulation, stepping, three_users
+from dask_hpc.demo import corridor, killed, shrinking, simulation, stepping, three_users
 from dask_hpc.demo.clusters import client_of, stock_cluster
 from dask_hpc.demo.parts import Part
 from dask_hpc.demo.progress import JobProgress, ProgressDisplay, Tally
 from dask_hpc.demo.stage import Stage, in_background
-from dask_hpc.errors import DaskHPCError
+from dask_hpc.errors import ConfigError, DaskHPCError
 from dask_hpc.report.timeline import PLAIN_WORK
 from dask_hpc.trace.files import parse_trace
 from dask_hpc.trace.records import Record
@@ -40,6 +40,8 @@ class Act:
     #: Plays it, and gives what `verdict` looks at.
     play: Callable[[Stage], Any]
     verdict: Part
+    #: Whether it is played when nobody asks for an act.
+    usual: bool = True
 
 
 ACTS = (
@@ -52,6 +54,8 @@ ACTS = (
     Act(name=stepping.NAME, title=stepping.TITLE, play=stepping.play, verdict=stepping.verdict),
     Act(name=killed.NAME, title=killed.TITLE, play=killed.play, verdict=killed.verdict),
     Act(name=shrinking.NAME, title=shrinking.TITLE, play=shrinking.play, verdict=shrinking.verdict),
+    # the last one: the policy is another one from then on
+    Act(name=corridor.NAME, title=corridor.TITLE, play=corridor.play, verdict=corridor.verdict, usual=False),
 )
 
 
@@ -59,8 +63,23 @@ class DemoError(DaskHPCError, RuntimeError):
     """The demo could not be carried out; the message says in which act."""
 
 
-def run_stock(scale: float, progress: ProgressDisplay) -> dict[str, Any]:
-    """Play the acts on a plain LocalCluster; what each gave, by its name."""
+def chosen(only: str | None) -> Sequence[Act]:
+    """The acts that are played: the one of that name, or all usual ones.
+
+    Raises
+    ------
+    ConfigError
+        When there is none of that name.
+    """
+    found = [act for act in ACTS if act.name == only or (only is None and act.usual)]
+    if not found:
+        names = ", ".join(act.name for act in ACTS)
+        raise ConfigError(f"there is no act {only!r} (--only); allowed: {names}")
+    return found
+
+
+def run_stock(scale: float, progress: ProgressDisplay, only: str | None = None) -> dict[str, Any]:
+    """Play the `chosen` acts on a plain LocalCluster; what each gave, by its name."""
     with client_of(stock_cluster) as client:
         stage = Stage(client=client, runtime=None, scale=scale)
         tally = Tally()
@@ -68,13 +87,13 @@ def run_stock(scale: float, progress: ProgressDisplay) -> dict[str, Any]:
         def show(now_s: float) -> None:
             progress.show(now_s, [_all_work(stage, tally)])
 
-        return _play(stage, progress, show)
+        return _play(stage, chosen(only), progress, show)
 
 
 def run_managed(
-    scale: float, policy: str, progress: ProgressDisplay, make: Callable[[], Any]
+    scale: float, policy: str, progress: ProgressDisplay, make: Callable[[], Any], only: str | None = None
 ) -> tuple[dict[str, Any], list[Record]]:
-    """Play the acts under `policy` on the cluster that `make` gives.
+    """Play the `chosen` acts under `policy` on the cluster that `make` gives.
 
     Returns what each gave, by its name, and the records of the trace, the header first.
     """
@@ -88,7 +107,7 @@ def run_managed(
             jobs = [_job_progress(row, tallies[row["id"]], stage.told) for row in rows]
             progress.show(now_s, jobs or [_all_work(stage, tallies[PLAIN_WORK])])
 
-        given = _play(stage, progress, show)
+        given = _play(stage, chosen(only), progress, show)
         deadline_s = time.monotonic() + _ENDED_S
         while any(row["end_s"] is None for row in runtime.jobs() if row["id"] != DEFAULT_JOB):
             if time.monotonic() > deadline_s:
@@ -98,10 +117,12 @@ def run_managed(
         return given, [read.header, *read.records]
 
 
-def _play(stage: Stage, progress: ProgressDisplay, show: Callable[[float], None]) -> dict[str, Any]:
+def _play(
+    stage: Stage, acts: Sequence[Act], progress: ProgressDisplay, show: Callable[[float], None]
+) -> dict[str, Any]:
     begin_s = time.monotonic()
     given = {}
-    for act in ACTS:
+    for act in acts:
         progress.say(f"     {act.title}")
         # in a thread, so that this one shows how far it is and hears of an interrupt
         playing = in_background(act.play, stage)

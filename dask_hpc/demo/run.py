@@ -11,9 +11,9 @@ from pathlib import Path
 from dask_hpc import capabilities
 from dask_hpc.demo import summary
 from dask_hpc.demo.clusters import check_slurm, local_cluster, slurm_cluster
-from dask_hpc.demo.parts import DemoRun, find, register
+from dask_hpc.demo.parts import DemoRun, find
 from dask_hpc.demo.progress import ProgressDisplay
-from dask_hpc.demo.rounds import ACTS, run_managed, run_stock
+from dask_hpc.demo.rounds import chosen, run_managed, run_stock
 from dask_hpc.demo.stage import NODES
 from dask_hpc.errors import ConfigError
 from dask_hpc.report.figure import node_map_figure
@@ -29,8 +29,6 @@ DEFAULT_REPORT = Path("dask-hpc-demo.html")
 #: Exit code of a command that was interrupted from the keyboard.
 INTERRUPTED = 130
 
-register(*(act.verdict for act in ACTS))
-
 
 def main(
     policy: str | None = None,
@@ -41,6 +39,7 @@ def main(
     slurm: bool = False,
     plot: str | os.PathLike[str] | None = None,
     repeat: int = 1,
+    only: str | None = None,
 ) -> int:
     """Run the demo; progress goes to stderr, the summary to stdout.
 
@@ -62,6 +61,8 @@ def main(
         Where the node map goes as a figure; nowhere when None.
     repeat
         How many rounds; the table then says the spread.
+    only
+        Name of the one act that is played; all usual ones when None.
 
     Returns
     -------
@@ -72,7 +73,7 @@ def main(
     Raises
     ------
     ConfigError
-        Before anything is started, for an unknown policy or a path that cannot be written.
+        Before anything is started, for an unknown policy or act, or a path that cannot be written.
     DemoError
         When a workload fails or does not end.
     """
@@ -81,6 +82,7 @@ def main(
     policy = policy or DEFAULT_POLICY
     report = Path(report or DEFAULT_REPORT)
     _check_policy(policy)
+    acts = chosen(only)
     trace = None if trace is None else Path(trace)
     plot = None if plot is None else Path(plot)
     for path in (report, trace, plot):
@@ -98,16 +100,16 @@ def main(
         for number in range(1, repeat + 1):
             which = "" if repeat == 1 else f", round {number} of {repeat}"
             progress.say(f"1/2  stock Dask on {NODES} worker processes{which}")
-            stock.append(run_stock(scale, progress))
+            stock.append(run_stock(scale, progress, only))
             progress.say(f"2/2  the same under the policy {policy}{which}")
             make = partial(slurm_cluster, progress) if slurm else local_cluster
-            given, records = run_managed(scale, policy, progress, make)
+            given, records = run_managed(scale, policy, progress, make, only)
             managed.append(given)
     except KeyboardInterrupt:
         progress.say("interrupted; all processes are stopped")
         return INTERRUPTED
     ran = DemoRun(stock=stock, managed=managed, records=records)
-    found = find(ran)
+    found = [*(act.verdict(ran) for act in acts), *find(ran)]
     wall_s = time.monotonic() - begin
     notes = {title: text for part in found for title, text in part.notes.items()}
     write_report(report, records, title=f"dask hpc demo: {policy}", notes=notes)

@@ -74,6 +74,7 @@ def build_report(
         legend=[(styles[job.run.id], job.label) for job in timeline.jobs[:MAX_CHART_JOBS]],
         sizes=_sizes(timeline, styles),
         used=_used(timeline),
+        power=svg.power_lane(timeline.spans) if timeline.spans.power else None,
         job_columns=_JOB_COLUMNS,
         jobs=_jobs(timeline, styles),
         feed_columns=_FEED_COLUMNS,

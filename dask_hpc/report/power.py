@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import datetime
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 from typing import Any
 
 from dask_hpc.errors import TraceError
 from dask_hpc.trace.files import Trace
-from dask_hpc.trace.records import Other
+from dask_hpc.trace.records import CORRIDOR, DRAW, POWER_KINDS, Other, Pass, Record
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.bill import J_PER_KWH, Uses, bill
 from dask_hpc_policies.power.tariff import SIGNALS, Points, Series
@@ -97,14 +98,76 @@ def power_spans(trace: Trace) -> list[Span]:
     return _simulated(trace) if trace.header.source == "simulated" else _live(trace)
 
 
+def power_rows(records: Iterable[Record]) -> list[tuple[float | None, ...]]:
+    """What was drawn, allowed and expected from when on, for pictures (`spans.power_spans`).
+
+    Returns
+    -------
+    list
+        Rows of (t_s, watts, lower_w, upper_w, min_w, max_w), in order of time, one whenever any of them is
+        told; None: not known, or no bound.
+    """
+    told: dict[float, dict[str, float | None]] = {}
+    for record in records:
+        if isinstance(record, Pass):
+            try:
+                power = seen(record.snapshot)
+            except ValueError:  # of another layout: the rest of the run is shown
+                continue
+            if power is not None:
+                told.setdefault(record.snapshot.now_s, {}).update(
+                    watts=power.draw_w, lower_w=power.lower_w, upper_w=power.upper_w,
+                    min_w=power.min_w, max_w=power.max_w,
+                )  # fmt: skip
+        elif isinstance(record, Other) and (row := power_row(record)) is not None:
+            told.setdefault(row[0], {}).update(row[1])
+            if record.data.get("mode") == "none":
+                told[row[0]] |= {"min_w": None, "max_w": None}
+    now: dict[str, float | None] = dict.fromkeys(("watts", "lower_w", "upper_w", "min_w", "max_w"))
+    rows: list[tuple[float | None, ...]] = []
+    begun_s = 0.0
+    for t_s in sorted(told):
+        now |= told[t_s]
+        if rows and t_s - begun_s < _ONE_MOMENT_S:
+            rows[-1] = (rows[-1][0], *now.values())
+        else:
+            rows.append((t_s, *now.values()))
+            begun_s = t_s
+    return rows
+
+
+def power_row(record: Other) -> tuple[float, dict[str, float | None]] | None:
+    """What a record of a live cluster says: when, and ``watts`` or ``lower_w`` and ``upper_w``.
+
+    Where the corridor was cleared all of them are None. None: it is about something else, or lacks numbers.
+    """
+    news = {name: record.data.get(key) for key, name in _SHOWN.get(record.kind, ())}
+    t_s = record.data.get("t_s")
+    if not news or not isinstance(t_s, int | float) or not all(_is_watts(one) for one in news.values()):
+        return None
+    if record.data.get("mode") == "none":
+        news["watts"] = None
+    return float(t_s), news
+
+
+def _is_watts(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and isfinite(value))
+
+
+#: Records of one moment may be so far apart.
+_ONE_MOMENT_S = 0.01
+#: What records of a live trace say that pictures show, and what it is called there.
+_SHOWN = {DRAW: (("draw_w", "watts"),), CORRIDOR: (("lower_w", "lower_w"), ("upper_w", "upper_w"))}
+
+
 def _live(trace: Trace) -> list[Span]:
     found: list[Span] = []
     last: Any = None
     for record in trace.records:
-        if not isinstance(record, Other) or record.kind not in ("draw", "corridor"):
+        if not isinstance(record, Other) or record.kind not in POWER_KINDS:
             continue
         data = record.data
-        if record.kind == "corridor":
+        if record.kind == CORRIDOR:
             # a new account is opened by the next corridor
             last = None if data.get("mode") == "none" else last
             continue
@@ -128,9 +191,9 @@ def power_bills(trace: Trace) -> list[dict[str, Any]]:
     if trace.header.source != "simulated":
         found: list[dict[str, Any] | None] = [None]
         for one in trace.records:
-            if isinstance(one, Other) and one.kind == "corridor" and one.data.get("mode") == "none":
+            if isinstance(one, Other) and one.kind == CORRIDOR and one.data.get("mode") == "none":
                 found.append(None)
-            elif isinstance(one, Other) and one.kind == "draw" and isinstance(one.data.get("bill"), dict):
+            elif isinstance(one, Other) and one.kind == DRAW and isinstance(one.data.get("bill"), dict):
                 found[-1] = one.data["bill"]
         return [row for row in found if row is not None]
     uses = Uses()

@@ -175,10 +175,15 @@ class Spans:
         )
 
 
-def power_spans(rows: Iterable[Sequence[float | None]], until_s: float) -> tuple[PowerSpan, ...]:
-    """Stretches up to `until_s` of rows of (t_s, watts, lower_w, upper_w), or with min_w and max_w too."""
-    known = [(float(t_s), rest) for t_s, *rest in rows if t_s is not None and t_s < until_s]
-    ends = [*(t_s for t_s, _ in known[1:]), until_s]
+def power_spans(
+    rows: Iterable[Sequence[float | None]], until_s: float, origin_s: float = 0.0
+) -> tuple[PowerSpan, ...]:
+    """Stretches up to `until_s` of rows of (t_s, watts, lower_w, upper_w), or with min_w and max_w too.
+
+    Times of the stretches count from `origin_s`, before which there are none.
+    """
+    known = [(max(0.0, t_s - origin_s), rest) for t_s, *rest in rows if t_s is not None and t_s < until_s]
+    ends = [*(t_s for t_s, _ in known[1:]), until_s - origin_s]
     return tuple(
         PowerSpan(
             start_s=t_s, end_s=end_s,

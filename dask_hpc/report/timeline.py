@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dask_hpc.report.spans import JobSpan, Mark, NodeSpan, Spans, job_spans, natural_order
+from dask_hpc.report.power import power_rows
+from dask_hpc.report.spans import JobSpan, Mark, NodeSpan, Spans, job_spans, natural_order, power_spans
 from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Other, Pass, Record, Result
 from dask_hpc.trace.runs import job_runs, pool_steps
 from dask_hpc_policies.decision import Action, ReasonCode
@@ -138,6 +139,7 @@ def build_timeline(records: Iterable[Record], until_s: float | None = None) -> T
             labels={job.run.id: job.label for job in jobs},
             job_spans=tuple(span for job in jobs for span in run_spans(job.run, end_s)),
             marks=_marks(feed),
+            power=power_spans(power_rows(items), origin_s + end_s, origin_s),
         ),
         jobs=jobs,
         labels=labels,

@@ -91,7 +91,8 @@ class Result:
             found["mean_checkpoint_s"] = sum(row.checkpoint_s for row in rows) / checkpoints
         if self.energy is not None:
             found["energy_j"] = self.energy.energy_j
-            found |= {f"energy_{state}_j": used for state, used in self.energy.by_state_j.items()}
+            for used in (self.energy.by_state_j, self.energy.of_busy_j):
+                found |= {f"energy_{state}_j": energy_j for state, energy_j in used.items()}
         if self.corridor is not None:
             names = ("violation_ws", "outside_s", "avoidable_s", "departures")
             found |= {f"corridor_{name}": getattr(self.corridor, name) for name in names}

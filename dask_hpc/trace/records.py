@@ -135,6 +135,9 @@ class Other:
     data: Mapping[str, Any]
 
 
+#: Kinds of others that tell what was drawn, and the bounds of the power corridor.
+POWER_KINDS = DRAW, CORRIDOR = "draw", "corridor"
+
 Record = Header | Pass | Result | JobEvent | NodeEvent | LossEvent | TransferEvent | Other
 
 #: The class of each ``kind`` of line that is known.

@@ -4,152 +4,50 @@ The ranks are real ones (packages ``mpich`` and ``mpi4py``), each sends its bloc
 to, and the next step is sent when the last one has arrived: one step in flight. Both ways have a cluster of
 one worker process of their own, in turns within a round, and the same analysis (the field's maximum).
 The clock runs from the moment the first rank calls `send`, to the beginning of the callback, or to the value
-on the client, which with deisa-dask its callback computes. What is not installed is said, and left out.
+on the client, which with deisa-dask its callback computes. Large blocks go through ADIOS2's SST as well, from
+the program to the process that reads: to the array, or to the value. What is not installed is said, and left
+out.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
+import argparse
 import os
 import queue
 import random
-import shutil
-import socket
 import statistics
-import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
-from coupling_rank import END, NEXT, STEP, TIMES
+from coupling_rank import END, NEXT
+from coupling_ranks import FLOWS, PATIENCE_S, Case, Ranks, Took, closed_loop, installed, mpiexec
 from distributed import Client, LocalCluster
-from harness import Options, Row, local_cluster, main, percentile, row
+from harness import Options, Row, listed, local_cluster, main, percentile, row
 from machine import SEED
 
 import dask_hpc
 from dask_hpc.scheduler.coupling.flows import Flows
 from dask_hpc.wire import RPC
 
-HERE = Path(__file__).resolve().parent
-#: What a step is timed to.
-FLOWS = ("callback", "value")
-PATIENCE_S = 60.0
+SST = "ADIOS2 SST"
+PARTS = ["beside", "keys", "growth"]
 #: Loop time of one key, keys and messages a step, growth of a process in MiB.
 KEY_US, KEYS, GROWTH_MIB = 60.0, 4.0, 4.0
-
-
-class Case(NamedTuple):
-    """A program, and the most of deisa-dask's time: to the callback, to the value, held by `send`."""
-
-    name: str
-    ranks: int
-    #: Rows and columns of 8 bytes that each rank has.
-    rows: int
-    columns: int
-    bars: tuple[float, float, float]
-    #: Milliseconds to the callback that hold on a quiet machine.
-    quiet_ms: float | None
 
 
 CASES = (
     Case("1 rank, 8 B", 1, 1, 1, (0.5, 0.4, 0.5), 3.0),
     Case("4 ranks, 8 B", 4, 1, 1, (0.5, 0.25, 0.25), 6.0),
-    Case("1 rank, 8 MiB", 1, 1024, 1024, (0.5, 0.35, 0.3), None),
+    Case("1 rank, 8 MiB", 1, 1024, 1024, (0.5, 0.35, 0.3), None, sst=True),
 )
-
-
-def installed(*modules: str) -> list[str]:
-    """Those of them that are not there."""
-    return [name for name in modules if importlib.util.find_spec(name) is None]
-
-
-def mpiexec() -> str | None:
-    """The launcher that belongs to this environment's MPI."""
-    beside = Path(sys.prefix) / "bin" / "mpiexec"
-    return str(beside) if beside.exists() else shutil.which("mpiexec")
-
-
-# ----------------------------------------------------------------------- ranks
-
-
-class Ranks:
-    """The ranks of a program, told step by step what to do."""
-
-    def __init__(self, way: str, scheduler: str, case: Case) -> None:
-        self._listens = socket.create_server(("127.0.0.1", 0))
-        host, port = self._listens.getsockname()
-        told = {
-            "way": way, "scheduler": scheduler, "host": host, "port": port, "rows": case.rows,
-            "columns": case.columns, "flows": FLOWS, "mpi": bool(mpiexec() and not installed("mpi4py")),
-        }  # fmt: skip
-        script = [sys.executable, str(HERE / "coupling_rank.py")]
-        env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
-        if told["mpi"]:
-            commands = [[str(mpiexec()), "-n", str(case.ranks), *script, json.dumps(told)]]
-        else:
-            commands = [
-                [*script, json.dumps({**told, "rank": (rank, case.ranks)})] for rank in range(case.ranks)
-            ]
-        self._processes = [subprocess.Popen(command, env=env) for command in commands]
-        self._listens.settimeout(PATIENCE_S)
-        self._ways = [self._listens.accept()[0] for _ in range(case.ranks)]
-
-    def ready(self) -> None:
-        """Wait until all of them can send."""
-        for way in self._ways:
-            way.settimeout(PATIENCE_S)
-            assert way.recv(1) == STEP
-
-    def step(self) -> None:
-        """Have all of them send a step."""
-        for way in self._ways:
-            way.sendall(STEP)
-
-    def times(self) -> tuple[float, float]:
-        """When the first one called `send` for it, and the mean of the seconds that it took."""
-        found = [TIMES.unpack(way.recv(TIMES.size, socket.MSG_WAITALL)) for way in self._ways]
-        return min(began_s for began_s, _ in found), statistics.mean(ended - began for began, ended in found)
-
-    def say(self, what: bytes) -> None:
-        """Tell all of them something else."""
-        for way in self._ways:
-            way.sendall(what)
-
-    def end(self) -> None:
-        """Wait for their end; those that do not come to one are killed."""
-        for process in self._processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        for way in (*self._ways, self._listens):
-            way.close()
-
-
-Took = dict[str, list[float]]
-
-
-def closed_loop(ranks: Ranks, steps: int, arrived: Callable[[], float], took: Took, name: str) -> None:
-    """Send steps one by one; the seconds of each until it has arrived, and that `send` held the ranks."""
-    ranks.ready()
-    for number in range(steps + steps // 4 + 1):
-        ranks.step()
-        at_s = arrived()
-        began_s, held_s = ranks.times()
-        # the first ones make connections and rings
-        if number > steps // 4:
-            took[name].append(at_s - began_s)
-            if name == "callback":
-                took["held"].append(held_s)
 
 
 def most(ds: Any) -> float:
@@ -215,10 +113,39 @@ def deisa(client: Client, case: Case, steps: int) -> Took:
     return took
 
 
+def sst(client: Client, case: Case, steps: int) -> Took:
+    """The same of ADIOS2's SST; this process reads, and no cluster has a part in it."""
+    from adios2 import Adios, Stream
+
+    took: Took = {name: [] for name in (*FLOWS, "held")}
+    adios = Adios()
+
+    def arrived(stream: Any, function: Callable[[Any], Any]) -> float:
+        stream.begin_step()
+        function(stream.read("T"))
+        at_s = time.monotonic()
+        stream.end_step()
+        return at_s
+
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = Ranks("adios2", f"{folder}/steps", case)
+        try:
+            for name, function in (("callback", lambda array: None), ("value", np.max)):
+                io = adios.declare_io(f"read {name}")
+                io.set_engine("SST")
+                with Stream(io, f"{folder}/steps-{name}", "r") as stream:
+                    closed_loop(ranks, steps, partial(arrived, stream, function), took, name)
+                    ranks.say(NEXT if name == "callback" else END)
+        finally:
+            ranks.end()
+    return took
+
+
 def beside(case: Case, options: Options, ways: dict[str, Callable[..., Took]]) -> Iterator[Row]:
     """Times of each way, and ours over deisa-dask's, round by round."""
     rounds, steps = options.pick((3, 60), (2, 30), (1, 4))
     chance = random.Random(SEED)
+    ways = {way: its for way, its in ways.items() if way != SST or case.sst}
     found: dict[str, list[Took]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way in chance.sample(list(ways), len(ways)):
@@ -234,9 +161,10 @@ def beside(case: Case, options: Options, ways: dict[str, Callable[..., Took]]) -
                 f"{what}, {way}", samples, "ms", bar=quiet, limit=None if quiet is None else float("inf"),
                 note=f"p99 {percentile(samples, 0.99):.1f}",
             )  # fmt: skip
-        if "deisa-dask" in medians:
-            ratios = [mine / its for mine, its in zip(medians["ours"], medians["deisa-dask"], strict=True)]
-            yield row(f"{what}, ratio to deisa-dask", ratios, "", bar=bar)
+        for way, highest in (("deisa-dask", bar), (SST, 1.0)):
+            if way in medians:
+                ratios = [mine / its for mine, its in zip(medians["ours"], medians[way], strict=True)]
+                yield row(f"{what}, ratio to {way}", ratios, "", bar=highest)
 
 
 # ---------------------------------------------------------------------- alone
@@ -302,6 +230,8 @@ def many_ranks(options: Options) -> Iterator[Row]:
         flow = runtime.couple("many", {"T": (("y", "x"), (ranks, 8), "float64")})
         with sources("many", cluster.scheduler_address, ranks, (1, 8)) as send:
             send(4)
+            while flow.status()["done"] < 4:  # theirs are not counted
+                time.sleep(0.01)
             handlers[RPC], Flows._whole = counted, timed  # type: ignore[method-assign]
             for _ in range(steps):
                 send(1)
@@ -348,10 +278,20 @@ def run(options: Options) -> list[Row]:
         print(f"not installed: {', '.join(missing)}; ours alone", file=sys.stderr)
     else:
         ways["deisa-dask"] = deisa
+    if installed("adios2"):
+        print("not installed: adios2; its rows are left out", file=sys.stderr)
+    else:
+        ways[SST] = sst
+    parts: dict[str, Callable[[Options], Iterator[Row]]] = {"keys": many_ranks, "growth": flat}
     cases = options.pick(CASES, CASES, CASES[:1])
-    rows = [found for case in cases for found in beside(case, options, ways)]
-    return [*rows, *many_ranks(options), *flat(options)]
+    found = [row for case in cases if "beside" in options.given.only for row in beside(case, options, ways)]
+    return [*found, *(row for name in options.given.only if name in parts for row in parts[name](options))]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of this benchmark alone."""
+    parser.add_argument("--only", type=listed(PARTS), default=PARTS, help=f"of {', '.join(PARTS)}")
 
 
 if __name__ == "__main__":
-    main("coupling", __doc__.splitlines()[0], run)
+    main("coupling", __doc__.splitlines()[0], run, arguments)

@@ -1,7 +1,7 @@
 """One rank of the program of `coupling`: sends a step each time it is told to, and says when it did.
 
-Run by ``mpiexec`` it takes its rank from MPI, else from its arguments. For deisa-dask it is a Bridge, for us
-a `Source`; what is timed around `send` is the same.
+Run by ``mpiexec`` it takes its rank from MPI, else from its arguments. For deisa-dask it is a Bridge, for
+ADIOS2 a stream, for us a `Source`; what is timed around `send` is the same.
 """
 
 from __future__ import annotations
@@ -52,6 +52,27 @@ def deisa(told: dict[str, Any], rank: int, size: int, comm: Any) -> Any:
     return begin
 
 
+def adios2(told: dict[str, Any], rank: int, size: int) -> Any:
+    """The same of ADIOS2's SST, a stream for each flow; its one reader has to be there before a step."""
+    from adios2 import Adios, Stream
+
+    adios, shape = Adios(), (told["rows"], told["columns"])
+
+    def begin(name: str) -> tuple[Send, Callable[[], Any]]:
+        io = adios.declare_io(name)
+        io.set_engine("SST")
+        stream = Stream(io, f"{told['scheduler']}-{name}", "w")
+
+        def send(step: int, block: np.ndarray) -> None:
+            stream.begin_step()
+            stream.write("T", block, [size * shape[0], shape[1]], [rank * shape[0], 0], list(shape))
+            stream.end_step()
+
+        return send, stream.close
+
+    return begin
+
+
 def main() -> None:
     """Do as one is told."""
     told = json.loads(sys.argv[1])
@@ -64,7 +85,10 @@ def main() -> None:
         comm, (rank, size) = None, told["rank"]
     way = socket.create_connection((told["host"], told["port"]))
     way.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    begin = ours(told, rank, size) if told["way"] == "ours" else deisa(told, rank, size, comm)
+    if told["way"] == "deisa":
+        begin = deisa(told, rank, size, comm)
+    else:
+        begin = (ours if told["way"] == "ours" else adios2)(told, rank, size)
     block = np.full((told["rows"], told["columns"]), float(rank))
     step = 0
     for name in told["flows"]:

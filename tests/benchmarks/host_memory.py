@@ -3,13 +3,17 @@
 Two workers on hosts of their own by their labels, on one machine: what goes from one to the other goes over
 its loopback. The data is on one of them. In each round new data is written to the memory of its host (L1),
 the same with a copy on the other (L2, ``partner``), copied within memory by one thread, and fetched by the
-other worker as Dask does it; the four take turns. A commit ends when all checksums are known.
+other worker as Dask does it, in turns. A commit ends when all checksums are known. Two threads that write as
+much to a file in memory, without checksums, say what the system lets L1 take at least.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,8 @@ import dask_hpc
 BARS = {"L1": 2.0, "L2": 1.0}
 HOSTS = ("one", "other")
 BLOCKS_MIB = (64, 1)
+#: Bytes of a write to a file.
+PIECE = 1 << 18
 
 
 def copied(nbytes: int) -> float:
@@ -32,6 +38,21 @@ def copied(nbytes: int) -> float:
     began_s = time.perf_counter()
     target[:] = source
     return time.perf_counter() - began_s
+
+
+def written(nbytes: int, folder: str) -> float:
+    """Seconds that two threads take to write so much to a file in memory whose bytes are there already."""
+    source, half = np.full(nbytes, 1, np.uint8).data, nbytes // 2
+    with tempfile.TemporaryFile(dir=folder) as file, ThreadPoolExecutor(2) as pool:
+        os.posix_fallocate(file.fileno(), 0, nbytes)
+
+        def write(first: int) -> None:
+            for at in range(first, first + half, PIECE):
+                os.pwrite(file.fileno(), source[at : min(at + PIECE, first + half)], at)
+
+        began_s = time.perf_counter()
+        list(pool.map(write, (0, half)))
+        return time.perf_counter() - began_s
 
 
 def block(nbytes: int, number: int) -> np.ndarray:
@@ -80,6 +101,11 @@ class Cell:
         found: dict[str, float] = self.client.run(copied, self.nbytes, workers=[self.here])
         return found[self.here]
 
+    def file(self) -> float:
+        """Seconds of a write to a file in memory."""
+        found: dict[str, float] = self.client.run(written, self.nbytes, "/dev/shm", workers=[self.here])
+        return found[self.here]
+
     def transfer(self) -> float:
         """Seconds until the other worker has all blocks."""
         data = self.data()
@@ -89,8 +115,6 @@ class Cell:
 
 
 def _host() -> str:
-    import os
-
     return os.environ["DASK_HPC__NODE__HOST"]
 
 
@@ -116,6 +140,7 @@ def run(options: Options) -> list[Row]:
                 "L1": lambda cell=cell: cell.commit("L1"),
                 "L2": lambda cell=cell: cell.commit("L1", "L2"),
                 "copy": cell.copy,
+                "file": cell.file,
                 "transfer": cell.transfer,
             }
             times: dict[str, list[float]] = {way: [] for way in ways}
@@ -137,7 +162,7 @@ def found(what: str, nbytes: int, times: dict[str, list[float]]) -> list[Row]:
     over_transfer = [both / (alone + raw) for both, alone, raw in rounds]
     speeds = [
         row(f"{what}: {way}", [nbytes / one / 1e9 for one in times[way]], "GB/s")
-        for way in ("L1", "L2", "copy", "transfer")
+        for way in ("L1", "L2", "copy", "file", "transfer")
     ]
     return [
         row(f"{what}: L1 over a copy, ratio", over_copy, "", bar=BARS["L1"]),

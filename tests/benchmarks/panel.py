@@ -185,10 +185,12 @@ def _try_all(options: Options) -> list[Row]:
         for _ in range(times):
             began_s = time.perf_counter()
             kernel.click("panel.trial.start")
-            while kernel.value("panel.trial.start.disabled"):
+            tries = True  # all may be tried before the first question
+            while tries:
                 asked_s = time.perf_counter()
                 kernel.value("1")
                 answers_ms.append(1e3 * (time.perf_counter() - asked_s))
+                tries = kernel.value("panel.trial.start.disabled")
             took_s.append(time.perf_counter() - began_s)
         tried, failed = kernel.value(
             "[len(panel.trial._found.tried), sum(bool(one.failure) for one in panel.trial._found.tried)]"

@@ -27,7 +27,7 @@ from dask_hpc_policies import registry
 HERE = Path(__file__).resolve().parent
 SHARED = {
     "harness", "machine", "run", "in_kernel", "arrivals", "shapes", "one_user", "many_jobs", "trend_cells",
-    "coupling_rank", "trend_fallback", "test_benchmarks",
+    "coupling_rank", "coupling_ranks", "trend_fallback", "test_benchmarks",
 }  # fmt: skip
 SCRIPTS = sorted({path.stem for path in HERE.glob("*.py")} - SHARED)
 
@@ -172,6 +172,7 @@ def test_resize_and_adopt_give_times_above_nothing() -> None:
         assert all(row["value"] > 0 for row in report(name)["rows"])
 
 
+@pytest.mark.slow
 def test_window_times_every_step_up_and_down_and_compares_the_driver_with_plain_dask() -> None:
     for step in ("expand 1 to 2 nodes", "expand 2 to 3 nodes", "shrink 3 to 2 nodes", "shrink 2 to 1 nodes"):
         window, whole = rows("window", f"{step}: ")
@@ -183,6 +184,7 @@ def test_window_times_every_step_up_and_down_and_compares_the_driver_with_plain_
         assert row["stock"] > 0
 
 
+@pytest.mark.slow
 def test_pays_off_holds_its_scenarios_against_stock_and_the_oracle() -> None:
     for scenario in pays_off.TINY_SCENARIOS:
         assert any(row["bar"] is not None for row in rows("pays_off", f"{scenario}: fair: "))

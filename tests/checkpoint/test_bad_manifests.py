@@ -17,6 +17,7 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from saved import save, save_values
+from unchanged import unchanged
 
 from dask_hpc.checkpoint import manifest
 from dask_hpc.checkpoint.opening import open_checkpoint
@@ -56,8 +57,8 @@ def edited(version: Version) -> Any:
 
 
 def refused(version: Version) -> str:
-    """The one clear error, whoever reads the version."""
-    with pytest.raises(CheckpointError) as raised:
+    """The one clear error, whoever reads the version; the store stays as it is."""
+    with unchanged(Path(version.path).parents[1]), pytest.raises(CheckpointError) as raised:
         open_checkpoint(version.path, allow_pickle=True).compute(scheduler="sync")
     said = str(raised.value)
     assert version.path in said
@@ -184,7 +185,7 @@ def test_an_absurd_pack_is_refused(tmp_path: Path, what: str) -> None:
     file = Path(path, manifest.FILE)
     assert open_checkpoint(path, allow_pickle=True)[1].compute(scheduler="sync") == "text"
     write(file, json.loads(file.read_bytes())["content"], PACKS[what])
-    with pytest.raises(CheckpointError) as raised:
+    with unchanged(tmp_path), pytest.raises(CheckpointError) as raised:
         dask.compute(open_checkpoint(path, allow_pickle=True), scheduler="sync")
     assert path in str(raised.value)
     assert verify(Store(tmp_path).find("values"))

@@ -18,6 +18,7 @@ import xarray as xr
 from click.testing import CliRunner
 from outside import PATHS
 from saved import save
+from unchanged import unchanged
 
 import dask_hpc
 from dask_hpc import CheckpointSession, open_checkpoint
@@ -181,7 +182,7 @@ def test_an_older_version_is_gone_back_to_and_the_next_one_has_the_next_number(t
     saved(tmp_path, steps=3, a=np.zeros(1))
     with CheckpointSession("run", store=tmp_path) as session:
         session.add("a", np.zeros(1))
-        with pytest.raises(UnknownCheckpoint, match=r"no version 9 .* there are 2, 3"):
+        with unchanged(tmp_path), pytest.raises(UnknownCheckpoint, match=r"no version 9 .* there are 2, 3"):
             session.restart_all(9)
         assert session.restart_all(2) == 2
         assert session.values == {"step": 1}
@@ -206,11 +207,14 @@ def test_a_damaged_version_is_passed_over(tmp_path: Path, caplog: pytest.LogCapt
     assert list(back) == [1, 1]
     assert "Version 2 of run is not gone back to: " in caplog.text
     flip(tmp_path / "run" / "000001" / "a" / "c" / "0")
-    with pytest.raises(CheckpointError, match=r"000002/a/c/0 is not what was written.*restore another"):
+    with (
+        unchanged(tmp_path),
+        pytest.raises(CheckpointError, match=r"000002/a/c/0 is not what was written.*restore another"),
+    ):
         restarted(tmp_path, a=back)
     for version in (1, 2):
         flip(tmp_path / "run" / f"00000{version}" / "manifest.json")
-    with pytest.raises(CheckpointError, match="not a manifest as it was written"):
+    with unchanged(tmp_path), pytest.raises(CheckpointError, match="not a manifest as it was written"):
         restarted(tmp_path, a=back)
 
 
@@ -262,7 +266,10 @@ def test_versions_of_a_run_that_was_not_gone_on_from_are_not_replaced(tmp_path: 
     saved(tmp_path, a=np.zeros(3))
     with CheckpointSession("run", store=tmp_path) as session:
         session.add("a", np.ones(3))
-        with pytest.raises(CheckpointError, match=r"call restart\(\) or restart_all\(\) before the first"):
+        with (
+            unchanged(tmp_path),
+            pytest.raises(CheckpointError, match=r"call restart\(\) or restart_all\(\) before the first"),
+        ):
             session.commit()
         # nothing has happened: it may do that now, and leave the arrays as they are
         session.restart()
@@ -274,14 +281,17 @@ def test_another_run_of_that_name_at_the_same_time_is_noticed(tmp_path: Path) ->
         one.add("a", np.zeros(3))
         other.add("a", np.ones(3))
         one.commit()
-        with pytest.raises(CheckpointError, match="has version 1 of 'run'"):
+        with unchanged(tmp_path), pytest.raises(CheckpointError, match="has version 1 of 'run'"):
             other.commit()
     assert [each.version for each in Store(tmp_path).versions()] == [1]
 
 
 def test_what_no_session_has_written_is_not_gone_back_to(tmp_path: Path) -> None:
     save(da.zeros(3), tmp_path, "run")
-    with pytest.raises(CheckpointValueError, match=r"is a dask\.array, which no session has written"):
+    with (
+        unchanged(tmp_path),
+        pytest.raises(CheckpointValueError, match=r"is a dask\.array, which no session has written"),
+    ):
         restarted(tmp_path, a=np.zeros(3))
 
 

@@ -14,6 +14,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from saved import computed, save, written
+from unchanged import unchanged
 
 from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.blocks import read_block, write_block, write_blocks
@@ -57,9 +58,9 @@ def test_an_unknown_name_or_version_says_which_there_are(tmp_path: Path) -> None
     with pytest.raises(UnknownCheckpoint, match="there are none"):
         store.newest("field")
     save(FIELD, tmp_path)
-    with pytest.raises(UnknownCheckpoint, match="there are field"):
+    with unchanged(tmp_path), pytest.raises(UnknownCheckpoint, match="there are field"):
         store.newest("filed")
-    with pytest.raises(KeyError, match=r"no version 7 .* there are 1"):
+    with unchanged(tmp_path), pytest.raises(KeyError, match=r"no version 7 .* there are 1"):
         store.newest("field", 7)
 
 
@@ -81,7 +82,10 @@ def test_the_second_of_two_writers_does_not_replace_what_it_has_not_seen(tmp_pat
     second, second_written = begun(store, obj=FIELD + 1)
     assert first.version == second.version == 2
     done = first.finish(first_written)
-    with pytest.raises(CheckpointError, match="was finished by another writer"):
+    with (
+        unchanged(tmp_path, drafts=False),
+        pytest.raises(CheckpointError, match="was finished by another writer"),
+    ):
         second.finish(second_written)
     assert store.newest("field") == done
     # nor when the other one has gone on, and the first versions are collected
@@ -89,7 +93,10 @@ def test_the_second_of_two_writers_does_not_replace_what_it_has_not_seen(tmp_pat
     assert store.collect(keep=1, spare=[second.path], older_than_s=0) == [
         str(tmp_path / "field" / "000001"), str(tmp_path / "field" / "000002"),
     ]  # fmt: skip
-    with pytest.raises(CheckpointError, match="version 3 of field was finished by another writer"):
+    with (
+        unchanged(tmp_path, drafts=False),
+        pytest.raises(CheckpointError, match="version 3 of field was finished by another writer"),
+    ):
         second.finish(second_written)
     second.abandon()
     assert [each.version for each in store.versions()] == [3]
@@ -118,7 +125,7 @@ def test_a_draft_is_finished_once(tmp_path: Path) -> None:
 def test_a_version_that_is_not_whole_gets_no_name(tmp_path: Path, spoil: Any) -> None:
     draft, known = begun(Store(tmp_path))
     spoil(known)
-    with pytest.raises(CheckpointError, match="abandon"):
+    with unchanged(tmp_path, drafts=False), pytest.raises(CheckpointError, match="abandon"):
         draft.finish(known)
     assert not [each for each in Store(tmp_path).versions() if each.complete]
 
@@ -202,11 +209,14 @@ def test_a_name_of_somebody_else_is_left_alone(tmp_path: Path, monkeypatch: pyte
     save(FIELD, tmp_path)
     plan, _ = describe(FIELD, "field")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(CheckpointError, match=r"belongs to another user .* take another name"):
+    with (
+        unchanged(tmp_path),
+        pytest.raises(CheckpointError, match=r"belongs to another user .* take another name"),
+    ):
         Store(tmp_path).begin(plan)
     monkeypatch.undo()
     os.chmod(tmp_path / "field", 0o777)
-    with pytest.raises(CheckpointError, match="chmod go-w"):
+    with unchanged(tmp_path), pytest.raises(CheckpointError, match="chmod go-w"):
         Store(tmp_path).begin(plan)
     assert [each.version for each in Store(tmp_path).versions()] == [1]
 
@@ -218,7 +228,7 @@ def test_python_values_of_somebody_else_are_not_loaded(
     found = version.manifest()
     array, known = found.plan.arrays[0], found.written(0)
     assert read_block(version.path, array, 0, known, trusted=True).tolist() == [{}, 1]
-    with pytest.raises(ValueError, match="allow_pickle=True"):
+    with unchanged(tmp_path), pytest.raises(ValueError, match="allow_pickle=True"):
         read_block(version.path, array, 0, known)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(ValueError, match="can be changed by others than you"):
@@ -237,13 +247,13 @@ def test_a_store_that_cannot_be_written_to_says_why_and_what_to_do(tmp_path: Pat
     assert "Not a directory" in said
     assert "hpc.checkpoint.store" in said
     plan, _ = describe(FIELD, "field")
-    with pytest.raises(DaskHPCError, match=r"Not a directory.* hpc\.checkpoint\.store"):
+    with unchanged(tmp_path), pytest.raises(DaskHPCError, match=r"Not a directory.* hpc\.checkpoint\.store"):
         store.begin(plan)
     (tmp_path / "good" / "field").mkdir(parents=True)
     assert Store(tmp_path / "good").problem() is None
     assert sorted(path.name for path in (tmp_path / "good").iterdir()) == ["field"]
     (tmp_path / "good" / "other").write_text("")
-    with pytest.raises(CheckpointError, match="is no folder"):
+    with unchanged(tmp_path), pytest.raises(CheckpointError, match="is no folder"):
         Store(tmp_path / "good").begin(describe(FIELD, "other")[0])
 
 

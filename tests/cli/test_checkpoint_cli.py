@@ -14,6 +14,7 @@ import pytest
 import xarray as xr
 from command_line import refused, run
 from saved import save
+from unchanged import unchanged
 
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.opening import open_checkpoint
@@ -87,8 +88,8 @@ def test_verify_says_which_file_is_damaged_and_exits_with_1(store: Path) -> None
 def test_gc_keeps_the_newest_and_asks_before(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     would = told(store, "gc", "--dry-run")
     assert would == {"removed": [], "would_remove": [str(store / "field" / "000001")]}
-    refused(run("checkpoint", "gc", "--store", str(store)), 2, "--yes")
-    assert len(told(store, "ls")) == 4
+    with unchanged(store):
+        refused(run("checkpoint", "gc", "--store", str(store)), 2, "--yes")
     monkeypatch.setattr(sys.modules["dask_hpc.cli.checkpoint"], "can_ask", lambda: True)
     assert run("checkpoint", "gc", "--store", str(store)).exit_code == 1
     assert len(told(store, "ls")) == 4
@@ -96,7 +97,8 @@ def test_gc_keeps_the_newest_and_asks_before(store: Path, monkeypatch: pytest.Mo
     assert [row["version"] for row in told(store, "ls", "field")] == [2, 3]
     assert told(store, "gc", "--keep", "1", "--yes")["removed"] == [str(store / "field" / "000002")]
     assert told(store, "gc", "--keep", "1", "--yes")["removed"] == []
-    refused(run("checkpoint", "gc", "--keep", "0", "--store", str(store)), 2, "--keep")
+    with unchanged(store):
+        refused(run("checkpoint", "gc", "--keep", "0", "--store", str(store)), 2, "--keep")
 
 
 def test_gc_without_a_store_removes_what_killed_managers_left_in_memory(tmp_path: Path) -> None:
@@ -137,9 +139,9 @@ def test_export_of_a_damaged_version_leaves_nothing(store: Path, tmp_path: Path)
     raw[1] ^= 1
     path.write_bytes(raw)
     target = tmp_path / "copies" / "mine"
-    refused(
-        run("checkpoint", "export", "field", str(target), "--store", str(store)), 1, "is damaged", "t/c/0/0"
-    )
+    with unchanged(store):
+        result = run("checkpoint", "export", "field", str(target), "--store", str(store))
+    refused(result, 1, "is damaged", "t/c/0/0")
     assert list((tmp_path / "copies").iterdir()) == []
 
 
@@ -158,9 +160,13 @@ def test_status_sums_up_each_name(store: Path) -> None:
 
 @pytest.mark.parametrize("command", [["ls", "../x"], ["verify", ".."], ["export", "a/b", "copy"]])
 def test_a_name_that_could_be_a_path_is_refused(store: Path, command: list[str]) -> None:
-    refused(run("checkpoint", *command, "--store", str(store)), 2, "is no name for a checkpoint")
+    with unchanged(store):
+        refused(run("checkpoint", *command, "--store", str(store)), 2, "is no name for a checkpoint")
 
 
 def test_unknown_names_and_versions_say_which_there_are(store: Path) -> None:
-    refused(run("checkpoint", "verify", "nothing", "--store", str(store)), 1, "there are field, other")
-    refused(run("checkpoint", "verify", "other", "--version", "9", "--store", str(store)), 1, "there are 1")
+    with unchanged(store):
+        result = run("checkpoint", "verify", "nothing", "--store", str(store))
+        refused(result, 1, "there are field, other")
+        result = run("checkpoint", "verify", "other", "--version", "9", "--store", str(store))
+        refused(result, 1, "there are 1")

@@ -99,7 +99,7 @@ def test_flows_are_listed(client: Client, s: Any) -> None:
     heading, *lines = run("flows", *where).stdout.splitlines()
     assert heading.split()[:3] == ["NAME", "STATE", "SOURCES"]
     assert lines[0].split()[:2] == ["heat", "waiting"]
-    assert "peak" in lines[0]
+    assert "peak (auto)" in lines[0]
     flow.close()
     assert runtime.flows() == []
 

@@ -55,7 +55,11 @@ async def test_values_come_in_order_and_are_those_of_the_whole_field(c, s, a, b)
     status = await flow.status()
     assert (status["in_flight"], status["steps"], status["bytes"] > 12 * 384) == (0, 12, True)
     assert status["analyses"]["peak"] == {"window": 3, "every": 2, "where": "auto", "first": 0}
+    # what the panel shows
+    (shown,) = (await rt.status())["coupling"]
+    assert shown == (await rt.flows())[0]
     await flow.close()
+    assert "coupling" not in await rt.status()
     await nothing_left(s, a, b)
 
 

@@ -1,4 +1,4 @@
-"""What a producer is told that is wrong with what it was given, before it connects."""
+"""What a producer makes of what it is given, before it connects."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import dask_hpc
+from dask_hpc.coupling.adios import shares
+from dask_hpc_policies.coupling.contract import Field
 
 
 def test_a_source_says_in_one_line_what_is_wrong_with_where_the_scheduler_is(tmp_path: Path) -> None:
@@ -20,3 +22,16 @@ def test_a_source_says_in_one_line_what_is_wrong_with_where_the_scheduler_is(tmp
     for seconds in ("5", -1, float("nan"), True):
         with pytest.raises(ValueError, match=r"timeout is .*; allowed: a finite number of seconds"):
             dask_hpc.Source("heat", "tcp://127.0.0.1:1", timeout=seconds)
+
+
+def test_processes_share_the_first_dimension_of_all_fields_in_whole_rows() -> None:
+    T, P = Field("T", ("y", "x"), (8, 6), "float64"), Field("P", ("y",), (8,), "float32")
+    parts = [shares([T, P], rank, 3) for rank in range(3)]
+    assert [each["T"] for each in parts] == [((0, 0), (2, 6)), ((2, 0), (3, 6)), ((5, 0), (3, 6))]
+    assert [each["P"] for each in parts] == [((0,), (2,)), ((2,), (3,)), ((5,), (3,))]
+    with pytest.raises(
+        ValueError, match="size is 9; allowed: 1 to 8, as fields have the first dimension 'y'"
+    ):
+        shares([T, P], 0, 9)
+    with pytest.raises(ValueError, match=r"allowed: 1 to 1, as .* 'x' of 6, 'y' of 8"):
+        shares([T, Field("Q", ("x",), (6,), "float64")], 0, 2)

@@ -151,6 +151,13 @@ def killed(*pids: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def _ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
 def restored(tree: Path, folder: Path, monkeypatch: Any) -> Any:
     monkeypatch.setenv("DASK_HPC__POWER__CAP__FOLDER", str(folder))
     return CliRunner().invoke(hpc, ["power", "restore", "--root", str(tree), "--json"])
@@ -172,6 +179,7 @@ def test_of_both_killed_restore_does_and_so_does_the_next_cap(tree, tmp_path, mo
         worker, writer = begun(tree, old)
         killed(writer, worker.pid)
         worker.communicate()
+        eventually(lambda: _ended(writer), "nothing of it runs any more")  # noqa: B023
         assert long_terms(tree) == [130_000_000, 130_000_000]
         if turn == 0:
             caps = Caps(given_settings(old), tree)

@@ -17,7 +17,7 @@ from dask_hpc.report.markup import render, render_macro
 from dask_hpc.report.page import build_report, write_report
 from dask_hpc.report.svg import Drawing, Label, Rect
 from dask_hpc.report.timeline import build_timeline
-from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Pass, Record, Result
+from dask_hpc.trace.records import Header, JobEvent, NodeEvent, Other, Pass, Record, Result
 from dask_hpc_policies.decision import (
     Decision,
     Expand,
@@ -287,6 +287,33 @@ def test_outcomes_without_a_decision_are_shown_with_where_they_come_from():
     entries = build_timeline([refused, follows]).feed
     assert [(entry.trigger, entry.result) for entry in entries] == [("request", "refused"), ("", "done")]
     assert "refused: 3 is above 2" in Page(build_report([refused])).text
+
+
+def test_a_run_with_a_corridor_has_a_lane_of_its_power():
+    assert "Watts of all nodes" not in build_report(a_run())
+    expected = {"min_w": 200.0, "max_w": 300.0, "draw_w": 260.0, "upper_w": 500.0, "lower_w": 0.0}
+    view = ClusterSnapshot(now_s=7.0, trigger="tick", sections={"power": {"mode": "enforce", **expected}})
+    records = [
+        Header(),
+        NodeEvent(t_s=2.0, nodes=("w0",)),
+        Other(kind="corridor", data={"t_s": 3.0, "lower_w": 100.0, "upper_w": 400.0, "mode": "enforce"}),
+        Other(kind="draw", data={"t_s": 3.001, "draw_w": 250.0}),
+        Pass(policy={}, snapshot=view, decision=Decision(), decide_s=0.0),
+        Other(kind="corridor", data={"t_s": 9.0, "lower_w": None, "upper_w": None, "mode": "none"}),
+        NodeEvent(t_s=12.0, nodes=("w0",), state="removed"),
+    ]
+    lane = build_timeline(records).spans.power
+    assert [(s.start_s, s.end_s, s.watts, s.lower_w, s.upper_w, s.min_w, s.max_w) for s in lane] == [
+        (1.0, 5.0, 250.0, 100.0, 400.0, None, None),
+        (5.0, 7.0, 260.0, 0.0, 500.0, 200.0, 300.0),
+        (7.0, 10.0, None, None, None, None, None),
+    ]
+    page = build_report(records)
+    assert "260 W, 5.0 s to 7.0 s" in page
+    chart = next(svg for svg in charts(page) if svg.get("aria-label", "").startswith("Watts of all nodes"))
+    # the upper bound at the top, then 400 W; a lower one of nothing is none; without a corridor none
+    assert len([line for line in chart.iter("line") if line.get("class") == "bound"]) == 3
+    assert len([one for one in chart.iter("rect") if one.get("class") == "expected"]) == 1
 
 
 def test_long_feeds_and_many_jobs_say_what_they_leave_out():

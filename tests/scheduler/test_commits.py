@@ -15,6 +15,7 @@ import pytest
 from distributed import Worker, wait
 from helpers import Gate, asleep, live, through, traces_of_ours, until
 from losses import kill
+from unchanged import unchanged
 
 import dask_hpc
 from dask_hpc.checkpoint.layout import ALIGNMENT
@@ -132,7 +133,10 @@ async def test_what_cannot_be_written_leaves_the_version_before(c, s, a, b, tmp_
     good = c.submit(array, 1)
     await rt.checkpoint(good, "value", store=tmp_path)
     bad = c.submit(lambda: 1 / 0, key="bad")
-    with pytest.raises(CheckpointError, match=r"'value' has no new version: .*'bad'.* its task has failed"):
+    with (
+        unchanged(tmp_path),
+        pytest.raises(CheckpointError, match=r"'value' has no new version: .*'bad'.* its task has failed"),
+    ):
         await rt.checkpoint(bad, "value", store=tmp_path)
     gate = Gate()
     dropped = c.submit(through, 1, gate, key="dropped")
@@ -142,7 +146,10 @@ async def test_what_cannot_be_written_leaves_the_version_before(c, s, a, b, tmp_
     with pytest.raises(CheckpointError, match="'dropped' cannot be written: nobody wants it any more"):
         await commit.wait()
     unwritable = c.submit(threading.Lock, key="lock")
-    with pytest.raises(CheckpointError, match=r"result 'lock'.* cannot be written by worker"):
+    with (
+        unchanged(tmp_path),
+        pytest.raises(CheckpointError, match=r"result 'lock'.* cannot be written by worker"),
+    ):
         await rt.checkpoint(unwritable, "value", store=tmp_path)
     gate.open()
     assert folders(tmp_path) == ["value/000001"]
@@ -156,22 +163,25 @@ async def test_what_cannot_be_written_leaves_the_version_before(c, s, a, b, tmp_
 async def test_bad_input_is_refused_at_once_with_the_remedy(c, s, a, tmp_path):
     rt = await dask_hpc.install(c)
     value = c.submit(array, 1)
-    with pytest.raises(
-        ConfigError, match=r"hpc\.checkpoint\.store is not set; .*rt\.update\(checkpoint_store="
-    ):
-        await rt.checkpoint(value, "value", levels=["L1", "L3"])
-    for name in ("../value", "a/b", "", ".hidden", "x" * 300, "a\0b"):
-        with pytest.raises(ValueError, match="is no name for a checkpoint"):
-            await rt.checkpoint(value, name, store=tmp_path)
-    with pytest.raises(ValueError, match="persist it first"):
-        await rt.checkpoint(da.ones(10, chunks=5), "lazy", store=tmp_path)
-    with pytest.raises(TypeError, match="a int cannot be in a checkpoint; allowed: a dask array"):
-        await rt.checkpoint(3, "three", store=tmp_path)
-    with pytest.raises(CheckpointError, match="no checkpoint is called 'value'"):
-        await dask_hpc.restore("value", c, store=tmp_path)
-    with pytest.raises(ValueError, match="no store is named"):
-        await dask_hpc.restore("value", c)
-    assert not list(tmp_path.iterdir())
+    await rt.checkpoint(value, "there", store=tmp_path)
+    with unchanged(tmp_path):
+        with pytest.raises(
+            ConfigError, match=r"hpc\.checkpoint\.store is not set; .*rt\.update\(checkpoint_store="
+        ):
+            await rt.checkpoint(value, "value", levels=["L1", "L3"])
+        for name in ("../value", "a/b", "", ".hidden", "x" * 300, "a\0b"):
+            with pytest.raises(ValueError, match="is no name for a checkpoint"):
+                await rt.checkpoint(value, name, store=tmp_path)
+        with pytest.raises(ValueError, match="persist it first"):
+            await rt.checkpoint(da.ones(10, chunks=5), "there", store=tmp_path)
+        with pytest.raises(TypeError, match="a int cannot be in a checkpoint; allowed: a dask array"):
+            await rt.checkpoint(3, "there", store=tmp_path)
+        with pytest.raises(CheckpointError, match=r"no checkpoint is called 'value' in .*; there are there"):
+            await dask_hpc.restore("value", c, store=tmp_path)
+        with pytest.raises(CheckpointError, match=r"no version 9 .* there are 1"):
+            await dask_hpc.restore("there", c, version=9, store=tmp_path)
+        with pytest.raises(ValueError, match="no store is named"):
+            await dask_hpc.restore("there", c)
 
 
 @pytest.mark.errors("no new version")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from helpers import engine, live
+import pytest
+from distributed import Event
+from helpers import engine, live, until
 
 import dask_hpc
 from dask_hpc.scheduler.power.draw import Draw
@@ -44,3 +47,54 @@ async def test_absurd_figures_and_clocks_that_jump_leave_the_model_or_the_last_f
     assert said(1_000.0, at_s=1e13, fresh_s=1e9) == (70.0, "modelled")
     found = await rt.power()
     assert (found["upper_w"], found["problem"]) == (500, "")
+
+
+@live(workers=2, config={"hpc.tick": "50 ms"})
+async def test_a_node_draws_by_what_it_does(c, s, a, b):
+    """Watts of the card while it is in use, those of the switch always, and each state by its sum."""
+    model = {"power_model_idle_w": 70, "power_model_busy_w": 200, "power_model_switch_w": 5}
+    rt = await dask_hpc.install(c, **model, power_model_nic_w=12)
+    await rt.corridor(upper_w=5_000)
+    state = engine(s).state
+    assert (await rt.power())["draw_w"] == 2 * 75, "the share of the switch"
+    writes: set[str] = set()
+    draw, curve = Draw(state, lambda: writes, lambda: 12.0), LoadCurve(((0.0, 75.0), (1.0, 205.0)))
+
+    def states() -> dict[str, float]:
+        found = draw.sample(1.0, curve)
+        assert sum(found.states_w.values()) == sum(found.nodes_w) == found.total_w
+        return dict(found.states_w)
+
+    def transfers(ws: Any, count: int) -> None:
+        ws.metrics = {**ws.metrics, "transfer": {**ws.metrics["transfer"], "incoming_count": count}}
+
+    first = s.workers[a.address]
+    transfers(s.workers[b.address], 0)
+    transfers(first, 1)
+    assert states() == {"communicate": 87.0, "idle": 75.0}
+    go, transfer = Event("go"), first.metrics
+    blocked = c.submit(go.wait, workers=[a.address], pure=False, key="made-again")
+    await until(lambda: first.processing, "it executes")
+    transfers(first, 1)
+    assert states() == {"compute": 205.0, "idle": 75.0}, "what executes counts before what is moved"
+    state.missing.add("made-again")
+    assert states() == {"recovery": 205.0, "idle": 75.0}
+    state.read_back.add("made-again")
+    assert states() == {"restart": 217.0, "idle": 75.0}
+    writes.add(b.address)
+    assert states() == {"restart": 217.0, "checkpoint": 87.0}
+    state.missing.clear()
+    state.read_back.clear()
+    first.metrics = transfer
+
+    async def told() -> bool:
+        bill = (await rt.power())["bill"]
+        parts = [sum(use["energy_j"] for use in bill[by].values()) for by in ("states", "nodes")]
+        assert parts == [pytest.approx(bill["total"]["energy_j"])] * 2
+        assert set(bill["nodes"]) <= {str(ws.name) for ws in s.workers.values()}
+        return {"idle", "compute"} <= set(bill["states"])
+
+    while not await told():  # the test has a deadline
+        await asyncio.sleep(0.02)
+    await go.set()
+    await blocked

@@ -141,14 +141,15 @@ async def test_what_is_expected_counts_when_proactive_and_not_when_reactive(c, s
         await started(s, job, 3)
         await rt.corridor(upper_w=1000, over=5)
         await until(lambda: expected_w(s) > 340, "it is forecast")
-        told = (await rt.status())["power"]["forecast"]
-        assert told["model"]
+        told: dict[str, Any] = {"model": None}
+        while told["model"] is None:  # on a loaded machine one is soon older than what it is for
+            told = (await rt.status())["power"]["forecast"]
         assert told["max_w"] > 340
         # the mean of 5 s is 300 W, and single samples are 390 W
         await rt.corridor(upper_w=345, over=5)
         counts = (await rt.status())["power"]["forecast"]["made"]
         await until(lambda: forecaster_of(s).made > counts, "it has been looked at again and again")
-        assert expected_w(s) > 345
+        await until(lambda: expected_w(s) > 345, "more is expected than may be drawn")
         assert engine(s).state.nodes_up(record(s, job)) == 3
         await rt.update(mode="proactive")
         await until(lambda: engine(s).state.nodes_up(record(s, job)) < 3, "it is smaller")

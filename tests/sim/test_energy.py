@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim_worlds import BECAUSE, malleable, mixed_workloads, rigid, workload
+from sim_worlds import BECAUSE, Scripted, every, failures, level, malleable, mixed_workloads, rigid, workload
 
 from dask_hpc.errors import SimulationError, WorkloadError
 from dask_hpc.sim import Machine, Options, Result, Workload, simulate
 from dask_hpc.sim.engine.engine import Engine
-from dask_hpc.sim.model.machine import Failures, NodeFailure
+from dask_hpc.sim.model.machine import AdaptationCost, Failures, NodeFailure
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import STATES, NodePower
 from dask_hpc_policies.decision import Action, Decision, ReleaseNodes, RequestNodes, SetRole, Shrink, Start
@@ -85,10 +85,26 @@ def test_busy_and_idle_nodes_by_hand() -> None:
 
 
 def test_a_node_that_is_down_by_hand() -> None:
-    failures = Failures(listed=(NodeFailure(t_s=4.0, node=3, downtime_s=5.0),))
-    result = used(workload(rigid("a", 3, 10.0), nodes=4), failures=failures)
+    listed = Failures(listed=(NodeFailure(t_s=4.0, node=3, downtime_s=5.0),))
+    result = used(workload(rigid("a", 3, 10.0), nodes=4), failures=listed)
     assert by_state(result) == {"busy": 30.0, "idle": 5.0, "down": 5.0}
     assert result.metrics()["energy_j"] == 9000 + 500 + 100
+
+
+def test_what_jobs_did_with_busy_nodes_by_hand() -> None:
+    # two nodes for 117 s: three commits of 2 s, a failure at 70 s that takes 6 s of work, 5 s to read back
+    job = rigid("a", 2, 100.0, checkpoints=every(30.0, level(blocking_s=2.0, restart_s=5.0)))
+    result = used(workload(job), nodes=2, failures=failures((70.0, "process")))
+    assert result.energy is not None
+    assert result.energy.of_busy_j == pytest.approx(
+        {"compute": 200 * 300, "checkpoint": 12 * 300, "restart": 10 * 300, "recovery": 12 * 300}
+    )
+    assert result.metrics()["energy_recovery_j"] == pytest.approx(3600)
+    # a resize moves data for 5 s on the four nodes that it had
+    shrunk = malleable("b", 4, 2, 4, 100.0, adaptation=AdaptationCost(shrink_base_s=5.0))
+    moved = used(workload(rigid("clock", 1, 10.0), shrunk), Scripted({10.0: {"b": 2}}), nodes=5)
+    assert moved.energy is not None
+    assert moved.energy.of_busy_j["communicate"] == pytest.approx(5 * 4 * 300)
 
 
 def test_off_waiting_and_booting_nodes_by_hand() -> None:
@@ -170,8 +186,8 @@ POOLS = st.none() | st.builds(
 def test_energy_and_node_seconds_are_conserved(
     work: Workload, numbers: list[int], pool: Pool | None, staging: int, failing: bool
 ) -> None:
-    failures = Failures(node_mtbf_s=150.0, downtime_s=4.0) if failing else Failures()
-    machine = Machine(nodes=8, failures=failures, pool=pool, roles={"staging": staging}, power=POWER)
+    random = Failures(node_mtbf_s=150.0, downtime_s=4.0) if failing else Failures()
+    machine = Machine(nodes=8, failures=random, pool=pool, roles={"staging": staging}, power=POWER)
     result = simulate(work, Erratic(numbers), machine=machine, options=Options())
     energy = result.energy
     assert energy is not None
@@ -185,6 +201,8 @@ def test_energy_and_node_seconds_are_conserved(
         for (t_s, nodes), (then, _) in zip(run.nodes, run.nodes[1:], strict=False)
     )
     assert spent["busy"] == pytest.approx(held)
+    assert sum(energy.of_busy_j.values()) == pytest.approx(energy.by_state_j["busy"])
+    assert all(used_j >= -1e-6 for used_j in energy.of_busy_j.values())
 
 
 def test_a_copy_of_a_run_has_a_meter_of_its_own() -> None:

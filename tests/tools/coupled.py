@@ -10,6 +10,14 @@ FIELDS = {"T": (("y", "x"), (8, 6), "float64")}
 HALVES = (0, 4), (4, 8)
 
 
+def flow_row(**fields):
+    """What `Runtime.flows` tells of a flow."""
+    return {
+        "name": "heat", "state": "running", "reason": "", "sources": 3, "size": 4, "steps": 12, "queue": 2,
+        "in_flight": 1, "when_full": "wait", "bytes": 3 * 2**20, "analyses": {},
+    } | fields  # fmt: skip
+
+
 def first(ds):
     return float(ds["T"][-1, 0, 0])
 

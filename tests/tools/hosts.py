@@ -25,6 +25,8 @@ HOSTS = ("alpha", "beta", "gamma", "delta", "epsilon")
 def five_hosts(hosts: Sequence[str] = HOSTS) -> Iterator[Client]:
     """Five hosts, or so many, with a worker each; where they are is said by their environment."""
     first, *others = hosts
+    # workers are forked from a process that may be older than what a test has set
+    ours = {name: value for name, value in os.environ.items() if name.startswith("DASK_HPC__")}
     with (
         # one that takes longer than this to come back is given up, which is not what is tried here
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
@@ -32,8 +34,8 @@ def five_hosts(hosts: Sequence[str] = HOSTS) -> Iterator[Client]:
             n_workers=1,
             threads_per_worker=1,
             dashboard_address=":0",
-            env={"DASK_HPC__NODE__HOST": first},
-            pools={name: {"n_workers": 1, "env": {"DASK_HPC__NODE__HOST": name}} for name in others},
+            env={**ours, "DASK_HPC__NODE__HOST": first},
+            pools={name: {"n_workers": 1, "env": {**ours, "DASK_HPC__NODE__HOST": name}} for name in others},
         ) as cluster,
         Client(cluster) as client,
     ):

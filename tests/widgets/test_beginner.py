@@ -40,6 +40,6 @@ def test_three_cells_lead_from_pip_to_a_panel(tmp_path, monkeypatch):
     notebook.cells.append(nbformat.v4.new_code_cell("client.close(); cluster.close()"))
     resources = {"metadata": {"path": str(ROOT)}}
     NotebookClient(notebook, kernel_name="beginner", timeout=400, resources=resources).execute()
-    (shown,) = (out["data"] for out in notebook.cells[2].outputs if out.output_type == "execute_result")
-    assert WIDGET in shown
-    assert "4 nodes; 0 jobs running, 0 waiting" in re.sub("<[^>]*>", "", shown["text/html"])
+    twin, panel = (out["data"] for out in notebook.cells[2].outputs if out.output_type == "display_data")
+    assert WIDGET in panel
+    assert "4 nodes; 0 jobs running, 0 waiting" in re.sub("<[^>]*>", "", twin["text/html"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dask_hpc.trace.records import JobEvent, NodeEvent, encode_line
+from dask_hpc.trace.records import JobEvent, NodeEvent, Other, encode_line
 from dask_hpc_widgets.live import timeline
 from dask_hpc_widgets.live.timeline import TimelinePart
 from dask_hpc_widgets.views import Picture
@@ -47,6 +47,26 @@ def test_the_static_twin_has_everything_that_was_heard(part):
     assert "A heat" in html
     part.heard(ConnectionError("gone"))
     assert part.html() == html, "an error tells nothing new"
+
+
+def test_what_is_drawn_is_told_when_it_changes_and_the_twin_has_a_lane_of_it(part):
+    news = [
+        Other(kind="corridor", data={"t_s": 3.0, "lower_w": 100.0, "upper_w": 400.0, "mode": "enforce"}),
+        Other(kind="draw", data={"t_s": 4.0, "draw_w": 250.4}),
+        Other(kind="draw", data={"t_s": 5.0, "draw_w": 250.2, "energy_j": 1.0}),
+        Other(kind="draw", data={"t_s": "soon", "draw_w": 1.0}),
+        Other(kind="corridor", data={"t_s": 5.5, "lower_w": 100.0, "upper_w": 1e9, "mode": "enforce"}),
+        Other(kind="corridor", data={"t_s": 6.0, "lower_w": None, "upper_w": None, "mode": "none"}),
+    ]
+    part.heard(picture(news, 10))
+    told = [event for event in part._events.all if event[0] == "watts"]
+    assert told == [
+        ["watts", 100, None, 100, 400],
+        ["watts", 100, 250, 100, 400],
+        ["watts", 150, 250, 100, None],
+        ["watts", 50, None, None, None],
+    ]
+    assert "250 W, 4.0 s to 5.0 s" in part.html()
 
 
 def test_what_is_no_longer_kept_there_begins_anew(part):

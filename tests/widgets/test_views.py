@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from coupled import flow_row
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -144,6 +145,7 @@ def test_what_users_name_is_text_and_never_markup(view):
         checkpoints=commits(commit(name=EVIL, state=EVIL, reason=EVIL)),
         protected_jobs=[protected_job(job=EVIL, name=EVIL)], power=drawn(EVIL),
         io={"targets": [io_target(target=EVIL, kind=EVIL)], "jobs": [io_job(id=EVIL, name=EVIL)]},
+        coupling=[flow_row(name=EVIL, reason=EVIL)],
     )  # fmt: skip
     parser = Text()
     parser.feed(view.html(evil))
@@ -353,7 +355,7 @@ def test_a_view_is_one_registration(monkeypatch):
     views.register(mine)
     with pytest.raises(ValueError, match="'network' is registered"):
         views.register(View(name="network", title="Other", html=mine.html))
-    with pytest.raises(ValueError, match="decisions, power, checkpoints, io, network"):
+    with pytest.raises(ValueError, match="checkpoints, io, coupling, network"):
         views.named("nothing")
 
 
@@ -366,20 +368,15 @@ def test_a_view_is_there_when_its_section_is():
     assert power.is_in(picture(power={"w": 7}))
     assert power.body(picture(power={"w": 7})) == "7 W"
     assert View(name="mine", title="Mine", html=lambda one: "").is_in(picture())
-    assert [view.name for view in views.registered() if not view.is_in(picture())] == ["power", "io"]
+    assert [view.name for view in views.registered() if not view.is_in(picture())] == [
+        "power",
+        "io",
+        "coupling",
+    ]
 
 
 def test_what_is_no_markup_is_text():
-    html = markup.table(
-        (("<b>", False),),
-        [
-            [
-                markup.strong("<i>"),
-            ],
-            ["<u>\x00"],
-        ],
-        "'\"",
-    )
+    html = markup.table((("<b>", False),), [[markup.strong("<i>")], ["<u>\x00"]], "'\"")
     assert text(markup.part(html)) == "<b> <i> <u>\ufffd"
     assert "&lt;u&gt;" in html
     assert text(markup.part("<p>", markup.element("p", "<p>"))) == "<p> <p>"

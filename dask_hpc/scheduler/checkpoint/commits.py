@@ -204,6 +204,15 @@ class Commits:
             }
         }
 
+    def saving(self) -> Collection[str]:
+        """Workers that write blocks of versions now."""
+        return {
+            address
+            for one in self._commits.values()
+            for writing in one.writings.values()
+            for address in writing.asked
+        }
+
     def _managers(self) -> list[dict[str, Any]]:
         """What checkpoints have, and may have, of the memory of each host."""
         told = (remote.sections_of(ws).get("manager", {}) for ws in self._scheduler.workers.values())

@@ -9,8 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc_policies.coupling.contract import Field, Place, uncovered
 from dask_hpc_policies.coupling.turns import Turns
+from dask_hpc_policies.placement.application import Where
+
+#: Slots of a ring beyond those that queue and longest window need: it takes a moment until one is free.
+_SPARE = 2
 
 
 class Arrived(NamedTuple):
@@ -39,8 +44,6 @@ class Rank:
     connected: bool = False
     #: Whether it will send no more.
     left: bool = False
-    #: The last step that it has sent, once it has left.
-    sent: int | None = None
 
 
 @dataclass(slots=True)
@@ -54,6 +57,8 @@ class Flow:
     when_full: str
     client: str
     ranks: dict[int, Rank] = field(default_factory=dict)
+    #: The last step that each of those has sent that have left.
+    gone: dict[int, int | None] = field(default_factory=dict)
     #: Whether a program on the cluster hands over its steps: no other may.
     inside: bool = False
     #: How many producers there are; None: none has come.
@@ -69,6 +74,9 @@ class Flow:
     #: Steps of the longest window, and what was said of analyses.
     window: int = 1
     analyses: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Where a policy has placed analyses from the next step on, and what was measured of all of them.
+    sides: dict[str, Where] = field(default_factory=dict)
+    measured: Measured = field(default_factory=Measured)
     #: Why it has failed, or that it is closed.
     failed: str = ""
     #: Where each place's blocks lay the last time, and whether those of all cover the fields.
@@ -159,8 +167,7 @@ class Flow:
 
     def lacked(self, step: int) -> int | None:
         """A rank that has left without sending a step; None: there is none."""
-        gone = (number for number, rank in self.ranks.items() if rank.left and _before(rank.sent, step))
-        return next(gone, None)
+        return next((rank for rank, sent in self.gone.items() if sent is None or sent < step), None)
 
     def laid_out(self, place: int, layout: Sequence[tuple[str, Sequence[int], Sequence[int]]] | None) -> str:
         """Note where the blocks of a place lie; why those of all places do not cover the fields, if so.
@@ -183,6 +190,23 @@ class Flow:
         self.say("layout", layout=[[[name, *lie] for name, lie in each] for each in placed])
         return ""
 
+    def joined(self, place: int) -> dict[str, Any]:
+        """What a producer of a place has to know."""
+        return {
+            "flow": self.id, "worker": self.places[place], "place": place, "members": self.members[place],
+            "slots": self.queue + self.window + _SPARE,
+            "fields": [[one.name, one.dims, one.shape, one.dtype] for one in self.fields],
+        }  # fmt: skip
+
+    def flight(self) -> list[int]:
+        """Turns that have begun and are not done."""
+        return [] if self.turns is None else list(self.turns.flight)
+
+    def side(self, analysis: str) -> Where:
+        """Where an analysis runs from the next step on; ``auto``: where most of its blocks are."""
+        said: Where = self.analyses[analysis]["where"]
+        return self.sides.get(analysis, "auto") if said == "auto" else said
+
     def row(self) -> dict[str, Any]:
         """What is known of it, as plain data."""
         turns = self.turns
@@ -200,11 +224,8 @@ class Flow:
             "steps": self.finished if turns is None else turns.given,
             "bytes": self.bytes,
             "analyses": dict(self.analyses),
+            "split": {name: self.side(name) for name in self.analyses},
         }
-
-
-def _before(sent: int | None, step: int) -> bool:
-    return sent is None or sent < step
 
 
 def placed(flow: Flow, workers: Mapping[str, Collection[str]]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.flow import Arrived, Flow, placed
+from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.values import Values
 from dask_hpc.scheduler.coupling.workers import Workers
 from dask_hpc.scheduler.tables.parts import Method
@@ -28,9 +29,6 @@ from dask_hpc_policies.coupling import contract
 _LOOK_S = 1.0
 #: A client is answered by then, whether there is news or not, in seconds.
 _NEWS_S = 10.0
-
-#: Slots of a ring beyond those that queue and longest window need: it takes a moment until one is free.
-_SPARE = 2
 
 #: What makes awaited data a result of a worker: its address, size and type by key (`Awaited.provide`).
 Provide = Callable[[str, Mapping[Any, tuple[int, str]]], Awaitable[dict[str, list[Any]]]]
@@ -50,6 +48,7 @@ class Flows:
         self._provide = provide
         self._named: dict[str, Flow] = {}
         self._by_id: dict[str, Flow] = {}
+        self.splits = Splits(engine, self._workers, self._by_id.get)
 
     def methods(self) -> Mapping[str, Method]:
         """What clients, producers and workers may call."""
@@ -86,7 +85,7 @@ class Flows:
         if there is not None:
             self._end(there, f"flow {name!r} was declared anew")
         id = f"hpc-flow-{name}-{uuid.uuid4().hex[:8]}"
-        decoded = tuple(decode(contract.Field, dict(one)) for one in fields)
+        decoded = tuple([decode(contract.Field, dict(one)) for one in fields])
         flow = self._named[name] = self._by_id[id] = Flow(name, id, decoded, queue, when_full, client)
         return flow.id
 
@@ -156,10 +155,13 @@ class Flows:
         """What is known of all flows."""
         return [flow.row() for flow in self._by_id.values()]
 
+    def status(self) -> Mapping[str, Any]:
+        """The same for those who watch; nothing while there is no flow."""
+        return {"coupling": [flow.row() for flow in self._by_id.values()]} if self._by_id else {}
+
     async def flow_close(self, flow: str) -> None:
         """Its client has no more use for it."""
-        found = self._by_id.get(flow)
-        if found is not None:
+        if (found := self._by_id.get(flow)) is not None:
             self._end(found, f"flow {found.name!r} is closed")
 
     # -------------------------------------------------------------- producers
@@ -200,10 +202,9 @@ class Flows:
         if there is None or there.token != token:
             flow.admit(rank, size, token, hosts)
         if len(flow.ranks) < size:
-            missing = next(number for number in range(size) if number not in flow.ranks)
             await flow.changes(_LOOK_S)
-            if len(flow.ranks) < size:
-                return {"wait": f"rank {missing} of {size} has not come"}
+            if missing := sorted(set(range(size)) - flow.ranks.keys()):
+                return {"wait": f"rank {missing[0]} of {size} has not come"}
         self._check(flow)
         workers = self._workers.hosts()
         if not flow.places:
@@ -219,14 +220,11 @@ class Flows:
                 flow.move(place, workers)
             if last is not None:
                 self._lose_all(flow, place, lost, last)
-        return {
-            "flow": flow.id, "worker": flow.places[place], "place": place, "members": flow.members[place],
-            "slots": flow.queue + flow.window + _SPARE,
-            "fields": [[one.name, one.dims, one.shape, one.dtype] for one in flow.fields],
-        }  # fmt: skip
+        return flow.joined(place)
 
     def left(self, address: str) -> None:
         """A worker has gone: of steps that it had begun, nobody sends the blocks again."""
+        self.splits.left(address)
         for flow in self._by_id.values():
             for place, there in enumerate(flow.places):
                 if there == address:
@@ -246,8 +244,7 @@ class Flows:
 
     async def flow_connected(self, flow: str, rank: int, worker: str) -> None:
         """A producer is connected to its worker."""
-        found = self._found(flow)
-        found.ranks[rank].connected = True
+        self._found(flow).ranks[rank].connected = True
 
     async def flow_begin(
         self, flow: str, place: int, step: int, unasked: tuple[int, int] | None = None
@@ -319,12 +316,14 @@ class Flows:
             found.fail(f"flow {found.name!r} has failed: {why}")
             return False
         key = found.key(turn, place)
+        self.splits.aim(found, turn)
         while (answer := await self._provide(worker, {key: (nbytes, type_name)}))["later"]:
             await found.changes(0.01)
         if answer["refused"]:
             return False
         found.bytes += nbytes
         if found.turns.whole(place, turn):
+            self.splits.whole(found, turn)
             found.say("whole", turn=turn)
         return True
 
@@ -346,7 +345,7 @@ class Flows:
         it = found.ranks[rank]
         if unasked is not None:
             self._took(found, it.place, *unasked)
-        it.left, it.sent = True, sent
+        it.left, found.gone[rank] = True, sent
         lacking = found.turns.lacking(it.place, sent)
         if not closed:
             found.fail(f"flow {found.name!r} has failed: rank {rank} is gone without a word")

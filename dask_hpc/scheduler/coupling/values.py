@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.tables.watched import Watched
-from dask_hpc.wire import VALUE
+from dask_hpc.wire import TAKEN, VALUE
 from dask_hpc_policies.coupling.contract import is_due, value_key
 
 if TYPE_CHECKING:
@@ -72,5 +72,9 @@ class Values:
             self._forget(key)
         elif finish == "memory":
             flow, turn, analysis = self._awaited[key]
-            metadata = self._scheduler.tasks[key].metadata or {}
+            ts = self._scheduler.tasks[key]
+            metadata = ts.metadata or {}
+            if (taken := metadata.pop(TAKEN, None)) is not None:
+                inside = any(ws.address in flow.places for ws in ts.who_has or ())
+                flow.measured.value(analysis, turn, "in-situ" if inside else "in-transit", tuple(taken))
             flow.say("value", turn=turn, analysis=analysis, content=metadata.pop(VALUE, None))

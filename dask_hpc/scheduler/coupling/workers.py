@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.flow import Flow
+from dask_hpc.scheduler.internals import reads
+from dask_hpc.scheduler.tables.nodes import node_id
 from dask_hpc_policies.model import COMPUTE
 
 #: Role of nodes for analyses in transit.
 STAGING = "staging"
+#: Who has this role is looked up no more often, in seconds: all workers are gone through for it.
+APART_S = 0.1
 
 
 class Workers:
@@ -16,6 +22,8 @@ class Workers:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._staging: list[str] = []
+        self._looked_s = -APART_S
 
     def of_role(self, role: str) -> list[str]:
         """Addresses of those whose nodes have a role."""
@@ -32,8 +40,44 @@ class Workers:
 
     def by_where(self, flow: Flow) -> dict[str, list[str]]:
         """Addresses of those that analyses run on, by where; those with none are left out."""
-        found = {"in-situ": list(flow.places), "in-transit": self.of_role(STAGING)}
+        found = {"in-situ": list(flow.places), "in-transit": self.staging()}
         return {where: addresses for where, addresses in found.items() if addresses}
+
+    def staging(self) -> list[str]:
+        """Addresses of those that analyses in transit run on, as of a moment ago."""
+        now_s = self._engine.state.now_s()
+        if now_s - self._looked_s >= APART_S:
+            self._staging, self._looked_s = self.of_role(STAGING), now_s
+        return self._staging
+
+    def left(self, address: str) -> None:
+        """A worker has gone."""
+        self._staging = [one for one in self._staging if one != address]
+
+    def node_threads(self, addresses: Collection[str]) -> tuple[int, int]:
+        """Number of the nodes of these workers, and the threads that each of them has at least."""
+        threads = self._by_node(addresses, "nthreads")
+        return len(threads), min(threads.values(), default=0)
+
+    def node_bytes(self, addresses: Collection[str]) -> float | None:
+        """Memory that each node of these workers has at least; None: it is not limited, or there is none."""
+        limits = self._by_node(addresses, "memory_bytes").values()
+        return float(min(limits)) if limits and all(limits) else None
+
+    @property
+    def bandwidth_bytes_s(self) -> float:
+        """What workers have got from each other in a second, by Dask's own measure."""
+        return float(self._engine.scheduler.bandwidth)
+
+    def _by_node(self, addresses: Collection[str], fact: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        there = self._engine.scheduler.workers
+        for address in addresses:
+            if (ws := there.get(address)) is not None:
+                facts = reads.worker_facts(ws)
+                node = node_id(self._engine.state.nodes.by, facts["name"], facts["host"])
+                found[node] = found.get(node, 0) + int(facts[fact] or 0)
+        return found
 
     def check(self, analysis: str, where: str) -> None:
         """Raise `CouplingError` when an analysis cannot run where it is said to."""

@@ -83,6 +83,12 @@ def sections_of(ws: WorkerState) -> Mapping[str, Any]:
     return told if type(told) is dict or isinstance(told, Mapping) else {}
 
 
+def transfers(ws: WorkerState) -> bool:
+    """Whether data came or went as the worker sent its last heartbeat."""
+    told = ws.metrics.get("transfer")
+    return isinstance(told, dict) and bool(told.get("incoming_count") or told.get("outgoing_count"))
+
+
 def role_said(ws: WorkerState) -> str:
     """The role of its node that a worker says by an abstract resource."""
     said = [name.removeprefix(ROLE_RESOURCE) for name in ws.resources if name.startswith(ROLE_RESOURCE)]

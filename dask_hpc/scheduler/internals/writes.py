@@ -50,6 +50,19 @@ def await_data(ts: TaskState) -> None:
     ts.worker_restrictions = AWAITED
 
 
+def aim(scheduler: Scheduler, owner: dict[Any, Lane[Any]], key: Any, addresses: Collection[str]) -> None:
+    """Have a task that is on no worker run on one of these, and nowhere else; none: wherever there is one.
+
+    It is treated as one that its user has restricted so from then on.
+    """
+    ts, lane = scheduler.tasks.get(key), owner.get(key)
+    if ts is None or ts.state not in ("waiting", "no-worker") or (lane is not None and lane.guest):
+        return
+    if lane is not None:
+        owner[key] = lane.job.lanes["free"]
+    ts.worker_restrictions, ts.loose_restrictions = set(addresses) or None, False
+
+
 def arrive(
     scheduler: Scheduler, ts: TaskState, ws: WorkerState, nbytes: int, type_name: str, stimulus_id: str
 ) -> bool:
@@ -60,8 +73,13 @@ def arrive(
     """
     key: Any = ts.key
     ts.worker_restrictions = {ws.address}
-    # all that this gives is the message by which the worker would run it
-    scheduler._transition(key, "processing", stimulus_id)
+    # the next step looks at how busy the worker is, and finds it as it was before both
+    scheduler.check_idle_saturated = _unlooked  # type: ignore[method-assign]
+    try:
+        # all that this gives is the message by which the worker would run it
+        scheduler._transition(key, "processing", stimulus_id)
+    finally:
+        del scheduler.check_idle_saturated
     await_data(ts)
     if ts.state != "processing":
         return False
@@ -79,6 +97,10 @@ def arrive(
     scheduler.send_all(to_clients, to_workers)
     hurry(scheduler, to_workers)
     return True
+
+
+def _unlooked(ws: WorkerState, occ: float = -1.0) -> None:
+    """In place of `Scheduler.check_idle_saturated`."""
 
 
 def hurry(scheduler: Scheduler, addresses: Iterable[str]) -> None:

@@ -57,8 +57,9 @@ class Account:
             return
         measured = last.label == "measured"
         self.uses.add(
-            length_s, last.total_w, last.jobs_w, last.plain_w, last.idle_w, measured, last.measured_w
-        )
+            length_s, last.total_w, last.jobs_w, last.plain_w, last.idle_w, measured, last.measured_w,
+            last.states_w, last.names, last.nodes_w,
+        )  # fmt: skip
         self._recent.append((last.t_s, sample.t_s, last.total_w))
         self._recent_s += length_s
         self._recent_ws += length_s * last.total_w

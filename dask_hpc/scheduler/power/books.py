@@ -6,7 +6,7 @@ of what the draw has come to, and of the bounds, here alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from dask_hpc.scheduler.power.account import Account, History
@@ -15,7 +15,7 @@ from dask_hpc.scheduler.power.node_model import NodeModel
 from dask_hpc.scheduler.power.noted import Noted
 from dask_hpc.scheduler.power.recent import Recent
 from dask_hpc.scheduler.tables.state import State
-from dask_hpc.trace.records import Other
+from dask_hpc.trace.records import CORRIDOR, DRAW, Other
 from dask_hpc_policies.power.bill import Uses, bill
 from dask_hpc_policies.power.view import PowerView, Step
 
@@ -30,11 +30,15 @@ class Books:
     ----------
     fitted
         Called on the loop when the model of a node is known that was asked for before.
+    saving
+        Addresses of workers that write now what is to be saved.
     """
 
-    def __init__(self, state: State, fitted: Callable[[], None]) -> None:
+    def __init__(
+        self, state: State, fitted: Callable[[], None], saving: Callable[[], Collection[str]]
+    ) -> None:
         self._state = state
-        self.draw = Draw(state)
+        self.draw = Draw(state, saving, lambda: state.settings.power_model_nic_w or 0.0)
         self.model = NodeModel(state, fitted)
         self._history = History()
         self._noted, self.recent = Noted(), Recent()
@@ -77,7 +81,7 @@ class Books:
         self.account.add(sample, self._step)
         data = self._noted.due(self.account, self._tariff(), final)
         if data is not None:
-            self._state.record(Other(kind="draw", data=data))
+            self._state.record(Other(kind=DRAW, data=data))
         return sample
 
     def advance(self, now_s: float) -> None:
@@ -95,7 +99,7 @@ class Books:
         """Who has drawn what since the account was opened; of nobody anything is known without one."""
         return bill(Uses() if self.account is None else self.account.uses, **self._tariff())
 
-    def _tariff(self) -> dict[str, float | None]:
+    def _tariff(self) -> dict[str, Any]:
         settings = self._state.settings
         return {"price": settings.power_price, "carbon": settings.power_carbon}
 
@@ -109,7 +113,7 @@ class Books:
         self._step = step
         lower_w, upper_w = (None, None) if step is None else step[1:]
         data = {"t_s": self._state.now_s(), "lower_w": lower_w, "upper_w": upper_w, "mode": mode}
-        self._state.record(Other(kind="corridor", data=data))
+        self._state.record(Other(kind=CORRIDOR, data=data))
 
     def _measure(self, sample: Sample) -> None:
         state, history = self._state, self._history

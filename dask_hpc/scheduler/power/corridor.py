@@ -49,7 +49,7 @@ class Corridor:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._state = engine.state
-        self._books = Books(engine.state, self._answered)
+        self._books = Books(engine.state, self._answered, engine.parts.saving)
         self._shown = Shown(self._books, lambda *told: engine.controller.note(*told))
         self._sampling = Sampling(engine.state)
         self._caps = HostCaps(engine.state, engine.controller.note)

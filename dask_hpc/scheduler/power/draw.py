@@ -10,8 +10,9 @@ draws; it holds for ``fresh_s`` after ``at_s`` has changed, whatever the clocks 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +23,7 @@ from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.model import COMPUTE
 from dask_hpc_policies.power.checks import MOST_NODE_W
 from dask_hpc_policies.power.load_curve import LoadCurve
+from dask_hpc_policies.power.states import NETWORKED, NodeState
 from dask_hpc_policies.power.view import SECTION
 from dask_hpc_policies.power.watts import mean_w
 
@@ -47,6 +49,10 @@ class Sample:
     plain_w: float = 0.0
     plain_nodes: int = 0
     idle_w: float = 0.0
+    #: The same by what nodes do, and by node.
+    states_w: dict[NodeState, float] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    nodes_w: list[float] = field(default_factory=list)
     #: What is drawn beside the nodes of jobs, and beyond the idle watts of those that are free.
     beside_w: float = 0.0
     nodes: int = 0
@@ -92,10 +98,13 @@ class _Heard:
     watts: float | None = None
     #: What the part of its host draws that caps are for; None: it does not say.
     governed_w: float | None = None
+    #: Whether data came or went as it said so.
+    transfers: bool = False
 
     def hear(self, now_s: float) -> None:
         """Read what it says anew."""
         self.metrics, self.watts, self.governed_w = self.ws.metrics, None, None
+        self.transfers = remote.transfers(self.ws)
         section = remote.sections_of(self.ws).get(SECTION)
         self.silent = section is None
         if not isinstance(section, dict) or section.get("label") != "measured":
@@ -113,21 +122,37 @@ class _Heard:
         self.until_s = self.heard_s + min(fresh_s, _MOST_FRESH_S)
 
 
+#: A node as it is now: the share of its threads that execute, watts that were measured (None: they were
+#: not), and what it does.
+_Seen = tuple[Node, float, float | None, NodeState]
+
+
 @dataclass(slots=True)
 class _Held:
     """The nodes that a job holds."""
 
     job: JobRecord
-    #: Watts of those that are measured, loads of the others.
-    watts: list[float] = field(default_factory=list)
-    loads: list[float] = field(default_factory=list)
+    nodes: list[_Seen] = field(default_factory=list)
+    #: How many of them are measured.
+    measured: int = 0
 
 
 class Draw:
-    """Takes samples."""
+    """Takes samples.
 
-    def __init__(self, state: State) -> None:
+    Parameters
+    ----------
+    saving
+        Addresses of workers that write now what is to be saved.
+    nic_w
+        Watts of the network card of a node that is not measured, while it is in use.
+    """
+
+    def __init__(
+        self, state: State, saving: Callable[[], Collection[str]] = tuple, nic_w: Callable[[], float] = float
+    ) -> None:
         self._state = state
+        self._saving, self._nic_w = saving, nic_w
         self._heard: dict[str, _Heard] = {}
         #: Those that carry nothing of power, in order.
         self._silent: dict[str, None] = {}
@@ -139,10 +164,13 @@ class Draw:
         """What is drawn now; without a `curve` only what is measured is known."""
         active = self._state.jobs.active
         held: dict[str, _Held] = {}
-        free: list[tuple[Node, float, float | None]] = []
+        free: list[_Seen] = []
+        saving = self._saving()
+        special = bool(saving or self._state.read_back or self._state.missing)
         # plain loops: it is done for each of many thousand workers, again and again
         for node, workers in self._nodes():
             threads = executing = 0
+            transfers = False
             watts: float | None = 0.0
             for heard in workers:
                 ws = heard.ws
@@ -155,22 +183,27 @@ class Draw:
                     watts = None
                 elif watts is not None:
                     watts += heard.watts
+                if heard.transfers:
+                    transfers = True
             if not threads:
                 continue
+            doing: NodeState = "compute" if executing else "communicate" if transfers else "idle"
+            if special:
+                doing = self._special(workers, saving) or doing
+            one = node, executing / threads, watts, doing
             id = node.job
             if id is None or id not in active:
-                free.append((node, executing / threads, watts))
+                free.append(one)
                 continue
             its = held.get(id)
             if its is None:
                 its = held[id] = _Held(active[id])
-            if watts is None:
-                its.loads.append(executing / threads)
-            else:
-                its.watts.append(watts)
-        found = Sample(now_s)
-        known = _add_free(found, free, curve)
-        known = _add_held(found, held.values(), curve) and known
+            its.nodes.append(one)
+            if watts is not None:
+                its.measured += 1
+        found, nic_w = Sample(now_s), self._nic_w()
+        known = _add_free(found, free, curve, nic_w)
+        known = _add_held(found, held.values(), curve, nic_w) and known
         if found.nodes and known:
             found.label = "measured" if found.measured_nodes == found.nodes else "modelled"
         return found
@@ -192,6 +225,16 @@ class Draw:
             host.governed_w = heard.governed_w if host.governed_w is None else host.governed_w
             host.addresses.append(address)
         return {name: host for name, host in found.items() if name and name not in unknown}
+
+    def _special(self, workers: Iterable[_Heard], saving: Collection[str]) -> NodeState | None:
+        """What it does beside computing what is asked for the first time, by the tasks that execute there."""
+        state = self._state
+        keys = [task.key for heard in workers for task in islice(heard.ws.processing, heard.ws.nthreads)]
+        if any(heard.ws.address in saving for heard in workers):
+            return "checkpoint"
+        if not state.read_back.isdisjoint(keys):
+            return "restart"
+        return None if state.missing.isdisjoint(keys) else "recovery"
 
     def _hear(self, heard: _Heard, now_s: float) -> None:
         heard.hear(now_s)
@@ -220,15 +263,15 @@ class Draw:
         return self._rows
 
 
-def _add_free(
-    found: Sample, free: Sequence[tuple[Node, float, float | None]], curve: LoadCurve | None
-) -> bool:
+def _add_free(found: Sample, free: Sequence[_Seen], curve: LoadCurve | None, nic_w: float) -> bool:
     """Add the nodes that no job holds; whether the draw of each is known."""
     known, base_w = True, 0.0 if curve is None else curve.idle_w
     measured = plain = 0
+    states_w, names, nodes_w = found.states_w, found.names, found.nodes_w
     # plain names: they are faster to add to than what an object has
     total_w = plain_w = idle_w = beside_w = 0.0
-    for node, load, watts in free:
+    for node, load, said_w, doing in free:
+        watts = said_w
         if watts is not None:
             measured += 1
         elif curve is None:
@@ -236,7 +279,12 @@ def _add_free(
             continue
         else:
             watts = curve.watts(load)
+            if doing in NETWORKED:
+                watts += nic_w
         total_w += watts
+        states_w[doing] = states_w.get(doing, 0.0) + watts
+        names.append(node.id)
+        nodes_w.append(watts)
         if load > 0:
             plain_w += watts
             plain += 1
@@ -253,31 +301,42 @@ def _add_free(
     return known
 
 
-def _add_held(found: Sample, held: Iterable[_Held], curve: LoadCurve | None) -> bool:
+def _add_held(found: Sample, held: Iterable[_Held], curve: LoadCurve | None, nic_w: float) -> bool:
     """Add the nodes of jobs; whether the draw of each is known."""
     known = True
+    states_w, names, nodes_w = found.states_w, found.names, found.nodes_w
     for its in held:
-        job, watts, measured = its.job, its.watts, len(its.watts)
-        nodes = measured + len(its.loads)
+        job, measured, nodes = its.job, its.measured, len(its.nodes)
         found.nodes += nodes
         found.measured_nodes += measured
+        top_w = 0.0
         if curve is not None:
             # what one of its nodes draws when all of its threads execute
             top_w = mean_w(job.request, nodes, curve.busy_w)
             found.sized_w += nodes * top_w
-            watts = watts + [curve.watts(load, top_w) for load in its.loads]
-        elif its.loads:
+        elif measured < nodes:
             known = False
-        if not watts:
-            continue
-        found.jobs_w[job.id] = sum(watts)
-        total_w = found.total_w
-        for each in watts:
-            total_w += each
-        found.total_w = total_w
+            if not measured:
+                continue
+        total_w = 0.0
+        for node, load, said_w, doing in its.nodes:
+            watts = said_w
+            if watts is None:
+                if curve is None:
+                    continue
+                watts = curve.watts(load, top_w)
+                if doing in NETWORKED:
+                    watts += nic_w
+            total_w += watts
+            # apart from the sum of the job: what it is made of must agree with the whole
+            found.total_w += watts
+            states_w[doing] = states_w.get(doing, 0.0) + watts
+            names.append(node.id)
+            nodes_w.append(watts)
+        found.jobs_w[job.id] = total_w
         found.settled = found.settled and job.state == "running"
         if measured == nodes:
-            found.measured_w[job.id] = nodes, found.jobs_w[job.id] / nodes
+            found.measured_w[job.id] = nodes, total_w / nodes
     return known
 
 

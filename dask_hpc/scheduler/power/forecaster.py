@@ -1,23 +1,27 @@
 """Has the draw of the next samples forecast beside the scheduler's loop, again and again.
 
-Rules of the file: the loop adds a sample and hands lists on; models are fitted in a process of its own, which
-is started when there are samples enough that were measured. What the model of a node says is known without
-any forecast. What is forecast is how far the draw is from what it says of the sizes: a sample of other
-sizes counts as what it would have been at those of now, and a forecast moves with the sizes. Samples taken
-while a job is being resized are left out. Refits take a small share of a core.
+Rules of the file: the loop adds a sample and hands arrays on, packed: a list of floats would take the
+interpreter from the loop for as long as it takes to write and to read it. Models are fitted in a process of
+its own, which is started when there are samples enough that were measured. What the model of a node says is
+known without any forecast. What is forecast is how far the draw is from what it says of the sizes: a sample
+of other sizes counts as what it would have been at those of now, and a forecast moves with the sizes. Samples
+taken while a job is being resized are left out. Refits take a small share of a core.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from array import array
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from dask_hpc.processes import Process, ProcessError
 from dask_hpc.scheduler.power import forecasting
 from dask_hpc.scheduler.power.draw import Sample
+from dask_hpc.scheduler.power.forecasting import packed
 from dask_hpc_policies.power.checks import MOST_TOTAL_W
 from dask_hpc_policies.power.series import FEWEST_SAMPLES
 
@@ -45,8 +49,8 @@ class Forecaster:
     def __init__(self, came: Callable[[], None]) -> None:
         self._came = came
         self._process = Process(_NICE)
-        #: When, watts, and what the model said of the sizes then.
-        self._samples: deque[tuple[float, float, float]] = deque(maxlen=MOST_SAMPLES)
+        #: Of the last samples when, watts, and what the model said of the sizes then.
+        self._times, self._watts, self._sized = array("d"), array("d"), array("d")
         self._last_s: float | None = None
         #: What was found last, and of which sample on; it holds for so many seconds.
         self._found: dict[str, Any] | None = None
@@ -74,17 +78,20 @@ class Forecaster:
             self._last_s = None
             return
         at_s = 0.0
-        if self._samples:
+        if self._times:
             since_s = tick_s if self._last_s is None else sample.t_s - self._last_s
-            at_s = self._samples[-1][0] + since_s
+            at_s = self._times[-1] + since_s
             if since_s <= 0:
                 return
-        self._samples.append((at_s, sample.total_w, sample.sized_w))
+        row = at_s, sample.total_w, sample.sized_w
+        for column, value in zip((self._times, self._watts, self._sized), row, strict=True):
+            column.append(value)
+            del column[:-MOST_SAMPLES]
         self._last_s = sample.t_s
         steps = max(1, min(MOST_STEPS, round(horizon_s / tick_s)))
         enough = max(FEWEST_SAMPLES, 3 * steps)
         busy = self._task is not None and not self._task.done()
-        if len(self._samples) >= enough and sample.t_s >= self._due_s and not (busy or self._closed):
+        if len(self._times) >= enough and sample.t_s >= self._due_s and not (busy or self._closed):
             self._task = asyncio.get_running_loop().create_task(self._work(sample, steps, steps * tick_s))
 
     def range_w(self, sample: Sample) -> tuple[float, float] | None:
@@ -101,7 +108,7 @@ class Forecaster:
 
         Without one ``model`` is None. Watts are those at the sizes of when it was asked for.
         """
-        row: dict[str, Any] = {"samples": len(self._samples), "made": self.made, "problem": self.failure}
+        row: dict[str, Any] = {"samples": len(self._times), "made": self.made, "problem": self.failure}
         if self._found is None or self._asked is None or now_s > self._asked.t_s + self._holds_s:
             return {"model": None, **row}
         return {**self._found, "age_s": now_s - self._asked.t_s, **row}
@@ -114,11 +121,8 @@ class Forecaster:
         self._process.close()
 
     async def _work(self, sample: Sample, steps: int, horizon_s: float) -> None:
-        question = {
-            "t_s": [row[0] for row in self._samples],
-            "watts": [max(0.0, watts - sized_w + sample.sized_w) for _, watts, sized_w in self._samples],
-            "steps": steps,
-        }
+        watts = np.maximum(0.0, np.array(self._watts) - np.array(self._sized) + sample.sized_w)
+        question = {"t_s": packed(self._times.tobytes()), "watts": packed(watts.tobytes()), "steps": steps}
         try:
             found = await asyncio.to_thread(self._process.call, forecasting.EXPECTED, question, cpu_s=_CPU_S)
         except ProcessError as error:

@@ -5,8 +5,10 @@ Rules of the file: it is imported there, and imports no cluster.
 
 from __future__ import annotations
 
+import base64
 import time
 import warnings
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,13 +19,18 @@ from dask_hpc_policies.power.forecast import forecast, load_models
 EXPECTED = f"{__name__}:expected"
 
 
+def packed(column: bytes) -> str:
+    """Floats of 8 bytes as text for JSON, of one machine."""
+    return base64.b64encode(column).decode("ascii")
+
+
 def expected(arguments: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Called in the process: what is expected of the next samples, as JSON.
 
     Parameters
     ----------
     arguments
-        ``t_s`` (seconds, rising), ``watts``, as many, and ``steps``, samples ahead.
+        ``t_s`` (seconds, rising) and ``watts``, as many, both `packed`, and ``steps``, samples ahead.
 
     Raises
     ------
@@ -35,7 +42,7 @@ def expected(arguments: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     with warnings.catch_warnings():
         # of searches that end early: the errors of the models are told
         warnings.simplefilter("ignore")
-        found = forecast(arguments["t_s"], arguments["watts"], arguments["steps"])
+        found = forecast(_floats(arguments["t_s"]), _floats(arguments["watts"]), arguments["steps"])
     return {
         "model": found.model,
         "mean_w": list(found.mean_w),
@@ -48,3 +55,9 @@ def expected(arguments: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         "reason": found.reason,
         "cpu_s": time.process_time() - began_s,
     }
+
+
+def _floats(text: str) -> list[float]:
+    found = array("d")
+    found.frombytes(base64.b64decode(text))
+    return found.tolist()

@@ -14,9 +14,8 @@ from dask_hpc.worker.power.figures import SensorError
 from dask_hpc.worker.power.load import curve
 from dask_hpc_policies.power.load_curve import LoadCurve
 
-#: Idle and busy watts, and the path of a file.
-_Wanted = tuple[float | None, float | None, str | None]
-_NOTHING: _Wanted = (None, None, None)
+#: Idle and busy watts, the path of a file; and the share of a switch.
+_Wanted = tuple[float | None, float | None, str | None, float]
 #: Curves that are kept.
 _KEPT = 8
 
@@ -38,7 +37,7 @@ class NodeModel:
     @property
     def is_set(self) -> bool:
         """Whether settings name one."""
-        return self._wanted() != _NOTHING
+        return _names(self._wanted())
 
     @property
     def problem(self) -> str:
@@ -49,7 +48,7 @@ class NodeModel:
     def curve(self) -> LoadCurve | None:
         """The curve; None: there is none (yet)."""
         wanted = self._wanted()
-        if wanted == _NOTHING:
+        if not _names(wanted):
             return None
         if wanted not in self._found:
             if wanted[2] is not None:
@@ -63,7 +62,7 @@ class NodeModel:
     async def known(self) -> None:
         """Wait until it is known whether there is a curve."""
         wanted = self._wanted()
-        if wanted != _NOTHING and wanted not in self._found:
+        if _names(wanted) and wanted not in self._found:
             self._keep(wanted, await asyncio.to_thread(_tried, wanted))
 
     async def _later(self, wanted: _Wanted) -> None:
@@ -77,11 +76,17 @@ class NodeModel:
 
     def _wanted(self) -> _Wanted:
         settings = self._state.settings
-        return settings.power_model_idle_w, settings.power_model_busy_w, settings.power_model_curve
+        watts = settings.power_model_idle_w, settings.power_model_busy_w
+        return *watts, settings.power_model_curve, settings.power_model_switch_w or 0.0
+
+
+def _names(wanted: _Wanted) -> bool:
+    """Whether there is to be a curve: a switch alone makes none."""
+    return wanted[:3] != (None, None, None)
 
 
 def _tried(wanted: _Wanted) -> LoadCurve | SensorError:
     try:
-        return curve(*wanted)
+        return curve(*wanted[:3]).raised(wanted[3])
     except SensorError as error:
         return error

@@ -26,9 +26,7 @@ class Noted:
         self._billed_s = 0.0
         self._watts = 0.0
 
-    def due(
-        self, account: Account, tariff: Mapping[str, float | None], final: bool = False
-    ) -> dict[str, Any] | None:
+    def due(self, account: Account, tariff: Mapping[str, Any], final: bool = False) -> dict[str, Any] | None:
         """The record that is due; None: none is. The `final` one of an account always is.
 
         Parameters
@@ -57,4 +55,5 @@ class Noted:
         if not final and account.known_s - self._billed_s < _BILL_S:
             return row
         self._billed_s = account.known_s
-        return {**row, "bill": bill(account.uses, **tariff)}
+        # nodes are many: once, at the end
+        return {**row, "bill": bill(account.uses, **tariff, by_node=final)}

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dask_hpc.scheduler.core.engine import Engine
@@ -18,7 +19,7 @@ from dask_hpc.scheduler.dashboard.pages import Panels
 from dask_hpc.scheduler.internals import selfcheck
 from dask_hpc.scheduler.rpc.jobs import JobMethods
 from dask_hpc.scheduler.tables.parts import Method
-from dask_hpc.trace.records import JobEvent, NodeEvent, encode_line
+from dask_hpc.trace.records import POWER_KINDS, JobEvent, NodeEvent, Other, encode_line
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import encode
 
@@ -65,7 +66,7 @@ class StatusMethods:
         )
 
     async def happened(self, since: int = 0) -> dict[str, Any]:
-        """What nodes and jobs have done since the record of that number, as lines of the trace.
+        """What nodes and jobs have done since the record of that number, and drawn, as lines of the trace.
 
         Returns
         -------
@@ -77,11 +78,14 @@ class StatusMethods:
         kept_from = number - len(records)
         whole = not kept_from <= since <= number
         begin = 0 if whole else since - kept_from
-        lines = [
-            encode_line(one)
-            for one in itertools.islice(records, begin, None)
-            if isinstance(one, NodeEvent | JobEvent)
-        ]
+        lines = []
+        for one in itertools.islice(records, begin, None):
+            if isinstance(one, Other) and one.kind in POWER_KINDS:
+                # who has drawn it is not shown over time
+                one = replace(one, data={name: one.data[name] for name in one.data if name != "bill"})
+            elif not isinstance(one, NodeEvent | JobEvent):
+                continue
+            lines.append(encode_line(one))
         return {"lines": lines, "number": number, "whole": whole or since == 0}
 
     async def snapshot(self) -> dict[str, Any]:

@@ -52,8 +52,7 @@ class Losses:
         self.results = self.scattered = self.interrupted = self.recomputed = self.restored = 0
         #: Node-seconds that were watched.
         self.exposure_node_s = 0.0
-        #: Keys of lost results that are not there again yet.
-        self._missing: set[Any] = set()
+        self._missing = state.missing
         #: Workers that are there; stock tells of one that has gone when it does not know it any more.
         self._workers: dict[str, WorkerState] = {}
         #: Node of each of them, what a node was when that was found, and how many there are.

@@ -146,6 +146,14 @@ class Status(Protocol):
         ...
 
 
+class Saves(Protocol):
+    """Has workers write what is to be saved."""
+
+    def saving(self) -> Collection[str]:
+        """Addresses of those that write now."""
+        ...
+
+
 class Charts(Protocol):
     """Has a page of its own that draws what is too much for the status."""
 
@@ -209,7 +217,7 @@ class Departure:
 
 _PROTOCOLS: tuple[type, ...] = (
     Vetoes, Costs, Ranks, Slots, Lends, Leaves, Reserves, Sections, Completes, Amends, Guards, Enactors,
-    Methods, Status, Charts, Claims, Needs, Ticks, Unwraps,
+    Methods, Status, Saves, Charts, Claims, Needs, Ticks, Unwraps,
 )  # fmt: skip
 #: The method of each protocol, and how many arguments it takes.
 _KINDS: Mapping[str, int] = {
@@ -279,6 +287,10 @@ class Parts:
     def sections(self) -> dict[str, Any]:
         """What parts add to the picture, by name."""
         return {name: value for ask in self._of["section"] for name, value in ask().items()}
+
+    def saving(self) -> set[str]:
+        """Addresses of workers that write now what is to be saved."""
+        return {address for ask in self._of["saving"] for address in ask()}
 
     def completed(self, view: ClusterSnapshot, policy: Policy) -> ClusterSnapshot:
         """The picture with what parts can tell of the whole of it, before `policy` sees it."""

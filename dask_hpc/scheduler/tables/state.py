@@ -61,11 +61,11 @@ class State:
         self.pool_range: PoolRange | None = None  #: what a power corridor leaves an adaptive cluster
         self.records: deque[Record] = deque(maxlen=settings.trace_keep)
         self.recorded = 0  #: how many there have been
-        #: Roles that nodes were given, by their ids, whatever their workers say.
-        self.roles: dict[str, str] = {}
+        self.roles: dict[str, str] = {}  #: that nodes were given, by their ids, whatever their workers say
         #: Keys of tasks that wait for data somebody brings, or have got it.
         self.awaited: set[Any] = set()
-        #: Keys of lost results that come back from a checkpoint.
+        #: Keys of lost results that are not there again yet, and those that come back from a checkpoint.
+        self.missing: set[Any] = set()
         self.read_back: set[Any] = set()
         #: Called with every record; the trace file listens here.
         self.listeners: list[Callable[[Record], None]] = []

@@ -10,12 +10,14 @@ moment of a run to the end of its last job: what nodes draw when nothing is left
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from dask_hpc.errors import SimulationError
 from dask_hpc.sim.engine.draw import JobDraw
 from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.power import STATES, Energy, NodePower, State
+from dask_hpc_policies.power.states import NodeState
 
 #: Rounding that the two sums may differ by, as a share.
 _TOLERANCE = 1e-9
@@ -100,8 +102,15 @@ class Meter:
         spent_s[state] = spent_s.get(state, 0.0) + self._now_s - self._since_s[node]
         self._since_s[node] = self._now_s
 
-    def close(self) -> Energy:
+    def close(self, spent_node_s: Mapping[NodeState, float], lost_node_s: float) -> Energy:
         """What the run used; this ends it.
+
+        Parameters
+        ----------
+        spent_node_s
+            Node-seconds of jobs in which they did something else than to get on, by what they did.
+        lost_node_s
+            Those of work that failures took.
 
         Raises
         ------
@@ -124,10 +133,24 @@ class Meter:
         return Energy(
             energy_j=self._energy_j + self._extra_j,
             by_state_j={**by_state_j, "busy": by_state_j["busy"] + self._extra_j},
+            of_busy_j=_of_busy(
+                by_state_j["busy"] + self._extra_j, node_s["busy"], {**spent_node_s, "recovery": lost_node_s}
+            ),
             by_state_node_s=node_s,
             from_s=self._from_s,
             to_s=self._now_s,
         )
+
+
+def _of_busy(
+    busy_j: float, busy_node_s: float, spent_node_s: Mapping[NodeState, float]
+) -> dict[NodeState, float]:
+    """Energy of busy nodes by what their jobs did with it; all of it together is that of busy nodes."""
+    per_node_s = busy_j / busy_node_s if busy_node_s else 0.0
+    found: dict[NodeState, float] = {
+        state: spent * per_node_s for state, spent in spent_node_s.items() if spent
+    }
+    return {"compute": busy_j - sum(found.values()), **found}
 
 
 def meter_of(world: World, nodes: NodePool) -> Meter | None:

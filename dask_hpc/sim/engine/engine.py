@@ -393,7 +393,7 @@ class Engine:
         if abs(held - jobs) > 1e-9 * max(held, jobs, 1.0):
             raise SimulationError(f"{held!r} node-seconds were handed out, jobs held {jobs!r}")
         if self.meter is not None:
-            self.energy = self.meter.close()
+            self.energy = self.meter.close(self.progress.spent_node_s, self.progress.lost_node_s)
         moved, ended = self.progress.moved_bytes()
         if abs(moved - ended) > 1e-6 * max(moved, ended, 1.0):
             raise SimulationError(f"the file system moved {moved!r} bytes, jobs {ended!r}")

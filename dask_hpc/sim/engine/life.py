@@ -134,6 +134,7 @@ class Life:
             active.first_s = now_s
         since_s = steps[-1][0] if steps else active.first_s
         self.job_node_s += active.held_node_s + active.nodes * (now_s - since_s)
+        self._spent(active)
         if not active.released:
             self._nodes.give(active)
         del world.active[active.key]
@@ -149,10 +150,16 @@ class Life:
     def leave(self, active: ActiveJob) -> None:
         """The run is over, and the job still waits: it never ran, or was interrupted and found no nodes."""
         self.job_node_s += active.held_node_s
+        self._spent(active)
         row = Row(active.key, None, None, 0, "pending")
         if active.steps:
             row = _row(active, "pending", None)
         self._world.table.rows.append(row)
+
+    def _spent(self, active: ActiveJob) -> None:
+        if active.saving is not None:
+            for state, spent_node_s in active.saving.spent_node_s.items():
+                self._progress.spent_node_s[state] += spent_node_s
 
     def _sized(self, active: ActiveJob, nodes: int) -> None:
         now_s, steps, before = self._world.now_s, active.steps, active.nodes

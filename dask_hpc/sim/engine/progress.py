@@ -33,6 +33,7 @@ from dask_hpc.sim.model.job import (
     computing_s,
     on_nodes,
 )
+from dask_hpc_policies.power.states import NODE_STATES, NodeState
 from dask_hpc_policies.rules.losses import Severity
 
 #: What a job has come to: it is ``busy`` until an entry of the calendar, or its resize holds it up; it is
@@ -61,6 +62,8 @@ class Progress:
         self.coupled = CoupledRuns(world, calendar)
         #: Node-seconds of work that was lost, of all jobs.
         self.lost_node_s = 0.0
+        #: Node-seconds that jobs which have ended held without computing, by what they did.
+        self.spent_node_s: dict[NodeState, float] = dict.fromkeys(NODE_STATES, 0.0)
         #: Bytes of the transfers that have ended, and of the parts of those that were broken off.
         self.ended_bytes = 0.0
         #: When the next transfer over the file system ends, at its present load; infinite without any.
@@ -294,7 +297,9 @@ class Progress:
     def _spent_in_io(self, active: ActiveJob, stage: Transfer) -> None:
         spent_s = self._world.now_s - active.began_s
         active.io_s += spent_s
-        if stage.purpose == "checkpoint":
+        saves = stage.purpose == "checkpoint"
+        self.spent_node_s["checkpoint" if saves else "communicate"] += spent_s * active.nodes
+        if saves:
             active.checkpoint_s += spent_s
 
     def transfers_over(self) -> list[ActiveJob]:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from dask_hpc.sim.engine.walker import Walker
 from dask_hpc.sim.model.checkpoints import Level, rank
+from dask_hpc_policies.power.states import NodeState
 from dask_hpc_policies.rules.losses import Severity
 
 #: Where the state is that a program saves, or a job because it is about to be interrupted.
@@ -50,7 +51,8 @@ class Saving:
     """The checkpoints of one job."""
 
     __slots__ = (
-        "asked", "held", "held_node_s", "held_s", "least", "newest", "number", "since_s", "source", "taking"
+        "asked", "held", "held_node_s", "held_s", "least", "newest", "number", "since_s", "source",
+        "spent_node_s", "taking",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -67,6 +69,8 @@ class Saving:
         self.held: Literal["commit", "restart"] | None = None
         self.held_s = 0.0
         self.held_node_s = 0.0
+        #: Node-seconds that the job was held up so far, by what held it up.
+        self.spent_node_s: dict[NodeState, float] = {}
         #: What the commit under way makes.
         self.taking: tuple[Saved, ...] = ()
         #: The newest checkpoint by the worst failure that it survives.
@@ -83,7 +87,10 @@ class Saving:
     def let_go(self, active: Account, now_s: float) -> None:
         """The job is held up no longer; what it held meanwhile is wasted."""
         if self.held is not None:
-            active.wasted_node_s += active.attained_node_s(now_s) - self.held_node_s
+            held_node_s = active.attained_node_s(now_s) - self.held_node_s
+            active.wasted_node_s += held_node_s
+            state: NodeState = "checkpoint" if self.held == "commit" else "restart"
+            self.spent_node_s[state] = self.spent_node_s.get(state, 0.0) + held_node_s
             if self.held == "commit":
                 active.checkpoint_s += now_s - self.held_s
             self.held = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc_policies.power.states import NodeState
 
 #: What a node may be doing. ``off``: it is not there. ``waiting``: it was asked for. ``booting``: it starts.
 #: ``idle``: no job holds it. ``busy``: a job does. ``down``: it has failed and will be back.
@@ -53,6 +54,9 @@ class Energy:
     #: Of which in each state, and the time of all nodes in it.
     by_state_j: Mapping[State, float]
     by_state_node_s: Mapping[State, float]
+    #: Energy of busy nodes by what jobs did with it: compute, communicate (resizes, transfers), checkpoint,
+    #: restart (read what they begin again from), recovery (work that a failure took is made again).
+    of_busy_j: Mapping[NodeState, float]
     #: From when to when.
     from_s: float
     to_s: float

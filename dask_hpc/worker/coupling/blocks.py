@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from distributed import get_worker
 
-from dask_hpc.wire import VALUE
+from dask_hpc.wire import TAKEN, VALUE
+from dask_hpc.worker.coupling.taking import taken
 from dask_hpc.worker.small import to_content
 from dask_hpc_policies.coupling.contract import Field
 
@@ -92,13 +93,11 @@ def _fill(field: Field, bundles: Sequence[Bundle], into: np.ndarray) -> None:
 def analysed(function: Callable[[xr.Dataset], Any], fields: Sequence[Field], *bundles: Bundle) -> Any:
     """What an analysis gives for a window; bundles of its steps lie one behind the other."""
     steps = [list(its) for _, its in itertools.groupby(bundles, lambda bundle: bundle.step)]
-    value = function(dataset(fields, steps))
-    _send_along(value)
-    return value
-
-
-def _send_along(value: Any) -> None:
-    """Have a small value come with the word that it is there: nobody has to fetch it."""
     worker: Any = get_worker()
+    task = worker.state.tasks[worker.get_current_task()]
+    with taken(worker, [each.key for each in task.dependencies], task.metadata, TAKEN):
+        value = function(dataset(fields, steps))
+    # a small value comes with the word that it is there: nobody has to fetch it
     if (content := to_content(value, _ALONG_BYTES // 4)) is not None:
-        worker.state.tasks[worker.get_current_task()].metadata[VALUE] = content
+        task.metadata[VALUE] = content
+    return value

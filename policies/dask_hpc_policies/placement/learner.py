@@ -151,6 +151,12 @@ class Learner:
             input_bytes=self.input_bytes if sample.input_bytes is None else sample.input_bytes,
         )
 
+    def after_sizes(self, memory_bytes: float, input_bytes: float) -> Learner:
+        """With sizes that follow from what it reads, where nothing larger was measured or said."""
+        return replace(
+            self, memory_bytes=max(self.memory_bytes or 0.0, memory_bytes), input_bytes=input_bytes
+        )
+
     def of_analysis(self, view: AnalysisView) -> AnalysisView:
         """`view` with what is known."""
         return replace(

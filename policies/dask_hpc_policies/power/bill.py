@@ -6,12 +6,17 @@ known has None, never 0. A figure is ``measured`` when all of it was.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-#: Jobs whose energy is kept one by one; what the oldest had is kept together.
-JOBS_KEPT = 1000
+import numpy as np
+
+from dask_hpc_policies.power.states import NODE_STATES, NodeState
+
+#: Jobs, and nodes, whose energy is kept one by one; what the oldest jobs had is kept together.
+JOBS_KEPT = NODES_KEPT = 1000
 J_PER_KWH = 3.6e6
 
 
@@ -45,6 +50,47 @@ class Use:
         self.measured = self.measured and other.measured
 
 
+class NodeUses:
+    """What nodes have drawn, one by one: as arrays while the nodes are the same ones, as they are many."""
+
+    def __init__(self) -> None:
+        #: Nodes of now, how long they have been so, and of each J, least and most watts.
+        self._names: Sequence[str] = ()
+        self._s = 0.0
+        self._measured = True
+        self._j = self._least_w = self._most_w = np.zeros(0)
+        self._uses: dict[str, Use] = {}
+
+    def add(self, length_s: float, names: Sequence[str], watts: Sequence[float], measured: bool) -> None:
+        """Nodes of these names drew so many watts each for so long; whether all of it was measured."""
+        if names != self._names:
+            self._flush()
+            self._names = names
+            self._least_w, self._most_w = np.full(len(names), np.inf), np.zeros(len(names))
+        now_w = np.array(watts)
+        self._j = self._j + now_w * length_s if self._s else now_w * length_s
+        np.minimum(self._least_w, now_w, out=self._least_w)
+        np.maximum(self._most_w, now_w, out=self._most_w)
+        self._s += length_s
+        self._measured = self._measured and measured
+
+    def uses(self) -> Mapping[str, Use]:
+        """By node."""
+        self._flush()
+        return self._uses
+
+    def _flush(self) -> None:
+        if not self._s:
+            return
+        columns = self._j.tolist(), self._least_w.tolist(), self._most_w.tolist()
+        for name, energy_j, least_w, most_w in zip(self._names, *columns, strict=True):
+            use = Use(energy_j, self._s, least_w, most_w, self._measured)
+            self._uses.setdefault(name, Use()).merge(use)
+        while len(self._uses) > NODES_KEPT:
+            del self._uses[next(iter(self._uses))]
+        self._names, self._s, self._measured = (), 0.0, True
+
+
 @dataclass(slots=True)
 class Uses:
     """All that was drawn; the total is added up apart from its parts."""
@@ -56,6 +102,9 @@ class Uses:
     jobs: dict[str, Use] = field(default_factory=dict)
     #: Jobs that are no longer kept one by one.
     earlier: Use = field(default_factory=Use)
+    #: The same total by what nodes did, and by node.
+    states: dict[NodeState, Use] = field(default_factory=dict)
+    nodes: NodeUses = field(default_factory=NodeUses)
 
     def add(
         self,
@@ -66,6 +115,9 @@ class Uses:
         idle_w: float,
         measured: bool,
         measured_jobs: Collection[str] = (),
+        states_w: Mapping[NodeState, float] = MappingProxyType({}),
+        nodes: Sequence[str] = (),
+        nodes_w: Sequence[float] = (),
     ) -> None:
         """So much was drawn for so long.
 
@@ -75,20 +127,32 @@ class Uses:
             Whether all of it was measured.
         measured_jobs
             Jobs of which it was in any case.
+        states_w
+            What nodes in each state drew together.
+        nodes, nodes_w
+            Names of the nodes, and what each of them drew.
         """
+        for state, watts in states_w.items():
+            use = self.states.get(state)
+            if use is None:
+                use = self.states[state] = Use()
+            use.add(watts, length_s, measured)
+        self.nodes.add(length_s, nodes, nodes_w, measured)
         self.total.add(total_w, length_s, measured)
         self.plain.add(plain_w, length_s, measured)
         self.idle.add(idle_w, length_s, measured)
         for id, watts in jobs_w.items():
-            use = self.jobs.get(id)
-            if use is None:
-                use = self.jobs[id] = Use()
-            use.add(watts, length_s, measured or id in measured_jobs)
+            job = self.jobs.get(id)
+            if job is None:
+                job = self.jobs[id] = Use()
+            job.add(watts, length_s, measured or id in measured_jobs)
         while len(self.jobs) > JOBS_KEPT:
             self.earlier.merge(self.jobs.pop(next(iter(self.jobs))))
 
 
-def bill(uses: Uses, price: float | None = None, carbon: float | None = None) -> dict[str, Any]:
+def bill(
+    uses: Uses, price: float | None = None, carbon: float | None = None, by_node: bool = True
+) -> dict[str, Any]:
     """The bill of a run, as plain data.
 
     Parameters
@@ -97,14 +161,18 @@ def bill(uses: Uses, price: float | None = None, carbon: float | None = None) ->
         Money per MWh; None: what it costs is not known.
     carbon
         Grams of CO2 per kWh, likewise.
+    by_node
+        Whether there is a row of each node.
 
     Returns
     -------
     dict
-        ``total``, ``idle``, ``plain``, ``earlier_jobs`` and by id ``jobs``: each with ``energy_j``,
+        ``total``, ``idle``, ``plain``, ``earlier_jobs``, by id ``jobs``, by name ``nodes`` and by what nodes
+        did ``states`` (`NODE_STATES`, those that were seen): each with ``energy_j``,
         ``energy_kwh``, ``known_s``, ``least_w``, ``mean_w``, ``most_w``, ``energy_delay_js`` (energy times
         the time in which it was drawn), ``cost``, ``carbon_g`` and ``label`` (measured, modelled, or
-        unavailable: then all the rest is None). Jobs, idle and plain together are the total.
+        unavailable: then all the rest is None). Jobs, idle and plain together are the total, and so
+        are all states, and all nodes.
     """
 
     def row(use: Use) -> dict[str, Any]:
@@ -130,6 +198,8 @@ def bill(uses: Uses, price: float | None = None, carbon: float | None = None) ->
         "plain": row(uses.plain),
         "earlier_jobs": row(uses.earlier),
         "jobs": {id: row(use) for id, use in uses.jobs.items()},
+        "states": {state: row(uses.states[state]) for state in NODE_STATES if state in uses.states},
+        "nodes": {name: row(use) for name, use in uses.nodes.uses().items()} if by_node else {},
     }
 
 

@@ -54,6 +54,10 @@ class LoadCurve:
         share = (found_w - self.idle_w) / way_w if way_w else load
         return self.idle_w + (busy_w - self.idle_w) * share
 
+    def raised(self, by_w: float) -> LoadCurve:
+        """The same, everywhere by so many watts higher."""
+        return LoadCurve(tuple((load, watts + by_w) for load, watts in self.points), self.error)
+
     def between(self, idle_w: float, busy_w: float) -> LoadCurve:
         """The same bends between other ends."""
         return LoadCurve(tuple((load, self._placed(watts, idle_w, busy_w)) for load, watts in self.points))

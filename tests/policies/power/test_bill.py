@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc_policies.power import bill as rules
-from dask_hpc_policies.power.bill import Uses, bill
+from dask_hpc_policies.power.bill import NodeUses, Uses, bill
 
 
 def test_a_bill_by_hand() -> None:
@@ -39,9 +39,30 @@ def test_jobs_idle_nodes_and_plain_work_are_the_total(rows: list[tuple[float, in
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rules, "JOBS_KEPT", 5)
         for length_s, number, watts in rows:
-            uses.add(length_s, watts + 30.0, {str(number): watts}, 10.0, 20.0, measured=True)
+            # a node comes with each job, and goes with it
+            states_w, jobs_w = {"compute": watts + 10.0, "idle": 20.0}, {str(number): watts}
+            nodes = ["x", str(number)], [30.0, watts]
+            uses.add(length_s, watts + 30.0, jobs_w, 10.0, 20.0, True, (), states_w, *nodes)
     assert len(uses.jobs) <= 5
     found = bill(uses)
-    parts = [*found["jobs"].values(), *(found[who] for who in ("idle", "plain", "earlier_jobs"))]
-    energy_j = sum(use["energy_j"] or 0.0 for use in parts)
-    assert energy_j == pytest.approx(found["total"]["energy_j"], rel=1e-3)
+    jobs = [*found["jobs"].values(), *(found[who] for who in ("idle", "plain", "earlier_jobs"))]
+    for parts in (jobs, found["states"].values(), found["nodes"].values()):
+        energy_j = sum(use["energy_j"] or 0.0 for use in parts)
+        assert energy_j == pytest.approx(found["total"]["energy_j"], rel=1e-3)
+
+
+def test_a_node_has_its_watts_while_others_come_and_go() -> None:
+    nodes = NodeUses()
+    for number in range(6):
+        # b moves, c is there for a while and comes back
+        drawn = {"a": 50.0, "b": 100.0 + 10 * number} | ({"c": 70.0} if number in (1, 4, 5) else {})
+        nodes.add(2.0, list(drawn), list(drawn.values()), number != 1)
+        if number == 3:
+            assert nodes.uses()["a"].energy_j == 50.0 * 8
+    told = {name: (use.energy_j, use.known_s, use.least_w, use.most_w) for name, use in nodes.uses().items()}
+    assert told == {
+        "a": (600.0, 12.0, 50.0, 50.0),
+        "b": (1500.0, 12.0, 100.0, 150.0),
+        "c": (420.0, 6.0, 70.0, 70.0),
+    }
+    assert not any(use.measured for use in nodes.uses().values())

@@ -4,8 +4,9 @@ Rules of the file: pure; what is said once is not said again, and nothing grows 
 
 ``["job", id, name, letter, colour]`` and ``["node", name]`` give out the numbers, in order; nodes that
 changed hands are ``[t_s, job, state, *nodes]`` (job -1: nobody), a job is ``[t_s, job, "state", nodes]``, and
-a decision ``["mark", t_s, job, action, nodes, reason]``. Each time is told as what has passed since the one
-told before, in hundredths of a second: most of what a page begins with would be times.
+a decision ``["mark", t_s, job, action, nodes, reason]``. ``["watts", t_s, watts, lower_w, upper_w]`` is what
+all nodes draw from then on, and may (null: not known, or no bound). Each time is told as what has passed
+since the one told before, in hundredths of a second: most of what a page begins with would be times.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dask_hpc.report.looks import looks, printable
-from dask_hpc.trace.records import JobEvent, NodeEvent, Record
+from dask_hpc.report.power import power_row
+from dask_hpc.trace.records import JobEvent, NodeEvent, Other, Record
+from dask_hpc_policies.power.checks import MOST_TOTAL_W
 
 _STATES = {"up": 0, "draining": 1, "lost": 2, "removed": 3}
 #: Decisions that are kept, the latest, and letters of their reasons.
@@ -33,12 +36,14 @@ class Events:
         self._nodes: dict[str, int] = {}
         #: The time told last, in hundredths of a second.
         self._last = 0
+        #: Watts and both bounds that were told last.
+        self._power: dict[str, int | None] = dict.fromkeys(("watts", "lower_w", "upper_w"))
         #: The latest decisions, and which are known.
         self._marks: deque[Mapping[str, Any]] = deque(maxlen=_MARKS)
         self._decided: dict[tuple[Any, ...], None] = {}
 
     def take(self, records: Iterable[Record]) -> None:
-        """Note what nodes and jobs have done."""
+        """Note what nodes and jobs have done, and what was drawn."""
         for record in records:
             if isinstance(record, NodeEvent):
                 job = -1 if record.job is None else self.job(record.job, record.job)
@@ -47,6 +52,20 @@ class Events:
             elif isinstance(record, JobEvent):
                 job = self.job(record.job, record.name or record.job)
                 self.all.append([self._passed(record.t_s), job, record.state, record.nodes])
+            elif isinstance(record, Other):
+                self._drawn(record)
+
+    def _drawn(self, record: Other) -> None:
+        row = power_row(record)
+        if row is not None:
+            before, (t_s, news) = list(self._power.values()), row
+            # what can never be drawn is no bound
+            self._power |= {
+                name: None if watts is None or watts >= MOST_TOTAL_W else round(watts)
+                for name, watts in news.items()
+            }
+            if list(self._power.values()) != before:
+                self.all.append(["watts", self._passed(t_s), *self._power.values()])
 
     def decided(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Note rows of `Runtime.decisions`; what is known is left out."""

@@ -3,6 +3,7 @@ const LEFT = 90;
 const HEAD = 16;
 const MARKS = 12;
 const FOOT = 18;
+const POWER = 52;
 const ROOM = 340;
 
 // What part of time is seen; `view` null: all of it, and it follows the clock.
@@ -38,7 +39,8 @@ function draw(state, canvas, view) {
   const exact = Math.min(18, ROOM / (count * lanes.length));
   const row = exact > 2 ? Math.floor(exact) : exact;
   const tall = Math.ceil(row * count), head = state.lanes.length ? HEAD : 0;
-  const height = MARKS + lanes.length * (tall + head) + FOOT;
+  const power = state.power.length ? POWER : 0, powerTop = MARKS + lanes.length * (tall + head);
+  const height = powerTop + power + FOOT;
   const scale = window.devicePixelRatio || 1;
   canvas.width = width * scale;
   canvas.height = height * scale;
@@ -95,6 +97,7 @@ function draw(state, canvas, view) {
     if (row >= 11) state.order.forEach((node, k) => pen.fillText(state.nodes[node].slice(0, 14), 2, tops[i] + k * row + row / 2));
   });
 
+  if (power) drawPower(state, pen, x, powerTop, width);
   for (const mark of state.marks) {
     const px = x(mark.t);
     if (px < LEFT || px > width) continue;
@@ -120,7 +123,46 @@ function draw(state, canvas, view) {
     pen.setLineDash([]);
   }
   axis(state, pen, x, seen, width, bottom);
-  return { row, at, x, seen, tops, tall, height };
+  return { row, at, x, seen, tops, tall, height, powerTop: power ? powerTop : height };
+}
+
+// What all nodes draw over time, between the bounds that held.
+function drawPower(state, pen, x, top, width) {
+  const most = mostDrawn(state), y = (watts) => top + POWER - 3 - ((POWER - 8) * Math.min(most, watts)) / most;
+  const stroke = (color, dash, value) => {
+    pen.strokeStyle = color;
+    pen.setLineDash(dash);
+    pen.beginPath();
+    let before = null;
+    state.power.forEach((one, i) => {
+      const watts = value(one), from = Math.max(LEFT, x(one.t));
+      const to = Math.min(width, x(state.power[i + 1]?.t ?? state.now));
+      if (watts === null || watts > most || to < LEFT || from > width) {
+        before = null;
+        return;
+      }
+      if (before === null) pen.moveTo(from, y(watts));
+      else pen.lineTo(from, y(watts));
+      pen.lineTo(to, y(watts));
+      before = watts;
+    });
+    pen.stroke();
+  };
+  stroke("#b3261e", [5, 3], (one) => one.lower || null);
+  stroke("#b3261e", [5, 3], (one) => one.upper);
+  stroke("#1c1f23", [], (one) => one.watts);
+  pen.setLineDash([]);
+  pen.fillStyle = "#1c1f23";
+  pen.font = "11px system-ui, sans-serif";
+  pen.fillText("power", 2, top + POWER / 2);
+  pen.fillText(`${Math.round(most)} W`, 2, top + 9);
+}
+
+// The top of the lane: bounds far above all that was drawn are open.
+function mostDrawn(state) {
+  const drawn = Math.max(1, ...state.power.map((one) => one.watts ?? 0));
+  const bounds = state.power.flatMap((one) => [one.lower ?? 0, one.upper ?? 0]);
+  return Math.max(drawn, ...bounds.filter((watts) => watts <= 4 * drawn));
 }
 
 function axis(state, pen, x, seen, width, top) {
@@ -148,6 +190,10 @@ function under(state, drawn, px, py) {
     const near = state.marks.filter((one) => Math.abs(drawn.x(one.t) - px) <= 5);
     return { mark: near.at(-1) };
   }
+  if (py >= drawn.powerTop && py < drawn.powerTop + POWER && px >= LEFT) {
+    const t = drawn.at(px);
+    return { power: t > state.now ? undefined : state.power.findLast((one) => one.t <= t), t };
+  }
   const lane = drawn.tops.findIndex((top) => py >= top && py < top + drawn.tall);
   if (lane < 0 || px < LEFT) return {};
   const node = state.order[Math.floor((py - drawn.tops[lane]) / drawn.row)], t = drawn.at(px);
@@ -156,7 +202,8 @@ function under(state, drawn, px, py) {
   return { span, lane, node, t };
 }
 
-function toldAt(state, { mark, span, lane, node, t }) {
+function toldAt(state, { mark, span, lane, node, t, power }) {
+  if (power) return `${when(state, t)}: ${toldPower(power)}.`;
   if (mark) {
     const size = mark.nodes === null ? "" : ` to ${mark.nodes}`;
     return `${when(state, mark.t)}: ${mark.action} ${called(state, mark.job)}${size}: ${mark.reason}.`;

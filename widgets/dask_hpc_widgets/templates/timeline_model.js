@@ -4,7 +4,7 @@ const STATES = ["", "draining", "lost"];
 
 function fresh() {
   return {
-    have: 0, last: 0, jobs: [], nodes: [], order: [], row: [], spans: [], open: [], marks: [], first: null, now: 0,
+    have: 0, last: 0, jobs: [], nodes: [], order: [], row: [], spans: [], open: [], marks: [], first: null, now: 0, power: [],
     heard: 0, gap: PERIOD_MS, asked: 0, updates: 0, tiles: [], lanes: [], from: 0, end: 0, stale: "",
   };
 }
@@ -21,6 +21,9 @@ function take(state, event) {
   } else if (event[0] === "node") {
     state.nodes.push(event[1]);
     state.open.push(null);
+  } else if (event[0] === "watts") {
+    const [, passed, watts, lower, upper] = event, t = passedTo(state, passed);
+    state.power.push({ t, watts, lower, upper });
   } else if (event[0] === "mark") {
     const [, passed, job, action, nodes, reason] = event, t = passedTo(state, passed);
     state.marks.push({ t, job, action, nodes, reason });
@@ -127,7 +130,13 @@ function active(state) {
   return state.jobs.filter((one) => one.nodes > 0 || one.state === "pending");
 }
 
-// The picture in words: who works, who waits.
+function toldPower({ watts, lower, upper }) {
+  const least = lower ? `at least ${lower} W` : "", most = upper === null ? "" : `at most ${upper} W`;
+  const bounds = [least, most].filter(Boolean).join(" and ") || "no bounds";
+  return `${watts === null ? "the draw is not known" : `${watts} W are drawn`}, ${bounds}`;
+}
+
+// The picture in words: who works, who waits, what is drawn.
 function told(state) {
   const running = state.jobs.filter((one) => one.nodes > 0);
   const waiting = state.jobs.filter((one) => one.state === "pending");
@@ -135,7 +144,8 @@ function told(state) {
   const runs = running.length ? `At work: ${list(running, (one) => `${one.letter} ${one.name} on ${one.nodes}`)}.` : "No job is at work.";
   const waits = waiting.length
     ? ` Waiting: ${list(waiting, (one) => `${one.letter} ${one.name} for ${seconds(state.now - one.since)}`)}.` : "";
-  return runs + waits;
+  const power = state.power.length ? ` Now ${toldPower(state.power.at(-1))}.` : "";
+  return runs + waits + power;
 }
 
 function toldLanes(state) {

@@ -6,7 +6,7 @@ A capability of another package registers its views when it is loaded (`dask_hpc
 from __future__ import annotations
 
 from dask_hpc import capabilities
-from dask_hpc_widgets.views import checkpoints, decisions, io, jobs, nodes, power, sizes, walltime
+from dask_hpc_widgets.views import checkpoints, coupling, decisions, io, jobs, nodes, power, sizes, walltime
 from dask_hpc_widgets.views.view import Picture, View
 
 __all__ = ["Picture", "View", "named", "register", "registered"]
@@ -53,5 +53,6 @@ def named(name: str) -> View:
 
 for _view in (
     jobs.VIEW, sizes.VIEW, nodes.VIEW, walltime.VIEW, decisions.VIEW, power.VIEW, checkpoints.VIEW, io.VIEW,
+    coupling.VIEW,
 ):  # fmt: skip
     register(_view)

@@ -1,0 +1,151 @@
+"""ADIOS2 streams as producers: a program that writes one is coupled without a change.
+
+`forward` runs beside the program, in as many processes as there are ranks of the flow. Each reads its share
+of a step into arrays of its own, once, and hands it over by a `Source`. (Godoy et al. 2020, "ADIOS 2: The
+Adaptable Input Output System", SoftwareX 12.)
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from distributed import Security
+
+from dask_hpc.coupling.source import Source
+from dask_hpc.errors import CouplingError
+from dask_hpc_policies.coupling.contract import Field, Place, checked_seconds
+
+#: How long one looks for a step at a time, in seconds: signals are heard in between.
+_LOOK_S = 1.0
+
+
+def forward(
+    name: str,
+    scheduler: str | os.PathLike[str],
+    stream: str | os.PathLike[str],
+    *,
+    engine: str = "SST",
+    parameters: Mapping[str, Any] | None = None,
+    rank: int = 0,
+    size: int = 1,
+    security: Security | None = None,
+    timeout: float = 60.0,
+) -> int:
+    """Hand over the steps of an ADIOS2 stream to a flow until the stream ends; gives how many went on.
+
+    A step of the flow has the number of the stream's step. While the flow's queue is full no step is read:
+    what becomes of those that the program writes meanwhile, the stream's ``QueueLimit`` and
+    ``QueueFullPolicy`` say.
+
+    Parameters
+    ----------
+    name, scheduler, security
+        As of `Source`. Each field of the flow is a global array of the stream, of the same name, shape and
+        type; what else is in the stream is not read.
+    stream
+        What the program has opened for writing.
+    engine, parameters
+        Of ADIOS2, as the program has them.
+    rank, size
+        Which process this is, of how many: each reads its share of the first dimension.
+    timeout
+        Seconds to wait for the flow, the other processes and the stream to begin. A step may take any time.
+
+    Raises
+    ------
+    ImportError
+        When ``adios2`` is not installed.
+    ValueError
+        For a field that cannot be shared, or that the stream has not, or has otherwise. The flow fails then.
+    CouplingError
+        When the flow has failed or is closed, or the program that writes was lost.
+    """
+    checked_seconds("timeout", timeout)
+    adios2 = _adios2()
+    with Source(name, scheduler, rank=rank, size=size, security=security, timeout=timeout) as source:
+        fields = list(source.fields.values())
+        parts = shares(fields, rank, size)
+        # one array a field serves all steps: `send` gives it back
+        arrays = {one.name: np.empty(parts[one.name][1], one.dtype) for one in fields}
+        at = {fields[0].dims[0]: parts[fields[0].name][0][0]}
+        adios = adios2.Adios()
+        io = adios.declare_io(name)
+        io.set_engine(engine)
+        told = {"OpenTimeoutSecs": math.ceil(timeout), **(parameters or {})}
+        io.set_parameters({key: str(value) for key, value in told.items()})
+        taken = 0
+        with adios2.Stream(io, os.fspath(stream), "r") as steps:
+            while _next(adios2, steps):
+                for one in fields:
+                    _check(adios2, steps, one)
+                    steps.read_in_buffer(one.name, arrays[one.name], *map(list, parts[one.name]))
+                taken += source.send(steps.current_step(), arrays, at)
+                steps.end_step()
+    return taken
+
+
+def shares(fields: Sequence[Field], rank: int, size: int) -> dict[str, Place]:
+    """The part of each field that one of several processes reads: equal parts of the first dimension.
+
+    Raises
+    ------
+    ValueError
+        For more processes than there are parts, and for several where not all fields have the same first
+        dimension.
+    """
+    firsts = {(one.dims[0], one.shape[0]) for one in fields}
+    least = min(rows for _, rows in firsts) if len(firsts) == 1 else 1
+    if size > least:
+        said = ", ".join(f"{dim!r} of {rows}" for dim, rows in sorted(firsts))
+        raise ValueError(f"size is {size}; allowed: 1 to {least}, as fields have the first dimension {said}")
+    found = {}
+    for one in fields:
+        rows, *others = one.shape
+        begin, end = rows * rank // size, rows * (rank + 1) // size
+        found[one.name] = (begin, *[0] * len(others)), (end - begin, *others)
+    return found
+
+
+def _next(adios2: Any, steps: Any) -> bool:
+    """Begin the next step; whether there is one."""
+    status = adios2.StepStatus
+    while True:
+        found = steps.begin_step(timeout=_LOOK_S)
+        if found == status.OK:
+            return True
+        if found == status.EndOfStream:
+            return False
+        if found != status.NotReady:
+            raise CouplingError("the program that writes the stream was lost; start it, and this, again")
+
+
+def _check(adios2: Any, steps: Any, field: Field) -> None:
+    """Raise `ValueError` when a field is not in the stream as it is declared."""
+    variable = steps.inquire_variable(field.name)
+    if variable is None:
+        there = ", ".join(map(repr, steps.available_variables())) or "none"
+        raise ValueError(
+            f"the stream has no {field.name!r}; allowed: one of its variables, which are {there}"
+        )
+    shape, kind = tuple(variable.shape()), variable.type()
+    with suppress(KeyError):  # of what NumPy has no type for
+        kind = np.dtype(adios2.type_adios_to_numpy(kind)).name
+    if (shape, kind) != (field.shape, field.dtype):
+        raise ValueError(
+            f"{field.name!r} is of shape {shape} and type {kind} in the stream; allowed: {field.shape} and "
+            f"{field.dtype}, as the flow says (rt.couple)"
+        )
+
+
+def _adios2() -> Any:
+    """The package."""
+    try:
+        import adios2
+    except ImportError as error:
+        raise ImportError("ADIOS2 streams need adios2; pip install 'dask-hpc[adios]'") from error
+    return adios2

@@ -1,0 +1,261 @@
+"""Where analyses of flows run: what a policy sees of it, and its places, carried out.
+
+What a policy says of one flow is taken together: the places of one decision come one after another, in one
+turn of the loop; at the end of it all are done or none is. Steps that are whole by then stay where they are,
+those that come are aimed (`Splits.aim`) right before their data is there: no task moves that has begun, and
+no client is asked. Blocks in memory go where they are needed, each once to a node.
+
+The simulation is a program outside: it stays on the nodes whose workers take its blocks, and these workers'
+threads are the helper cores; so what a policy may choose is the side of each analysis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.coupling.flow import Flow
+from dask_hpc.scheduler.coupling.workers import APART_S, Workers
+from dask_hpc.scheduler.internals import writes
+from dask_hpc.scheduler.tables.events import ActionEnded
+from dask_hpc.scheduler.tables.parts import Enactor, Method
+from dask_hpc_policies.codec import encode
+from dask_hpc_policies.coupling.contract import is_due, value_key
+from dask_hpc_policies.decision import Outcome, Place, Reason, ReasonCode
+from dask_hpc_policies.placement.application import Where
+from dask_hpc_policies.placement.learner import Learner
+from dask_hpc_policies.placement.replan import application_of, best_split, is_quick, known, phases, plan_of
+from dask_hpc_policies.placement.view import (
+    SECTION,
+    AnalysisView,
+    FlowView,
+    PlanView,
+    PlatformView,
+    Split,
+)
+from dask_hpc_policies.rules.placing import misfit, refusal, split_of
+
+
+class Splits:
+    """The splits of the flows of one scheduler."""
+
+    def __init__(self, engine: Engine, workers: Workers, flow_of: Callable[[str], Flow | None]) -> None:
+        self._engine, self._workers, self._flow_of = engine, workers, flow_of
+        #: Flows that have begun, by name.
+        self._flows: dict[str, Flow] = {}
+        #: What a decision has said, by flow, until all of it is known; plans of flows that take long to plan.
+        self._staged: dict[str, list[Place]] = {}
+        self._plans: dict[str, PlanView] = {}
+        self._planning: dict[str, asyncio.Task[None]] = {}
+        self._asked_s = 0.0
+
+    # ------------------------------------------------------------------- what is seen
+
+    def section(self) -> Mapping[str, Any]:
+        """What is known of flows that have begun and not ended."""
+        self._flows = {name: one for name, one in self._flows.items() if not (one.failed or one.over())}
+        self._plans = {name: plan for name, plan in self._plans.items() if name in self._flows}
+        views = {name: self._planned(name, self.view(one)) for name, one in self._flows.items()}
+        return {SECTION: {name: encode(view) for name, view in views.items()}} if views else {}
+
+    def view(self, flow: Flow) -> FlowView:
+        """What a policy sees of a flow whose producers are all there."""
+        nodes, helpers = self._workers.node_threads(set(flow.places))
+        staging, threads = self._workers.node_threads(set(self._workers.staging()))
+        cores = max(threads, helpers + 1)
+        flow.measured.learn(nodes * (cores - helpers))
+        return FlowView(
+            steps=0 if flow.turns is None else flow.turns.given,
+            nodes=nodes,
+            helper_cores=helpers,
+            simulation=flow.measured.simulation.of_simulation(),
+            platform=PlatformView(
+                nodes=nodes + staging,
+                cores=cores,
+                memory_bytes=self._workers.node_bytes(set(flow.places)),
+                staging_memory_bytes=self._workers.node_bytes(set(self._workers.staging())),
+                bandwidth_bytes_s=flow.measured.bandwidth.mean or self._workers.bandwidth_bytes_s,
+                nodes_fixed=True,
+                cores_fixed=True,
+            ),
+            analyses=tuple([self._analysis(flow, name) for name in flow.analyses]),
+            measured=flow.measured.view(),
+            changing=flow.name in self._staged,
+        )
+
+    def _analysis(self, flow: Flow, name: str) -> AnalysisView:
+        said = flow.analyses[name]
+        window, every = said["window"], said["every"]
+        seen = AnalysisView(name=name, declared=said["where"], where=flow.side(name), every=every)
+        known = flow.measured.analyses.get(name, Learner())
+        taken = flow.turns.given if flow.turns is not None else 0
+        if not taken:
+            return known.of_analysis(seen)
+        # a block goes once to a node, whatever reads it there: each of the analyses bears its share
+        step_bytes = flow.bytes / taken
+        sent = step_bytes * min(window, every) / len(flow.analyses)
+        return known.after_sizes(step_bytes * window, sent).of_analysis(seen)
+
+    def _planned(self, name: str, view: FlowView) -> FlowView:
+        """With the plan of a flow that takes too long to plan in a pass: it is made in a thread."""
+        application = application_of(view)
+        if application is None or is_quick(application):
+            return view
+        plan = self._plans.get(name)
+        if (plan is None or plan.found_for != known(view)) and name not in self._planning:
+            self._planning[name] = asyncio.ensure_future(self._plan(name, view))
+        return view if plan is None else replace(view, plan=plan)
+
+    async def _plan(self, name: str, view: FlowView) -> None:
+        try:
+            plan = await asyncio.to_thread(plan_of, view)
+        finally:
+            del self._planning[name]
+        if plan is not None:
+            self._plans[name] = plan
+            self._engine.controller.request("answer")
+
+    def unwrap(self) -> None:
+        """The runtime is being uninstalled."""
+        for task in self._planning.values():
+            task.cancel()
+
+    # ----------------------------------------------------------------- what is done
+
+    def enactors(self) -> Mapping[type[Any], Enactor]:
+        """It carries out places."""
+        return {Place: self._place}
+
+    def _place(self, action: Place) -> Outcome:
+        flow = self._flows.get(action.flow)
+        # what this very decision has said of other analyses is no change under way
+        view = None if flow is None else replace(self.view(flow), changing=False)
+        why = refusal(action, view)
+        if why is not None:
+            return Outcome(action=action, result="refused", reason=why)
+        if action.flow not in self._staged:
+            asyncio.get_running_loop().call_soon(self._change, action.flow)
+        self._staged.setdefault(action.flow, []).append(action)
+        return Outcome(action=action, result="under way", reason=action.reason)
+
+    def _change(self, name: str) -> None:
+        """All that a decision says of a flow is known: do it, or nothing of it."""
+        places, flow = self._staged.pop(name), self._flows.get(name)
+        why: Reason | None = Reason(ReasonCode.UNKNOWN_FLOW, f"there is no flow {name!r} any more")
+        result = "aborted"
+        if flow is not None:
+            view = self.view(flow)
+            split = split_of(view, places)
+            why = misfit(view, split)
+            if why is None:
+                flow.sides = {one.analysis: one.where for one in places}
+                turn = 0 if flow.turns is None else flow.turns.given
+                result, why = "done", Reason(ReasonCode.DONE, f"from turn {turn} of flow {name} on")
+        assert why is not None
+        for one in places:
+            self._engine.handle(ActionEnded(Outcome(action=one, result=result, reason=why), "request"))
+
+    def aim(self, flow: Flow, turn: int) -> None:
+        """A part of a step is about to be there: its values are to be computed where they are placed.
+
+        Until all parts are there these tasks wait, so that the last part decides for the whole step.
+        """
+        self._flows[flow.name] = flow
+        if placed := self._placed(flow, turn):
+            by_side = self._workers.by_where(flow)
+            for key, side in placed:
+                if side in by_side:
+                    writes.aim(self._engine.scheduler, self._engine.state.owner, key, by_side[side])
+
+    def _placed(self, flow: Flow, turn: int) -> list[tuple[str, Where]]:
+        """Keys of the values of a turn of which it is said where they are computed, and where."""
+        return [
+            (value_key(flow.id, turn, name), side)
+            for name, said in flow.analyses.items()
+            if (side := flow.side(name)) != "auto"
+            and is_due(turn, said["first"], said["window"], said["every"])
+        ]
+
+    def left(self, address: str) -> None:
+        """A worker has gone: values that could run there alone run where there still is one.
+
+        Once nobody is left for analyses in transit they have no place any more, until the policy finds one.
+        """
+        self._workers.left(address)
+        scheduler, staging = self._engine.scheduler, self._workers.staging()
+        for flow in self._flows.values():
+            inside = [one for one in flow.places if one in scheduler.workers]
+            keys = [pair for turn in flow.flight() for pair in self._placed(flow, turn)]
+            for key, side in keys:
+                workers = (side == "in-transit" and staging) or inside
+                writes.aim(scheduler, self._engine.state.owner, key, workers)
+            writes.retry_unplaced(scheduler, [key for key, _ in keys], f"hpc-placed-{address}")
+            if not staging:
+                flow.sides = {}
+
+    def whole(self, flow: Flow, turn: int) -> None:
+        """All parts of a step are there; a policy may want to look, once a step and not too often."""
+        now_s = self._engine.state.now_s()
+        flow.measured.whole(now_s, turn + 1 < flow.room())
+        if now_s - self._asked_s >= APART_S:
+            self._asked_s = now_s
+            if self._workers.staging() and any(said["where"] == "auto" for said in flow.analyses.values()):
+                self._engine.controller.request("tick")
+
+    # --------------------------------------------------------------------- clients
+
+    def methods(self) -> Mapping[str, Method]:
+        """What clients may call."""
+        return {"flow_plan": self.flow_plan}
+
+    async def flow_plan(self, flow: str) -> dict[str, Any]:
+        """The split as it is and the best one by what was measured, with the times of their steps.
+
+        Raises
+        ------
+        CouplingError
+            When there is no such flow, or its producers have not come.
+        """
+        found = self._flow_of(flow)
+        if found is None or found.turns is None:
+            raise CouplingError(f"flow {flow} has no steps yet: its producers have not come, or it is closed")
+        view = self.view(found)
+        row: dict[str, Any] = {
+            "present": encode(view.present),
+            "best": None,
+            "step_s": None,
+            "present_step_s": None,
+            "measured": None if view.measured is None else encode(view.measured),
+            "view": encode(view),
+        }
+        application = application_of(view)
+        if application is None:
+            missing = [one.name for one in view.analyses if one.one_core_s is None]
+            what = ", ".join(map(repr, missing)) or "the simulation"
+            return row | {"reason": f"nothing was measured yet of {what}"}
+        best = await asyncio.to_thread(best_split, application, view)
+        if best is None:
+            return row | {"reason": "no split fits the memory of the nodes and where analyses are to run"}
+        step_s = phases(application, view, best).step_s(view.mode)
+        present = _settled(view)
+        present_s = phases(application, view, present).step_s(view.mode)
+        fits = misfit(view, present)
+        row |= {"best": encode(best), "step_s": step_s, "present_step_s": present_s}
+        if best == present:
+            return row | {"reason": "the present split is the best by what is known"}
+        if fits is not None:
+            return row | {"reason": f"the present split does not fit: {fits.text}"}
+        return row | {
+            "reason": f"a step is to take {step_s:.3g} s; with the present split it takes {present_s:.3g} s"
+        }
+
+
+def _settled(view: FlowView) -> Split:
+    """The split that a flow has, analyses without a place being where their blocks are."""
+    present = view.present
+    inside = [one.name for one in view.analyses if one.name not in present.in_transit]
+    return replace(present, in_situ=tuple(inside))

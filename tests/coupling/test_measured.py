@@ -1,0 +1,67 @@
+"""What is noted of the steps of a flow costs nothing until somebody looks, and little then."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dask_hpc.scheduler.coupling.measured import Measured
+from dask_hpc.scheduler.coupling.workers import APART_S, STAGING, Workers
+
+
+def test_it_is_learned_from_values_and_steps_when_somebody_looks():
+    measured = Measured()
+    for turn in range(1000):
+        measured.value("mean", turn, "in-transit", (turn, turn + 0.5, 0.5, 1e6, 0.01))
+        measured.whole(float(turn), room=True)
+    assert (measured.analyses, measured.simulation.one_core_s.samples, measured.view()) == ({}, 0, None)
+    measured.learn(cores=2)
+    known = measured.analyses["mean"].one_core_s
+    # the latest ones, however many there were
+    assert (known.mean, known.samples, measured.simulation.one_core_s.samples) == (0.5, 5, 5)
+    assert measured.simulation.one_core_s.mean == pytest.approx(2.0)
+    assert measured.bandwidth.mean == pytest.approx(1e8)
+    view = measured.view()
+    assert (view.step_s, view.simulation_s, view.in_transit_s, view.steps) == (1.0, 1.0, 0.5, 5)
+
+
+def test_steps_that_were_not_looked_at_are_no_long_step():
+    measured = Measured()
+    for turn in range(3):
+        measured.whole(float(turn), room=True)
+    measured.learn(cores=1)
+    for turn in range(3, 100):
+        measured.whole(float(turn), room=True)
+    measured.learn(cores=1)
+    assert measured.simulation.one_core_s.mean == 1.0
+    assert measured.view().step_s == 1.0
+
+
+def test_workers_of_a_role_are_looked_up_now_and_then_and_those_that_go_are_out_at_once():
+    looked = []
+
+    class Engine:
+        """A clock and two workers."""
+
+        now_s = 0.0
+        scheduler = SimpleNamespace(running=[SimpleNamespace(address=name) for name in "ab"])
+
+        @property
+        def state(self):
+            return SimpleNamespace(now_s=lambda: self.now_s, role_of=self.role_of)
+
+        def role_of(self, ws):
+            looked.append(ws.address)
+            return STAGING
+
+    engine = Engine()
+    workers = Workers(engine)
+    for _ in range(1000):
+        assert workers.staging() == ["a", "b"]
+    assert looked == ["a", "b"]
+    workers.left("a")
+    assert workers.staging() == ["b"]
+    engine.now_s += APART_S
+    workers.staging()
+    assert looked == ["a", "b"] * 2

@@ -1,0 +1,195 @@
+"""Analyses of flows go where the policy places them, as measured; what cannot be is refused with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+from distributed import Worker, get_worker
+from helpers import live, until
+from sources import producers, told
+
+import dask_hpc
+from dask_hpc import sim
+from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.install import service_of
+from dask_hpc.sim.model.coupled import Coupled
+from dask_hpc.sim.model.job import Job, Program
+from dask_hpc.sim.model.machine import Machine
+from dask_hpc.sim.model.workload import Workload
+from dask_hpc.trace.files import parse_trace
+from dask_hpc.trace.replay import replay
+from dask_hpc.wire import ROLE_RESOURCE
+from dask_hpc_policies.codec import decode
+from dask_hpc_policies.decision import Place, Reason, ReasonCode
+from dask_hpc_policies.placement.replan import application_of
+from dask_hpc_policies.placement.view import FlowView, Split
+
+FIELDS = {"T": (("y", "x"), (8, 6), "float64")}
+#: Seconds of a value. One helper core and two cores for staging: the best is each on a side of its own.
+SLOW_S, FAST_S = 0.16, 0.04
+BEST = Split(in_situ=("fast",), in_transit=("slow",), nodes=1, helper_cores=1)
+
+
+def sleeps(seconds):
+    def analysis(ds):
+        time.sleep(seconds)
+        return get_worker().address
+
+    return analysis
+
+
+def held(ds):
+    """Waits until the test lets it go; it finds the event on its worker, which is of this process."""
+    worker = get_worker()
+    worker.go.wait(30)
+    return worker.address
+
+
+@asynccontextmanager
+async def running(c, s, policy, where="auto", slow=None):
+    """A flow with two analyses, one node for staging, and a producer that waits for nothing."""
+    rt = await dask_hpc.install(c, policy)
+    async with Worker(
+        s.address, name="staging", nthreads=2, resources={f"{ROLE_RESOURCE}staging": 1}
+    ) as staging:
+        flow = await rt.couple("heat", FIELDS, queue=2)
+        await flow.analyse(slow or sleeps(SLOW_S), name="slow", where=where)
+        await flow.analyse(sleeps(FAST_S), name="fast", where=where)
+        async with producers(s, (0, 8)) as made:
+            assert await told(made[0]) == "open"
+            yield rt, flow, made[0], staging
+        await flow.close()
+
+
+def places(where, *names, nodes=1, cores=None):
+    """What a policy may say."""
+    cores = (1 if where == "in-situ" else 2) if cores is None else cores
+    reason = Reason(ReasonCode.SHORTER_STEP, "so")
+    return [
+        Place(flow="heat", analysis=name, where=where, nodes=nodes, cores=cores, reason=reason)
+        for name in names
+    ]
+
+
+def enacted(s, actions):
+    """What becomes of actions that come in one decision, at once: results and reasons."""
+    _, ended = service_of(s).engine.controller.act(actions, "request")
+    return [(one.result, one.reason.code) for one in ended]
+
+
+def simulated(view):
+    """The split that the simulator comes to, by the same policy, from what was measured here."""
+    begin = Split(in_situ=("slow", "fast"), nodes=view.nodes, helper_cores=view.helper_cores)
+    run = Coupled(flow="heat", steps=10, application=application_of(view), split=begin)
+    job = Job(id="j", submit_s=0.0, start_nodes=2, min_nodes=2, max_nodes=2, program=Program(stages=(run,)))
+    work = Workload(name="w", jobs=(job,), machine=Machine(nodes=2))
+    last = sim.simulate(work, "placement").flows[0]["splits"][-1]
+    names = ("in_situ", "in_transit", "nodes", "helper_cores")
+    return Split(**{name: tuple(last[name]) if "in_" in name else last[name] for name in names})
+
+
+@live(workers=1, timeout=60)
+async def test_a_flow_is_split_by_what_its_workers_have_measured(c, s, a):
+    async with running(c, s, "placement") as (rt, flow, producer, staging):
+        plan = await flow.plan()
+        assert (plan["best"], plan["reason"]) == (None, "nothing was measured yet of 'slow', 'fast'")
+        values = {name: flow.results(name, timeout=30) for name in ("slow", "fast")}
+        producer.tell("many", first=0, last=40)
+        seen = []
+        while not seen or seen[-1] != (staging.address, a.address):
+            # it began where its blocks are
+            assert len(seen) < 20, seen
+            seen.append(tuple([(await anext(one))[1] for one in values.values()]))
+        assert seen[0] == (a.address, a.address)
+        plan, status = await flow.plan(), await flow.status()
+        assert decode(Split, plan["best"]) == decode(Split, plan["present"]) == BEST
+        assert status["split"] == {"slow": "in-transit", "fast": "in-situ"}
+        view = decode(FlowView, plan["view"])
+        works = {one.name: one.one_core_s for one in view.analyses}
+        assert works == {"slow": pytest.approx(SLOW_S, rel=0.5), "fast": pytest.approx(FAST_S, rel=0.5)}
+        # two of them at once on the two cores
+        assert plan["step_s"] == pytest.approx(max(works["slow"] / 2, works["fast"]), rel=0.1)
+        # it stays so
+        for _ in range(10):
+            assert [(await anext(one))[1] for one in values.values()] == [staging.address, a.address]
+        rows = [row for row in await rt.decisions() if row["action"] == "place"]
+        assert "first-place" in {row["reason_code"] for row in rows if row["result"] == "done"}
+        # on the pictures that it saw, the same policy decides the same elsewhere
+        replayed = replay(parse_trace(await rt.trace()))
+        assert (replayed.ok, replayed.recorded_actions["place"] >= 2) == (True, True)
+        assert simulated(view) == BEST
+
+
+@live(workers=1, timeout=60)
+async def test_places_are_taken_whole_or_not_at_all_and_say_why(c, s, a):
+    async with running(c, s, "fcfs") as (_rt, flow, producer, staging):
+        values = {name: flow.results(name, timeout=30) for name in ("slow", "fast")}
+        producer.tell("many", first=0, last=12)
+        await asyncio.gather(*map(anext, values.values()))
+        assert enacted(s, places("in-transit", "other")) == [("refused", ReasonCode.UNKNOWN_FLOW)]
+        for wrong in (
+            places("in-transit", "slow", nodes=2),
+            places("in-transit", "slow", cores=1),
+            places("in-situ", "slow", cores=2),
+        ):
+            assert enacted(s, wrong) == [("refused", ReasonCode.OUT_OF_BOUNDS)]
+        # nothing is said of the other one: none of it is done
+        assert enacted(s, places("in-transit", "slow")) == [("under way", ReasonCode.SHORTER_STEP)]
+        await until(lambda: service_of(s).engine.controller.decisions[-1]["result"] == "aborted", "it ends")
+        assert service_of(s).engine.controller.decisions[-1]["reason_code"] == "incomplete"
+        assert (await flow.status())["split"] == {"slow": "auto", "fast": "auto"}
+        done = enacted(s, places("in-transit", "slow", "fast"))
+        assert done == [("under way", ReasonCode.SHORTER_STEP)] * 2
+        assert (await flow.status())["split"] == {"slow": "in-transit", "fast": "in-transit"}
+        # two steps may have begun before
+        where = [[(await anext(one))[1] for one in values.values()] for _ in range(5)][-2:]
+        assert where == [[staging.address] * 2] * 2
+        plan = await flow.plan()
+        assert decode(Split, plan["present"]).in_transit == ("slow", "fast")
+        assert (decode(Split, plan["best"]), plan["step_s"] < plan["present_step_s"]) == (BEST, True)
+
+
+@live(workers=1, timeout=60)
+async def test_what_the_user_has_said_of_where_holds_against_a_policy(c, s, a):
+    async with running(c, s, "fcfs", where="in-situ") as (rt, flow, producer, _staging):
+        values = flow.results("fast", timeout=30)
+        producer.tell("many", first=0, last=4)
+        await anext(values)
+        assert enacted(s, places("in-transit", "slow")) == [("refused", ReasonCode.OUT_OF_BOUNDS)]
+        plan = await flow.plan()
+        assert plan["best"] == plan["present"]
+        assert plan["reason"] == "the present split is the best by what is known"
+        with pytest.raises(CouplingError, match="its producers have not come"):
+            await (await rt.couple("other", FIELDS)).plan()
+
+
+@live(workers=1, timeout=60)
+async def test_values_run_where_they_are_placed_and_elsewhere_only_when_that_is_lost(c, s, a):
+    async with running(c, s, "fcfs", slow=held) as (_rt, flow, producer, staging):
+        go = a.go = staging.go = threading.Event()
+        go.set()
+        values = flow.results("slow", timeout=30)
+        producer.tell("many", first=0, last=1)
+        assert (await anext(values))[1] == a.address
+        assert enacted(s, places("in-transit", "slow", "fast"))[0][0] == "under way"
+        await until(lambda: service_of(s).engine.controller.decisions[-1]["result"] == "done", "it is done")
+        go.clear()
+        producer.tell("many", first=1, last=5)
+        tasks = await until(lambda: _processing(s)[2:], "there is more than there are threads")
+        assert {ts.processing_on.address for ts in tasks} == {staging.address}
+        # the other worker has nothing to do, and would be given one
+        thief, occupancies = {s.workers[a.address]}, dict.fromkeys(s.workers.values(), 0.0)
+        steal = s.extensions["stealing"]._get_thief
+        assert [steal(s, ts, thief, occupancies=occupancies) for ts in tasks] == [None] * len(tasks)
+        await staging.close(executor_wait=False)
+        go.set()
+        assert [(await anext(values))[1] for _ in range(4)] == [a.address] * 4
+        assert (await flow.status())["split"] == {"slow": "auto", "fast": "auto"}
+
+
+def _processing(s):
+    return [ts for ts in s.tasks.values() if ts.state == "processing"]
