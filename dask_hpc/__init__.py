@@ -7,6 +7,8 @@ cluster that has it. Everything else is reached from the `Runtime` that these re
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc._version import __version__
@@ -28,6 +30,13 @@ if TYPE_CHECKING:
     from dask_hpc.show import policies as policies
     from dask_hpc.worker.awaited import provide as provide
     from dask_hpc.worker.metered import metered as metered
+
+# In the folder of a clone Python finds this package there, and the others where they were installed once:
+# those beside this one come first.
+_ROOT = Path(__file__).resolve().parents[1]
+for _package in ("policies/dask_hpc_policies", "widgets/dask_hpc_widgets"):
+    if (_ROOT / _package).is_dir():
+        sys.path.insert(0, str((_ROOT / _package).parent))
 
 _PUBLIC = {
     "CheckpointSession": "dask_hpc.session.session",

@@ -91,7 +91,7 @@ def runtime_html(runtime: Any) -> str | None:
             "decisions": await channel.ask("decisions", limit=_LATEST),
         }
 
-    known, notice = _asked(channel, picture, "runtime.status()")
+    known, notice = _asked(channel, picture, "rt.status()")
     if known is None:
         known = channel.known
         notice += " This was known last:" if "status" in known else ""

@@ -99,7 +99,7 @@ class Job:
 
     def __enter__(self) -> Self:
         if self.channel.client.asynchronous:
-            raise TypeError("this client is asynchronous: use `async with runtime.job(...)`")
+            raise TypeError("this client is asynchronous: use `async with rt.job(...)`")
         self.channel.run(self._enter)
         self._annotate()
         return self
@@ -197,7 +197,7 @@ class Job:
         """
         if self.id is None:
             raise RuntimeError(
-                "the job has not been submitted; enter it with `with runtime.job(...) as job:` or call "
+                "the job has not been submitted; enter it with `with rt.job(...) as job:` or call "
                 "`job.activate()`"
             )
         return self.id
@@ -236,7 +236,7 @@ class Job:
         if not self._opened:
             raise RuntimeError(
                 f"job {self.id} was not declared by this handle, so it cannot be activated by it; use the "
-                "handle that runtime.job(...) gave"
+                "handle that rt.job(...) gave"
             )
         if not self._closed:
             # a stream message is not answered: what makes it void must be known before
@@ -267,7 +267,7 @@ class Job:
         if not self._opened:
             raise RuntimeError(
                 f"job {self.require_id()} was not declared by this handle, so it cannot be closed by it; use "
-                "`cancel`, or the handle that runtime.job(...) gave"
+                "`cancel`, or the handle that rt.job(...) gave"
             )
         self._close()
         return self._done()

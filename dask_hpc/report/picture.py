@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dask_hpc.report import svg
+from dask_hpc.report.coarse import coarse, each
 from dask_hpc.report.figure import spans_figure
 from dask_hpc.report.looks import format_seconds
 from dask_hpc.report.markup import render
@@ -48,6 +50,9 @@ class TimelinePicture:
         self.spans = spans
         self.title = title
         self.note = note
+        #: Begins the names that it gives out in a page: fills of another picture there may be hidden.
+        said = repr((title, note, spans.start_s, spans.end_s, spans.now_s, spans.nodes, dict(spans.labels)))
+        self._id = f"dask-hpc-{zlib.crc32(said.encode()):08x}"
 
     def __repr__(self) -> str:
         spans = self.spans
@@ -86,7 +91,11 @@ class TimelinePicture:
     # ---------------------------------------------------------------- what is shown
 
     def _values(self) -> dict[str, Any]:
-        spans, styles = self.spans, self.spans.looks()
+        spans = coarse(self.spans)
+        styles = {
+            job: replace(look, fill_id=f"{self._id}-{look.fill_id}")
+            for job, look in self.spans.looks().items()
+        }
         jobs = list(spans.labels)[-MAX_JOBS:]
         told = self._told()
         row_px = svg.row_px(len(spans.nodes))
@@ -107,10 +116,10 @@ class TimelinePicture:
             names.append((tops[3] + 12, "power"))
         axis = svg.axis(spans.start_s, spans.end_s, spans.now_s)
         return {
-            "id": f"dask-hpc-{zlib.crc32(repr((self.title, told)).encode()):08x}",
+            "id": self._id,
             "title": self.title,
             "told": told,
-            "note": self.note,
+            "note": f"{self._shared()} {self.note}".strip(),
             "looks": list(styles.values()),
             "height": top + axis.height,
             "charts": [*zip(tops, parts, strict=True), (top, axis)],
@@ -129,8 +138,14 @@ class TimelinePicture:
             until = f", of which the last {format_seconds(spans.end_s - spans.now_s)} are predicted"
         return (
             f"{counted(len(spans.nodes))} and {counted(len(spans.labels), 'job')} over "
-            f"{format_seconds(spans.end_s - spans.start_s)}{until}. The table has the same by job."
-        )
+            f"{format_seconds(spans.end_s - spans.start_s)}{until}. {self._shared()} "
+            "The table has the same by job."
+        ).replace("  ", " ")
+
+    def _shared(self) -> str:
+        """What a row is where it is not one node."""
+        many = each(self.spans)
+        return f"A row is {many} nodes, in the colour of most of them." if many > 1 else ""
 
     def _row(self, job: str, letter: str) -> tuple[str, str, str, str, str]:
         """Letter, name, how long it waited and ran, and its sizes."""

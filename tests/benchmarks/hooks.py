@@ -8,19 +8,27 @@ from dataclasses import replace
 from harness import Measure, Options, Row, differences, interleave, main, our_cost, row
 from machine import Graph, Machine, until
 
+from dask_hpc.checkpoint.plan import Array, Written
+from dask_hpc.scheduler.rpc.service import of
+from dask_hpc.worker.saved import Copy
+
 BAR_US = 5.0
 LIMIT_US = 10.0
 TASKS = 4000
+#: Results in memory that a version of a checkpoint has.
+PROTECTED = 5000
 
 
 def run(options: Options) -> list[Row]:
     tasks = options.pick(TASKS, TASKS, 200)
+    kept = options.pick(PROTECTED, PROTECTED, 200)
     repetitions = options.pick(9, 5, 2)
     rows = []
     for workers in options.pick((16, 256), (16, 256), (16,)):
 
         async def plain(machine: Machine) -> float:
-            return await machine.us_per_task([(Graph("roots", tasks, "plain"), None)])
+            there = len(machine.scheduler.tasks)
+            return await machine.us_per_task([(Graph("roots", tasks, "plain"), None)], there)
 
         async def asleep(machine: Machine) -> float:
             engine = machine.install()
@@ -32,6 +40,18 @@ def run(options: Options) -> list[Row]:
             engine = machine.install()
             await machine.end_job(await machine.open_job("early", nodes=machine.size))
             await until(lambda: not engine.awake, "sleep")
+            return await plain(machine)
+
+        async def protected(machine: Machine) -> float:
+            machine.install()
+            wanted = await machine.submit(Graph("roots", kept, "kept"))
+            await machine.compute(wanted)
+            array = Array("data", "opaque", None, (kept,), ((1,) * kept,))
+            copies = {
+                key: (Copy("", array, number, Written(0, 1, 0)), "int") for number, key in enumerate(wanted)
+            }
+            of(machine.scheduler).commits.protected.add(copies)
+            assert len(of(machine.scheduler).commits.protected) == kept
             return await plain(machine)
 
         async def awake(machine: Machine) -> float:
@@ -46,6 +66,7 @@ def run(options: Options) -> list[Row]:
             "stock again": plain,
             "asleep": asleep,
             "asleep again": asleep_again,
+            "protected": protected,
             "awake": awake,
         }
         samples = interleave(cases, repetitions, workers, 4)
@@ -56,6 +77,7 @@ def run(options: Options) -> list[Row]:
         for name, text, bar in (
             ("asleep", "installed, no job yet", BAR_US),
             ("asleep again", "asleep again after a job", BAR_US),
+            ("protected", f"no job, {kept} protected results", BAR_US),
             ("awake", "an idle job, plain tasks", BAR_US),
         ):
             figure = row(

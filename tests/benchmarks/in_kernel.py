@@ -279,24 +279,26 @@ async def grow(address: str, updates: int, warm: int) -> dict[str, float]:
         panel._link.close()
         panel._link.closed = False
         changed, sizes = 0, []
-        before: dict[str, Any] = {}
+        before = panel.tables.number
         began_s = time.perf_counter()
         for i in range(warm + updates):
             if i % max(1, updates // 10) == warm % max(1, updates // 10) and i >= warm:
                 gc.collect()
                 sizes.append(process.memory_info().rss)
-            panel._show(await questions.picture(runtime))
-            now = panel.tables.whole()
-            changed += now != before
-            before = now
+            answer = await questions.picture(runtime, panel.timeline.number)
+            panel._heard(answer)
+            panel._show(answer)
+            changed += panel.tables.number != before
+            before = panel.tables.number
         took_s = time.perf_counter() - began_s
         gc.collect()
         sizes.append(process.memory_info().rss)
+        page_bytes = len(json.dumps(panel.tables.whole()))
         panel.close()
     return {
         "growth_bytes": sizes[-1] - sizes[0],
         "sizes_bytes": sizes,
         "changed": changed,
         "took_s": took_s,
-        "page_bytes": len(json.dumps(before)),
+        "page_bytes": page_bytes,
     }

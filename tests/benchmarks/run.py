@@ -10,8 +10,8 @@ from pathlib import Path
 BENCHMARKS = (
     "hooks", "heartbeats", "jobs", "in_flight", "fairness", "pays_off", "policy_pass", "resize", "window",
     "adopt", "pool", "adapt",
-    "simulator", "panel", "what_if", "calibration", "consent", "placement", "power", "corridor",
-    "corridor_live", "corridor_cost", "coupling", "io_tokens",
+    "simulator", "panel", "what_if", "calibration", "consent", "placement", "placement_live",
+    "power", "corridor", "corridor_live", "corridor_cost", "coupling", "io_tokens",
     "checkpoint", "redundancy",
     "host_memory", "versions", "synthetic", "trends", "full_memory", "killed",
 )  # fmt: skip

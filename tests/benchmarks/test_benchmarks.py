@@ -81,6 +81,7 @@ LONG = (
     "panel",
     "pays_off",
     "placement",
+    "placement_live",
     "pool",
     "synthetic",
     "trends",

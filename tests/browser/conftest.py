@@ -9,7 +9,6 @@ Screenshots are kept below ``$DASK_HPC_SCREENSHOTS``, or in pytest's folder of t
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
     OpenNotebook = Callable[..., LabPage]
-
-
-#: Voila is no dependency of ours: its test runs where somebody has it.
-collect_ignore = [] if importlib.util.find_spec("voila") else ["test_voila.py"]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -93,13 +88,13 @@ def pages(browser: Browser, screenshots: Path) -> Iterator[chromium.Pages]:
 def open_notebook(
     request: pytest.FixtureRequest, pages: chromium.Pages, server: lab_server.JupyterServer
 ) -> Iterator[OpenNotebook]:
-    """Opens a notebook with these cells in JupyterLab, light or dark, on a page so wide; runs them."""
+    """Opens a notebook with these cells in JupyterLab, light, on a page so wide; runs them."""
 
-    def opened(*cells: str, width: int = 1200, dark: bool = False, run: int | None = None) -> LabPage:
+    def opened(*cells: str, width: int = 1200, run: int | None = None) -> LabPage:
         name = f"{request.node.originalname}-{len(pages.all)}.ipynb"
         write(server.notebooks / name, list(cells))
-        server.theme(dark=dark)
-        lab = LabPage(pages.open(width=width, dark=dark), server, name)
+        server.theme(dark=False)
+        lab = LabPage(pages.open(width=width), server, name)
         lab.run(len(cells) if run is None else run)
         return lab
 

@@ -11,6 +11,8 @@ from lab_page import write
 
 pytestmark = pytest.mark.browser
 
+pytest.importorskip("voila", reason="pip install voila")
+
 #: What Voila's own template asks other machines for, and does without (they are not reached here), and
 #: extensions of JupyterLab that need more of it than Voila has.
 _NOT_OURS = re.compile(r"fontawesome-free|/mathjax/|jupyter-server-proxy|'dask-labextension:plugin' failed")

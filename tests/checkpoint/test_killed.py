@@ -27,14 +27,14 @@ def fast_folder() -> Iterator[str]:
         yield folder
 
 
-def run(*arguments: str) -> str:
+def run(*arguments: str, timeout_s: float = 200) -> str:
     roots = [*(str(REPOSITORY / part) for part in (".", "policies", "widgets")), str(TOOLS)]
     done = subprocess.run(
         [sys.executable, *arguments],
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(roots)),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=timeout_s,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -50,6 +50,15 @@ def test_a_session_killed_at_any_write_goes_on_from_its_newest_whole_version(fas
     alone, several = map(int, run(str(TOOLS / "killed_session.py"), fast_folder).split())
     assert alone > 40
     assert several > 20
+
+
+@pytest.mark.slow
+def test_a_cluster_killed_between_two_writes_goes_on_from_its_newest_whole_version(fast_folder: str) -> None:
+    # every one of them, or of other levels: python tests/tools/killed_levels.py FOLDER L1,L2,L3 1
+    told = run(str(TOOLS / "killed_levels.py"), fast_folder, "L1,L2,L3", "30", timeout_s=600)
+    of_worker, of_scheduler = map(int, told.split())
+    assert of_worker > 0
+    assert of_scheduler > 0
 
 
 TRACED = """

@@ -236,7 +236,7 @@ async def test_an_asynchronous_client_is_shown_without_asking(c, s, a):
         return ask(method, **arguments)
 
     rt.channel.ask_at = counted
-    check(rt._repr_html_(), "asynchronous", "await runtime.status()")
+    check(rt._repr_html_(), "asynchronous", "await rt.status()")
     assert asked == []
     job = rt.job(EVIL, nodes=1)
     check(job._repr_html_(), "not submitted", EVIL)

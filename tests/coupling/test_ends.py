@@ -1,56 +1,12 @@
-"""Ends that take a process or an hour: a staging node that is killed, a reader that is away."""
+"""Ends that take long: a reader that is away for an hour, a rank that leaves before the others."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
 
-from coupled import FIELDS, opened, started
-from helpers import live, until
+from coupled import HALVES, opened, started
+from helpers import live
 from sources import asked, nothing_left, producers, told
-
-import dask_hpc
-from dask_hpc.wire import ROLE_RESOURCE
-
-
-@live(workers=1, timeout=90)
-async def test_a_staging_node_that_is_killed_amid_an_analysis_costs_no_step(c, s, a):
-    here = os.getpid()
-    rt = await dask_hpc.install(c)
-    flow = await rt.couple("heat", FIELDS)
-    command = ["distributed.cli.dask_worker", s.address, "--name", "staging", "--nthreads", "1", "--no-nanny"]
-    staging = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", *command, "--resources", f"{ROLE_RESOURCE}staging=1", "--no-dashboard",
-        stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        await until(lambda: len(s.running) == 2, "the staging node is there", 60)
-
-        def which(ds):
-            if os.getpid() != here and int(ds["step"][-1]) == 3:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return os.getpid() == here, float(ds["T"][-1, 0, 0])
-
-        await flow.analyse(which, name="which", where="in-transit", window=2)
-        values = flow.results("which", timeout=60)
-        async with producers(s, (0, 8)) as made:
-            await opened(made)
-            made[0].tell("many", first=0, last=6)
-            # the window of the step that was under way came with blocks that are still where they were
-            found = [await anext(values) for _ in range(5)]
-            assert found == [(step, (step >= 3, float(step))) for step in range(1, 6)]
-            await told(made[0])
-            made[0].tell("close")
-            assert [each async for each in values] == []
-        assert await staging.wait() == -signal.SIGKILL
-    finally:
-        if staging.returncode is None:
-            staging.kill()
-            await staging.wait()
-    await flow.close()
-    await nothing_left(s, a)
 
 
 @live(workers=1, timeout=2 * 3600)
@@ -77,5 +33,23 @@ async def test_a_reader_that_is_away_for_an_hour_costs_memory_for_the_queue_and_
         assert [(await anext(values))[0] for _ in range(8)] == list(range(8))
         assert sum(await answer) == 8
         assert await asked(made[0], "close") == "closed"
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_a_step_that_a_rank_has_left_without_is_refused_to_the_others(c, s, a):
+    flow, values = await started(c)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        for one in made:
+            one.tell("send", step=0)
+        assert await anext(values) == (0, 0.0)
+        assert [await told(one) for one in made] == [True, True]
+        assert await asked(made[1], "close") == "closed"
+        answer = await asked(made[0], "send", step=1)
+        assert answer == {"error": "ValueError", "text": "step 1 can never be whole: rank 1 has left"}
+        assert await asked(made[0], "close") == "closed"
+        assert [each async for each in values] == []
     await flow.close()
     await nothing_left(s, a)

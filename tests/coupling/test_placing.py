@@ -23,6 +23,7 @@ from dask_hpc.sim.model.workload import Workload
 from dask_hpc.trace.files import parse_trace
 from dask_hpc.trace.replay import replay
 from dask_hpc.wire import ROLE_RESOURCE
+from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.decision import Place, Reason, ReasonCode
 from dask_hpc_policies.placement.replan import application_of
@@ -94,7 +95,9 @@ def simulated(view):
 
 @live(workers=1, timeout=60)
 async def test_a_flow_is_split_by_what_its_workers_have_measured(c, s, a):
-    async with running(c, s, "placement") as (rt, flow, producer, staging):
+    # it stands beside what starts jobs
+    policy = registry.create({"policy": "chain", "policies": ["fair", "placement"]})
+    async with running(c, s, policy) as (rt, flow, producer, staging):
         plan = await flow.plan()
         assert (plan["best"], plan["reason"]) == (None, "nothing was measured yet of 'slow', 'fast'")
         values = {name: flow.results(name, timeout=30) for name in ("slow", "fast")}
@@ -111,8 +114,8 @@ async def test_a_flow_is_split_by_what_its_workers_have_measured(c, s, a):
         view = decode(FlowView, plan["view"])
         works = {one.name: one.one_core_s for one in view.analyses}
         assert works == {"slow": pytest.approx(SLOW_S, rel=0.5), "fast": pytest.approx(FAST_S, rel=0.5)}
-        # two of them at once on the two cores
-        assert plan["step_s"] == pytest.approx(max(works["slow"] / 2, works["fast"]), rel=0.1)
+        # two of them at once on the two cores, and what it takes to send; else one after the other on one
+        assert max(works["slow"] / 2, works["fast"]) <= plan["step_s"] < works["slow"] + works["fast"]
         # it stays so
         for _ in range(10):
             assert [(await anext(one))[1] for one in values.values()] == [staging.address, a.address]

@@ -44,6 +44,8 @@ async def test_what_waits_for_data_asks_for_nothing_and_runs_when_it_is_there(c,
     assert a.data["step-0"] == 10
     assert await c.submit(give, {"step-1": 20}, workers=b.address, pure=False) is None
     assert await c.gather(results) == [11, 21]
+    # how busy workers are is looked at again
+    assert (set(s.idle), "check_idle_saturated" in vars(s)) == ({a.address, b.address}, False)
     assert (awaited(s), s.tasks["step-1"].nbytes > 0) == (0, True)
     del sources, results
     await asleep(s)

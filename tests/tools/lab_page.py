@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,6 +77,21 @@ class LabPage:
             self.page.keyboard.press("Shift+Enter")
             self._wait(i)
 
+    def run_one(self, cell: int) -> None:
+        """Run a cell and wait for it. Raises when it fails."""
+        self.select(cell)
+        self.page.keyboard.press("Control+Enter")
+        self._wait(cell)
+
+    def theme(self, *, dark: bool) -> None:
+        """Have JupyterLab light or dark from now on."""
+        self.page.emulate_media(color_scheme="dark" if dark else "light")
+        name = f"JupyterLab {'Dark' if dark else 'Light'}"
+        self.page.evaluate(
+            "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", name
+        )
+        self.page.locator(f"body[data-jp-theme-name='{name}']").wait_for(state="attached")
+
     def select(self, cell: int) -> None:
         """Make a cell the active one, in command mode."""
         self.notebook.locator(".jp-CodeCell .jp-InputPrompt").nth(cell).click()
@@ -107,7 +123,9 @@ class LabPage:
         return self.notebook.locator(".jp-CodeCell").nth(cell).locator(".jp-Cell-outputArea")
 
     def keep(self, shown: Locator, path: Path) -> None:
-        """A picture of all of an element; the page is as high as that needs meanwhile."""
+        """A picture of all of an element, where pictures are asked for; the page is as high meanwhile."""
+        if not os.environ.get("DASK_HPC_SCREENSHOTS"):
+            return
         size, box = self.page.viewport_size, shown.bounding_box()
         assert size is not None
         assert box is not None

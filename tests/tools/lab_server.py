@@ -189,6 +189,8 @@ class JupyterServer:
             "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
             "IPYTHONDIR": "ipython",
             "DASK_CONFIG": "dask",
+            # clusters take over what others of the machine have left in its memory
+            "DASK_HPC__NODE__MEMORY_FOLDER": "memory",
         }
         return kept | {
             **{name: str(self._made(folder)) for name, folder in folders.items()},

@@ -7,13 +7,16 @@ Each `..._faults` gives sentences, none when all is well; what they rest on is m
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lab_page import LabPage
     from playwright.sync_api import Locator, Page
 
+#: Of the page. JupyterLab's own margins leave 284, 620 and 1020 px to what a cell shows.
+WIDTHS = (400, 800, 1200)
 #: WCAG 2.x, success criterion 1.4.3, for text of any size.
 CONTRAST = 4.5
 #: Roles of what a person can operate, in Chromium's accessibility tree.
@@ -29,14 +32,26 @@ _FADE_S = 1.0
 _SCRIPT = Path(__file__).with_name("measures.js").read_text(encoding="utf-8")
 
 
-def faults(panel: Locator, *, controls: int) -> list[str]:
-    """All there are, of contrast, room, names and keyboard, in a panel with at least so many controls."""
-    return [
-        *contrast_faults(panel),
-        *overflow_faults(panel),
-        *name_faults(panel),
-        *keyboard_faults(panel, at_least=controls),
-    ]
+def faults(lab: LabPage, panel: Locator, keep: Callable[[str], object], *, controls: int) -> list[str]:
+    """All there are, of contrast, room, names and keyboard, in a panel with at least so many controls.
+
+    At each of `WIDTHS`, light and dark. Names are the same in both, and so is the way of the keyboard, of
+    which only the marks are other colours: dark it is followed at one width. `keep` takes a picture of each
+    by name.
+    """
+    found: list[str] = []
+    for dark in (False, True):
+        lab.theme(dark=dark)
+        for width in WIDTHS:
+            lab.page.set_viewport_size({"width": width, "height": 1000})
+            look = f"{width}-{'dark' if dark else 'light'}"
+            keep(look)
+            there = [*contrast_faults(panel), *overflow_faults(panel)]
+            if not dark or width == max(WIDTHS):
+                there += [*name_faults(panel), *keyboard_faults(panel, at_least=controls)]
+            found.extend(f"{look}: {one}" for one in there)
+    lab.theme(dark=False)
+    return found
 
 
 def contrasts(panel: Locator) -> list[dict[str, Any]]:

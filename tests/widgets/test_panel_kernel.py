@@ -100,11 +100,16 @@ def test_a_page_drives_it_by_messages_and_nothing_is_left_of_it(opened):
 def test_a_panel_begins_with_what_a_page_does_not_take_for_granted(opened):
     states = [content["data"]["state"] for kind, content in opened.heard if kind == "comm_open"]
     layouts = [one for one in states if one["_model_name"] == "LayoutModel"]
-    assert len(layouts) > 50
-    told = [name for one in layouts for name, value in one.items() if value is None and name[0] != "_"]
-    # those of the parts that are drawn in the browser are not ours to make
-    assert len(told) < 4 * 45
+    assert not [name for one in layouts for name, value in one.items() if value is None and name[0] != "_"]
     assert all("_view_module_version" in one for one in layouts)
+    # widgets share what is alike, but no layout that hides one of them
+    users = Counter(one[part] for one in states for part in ("layout", "style") if part in one)
+    assert sum(users.values()) > 100 > 2 * len(users)
+    every = "ipywidgets.widgets.widget._instances.values()"
+    hides = f"[w.layout.model_id for w in {every} if getattr(w, 'layout', None) and w.layout.display]"
+    hidden = [f"IPY_MODEL_{id}" for id in opened.value(hides)]
+    assert len(hidden) >= 5
+    assert {users[one] for one in hidden} == {1}
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,10 @@ class Page:
                 self.views[name] = {"rows": {}, "order": [], "note": ""}
             view = self.views[name]
             view.update({key: news[key] for key in ("order", "note") if key in news})
-            view["rows"].update(news.get("rows", {}))
+            before = []
+            for number, told in news.get("rows", {}).items():
+                before = [before[i] if cell == 0 else cell for i, cell in enumerate(told)]
+                view["rows"][number] = list(before)
             for number, changed in news.get("cells", {}).items():
                 for i, cell in changed.items():
                     cells = view["rows"][number]
@@ -158,7 +161,7 @@ def test_a_search_is_among_all_jobs_and_what_was_lost_is_told_again(part, page):
     for i in range(10):
         part.heard(replace(many, jobs=rows, status={**many.status, "now_s": 800.0 + i / 1000}))
     assert len(page.shows("jobs")) == 100
-    assert page.views["jobs"]["note"] == "200 more jobs are not shown; runtime.jobs() has all."
+    assert page.views["jobs"]["note"] == "200 more jobs are not shown; rt.jobs() has all."
     part._asked({"ask": "search", "text": "X257 running", "state": "running"})
     assert [row[0][2] for row in page.shows("jobs")] == [["strong", "x257"]] or not page.shows("jobs")
     part._asked({"ask": "search", "text": "X257", "state": "pending' OR 1"})
@@ -177,6 +180,14 @@ def test_jobs_that_wait_for_the_same_are_one_row(part, page):
     assert who[0][-1] == " and 36 more"
     html = views.named("decisions").html(many_jobs.picture(0))
     assert "<strong>40 jobs</strong>" in html
+
+
+def test_what_dasks_pages_say_of_held_tasks_is_explained_where_there_are_any():
+    told = "Held tasks wait for room on nodes of their job; Dask's own pages call them no-worker."
+    many = many_jobs.picture(0)
+    for held in (0, 3):
+        now = replace(many, jobs=[{**many.jobs[0], "held_tasks": held}])
+        assert (told in views.named("jobs").html(now).unescape()) == bool(held)
 
 
 def test_more_nodes_than_tiles_are_a_map_of_letters(part, page):

@@ -53,6 +53,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
     # an explorer whose making has failed is closed as well when it goes
     _closed = True
 
+    @widgets.alike()
     def __init__(self, workload: str | Path, policies: Sequence[Any]) -> None:
         self.workload = WorkloadForm(WorkloadModel(workload), self._edited)
         self.policies = PoliciesForm(policies, self._edited)

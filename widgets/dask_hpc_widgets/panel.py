@@ -61,6 +61,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     not shown (an exported notebook, a page on GitHub) its static twin is: `html`.
     """
 
+    @widgets.alike()
     def __init__(self, runtime: Runtime, picture: Picture) -> None:
         self._runtime = runtime
         self._link = Link(runtime.client)
@@ -314,7 +315,7 @@ def _tick(view: View) -> Any:
         description=view.title,
         tooltip=f"Show or hide: {view.title}",
         indent=False,
-        layout={"width": "auto", "margin": "0 1rem 0 0"},
+        layout={"width": "auto", "margin": "0 1rem 0 0", "display": None},
     )
 
 

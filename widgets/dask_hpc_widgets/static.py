@@ -6,6 +6,7 @@ nothing but what the views need. `dask_hpc.show` reaches it by name.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,7 +73,7 @@ def runtime_html(address: str, known: Mapping[str, Any], notice: str = "") -> st
         return markup.page(title, _soft(notice))
     status, rows = known["status"], known.get("jobs", ())
     picture = Picture(status=status, jobs=rows)
-    parts = [*_policy(status), _jobs(rows, status["now_s"])]
+    parts = [*_policy(status, rows), _jobs(rows, status["now_s"])]
     parts += [element("h3", "Nodes"), views.nodes.html(picture)]
     if any(name in status for name in checkpoints.SECTIONS):
         parts += [element("h3", checkpoints.VIEW.title), checkpoints.VIEW.body(picture)]
@@ -91,7 +92,9 @@ def cluster_html(known: Mapping[str, Any], notice: str = "") -> str:
     status = known["status"]
     idle = "" if status["idle_nodes"] is None else f", {status['idle_nodes']} idle"
     nodes = element("p", f"Nodes: {status['pool_nodes']}{idle}")
-    return markup.page(_soft(notice), *_policy(status), nodes, _jobs(known["jobs"], status["now_s"]))
+    return markup.page(
+        _soft(notice), *_policy(status, known["jobs"]), nodes, _jobs(known["jobs"], status["now_s"])
+    )
 
 
 def job_html(row: Mapping[str, Any], now_s: float | None, notice: str = "") -> str:
@@ -107,7 +110,7 @@ def declared_html(title: str, fields: Mapping[str, Any], notice: str = "") -> st
     return markup.page(element("p", strong("Job"), f" {title}"), _soft(notice), table)
 
 
-def _policy(status: Mapping[str, Any]) -> list[Markup]:
+def _policy(status: Mapping[str, Any], rows: Rows) -> list[Markup]:
     policy = status["policy"]
     values = ", ".join(f"{name} {value}" for name, value in policy.get("params", {}).items())
     lines = [element("p", "Policy: ", strong(policy["policy"]), f" {values}")]
@@ -115,7 +118,10 @@ def _policy(status: Mapping[str, Any]) -> list[Markup]:
         lines.append(markup.alert(f"the policy fails: {status['policy_failure']}"))
     if status.get("policy_dropped"):
         lines.append(markup.alert(status["policy_dropped"]))
-    lines.append(element("p", f"Jobs: {status['jobs_running']} running, {status['jobs_pending']} waiting"))
+    # of the table below: what was known last of both may be of two moments
+    states = Counter(row["state"] for row in rows if row["name"] != "default")
+    running = states["running"] + states["adapting"]
+    lines.append(element("p", f"Jobs: {running} running, {states['pending']} waiting"))
     return lines
 
 

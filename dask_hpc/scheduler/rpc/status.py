@@ -44,7 +44,6 @@ class StatusMethods:
             "trace": self.trace,
             "snapshot": self.snapshot,
             "picture": self.picture,
-            "happened": self.happened,
             "status": self.whole,
         }
 
@@ -65,7 +64,7 @@ class StatusMethods:
             lambda: [encode_line(r) for r in (self.engine.tracing.header(), *records)]
         )
 
-    async def happened(self, since: int = 0) -> dict[str, Any]:
+    def happened(self, since: int = 0) -> dict[str, Any]:
         """What nodes and jobs have done since the record of that number, and drawn, as lines of the trace.
 
         Returns
@@ -93,12 +92,14 @@ class StatusMethods:
         snapshot: dict[str, Any] = encode(self.engine.controller.picture("request"))
         return snapshot
 
-    async def picture(self, ended: int, decisions: int) -> dict[str, Any]:
+    async def picture(self, ended: int, decisions: int, since: int | None = None) -> dict[str, Any]:
         """What those who watch want at once: `status`, `jobs` and `decisions` (the last of these).
 
-        Costs no more after a thousand jobs than after one.
+        With `since` what has `happened` since then, too: all of one moment. Costs no more after a thousand
+        jobs than after one.
         """
         return {
+            **({} if since is None else {"happened": self.happened(since)}),
             "status": await self.whole(),
             "jobs": await self._jobs.jobs(ended),
             "ended_jobs": len(self._state.jobs.ended),

@@ -12,6 +12,8 @@ from typing import Any
 
 import traitlets
 
+from dask_hpc_widgets.base.controls import Layout
+
 
 def _any_widget() -> Any:
     try:
@@ -50,7 +52,7 @@ def _made(parts: tuple[str, ...], style: str) -> Any:
 
         def __init__(self, whole: Whole) -> None:
             self.whole = whole
-            super().__init__()
+            super().__init__(layout=Layout())
 
     # a page keeps one look for each name of a class
     Drawn.__name__ = f"Drawn_{style.partition('.')[0]}"

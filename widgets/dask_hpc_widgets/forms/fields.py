@@ -66,16 +66,13 @@ class Fields:
             text = markup.alert(wrong) if wrong else markup.soft(_hint(one))
             self.says[one.name].value = markup.part(text)
 
+    @widgets.alike()
     def _make(self, declared: list[Parameter]) -> None:
         old = list(self.box.children)
         self._declared = declared
-        # a page is told of every layout: rows share theirs, which are closed with them
-        wide, said, rows = (
-            widgets.Layout(**one) if declared else None for one in (LABELLED["layout"], _FULL, _ROW)
-        )
-        self.controls = {one.name: _control(one, wide) for one in declared}
-        self.says = {one.name: widgets.HTML(layout=said) for one in declared}
-        self.box.children = [row(self.controls[one.name], self.says[one.name], rows) for one in declared]
+        self.controls = {one.name: _control(one) for one in declared}
+        self.says = {one.name: widgets.HTML(layout=_FULL) for one in declared}
+        self.box.children = [row(self.controls[one.name], self.says[one.name]) for one in declared]
         for one in declared:
             self.controls[one.name].observe(self._observer(one.name), names="value")
         # nothing of a form that is gone stays in the kernel
@@ -262,9 +259,9 @@ class PolicyForm:
         self._fields.say({typed: error, **errors})
 
 
-def row(control: Any, beside: Any, layout: Any = None) -> Any:
-    """A control, and what is beside it, or below where there is little room; rows may share a `layout`."""
-    return widgets.GridBox([control, beside], layout=layout or _ROW)
+def row(control: Any, beside: Any, **more: str) -> Any:
+    """A control, and what is beside it, or below where there is little room; `more` is said of the layout."""
+    return widgets.GridBox([control, beside], layout={**_ROW, **more})
 
 
 def below(widget: Any) -> list[Any]:
@@ -274,13 +271,12 @@ def below(widget: Any) -> list[Any]:
     return [*inside, *(part for part in own if part is not None), widget]
 
 
-def _control(one: Parameter, layout: Any = None) -> Any:
+def _control(one: Parameter) -> Any:
     label = one.label or one.name
     common: dict[str, Any] = {
         "description": f"{label} ({one.unit})" if one.unit else label,
         "tooltip": f"{one.name}: {_hint(one)}",
         **LABELLED,
-        "layout": layout or _FULL,
     }
     if one.kind in ("choice", "bool"):
         values = list(one.choices) if one.kind == "choice" else ["true", "false"]

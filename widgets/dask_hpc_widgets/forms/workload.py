@@ -52,7 +52,7 @@ class WorkloadForm:
         )
         #: What is wrong with the path, or what it may be.
         self.path_says = widgets.HTML(layout={"width": "auto"})
-        self._path_row = row(self.path, self.path_says)
+        self._path_row = row(self.path, self.path_says, display="grid")
         #: Rows of the options of a builtin workload, and of the settings of every one.
         self.options = Fields(self._option_typed)
         self.settings = Fields(self._setting_typed)

@@ -71,7 +71,7 @@ class Examples:
         self.start = widgets.Button(
             description="Start two example jobs",
             tooltip="Their tasks sleep, for half a minute together; they end with this panel",
-            layout={"width": "auto", "align_self": "flex-start"},
+            layout={"width": "auto", "align_self": "flex-start", "display": None},
         )
         self.says = widgets.HTML(layout={"width": "auto"})
         self.box = widgets.HBox([self.start, self.says], layout={"width": "auto", "flex_flow": "row wrap"})

@@ -20,9 +20,8 @@ _ENDED, _DECISIONS = 12, 30
 
 async def picture(runtime: Runtime, since: int = 0) -> Picture:
     """What is shown over and over, and what has happened since the record of that number."""
-    happened = await runtime.channel.ask("happened", since=since)
-    found = await runtime.channel.ask("picture", ended=_ENDED, decisions=_DECISIONS)
-    return Picture(**found, happened=happened)
+    found = await runtime.channel.ask("picture", ended=_ENDED, decisions=_DECISIONS, since=since)
+    return Picture(**found)
 
 
 class Present(NamedTuple):

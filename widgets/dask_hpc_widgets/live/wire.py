@@ -5,8 +5,8 @@ allows. What does not fit waits for the next time, those rows first that wait al
 
 A piece of news is plain data for JSON: ``new`` (forget what was there; with ``head``: title, caption,
 columns, kind, whether there is a search), ``note``, ``order`` (numbers of rows), ``rows`` (cells of new rows,
-by number) and ``cells`` (by number of row and of cell; an object, in the place of a cell, tells how the steps
-that were there go on).
+by number; 0, in the place of a cell, is that of the new row with the number before) and ``cells`` (by number
+of row and of cell; an object, in the place of a cell, tells how the steps that were there go on).
 """
 
 from __future__ import annotations
@@ -77,12 +77,20 @@ class Told:
                 self._first = key
                 break
             used += self._row(key, table, found)
+        if "rows" in found:
+            found["rows"] = _shorter(found["rows"])
         return found, used
 
     def whole(self) -> News:
         """All that was told, for a page that begins with it."""
         rows = {str(self._numbers[key]): cells for key, cells in self._cells.items()}
-        return {"new": True, "head": self._head, "note": self._note, "order": self._order, "rows": rows}
+        return {
+            "new": True,
+            "head": self._head,
+            "note": self._note,
+            "order": self._order,
+            "rows": _shorter(rows),
+        }
 
     def _keys(self, table: Table) -> Iterator[Hashable]:
         """Of the rows that are made of something else than before."""
@@ -104,6 +112,17 @@ class Told:
             return 0
         found.setdefault("cells", {})[number] = changed
         return _bytes(changed) + len(number) + 4
+
+
+def _shorter(rows: dict[str, list[Cell]]) -> dict[str, list[Any]]:
+    """New rows by number, in that order; a cell that is as in the row before is 0."""
+    found: dict[str, list[Any]] = {}
+    before: list[Cell] = []
+    for number in sorted(rows, key=int):
+        cells = rows[number]
+        found[number] = [0 if before[i : i + 1] == [cell] else cell for i, cell in enumerate(cells)]
+        before = cells
+    return found
 
 
 def _step(before: Cell, cell: Cell) -> Cell | dict[str, Any]:

@@ -30,7 +30,13 @@ function hear(state, message, model) {
       const kept = new Set(news.order);
       for (const number of view.rows.keys()) if (!kept.has(number)) view.rows.delete(number);
     }
-    for (const [number, cells] of Object.entries(news.rows ?? {})) view.rows.set(Number(number), { cells, dirty: state.changes });
+    // numbers are told, and come here, in order; 0 is the cell of the row before
+    let before = [];
+    for (const [number, told] of Object.entries(news.rows ?? {})) {
+      const cells = told.map((cell, i) => (cell === 0 ? before[i] : cell));
+      view.rows.set(Number(number), { cells, dirty: state.changes });
+      before = cells;
+    }
     for (const [number, changed] of Object.entries(news.cells ?? {})) {
       const row = view.rows.get(Number(number));
       if (!row) continue;
@@ -134,7 +140,7 @@ function drawing(view, state, model) {
 
   function axis() {
     if (view.axis?.changed !== view.changed) {
-      const sizes = [...view.rows.values()].flatMap((one) => one.cells.flat().filter((piece) => piece[0] === "steps").flatMap((piece) => piece[4]));
+      const sizes = [...view.rows.values()].flatMap((one) => one.cells.flat().filter((piece) => piece[0] === "steps").flatMap((piece) => stepped(piece[4])));
       view.axis = { changed: view.changed, from: Math.min(...sizes.map(([t]) => t)), most: Math.max(1, ...sizes.map(([, nodes]) => nodes)) };
     }
     return view.axis;

@@ -39,7 +39,18 @@ function fill(element, cell, moving) {
   }));
 }
 
-function steps([, name, color, end, sizes], moving) {
+// Times are told as what has passed since the one before, in tenths of a second.
+function stepped(flat) {
+  const sizes = [];
+  for (let i = 0, tenths = 0; i < flat.length; i += 2) {
+    tenths += flat[i];
+    sizes.push([tenths / 10, flat[i + 1]]);
+  }
+  return sizes;
+}
+
+function steps([, name, color, end, flat], moving) {
+  const sizes = stepped(flat);
   const svg = document.createElementNS(SVG, "svg"), path = document.createElementNS(SVG, "path");
   for (const [key, value] of Object.entries({ class: "steps", viewBox: "0 0 100 24", preserveAspectRatio: "none", role: "img" })) svg.setAttribute(key, value);
   for (const [key, value] of Object.entries({ fill: color, stroke: "currentColor", "vector-effect": "non-scaling-stroke" })) path.setAttribute(key, value);

@@ -25,9 +25,10 @@ _COLUMNS: tuple[Column, ...] = (
     ("Why", False),
 )
 _NONE = (
-    "No job yet. Declare one: with runtime.job('name', min_nodes=1, max_nodes=4): ... "
+    "No job yet. Declare one: with rt.job('name', min_nodes=1, max_nodes=4): ... "
     "Plain Dask code runs as ever."
 )
+_NO_WORKER = "Held tasks wait for room on nodes of their job; Dask's own pages call them no-worker."
 #: What a row is made of: what else changes in a job is not shown.
 _FIELDS = (
     *("id", "name", "state", "kind", "nodes", "min_nodes", "max_nodes", "constraint", "below_minimum"),
@@ -51,13 +52,13 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
     count = len(picture.jobs) - sum(job["state"] in _ENDED for job in picture.jobs)
     count += max(len(picture.jobs) - count, picture.ended_jobs)
     hidden = len(active) + max(len(ended), picture.ended_jobs if search == EVERY else 0) - len(rows)
-    note = f"{hidden} more jobs are not shown; runtime.jobs() has all." if hidden else ""
+    note = f"{hidden} more jobs are not shown; rt.jobs() has all." if hidden else ""
     return Table(
         caption="Jobs",
         columns=_COLUMNS,
         rows=rows,
         cells=lambda fields: row(dict(zip(_FIELDS, fields, strict=True))),
-        note=" ".join(filter(None, (note, _held(picture)))) if count else _NONE,
+        note=" ".join(filter(None, (note, _held(picture), _waiting(picture)))) if count else _NONE,
         search=True,
     )
 
@@ -93,6 +94,11 @@ def _held(picture: Picture) -> str:
     """Which share of the forecasts held; empty while none could be looked at."""
     found = picture.section("forecasts")
     return f"Predicted ends: {found['text']}." if found else ""
+
+
+def _waiting(picture: Picture) -> str:
+    """What Dask calls tasks that are held; empty where none is."""
+    return _NO_WORKER if any(job.get("held_tasks") for job in picture.jobs) else ""
 
 
 def _now(picture: Picture) -> float:

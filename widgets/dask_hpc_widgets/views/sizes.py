@@ -55,7 +55,11 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
 def _cells(fields: Sequence[Any]) -> list[Cell]:
     id, name, nodes, end_s, sizes = fields
     look = letter(id)
-    steps = [[round(t_s, 1), count] for t_s, count in sizes]
+    steps: list[int] = []
+    told = 0
+    for t_s, count in sizes:
+        before, told = told, round(10 * t_s)
+        steps += [told - before, count]
     end = None if end_s is None else round(end_s, 1)
     return [[look, f" {text(name)}"], [["steps", text(name), look[2], end, steps]], [str(nodes)]]
 

@@ -4,8 +4,9 @@ Rules of the file: pure. A cell is a list of pieces, plain data for JSON: text, 
 tells what it is: ``["strong", text]``, ``["badge", text]``, ``["soft", text]``,
 ``["letter", letter, colour]``, ``["bar", percent]``, a duration ``["for", seconds]``, the times
 ``["since", t_s]`` (how long that is ago), ``["ago", t_s]`` and ``["left", t_s]``, and sizes over time
-``["steps", name, colour, end_s, [[t_s, nodes]]]``. Times are sent as such, so that a cell in which only time
-passes is not sent again.
+``["steps", name, colour, end_s, [passed, nodes, passed, nodes, ...]]`` with what has passed since the time
+before, in tenths of a second. Other times are sent as such, so that a cell in which only time passes is not
+sent again.
 """
 
 from __future__ import annotations

@@ -1,0 +1,90 @@
+"""Many nodes share rows: each shows who has most of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_hpc.report.coarse import MAX_ROWS, coarse, each
+from dask_hpc.report.picture import TimelinePicture
+from dask_hpc.report.spans import NodeSpan, Spans
+
+#: Three nodes a row, seen in whole seconds of ten.
+NODES = tuple(f"n{i}" for i in range(3 * MAX_ROWS))
+UNTIL_S = 10
+
+
+def run(holders):
+    """Spans of the first row's nodes, given who has each of them in each second; the rest is idle."""
+    spans = [
+        NodeSpan(node=node, start_s=t, end_s=t + 1, job=job)
+        for node, jobs in zip(NODES, holders, strict=False)
+        for t, job in enumerate(jobs)
+    ]
+    spans += [NodeSpan(node=node, start_s=0, end_s=UNTIL_S, job=None) for node in NODES[len(holders) :]]
+    return Spans(end_s=UNTIL_S, nodes=NODES, node_spans=tuple(spans), labels={"a": "a", "b": "b"})
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["a", "b", None]), min_size=UNTIL_S, max_size=UNTIL_S),
+        min_size=3,
+        max_size=3,
+    )
+)
+def test_a_row_has_at_each_time_the_holder_of_most_of_its_nodes(holders):
+    found = coarse(run(holders))
+    assert len(found.nodes) == MAX_ROWS
+    assert found.nodes[0] == "n0 to n2"
+    row = [span for span in found.node_spans if span.node == found.nodes[0]]
+    assert [row[0].start_s, row[-1].end_s] == [0, UNTIL_S]
+    for t in range(UNTIL_S):
+        (shown,) = [span.job for span in row if span.start_s <= t < span.end_s]
+        counts = Counter(jobs[t] for jobs in holders)
+        assert counts[shown] == max(counts.values())
+
+
+def test_what_is_too_short_to_be_seen_and_a_few_nodes_change_nothing():
+    few = Spans(end_s=1.0, nodes=NODES[:MAX_ROWS], node_spans=(), labels={})
+    assert coarse(few) is few
+    blink = [NodeSpan(node=node, start_s=5, end_s=5.001, job="a") for node in NODES[:3]]
+    idle = [
+        NodeSpan(node=node, start_s=begin, end_s=end, job=None)
+        for node in NODES
+        for begin, end in ((0, 5), (5.001, 10))
+    ]
+    spans = Spans(end_s=10, nodes=NODES, node_spans=(*idle, *blink), labels={"a": "a"})
+    assert {(span.start_s, span.end_s, span.job) for span in coarse(spans).node_spans[:1]} == {(0, 10, None)}
+
+
+def test_a_picture_of_five_hundred_nodes_is_small_and_says_what_a_row_is():
+    nodes = tuple(f"node-{i}" for i in range(500))
+    spans = [
+        NodeSpan(node=node, start_s=t, end_s=t + 1, job="a" if (t + i // 8) % 2 else None)
+        for i, node in enumerate(nodes)
+        for t in range(20)
+    ]
+    picture = TimelinePicture(
+        Spans(end_s=20, nodes=nodes, node_spans=tuple(spans), labels={"a": "a"}), "Nodes over time"
+    )
+    assert each(picture.spans) == 8
+    html = picture._repr_html_()
+    assert "A row is 8 nodes, in the colour of most of them." in html
+    assert "500 nodes and 1 job" in html
+    assert "node-0 to node-7: a, up, 1.0 s to 2.0 s" in html
+    # with a rectangle for each change of each node it would be ten times as much
+    assert len(html) < 250_000
+
+
+def test_two_pictures_of_a_page_give_out_no_name_twice():
+    """Else the second would have its colours from the first, which may be hidden."""
+    one, other = (
+        TimelinePicture(Spans(end_s=end_s, nodes=("n",), labels={"a": "a"}), "Nodes over time").svg()
+        for end_s in (1.0, 2.0)
+    )
+    names = [re.findall(r' id="([^"]+)"', svg) for svg in (one, other)]
+    assert len(names[0]) == len(names[1]) >= 4
+    assert not set(names[0]) & set(names[1])

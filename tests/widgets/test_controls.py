@@ -1,0 +1,40 @@
+"""What widgets of ours do otherwise than those of ipywidgets."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from dask_hpc_widgets.base import controls
+
+
+def test_a_click_that_comes_in_another_thread_is_taken_in_the_loop_of_the_kernel():
+    """Kernels may take messages of widgets beside cells, where one would meet an update half done."""
+    click = {"content": {"data": {"method": "custom", "content": {"event": "click"}}}, "buffers": []}
+    taken = []
+
+    async def kernel():
+        button = controls.Button()
+        button.on_click(lambda _: taken.append(threading.get_ident()))
+        beside = threading.Thread(target=button._handle_msg, args=(click,))
+        beside.start()
+        beside.join()
+        assert taken == [], "it waits for the loop"
+        await asyncio.sleep(0)
+        button._handle_msg(click)
+
+    asyncio.run(kernel())
+    assert taken == [threading.get_ident()] * 2
+
+
+def test_widgets_that_are_made_together_share_what_is_alike_and_nothing_that_hides_one():
+    with controls.alike():
+        one, other = (controls.Button(layout={"width": "auto"}) for _ in range(2))
+        hidden = [controls.Button(layout={"width": "auto", "display": None}) for _ in range(2)]
+    alone = controls.Button(layout={"width": "auto"})
+    assert one.layout is other.layout
+    assert one.style is other.style
+    assert len({id(button.layout) for button in (one, *hidden, alone)}) == 4
+    assert alone.style is not one.style
+    hidden[0].layout.display = "none"
+    assert hidden[1].layout.display is None
