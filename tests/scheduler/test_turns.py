@@ -6,7 +6,7 @@ import time
 
 import dask
 import pytest
-from helpers import Gate, live, record, started, through, until, within
+from helpers import live, record, started, until, within
 from tasks import inc
 
 import dask_hpc
@@ -44,28 +44,6 @@ async def test_a_small_job_passes_dependent_tasks_that_were_sent(c, s, a):
         assert record(s, large).unfinished > TASKS / 2
         assert (record(s, small).unfinished, record(s, small).held) == (0, 0)
         assert await within(c.gather(tasks)) == list(range(TASKS))
-
-
-@live(2, lend="5 s")
-async def test_a_small_job_whose_tasks_wait_for_one_worker_passes_what_is_dealt_the_other(c, s, a, b):
-    rt = await dask_hpc.install(c, policy="fair")
-    gate = Gate()
-    await c.gather([c.submit(inc, 0, key="small"), c.submit(a_while, 0, key="large")])
-    s.task_prefixes["small"].duration_average = 0.5
-    async with rt.job("large") as large, rt.job("small"):
-        await started(s, large)
-        with dask.annotate(hpc_job=large.id):
-            tasks = c.map(a_while, range(1000), key="large")
-        root = c.submit(inc, 0, key="root")
-        await within(root)
-        few = [c.submit(through, root, gate, key=f"small-{i}") for i in range(4)]
-        # all of them are sent to where their data is; stock steals for idle workers alone
-        await until(lambda: gate.arrived == 2, "both workers execute one")
-        assert record(s, large).held > 0
-        gate.open()
-        assert await within(c.gather(few)) == [1] * 4
-        await large.cancel()
-        del tasks
 
 
 @live(1, lend="5 s")

@@ -41,18 +41,6 @@ def moving_pays(scheduler: Scheduler, ts: TaskState, thief: WorkerState) -> bool
     return scheduler.get_comm_cost(ts, thief) + compute_s <= victim.occupancy - here_s / 2
 
 
-def begins_sooner(scheduler: Scheduler, ts: TaskState, ahead: int, thief: WorkerState) -> bool:
-    """Whether a task would begin sooner behind all that another worker has.
-
-    On its own worker it waits for `ahead` tasks, which are taken to be as long as it is.
-    """
-    victim = ts.processing_on
-    if victim is None or thief is victim or not thief.nthreads:
-        return False
-    waits_s = ahead // victim.nthreads * scheduler._get_prefix_duration(ts.prefix)
-    return scheduler.get_comm_cost(ts, thief) + thief.occupancy / thief.nthreads < waits_s
-
-
 def sent_to_a_thread(scheduler: Scheduler) -> float | None:
     """Tasks that stock queuing has on a worker for each of its threads; None: all that there are."""
     saturation = scheduler.WORKER_SATURATION
