@@ -46,6 +46,21 @@ async def test_a_small_job_passes_dependent_tasks_that_were_sent(c, s, a):
         assert await within(c.gather(tasks)) == list(range(TASKS))
 
 
+@live(2, lend="5 s")
+async def test_held_tasks_of_a_small_job_pass_those_that_a_large_one_has_sent_to_every_worker(c, s, a, b):
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("large") as large, rt.job("small") as small:
+        await started(s, large)
+        await started(s, small)
+        tasks = await many_sent(c, s, large)
+        await until(lambda: min(len(ws.processing) for ws in s.workers.values()) > 4, "all are crowded")
+        few = c.map(a_while, range(6), key="small")
+        assert await within(c.gather(few)) == list(range(6))
+        # who holds nothing takes turns, too
+        assert record(s, large).unfinished > 4
+        assert await within(c.gather(tasks)) == list(range(TASKS))
+
+
 @live(1, lend="5 s")
 async def test_plain_work_that_has_to_run_there_does_not_wait_for_what_jobs_have_sent(c, s, a):
     rt = await dask_hpc.install(c, policy="fair")
