@@ -17,6 +17,7 @@ from helpers import Gate, Starts, addresses_of, live, owner_of, started, through
 from tasks import inc
 
 import dask_hpc
+from dask_hpc.scheduler.internals.overrides import _few
 
 
 def array():
@@ -125,7 +126,7 @@ async def test_persist_submit_map_and_compute_all_belong_to_the_job(c, s, *worke
 
 
 @live(workers=7)
-async def test_of_many_idle_nodes_a_few_are_weighed_for_a_task_whose_data_is_elsewhere(c, s, *workers):
+async def test_a_few_nodes_are_weighed_for_a_task_whose_data_is_elsewhere(c, s, *workers):
     rt = await dask_hpc.install(c)
     weighed = []
     objective = s.worker_objective
@@ -139,9 +140,21 @@ async def test_of_many_idle_nodes_a_few_are_weighed_for_a_task_whose_data_is_els
         assert await c.submit(inc, x, key="far") == 2
         assert await c.submit(inc, inside, key="near") == 3
         places = {ws.address for ws in s.tasks["near"].who_has}
-    assert len(weighed) == 4
-    assert {key for key, _ in weighed} == {"far"}
-    assert {address for _, address in weighed} <= home
+        so_far = weighed[:]
+        (y,) = await c.scatter([3], workers=[outside])
+        further = c.submit(inc, y, key="further", workers=[outside])
+        assert await further == 4
+        # none is idle, and two are busy
+        gate, (first, second, *others) = Gate(), sorted(home)
+        busy = [c.submit(through, i, gate, workers=[at]) for i, at in enumerate((first, second))]
+        await until(lambda: gate.arrived == 2, "two are busy")
+        nodes = {s.workers[address] for address in home}
+        assert {ws.address for ws in _few(s.tasks["further"], nodes, idle=())} == set(others)
+        gate.open()
+        await c.gather(busy)
+    assert len(so_far) == 4
+    assert {key for key, _ in so_far} == {"far"}
+    assert {address for _, address in so_far} <= home
     assert places == {min(home)}
     await job.wait(10)
 

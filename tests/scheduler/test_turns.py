@@ -6,7 +6,7 @@ import time
 
 import dask
 import pytest
-from helpers import Gate, live, record, started, through, until, within
+from helpers import live, record, started, until, within
 from tasks import inc
 
 import dask_hpc
@@ -47,25 +47,18 @@ async def test_a_small_job_passes_dependent_tasks_that_were_sent(c, s, a):
 
 
 @live(2, lend="5 s")
-async def test_a_small_job_whose_tasks_wait_for_one_worker_passes_what_is_dealt_the_other(c, s, a, b):
+async def test_held_tasks_of_a_small_job_pass_those_that_a_large_one_has_sent_to_every_worker(c, s, a, b):
     rt = await dask_hpc.install(c, policy="fair")
-    gate = Gate()
-    await c.gather([c.submit(inc, 0, key="small"), c.submit(a_while, 0, key="large")])
-    s.task_prefixes["small"].duration_average = 0.5
-    async with rt.job("large") as large, rt.job("small"):
+    async with rt.job("large") as large, rt.job("small") as small:
         await started(s, large)
-        with dask.annotate(hpc_job=large.id):
-            tasks = c.map(a_while, range(1000), key="large")
-        root = c.submit(inc, 0, key="root")
-        await within(root)
-        few = [c.submit(through, root, gate, key=f"small-{i}") for i in range(4)]
-        # all of them are sent to where their data is; stock steals for idle workers alone
-        await until(lambda: gate.arrived == 2, "both workers execute one")
-        assert record(s, large).held > 0
-        gate.open()
-        assert await within(c.gather(few)) == [1] * 4
-        await large.cancel()
-        del tasks
+        await started(s, small)
+        tasks = await many_sent(c, s, large)
+        await until(lambda: min(len(ws.processing) for ws in s.workers.values()) > 4, "all are crowded")
+        few = c.map(a_while, range(6), key="small")
+        assert await within(c.gather(few)) == list(range(6))
+        # who holds nothing takes turns, too
+        assert record(s, large).unfinished > 4
+        assert await within(c.gather(tasks)) == list(range(TASKS))
 
 
 @live(1, lend="5 s")

@@ -91,7 +91,7 @@ class Engine:
             self.state, self.parts, self.queue, self.turns, self.handle, self.rounds.watched
         )
         self._resting = Resting(self.state)
-        self.overflow = Overflow(self.state, self.admission.lending, self.admission.offer, self.turns.place)
+        self.overflow = Overflow(self.state, self.admission.lending, self.admission.offer)
         self.controller = Controller(self.state, self.parts, self.rounds, policy)
         self.answers = Answers(self.state, lambda: self.controller.request("answer"))
         self.lifecycle = Lifecycle(

@@ -7,6 +7,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 #: Where more tasks wait, none is sent ahead of them: they would have to be counted for each.
@@ -19,16 +21,21 @@ def crowd(ws: WorkerState) -> int:
 
 
 def overtaken(
-    scheduler: Scheduler, ws: WorkerState, priority: tuple[float, ...], most: int | None = None
+    scheduler: Scheduler,
+    ws: WorkerState,
+    priority: tuple[float, ...],
+    most: int | None = None,
+    may_wait: Callable[[TaskState], bool] | None = None,
 ) -> int:
     """How many tasks on the worker would be done after one of that priority, were it sent there.
 
-    Some of them execute already. 0 where no task waits for a thread; not counted beyond `most`.
+    Some of them execute already. 0 where no task waits for a thread; not counted beyond `most`, nor those for
+    which `may_wait` is false.
     """
     if not 0 < crowd(ws) < _MANY or ws not in scheduler.running:
         return 0
     later = (ts for ts in ws.processing if ts.priority is not None and ts.priority > priority)
-    return sum(1 for _ in islice(later, most))
+    return sum(1 for _ in islice(filter(may_wait, later) if may_wait else later, most))
 
 
 def moving_pays(scheduler: Scheduler, ts: TaskState, thief: WorkerState) -> bool:
@@ -39,18 +46,6 @@ def moving_pays(scheduler: Scheduler, ts: TaskState, thief: WorkerState) -> bool
     compute_s = scheduler._get_prefix_duration(ts.prefix)
     here_s = scheduler.get_comm_cost(ts, victim) + compute_s
     return scheduler.get_comm_cost(ts, thief) + compute_s <= victim.occupancy - here_s / 2
-
-
-def begins_sooner(scheduler: Scheduler, ts: TaskState, ahead: int, thief: WorkerState) -> bool:
-    """Whether a task would begin sooner behind all that another worker has.
-
-    On its own worker it waits for `ahead` tasks, which are taken to be as long as it is.
-    """
-    victim = ts.processing_on
-    if victim is None or thief is victim or not thief.nthreads:
-        return False
-    waits_s = ahead // victim.nthreads * scheduler._get_prefix_duration(ts.prefix)
-    return scheduler.get_comm_cost(ts, thief) + thief.occupancy / thief.nthreads < waits_s
 
 
 def sent_to_a_thread(scheduler: Scheduler) -> float | None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
+from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from dask_hpc.scheduler.internals.allotment import AllotmentSet
-from dask_hpc.scheduler.internals.reads import BARRIER, free_slots, priority_with
+from dask_hpc.scheduler.internals.reads import BARRIER, free_slots, load, priority_with
 from dask_hpc.scheduler.internals.stock_plugins import StockPlugins
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class OpenWorkers(set[Any]):
 
 #: RPC by which a worker that executes the first input of a shuffle has the shuffle begun.
 SHUFFLE = "shuffle_get_or_create"
-#: Idle workers that are weighed for a task whose data is outside its allotment.
+#: Workers that are weighed for a task whose data is outside its allotment.
 _WEIGHED = 4
 #: Methods of the scheduler that are replaced.
 _METHODS = (
@@ -354,15 +355,17 @@ class WorkerEvents:
 
 
 def _few(ts: TaskState, allotment: set[WorkerState], idle: Collection[str]) -> set[WorkerState]:
-    """Idle workers of an allotment for a task whose data is all outside it; none: any will do.
+    """Some workers of an allotment for a task whose data is all outside it; none: any will do.
 
-    Stock weighs every worker of the allotment then, which takes longer than all else that a task costs.
-    All of them would have to fetch the data; of a few that are idle one is as good (Mitzenmacher 2001).
+    Stock weighs every worker of the allotment then, which takes longer than all else that a task costs. All
+    of them would have to fetch the data; of a few that are idle, or have the fewest tasks for their threads,
+    one is as good (Mitzenmacher 2001).
     """
     for dts in ts.dependencies:
         if dts.who_has and not allotment.isdisjoint(dts.who_has):
             return set()
-    return set(islice((ws for ws in allotment if ws.address in idle), _WEIGHED))
+    some = set(islice((ws for ws in allotment if ws.address in idle), _WEIGHED))
+    return some or set(nsmallest(_WEIGHED, allotment, key=load))
 
 
 def _nothing(**message: Any) -> None:

@@ -5,10 +5,6 @@ busy, and sends each worker a little more than it has threads for. A job's tasks
 neither stock's choice of a worker nor its work stealing reaches an idle thread next door. Here such a task is
 asked back, as work stealing asks, and held: then it is lent a slot like any other (`lending`). One is asked
 back only if lending would take it now, and if it would be done sooner with its data moved.
-
-Where jobs take turns (`sharing`) no thread need be idle: while held tasks of a job whose turn comes later are
-dealt the slots of other workers, none of them steals what waits for its data's worker. That is asked back,
-too, as many tasks as there are threads elsewhere, if it would begin sooner there.
 """
 
 from __future__ import annotations
@@ -36,17 +32,9 @@ _REMEMBERED = 10_000
 class Overflow:
     """Chooses the tasks that are asked back, and holds those that are given back."""
 
-    def __init__(
-        self,
-        state: State,
-        lending: Lending,
-        offer: Callable[[JobRecord], None],
-        place: Callable[[JobRecord], int],
-    ) -> None:
+    def __init__(self, state: State, lending: Lending, offer: Callable[[JobRecord], None]) -> None:
         self.state = state
         self._lending = lending
-        #: Place of a job in the order of service.
-        self._place = place
         #: Called with a job that holds one task more.
         self._offer = offer
         #: Runs that were asked for, by number of the request: key, address, run.
@@ -72,8 +60,6 @@ class Overflow:
             return
         idle = self._lending.idle()
         room = sum(idle.values()) - len(self._requests)
-        if not idle:
-            self._look_in_turn(crowded)
         first = self._looked % len(crowded)
         looked = 0
         for worker in crowded[first:] + crowded[:first]:
@@ -92,50 +78,24 @@ class Overflow:
                     count -= 1
                     room -= self._ask(ts, worker)
 
-    def _look_in_turn(self, crowded: list[WorkerState]) -> None:
-        """Ask back what waits on one worker while later jobs are dealt the slots of others."""
-        state, common = self.state, self.state.common
-        jobs = [job for job in state.jobs.active.values() if job.reach is common]
-        last = max([self._place(job) for job in jobs if job.first() is not None], default=0)
-        room = {job: -job.held for job in jobs if self._place(job) < last}
-        workers = [ws for ws in state.scheduler.running if ws.address in common]
-        if not room or len(workers) < 2 or self._requests:
-            return
-        threads = sum([ws.nthreads for ws in workers])
-        thief = min(workers, key=lambda ws: ws.occupancy / ws.nthreads)
-        for worker in crowded:
-            if worker.address not in common or crowds.crowd(worker) > _LOOKED_AT:
-                continue
-            tasks = sorted(worker.processing, key=lambda ts: ts.priority or ())
-            for ahead in range(len(tasks) - 1, worker.nthreads - 1, -1):
-                ts = tasks[ahead]
-                lane, run = state.owner.get(ts.key), (ts.key, ts.run_id)
-                if lane is None or lane.job not in room or run in self._asked:
-                    continue
-                if room[lane.job] + threads <= worker.nthreads or not self._is_own(ts, worker):
-                    continue
-                if self._lending.takes(ts) and crowds.begins_sooner(state.scheduler, ts, ahead, thief):
-                    self._asked.add(run)
-                    room[lane.job] -= self._ask(ts, worker)
-
     def _may_go(self, ts: TaskState, worker: WorkerState, idle: dict[str, int]) -> bool:
         """Whether a task on a worker is its job's own, and would be done sooner where a thread is idle."""
         scheduler, lane = self.state.scheduler, self.state.owner.get(ts.key)
-        if lane is None or not self._is_own(ts, worker) or not self._lending.takes(ts):
+        if (
+            lane is None
+            or lane.kind not in ("root", "queue", "rest")
+            or lane.job.lanes.get(lane.kind) is not lane
+        ):
             return False
-        reach = lane.job.reach
-        thief = next((address for address in idle if address not in reach), None)
-        return thief is not None and crowds.moving_pays(scheduler, ts, scheduler.workers[thief])
-
-    def _is_own(self, ts: TaskState, worker: WorkerState) -> bool:
-        """Whether a task on a worker is one that its job, which may borrow, has there as any other."""
-        lane, node = self.state.owner.get(ts.key), self.state.nodes.at.get(worker.address)
-        if lane is None or lane.kind not in ("root", "queue", "rest"):
+        node = self.state.nodes.at.get(worker.address)
+        if ts.actor or ts in worker.long_running or node is None or node.reserved:
             return False
         job = lane.job
-        if job.lanes.get(lane.kind) is not lane or job.request.exclusive or worker.address not in job.reach:
+        reach = job.reach
+        if job.request.exclusive or worker.address not in reach or not self._lending.takes(ts):
             return False
-        return not (ts.actor or ts in worker.long_running or node is None or node.reserved)
+        thief = next((address for address in idle if address not in reach), None)
+        return thief is not None and crowds.moving_pays(scheduler, ts, scheduler.workers[thief])
 
     def _ask(self, ts: TaskState, worker: WorkerState) -> bool:
         number, self._next = self._next, self._next + 1

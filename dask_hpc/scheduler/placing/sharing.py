@@ -41,7 +41,7 @@ class Sharing:
         self._turns = turns
         #: Whether a task may run on a borrowed slot.
         self._takes = takes
-        #: Jobs that take turns on nodes that are not theirs, since `look`.
+        #: Jobs that take turns on nodes that are not theirs, since `look`; some may hold no task.
         self.waiting: list[JobRecord] = []
 
     def look(self, wants: Callable[[JobRecord], bool]) -> None:
@@ -50,9 +50,13 @@ class Sharing:
         jobs = state.jobs.active.values() if state.settings.lend_s > 0 else ()
         wanting = [job for job in jobs if job.undeclared and wants(job)]
         self.waiting = [job for job in wanting if not len(job.allotment)]
-        if state.in_turn and len(wanting) > 1:
-            # a producer's tasks belong where its blocks are, and plain work has nodes of its own
-            self.waiting = [job for job in wanting if job.reach is state.common or not len(job.allotment)]
+        # a producer's tasks belong where its blocks are, and plain work has nodes of its own
+        common = [job for job in jobs if job.undeclared and job.reach is state.common]
+        # what a job has sent is in the way of what another holds
+        sent = [job for job in common if job.processing and job not in wanting]
+        if state.in_turn and (len(wanting) > 1 or (sent and any(job in common for job in wanting))):
+            turns = [job for job in wanting if job in common or not len(job.allotment)]
+            self.waiting = turns + sent
         if self.waiting:
             self._turns.advance()
 
@@ -94,9 +98,21 @@ class Sharing:
         }
 
     def overtaken(self, ws: WorkerState, job: JobRecord) -> int:
-        """How many tasks on the worker would be done after the job's next one, were it sent there."""
-        priority = self._priority(job)
-        return 0 if priority is None else crowds.overtaken(self.state.scheduler, ws, priority)
+        """How many tasks on the worker would be done after the job's next one, were it sent there.
+
+        Those do not count whose job has its turn before by what is known now, though they were sent with a
+        later one: they would be overtaken for ever.
+        """
+        priority, turn = self._priority(job), self._turns.turn(job)
+        if priority is None or turn is None:
+            return 0
+
+        def may_wait(ts: TaskState) -> bool:
+            lane = self.state.owner.get(ts.key)
+            other = None if lane is None or lane.job is job else self._turns.turn(lane.job)
+            return other is None or other >= turn
+
+        return crowds.overtaken(self.state.scheduler, ws, priority, may_wait=may_wait)
 
     def before(self, ws: WorkerState, jobs: Sequence[JobRecord]) -> int:
         """How many tasks on the worker would be done before the next one that is dealt there."""
