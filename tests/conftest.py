@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing.forkserver
 import os
 import shutil
 import tempfile
@@ -34,6 +35,8 @@ import dask  # noqa: E402
 import dask_hpc.config  # noqa: E402
 
 dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+
+from distributed.utils import get_mp_context  # noqa: E402
 
 from distributed.utils_test import (  # isort: skip  # noqa: E402
     a,
@@ -70,6 +73,9 @@ _SHARED = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 _memory = tempfile.mkdtemp(prefix="dask-hpc-tests-", dir=_SHARED)
 os.environ[_MEMORY_FOLDER] = _memory
 atexit.register(shutil.rmtree, _memory, True)
+# workers are forked from a process that has this environment, not one that some test has set for itself
+get_mp_context()
+multiprocessing.forkserver.ensure_running()
 
 _in_ci = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 _wrong_skips: list[str] = []

@@ -87,7 +87,8 @@ def play(stage: Stage) -> Kept:
             power_model_busy_w=max(WATTS.values()),
         )
     futures, jobs = [], []
-    count = int(NODES * len(rows) * STEP_S / TASK_S)
+    # enough for the waits before it as well: what is left is cancelled
+    count = int(NODES * (len(rows) * STEP_S + _PATIENCE_S / stage.scale) / TASK_S)
     for name, watts in WATTS.items():
         job = rt and rt.job(
             name, nodes=NODES // 2, min_nodes=1, max_nodes=NODES, min_power_w=watts, max_power_w=watts

@@ -53,14 +53,18 @@ def _row(name: str, own: Iterable[NodeSpan], least_s: float) -> list[NodeSpan]:
     counts: dict[_Holder, int] = {}
     found: list[tuple[float, float, _Holder]] = []
     before_s = changes[0][0] if changes else 0.0
+    #: For how long others than the one that is shown have had most of its nodes.
+    other_s = 0.0
     for t_s, step, holder in changes:
         if t_s > before_s and any(counts.values()):
             last = found[-1] if found and found[-1][1] == before_s else None
             best = max(counts, key=lambda one: (counts[one], last is not None and one == last[2]))
-            if last is not None and (best == last[2] or t_s - before_s < least_s):
+            other_s = 0.0 if last is None or best == last[2] else other_s + t_s - before_s
+            if last is not None and (best == last[2] or other_s < least_s):
                 found[-1] = (last[0], t_s, last[2])
             else:
                 found.append((before_s, t_s, best))
+                other_s = 0.0
         before_s = max(before_s, t_s)
         counts[holder] = counts.get(holder, 0) + step
     return [

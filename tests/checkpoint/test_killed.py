@@ -53,6 +53,7 @@ def test_a_session_killed_at_any_write_goes_on_from_its_newest_whole_version(fas
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_a_cluster_killed_between_two_writes_goes_on_from_its_newest_whole_version(fast_folder: str) -> None:
     # every one of them, or of other levels: python tests/tools/killed_levels.py FOLDER L1,L2,L3 1
     told = run(str(TOOLS / "killed_levels.py"), fast_folder, "L1,L2,L3", "30", timeout_s=600)

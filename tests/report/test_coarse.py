@@ -88,3 +88,23 @@ def test_two_pictures_of_a_page_give_out_no_name_twice():
     names = [re.findall(r' id="([^"]+)"', svg) for svg in (one, other)]
     assert len(names[0]) == len(names[1]) >= 4
     assert not set(names[0]) & set(names[1])
+
+
+def test_who_holds_a_row_is_seen_however_often_its_nodes_change_hands():
+    until_s = 1000.0
+    spans = [NodeSpan(node=node, start_s=0, end_s=until_s, job=None) for node in NODES[3:]]
+    for number, node in enumerate(NODES[:3]):
+        # each is away for a moment again and again, which is too short to be seen
+        for at_s in range(0, 1000, 10):
+            holder, change_s = "a" if at_s < 500 else "b", at_s + 2 * number
+            spans += [
+                NodeSpan(node=node, start_s=at_s, end_s=change_s, job=holder),
+                NodeSpan(node=node, start_s=change_s, end_s=change_s + 1, job=None),
+                NodeSpan(node=node, start_s=change_s + 1, end_s=at_s + 10, job=holder),
+            ]
+    spans = [one for one in spans if one.end_s > one.start_s]
+    found = coarse(Spans(end_s=until_s, nodes=NODES, node_spans=tuple(spans), labels={"a": "a", "b": "b"}))
+    row = [(span.start_s, span.end_s, span.job) for span in found.node_spans if span.node == found.nodes[0]]
+    shown = [job for _, _, job in row]
+    assert shown == ["a", "b"]
+    assert 500 <= row[1][0] <= 506

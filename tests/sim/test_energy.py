@@ -7,11 +7,23 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim_worlds import BECAUSE, Scripted, every, failures, level, malleable, mixed_workloads, rigid, workload
+from sim_worlds import (
+    BECAUSE,
+    Scripted,
+    application,
+    every,
+    failures,
+    level,
+    malleable,
+    mixed_workloads,
+    rigid,
+    workload,
+)
 
 from dask_hpc.errors import SimulationError, WorkloadError
 from dask_hpc.sim import Machine, Options, Result, Workload, simulate
 from dask_hpc.sim.engine.engine import Engine
+from dask_hpc.sim.model.job import Compute, Transfer
 from dask_hpc.sim.model.machine import AdaptationCost, Failures, NodeFailure
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import STATES, NodePower
@@ -82,6 +94,16 @@ def test_busy_and_idle_nodes_by_hand() -> None:
     assert found["energy_j"] == 40 * 300 + 20 * 100
     assert (found["energy_busy_j"], found["energy_idle_j"], found["energy_off_j"]) == (12000.0, 2000.0, 0.0)
     assert result.to_json()["energy"]["energy_j"] == found["energy_j"]
+
+
+def test_what_a_failure_takes_of_transfers_counts_as_recovery_alone() -> None:
+    # four nodes send for 20 s and compute for 1 s; the host fails at 19 s, and all begins anew
+    job = application("a", 4, Transfer(size_bytes=200e9), Compute(work=4.0))
+    result = used(workload(job), file_system_bytes_s=10e9, failures=failures((19.0, "host")))
+    assert result.energy is not None
+    assert result.energy.of_busy_j == pytest.approx(
+        {"compute": 4 * 300, "communicate": 80 * 300, "recovery": 76 * 300}
+    )
 
 
 def test_a_node_that_is_down_by_hand() -> None:

@@ -151,6 +151,15 @@ def test_policies_are_added_and_removed_and_numbered(explorer):
     assert len(form.entries) == FEWEST
 
 
+def test_a_policy_that_is_removed_takes_nothing_of_the_others_along(explorer):
+    explorer.policies.add.click()
+    before = set(_instances.values())
+    explorer.policies.entries[0].remove.click()
+    there = set(_instances.values())
+    assert there < before
+    assert {one.layout for one in there if one.has_trait("layout")} <= there
+
+
 def test_removed_policies_leave_no_widget_behind(explorer):
     before = set(_instances)
     explorer.policies.add.click()

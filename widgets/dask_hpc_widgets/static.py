@@ -73,7 +73,7 @@ def runtime_html(address: str, known: Mapping[str, Any], notice: str = "") -> st
         return markup.page(title, _soft(notice))
     status, rows = known["status"], known.get("jobs", ())
     picture = Picture(status=status, jobs=rows)
-    parts = [*_policy(status, rows), _jobs(rows, status["now_s"])]
+    parts = [*_policy(status, known.get("jobs")), _jobs(rows, status["now_s"])]
     parts += [element("h3", "Nodes"), views.nodes.html(picture)]
     if any(name in status for name in checkpoints.SECTIONS):
         parts += [element("h3", checkpoints.VIEW.title), checkpoints.VIEW.body(picture)]
@@ -110,7 +110,7 @@ def declared_html(title: str, fields: Mapping[str, Any], notice: str = "") -> st
     return markup.page(element("p", strong("Job"), f" {title}"), _soft(notice), table)
 
 
-def _policy(status: Mapping[str, Any], rows: Rows) -> list[Markup]:
+def _policy(status: Mapping[str, Any], rows: Rows | None) -> list[Markup]:
     policy = status["policy"]
     values = ", ".join(f"{name} {value}" for name, value in policy.get("params", {}).items())
     lines = [element("p", "Policy: ", strong(policy["policy"]), f" {values}")]
@@ -119,9 +119,11 @@ def _policy(status: Mapping[str, Any], rows: Rows) -> list[Markup]:
     if status.get("policy_dropped"):
         lines.append(markup.alert(status["policy_dropped"]))
     # of the table below: what was known last of both may be of two moments
-    states = Counter(row["state"] for row in rows if row["name"] != "default")
-    running = states["running"] + states["adapting"]
-    lines.append(element("p", f"Jobs: {running} running, {states['pending']} waiting"))
+    running, pending = status["jobs_running"], status["jobs_pending"]
+    if rows is not None:
+        states = Counter(row["state"] for row in rows if row["name"] != "default")
+        running, pending = states["running"] + states["adapting"], states["pending"]
+    lines.append(element("p", f"Jobs: {running} running, {pending} waiting"))
     return lines
 
 

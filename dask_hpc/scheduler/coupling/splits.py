@@ -19,7 +19,7 @@ from typing import Any
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.flow import Flow
-from dask_hpc.scheduler.coupling.workers import APART_S, Workers
+from dask_hpc.scheduler.coupling.workers import Workers
 from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.tables.events import ActionEnded
 from dask_hpc.scheduler.tables.parts import Enactor, Method
@@ -39,6 +39,9 @@ from dask_hpc_policies.placement.view import (
 )
 from dask_hpc_policies.rules.placing import misfit, refusal, split_of
 
+#: Because of steps a policy is asked no more often than so, in seconds: it sees the whole cluster.
+_ASK_S = 0.5
+
 
 class Splits:
     """The splits of the flows of one scheduler."""
@@ -57,9 +60,11 @@ class Splits:
 
     def section(self) -> Mapping[str, Any]:
         """What is known of flows that have begun and not ended."""
-        self._flows = {name: one for name, one in self._flows.items() if not (one.failed or one.over())}
-        self._plans = {name: plan for name, plan in self._plans.items() if name in self._flows}
-        views = {name: self._planned(name, self.view(one)) for name, one in self._flows.items()}
+        # one whose producers have left has values to come: `left` has to find it
+        self._flows = {name: one for name, one in self._flows.items() if not one.failed}
+        going = {name: one for name, one in self._flows.items() if not one.over()}
+        self._plans = {name: plan for name, plan in self._plans.items() if name in going}
+        views = {name: self._planned(name, self.view(one)) for name, one in going.items()}
         return {SECTION: {name: encode(view) for name, view in views.items()}} if views else {}
 
     def view(self, flow: Flow) -> FlowView:
@@ -67,7 +72,8 @@ class Splits:
         nodes, helpers = self._workers.node_threads(set(flow.places))
         staging, threads = self._workers.node_threads(set(self._workers.staging()))
         cores = max(threads, helpers + 1)
-        flow.measured.learn(nodes * (cores - helpers))
+        if nodes:  # all workers that take its blocks may be gone: it is learned once it has others
+            flow.measured.learn(nodes * (cores - helpers))
         return FlowView(
             steps=0 if flow.turns is None else flow.turns.given,
             nodes=nodes,
@@ -152,7 +158,7 @@ class Splits:
             split = split_of(view, places)
             why = misfit(view, split)
             if why is None:
-                flow.sides = {one.analysis: one.where for one in places}
+                flow.sides = flow.sides | {one.analysis: one.where for one in places}
                 turn = 0 if flow.turns is None else flow.turns.given
                 result, why = "done", Reason(ReasonCode.DONE, f"from turn {turn} of flow {name} on")
         assert why is not None
@@ -195,13 +201,15 @@ class Splits:
                 writes.aim(scheduler, self._engine.state.owner, key, workers)
             writes.retry_unplaced(scheduler, [key for key, _ in keys], f"hpc-placed-{address}")
             if not staging:
-                flow.sides = {}
+                flow.sides = {name: side for name, side in flow.sides.items() if side != "in-transit"}
 
     def whole(self, flow: Flow, turn: int) -> None:
         """All parts of a step are there; a policy may want to look, once a step and not too often."""
         now_s = self._engine.state.now_s()
-        flow.measured.whole(now_s, turn + 1 < flow.room())
-        if now_s - self._asked_s >= APART_S:
+        # who leaves steps out waits for none: the next one is taken while the queue has room
+        waits = flow.when_full == "wait"
+        flow.measured.whole(now_s, turn + 1 < flow.room() if waits else len(flow.flight()) < flow.queue)
+        if now_s - self._asked_s >= _ASK_S:
             self._asked_s = now_s
             if self._workers.staging() and any(said["where"] == "auto" for said in flow.analyses.values()):
                 self._engine.controller.request("tick")

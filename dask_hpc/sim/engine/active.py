@@ -11,6 +11,7 @@ from dask_hpc.sim.engine.saving import Saving
 from dask_hpc.sim.engine.walker import Walker
 from dask_hpc.sim.model.job import Job, Stage
 from dask_hpc_policies.model import Interruption, JobState, JobView
+from dask_hpc_policies.power.states import NodeState
 
 
 class Round:
@@ -34,11 +35,12 @@ class ActiveJob:
     """One job from its submission to its end."""
 
     __slots__ = (
-        "at_point", "before_node_s", "began_s", "checkpoint_s", "checkpoints", "clock", "done", "expansions",
-        "first_s", "held_node_s", "interrupted_s", "interruption", "io_s", "job", "joined", "kept", "key",
-        "lanes", "left", "length_s", "measured", "mtct", "mtct_previous", "node_ids", "nodes", "paused",
-        "rank", "released", "requested_nodes", "resize_s", "restarts", "round", "saving", "shrinks", "stage",
-        "start_s", "state", "steps", "target", "version", "view", "viewed_s", "walker", "wasted_node_s",
+        "at_point", "before_node_s", "began_s", "checkpoint_s", "checkpoints", "clock", "done",
+        "expansions", "first_s", "held_node_s", "interrupted_s", "interruption", "io_node_s", "io_s",
+        "job", "joined", "kept", "key", "lanes", "left", "length_s", "measured", "mtct", "mtct_previous",
+        "node_ids", "nodes", "paused", "rank", "released", "requested_nodes", "resize_s", "restarts",
+        "round", "saving", "shrinks", "stage", "start_s", "state", "steps", "target", "version", "view",
+        "viewed_s", "walker", "wasted_node_s",
     )  # fmt: skip
 
     def __init__(self, job: Job, key: int) -> None:
@@ -104,6 +106,8 @@ class ActiveJob:
         #: Node-seconds held without getting on: in resizes, and of work that was lost.
         self.wasted_node_s = 0.0
         self.io_s = 0.0
+        #: Node-seconds of its present start in which it did something else than to compute, by what it did.
+        self.io_node_s: dict[NodeState, float] = {}
         self.checkpoint_s = 0.0
         self.checkpoints = 0
         #: Node-seconds held before the present size, and before the run began (`sim.what_if`).

@@ -294,11 +294,16 @@ class Progress:
                     now_s = self._world.now_s
                     active.saving.note(active.saving.everywhere(active, active.kept, now_s))
 
+    def spend(self, active: ActiveJob, state: NodeState, node_s: float) -> None:
+        """So many node-seconds of what it holds went into something else than to compute."""
+        self.spent_node_s[state] += node_s
+        active.io_node_s[state] = active.io_node_s.get(state, 0.0) + node_s
+
     def _spent_in_io(self, active: ActiveJob, stage: Transfer) -> None:
         spent_s = self._world.now_s - active.began_s
         active.io_s += spent_s
         saves = stage.purpose == "checkpoint"
-        self.spent_node_s["checkpoint" if saves else "communicate"] += spent_s * active.nodes
+        self.spend(active, "checkpoint" if saves else "communicate", spent_s * active.nodes)
         if saves:
             active.checkpoint_s += spent_s
 
@@ -356,6 +361,7 @@ class Progress:
         Of what it has saved a failure of `severity` takes what does not survive it.
         """
         job, now_s, before_node_s = active.job, self._world.now_s, active.wasted_node_s
+        lost_before_node_s = self.lost_node_s
         saved = saved_share(active, now_s)
         self.transfers.cut(active)
         self.coupled.drop(active)
@@ -372,6 +378,13 @@ class Progress:
             active.wasted_node_s += active.nodes * (now_s - active.start_s)
         if active.saving is None:
             self.lost_node_s += active.wasted_node_s - before_node_s
+        lost_node_s = self.lost_node_s - lost_before_node_s
+        for state, spent_node_s in active.io_node_s.items():
+            # what a failure took counts as that alone
+            taken = min(spent_node_s, lost_node_s)
+            self.spent_node_s[state] -= taken
+            lost_node_s -= taken
+        active.io_node_s = {}
         active.stage = None
         active.paused = False
         active.walker = None

@@ -148,7 +148,7 @@ class Rounds:
             return self.close_window(active)
         active.resize_s += cost_s
         active.wasted_node_s += cost_s * max(before, target)
-        self._progress.spent_node_s["communicate"] += cost_s * max(before, target)
+        self._progress.spend(active, "communicate", cost_s * max(before, target))
         if need > 0:
             # The nodes are its own from now on, and of no use before the commit.
             self._hand_over(active, need)

@@ -15,7 +15,7 @@ import numpy as np
 
 from dask_hpc_policies.power.states import NODE_STATES, NodeState
 
-#: Jobs, and nodes, whose energy is kept one by one; what the oldest jobs had is kept together.
+#: Jobs, and nodes beside those of now, whose energy is kept one by one; what the oldest had is kept together.
 JOBS_KEPT = NODES_KEPT = 1000
 J_PER_KWH = 3.6e6
 
@@ -60,6 +60,8 @@ class NodeUses:
         self._measured = True
         self._j = self._least_w = self._most_w = np.zeros(0)
         self._uses: dict[str, Use] = {}
+        #: Nodes that have gone and are no longer kept one by one.
+        self.earlier = Use()
 
     def add(self, length_s: float, names: Sequence[str], watts: Sequence[float], measured: bool) -> None:
         """Nodes of these names drew so many watts each for so long; whether all of it was measured."""
@@ -86,8 +88,11 @@ class NodeUses:
         for name, energy_j, least_w, most_w in zip(self._names, *columns, strict=True):
             use = Use(energy_j, self._s, least_w, most_w, self._measured)
             self._uses.setdefault(name, Use()).merge(use)
-        while len(self._uses) > NODES_KEPT:
-            del self._uses[next(iter(self._uses))]
+        if len(self._uses) > NODES_KEPT:
+            now = set(self._names)
+            gone = [name for name in self._uses if name not in now]
+            for name in gone[: len(self._uses) - NODES_KEPT]:
+                self.earlier.merge(self._uses.pop(name))
         self._names, self._s, self._measured = (), 0.0, True
 
 
@@ -167,12 +172,12 @@ def bill(
     Returns
     -------
     dict
-        ``total``, ``idle``, ``plain``, ``earlier_jobs``, by id ``jobs``, by name ``nodes`` and by what nodes
-        did ``states`` (`NODE_STATES`, those that were seen): each with ``energy_j``,
-        ``energy_kwh``, ``known_s``, ``least_w``, ``mean_w``, ``most_w``, ``energy_delay_js`` (energy times
-        the time in which it was drawn), ``cost``, ``carbon_g`` and ``label`` (measured, modelled, or
-        unavailable: then all the rest is None). Jobs, idle and plain together are the total, and so
-        are all states, and all nodes.
+        ``total``, ``idle``, ``plain``, ``earlier_jobs``, by id ``jobs``, by name ``nodes``,
+        ``earlier_nodes`` and by what nodes did ``states`` (`NODE_STATES`, those that were seen): each
+        with ``energy_j``, ``energy_kwh``, ``known_s``, ``least_w``, ``mean_w``, ``most_w``,
+        ``energy_delay_js`` (energy times the time in which it was drawn), ``cost``, ``carbon_g`` and
+        ``label`` (measured, modelled, or unavailable: then all the rest is None). Jobs, idle and plain
+        together are the total, and so are all states, and all nodes with ``earlier_nodes``.
     """
 
     def row(use: Use) -> dict[str, Any]:
@@ -192,14 +197,16 @@ def bill(
             "label": "measured" if use.measured else "modelled",
         }
 
+    nodes = uses.nodes.uses()  # which also says who is no longer kept
     return {
         "total": row(uses.total),
         "idle": row(uses.idle),
         "plain": row(uses.plain),
         "earlier_jobs": row(uses.earlier),
+        "earlier_nodes": row(uses.nodes.earlier),
         "jobs": {id: row(use) for id, use in uses.jobs.items()},
         "states": {state: row(uses.states[state]) for state in NODE_STATES if state in uses.states},
-        "nodes": {name: row(use) for name, use in uses.nodes.uses().items()} if by_node else {},
+        "nodes": {name: row(use) for name, use in nodes.items()} if by_node else {},
     }
 
 

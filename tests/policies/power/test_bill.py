@@ -38,17 +38,29 @@ def test_jobs_idle_nodes_and_plain_work_are_the_total(rows: list[tuple[float, in
     uses = Uses()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rules, "JOBS_KEPT", 5)
+        patch.setattr(rules, "NODES_KEPT", 3)
         for length_s, number, watts in rows:
             # a node comes with each job, and goes with it
             states_w, jobs_w = {"compute": watts + 10.0, "idle": 20.0}, {str(number): watts}
-            nodes = ["x", str(number)], [30.0, watts]
-            uses.add(length_s, watts + 30.0, jobs_w, 10.0, 20.0, True, (), states_w, *nodes)
+            there = ["x", str(number)], [30.0, watts]
+            uses.add(length_s, watts + 30.0, jobs_w, 10.0, 20.0, True, (), states_w, *there)
+        found = bill(uses)
     assert len(uses.jobs) <= 5
-    found = bill(uses)
     jobs = [*found["jobs"].values(), *(found[who] for who in ("idle", "plain", "earlier_jobs"))]
-    for parts in (jobs, found["states"].values(), found["nodes"].values()):
+    nodes = [*found["nodes"].values(), found["earlier_nodes"]]
+    assert len(nodes) <= 4
+    for parts in (jobs, found["states"].values(), nodes):
         energy_j = sum(use["energy_j"] or 0.0 for use in parts)
         assert energy_j == pytest.approx(found["total"]["energy_j"], rel=1e-3)
+
+
+def test_nodes_of_now_are_never_among_the_earlier_ones() -> None:
+    uses, names = Uses(), [str(number) for number in range(1200)]
+    for _ in range(3):
+        uses.add(10.0, 120_000.0, {}, 0.0, 120_000.0, True, (), {}, names, [100.0] * 1200)
+        found = bill(uses)
+    assert {use["energy_j"] for use in found["nodes"].values()} == {3000.0}
+    assert (len(found["nodes"]), found["earlier_nodes"]["energy_j"]) == (1200, None)
 
 
 def test_a_node_has_its_watts_while_others_come_and_go() -> None:

@@ -21,6 +21,8 @@ FEWEST, MOST = 2, 6
 class Entry:
     """One of the policies: a heading, a button that takes it away, and the form."""
 
+    # it is closed by itself: it shares nothing with the others
+    @widgets.alike()
     def __init__(self, policy: Any, changed: Callable[[], None], remove: Callable[[Entry], None]) -> None:
         spec = registry.spec_of(registry.create(policy))
         if is_custom(spec):

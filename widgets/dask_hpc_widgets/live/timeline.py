@@ -14,7 +14,7 @@ from typing import Any
 from dask_hpc.report.looks import printable
 from dask_hpc.report.picture import TimelinePicture
 from dask_hpc.report.timeline import build_timeline
-from dask_hpc.trace.records import Record, decode_line
+from dask_hpc.trace.records import Other, Record, decode_line
 from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.drawn import AnyWidget, drawn
 from dask_hpc_widgets.base.markup import Markup
@@ -26,6 +26,8 @@ from dask_hpc_widgets.views import Picture
 
 #: Records that are kept, the latest: with them a page that is loaded again is filled.
 _KEPT = 8_000
+#: Of what was drawn, which changes again and again, so many.
+_DRAWN = 4_000
 #: Bytes of a message; longer news is told in several.
 _MESSAGE_BYTES = 6_000
 #: Letters of an answer about a job.
@@ -110,7 +112,10 @@ class TimelinePart:
             self._records, self._events = [], Events()
         self.number = happened.get("number", 0)
         self._picture = picture
-        self._records = [*self._records, *records][-_KEPT:]
+        told = [*self._records, *records]
+        # what is drawn takes no place of what nodes and jobs have done
+        drawn = [one for one in told if isinstance(one, Other)]
+        self._records = [*[one for one in told if not isinstance(one, Other)][-_KEPT:], *drawn[-_DRAWN:]]
         self._events.take(records)
         self._events.decided(picture.decisions)
         if len(self._events.all) > 2 * _KEPT:
