@@ -52,7 +52,9 @@ def forward(
     engine, parameters
         Of ADIOS2, as the program has them.
     rank, size
-        Which process this is, of how many: each reads its share of the first dimension.
+        Which process this is, of how many: each reads its share of the first dimension. Of an SST stream
+        each process is a reader of its own, and all have to get the same steps: with more than one, the
+        program gives it ``RendezvousReaderCount`` of as many, and ``QueueFullPolicy`` ``Block``.
     timeout
         Seconds to wait for the flow, the other processes and the stream to begin. A step may take any time.
 

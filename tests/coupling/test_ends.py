@@ -56,7 +56,7 @@ async def test_a_staging_node_that_is_killed_amid_an_analysis_costs_no_step(c, s
     await nothing_left(s, a)
 
 
-@live(workers=1, timeout=2 * 3600)
+@live(workers=1, timeout=3600 + 120)
 async def test_a_reader_that_is_away_for_an_hour_costs_memory_for_the_queue_and_no_step(c, s, a):
     loop = asyncio.get_running_loop()
     clock, ahead_s = loop.time, 0.0
@@ -68,8 +68,9 @@ async def test_a_reader_that_is_away_for_an_hour_costs_memory_for_the_queue_and_
         made[0].tell("many", first=0, last=8)
         # on this clock whatever is waited for times out
         answer = asyncio.ensure_future(asyncio.to_thread(made[0].answer))
-        while (await flow.status())["in_flight"] < 2:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(60):
+            while (await flow.status())["in_flight"] < 2:
+                await asyncio.sleep(0.01)
         tasks = len(s.tasks)
         for _ in range(360):
             ahead_s += 10

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from distributed import Worker, get_worker
 from helpers import live, until
-from sources import producers, told
+from sources import asked, producers, told
 
 import dask_hpc
 from dask_hpc import sim
@@ -31,7 +31,7 @@ from dask_hpc_policies.placement.view import FlowView, Split
 
 FIELDS = {"T": (("y", "x"), (8, 6), "float64")}
 #: Seconds of a value. One helper core and two cores for staging: the best is each on a side of its own.
-SLOW_S, FAST_S = 0.16, 0.04
+SLOW_S, FAST_S = 0.4, 0.1
 BEST = Split(in_situ=("fast",), in_transit=("slow",), nodes=1, helper_cores=1)
 
 
@@ -51,13 +51,13 @@ def held(ds):
 
 
 @asynccontextmanager
-async def running(c, s, policy, where="auto", slow=None):
+async def running(c, s, policy, where="auto", slow=None, **how):
     """A flow with two analyses, one node for staging, and a producer that waits for nothing."""
     rt = await dask_hpc.install(c, policy)
     async with Worker(
         s.address, name="staging", nthreads=2, resources={f"{ROLE_RESOURCE}staging": 1}
     ) as staging:
-        flow = await rt.couple("heat", FIELDS, queue=2)
+        flow = await rt.couple("heat", FIELDS, queue=2, **how)
         await flow.analyse(slow or sleeps(SLOW_S), name="slow", where=where)
         await flow.analyse(sleeps(FAST_S), name="fast", where=where)
         async with producers(s, (0, 8)) as made:
@@ -192,6 +192,50 @@ async def test_values_run_where_they_are_placed_and_elsewhere_only_when_that_is_
         go.set()
         assert [(await anext(values))[1] for _ in range(4)] == [a.address] * 4
         assert (await flow.status())["split"] == {"slow": "auto", "fast": "auto"}
+
+
+@live(workers=1, timeout=60)
+async def test_readers_of_a_flow_whose_producers_have_left_do_not_wait_for_ever_for_a_node_that_died(c, s, a):
+    async with running(c, s, "fcfs", where="in-transit", slow=held) as (_rt, flow, producer, staging):
+        go = a.go = staging.go = threading.Event()
+        values = flow.results("slow", timeout=30)
+        producer.tell("many", first=0, last=2)
+        await until(lambda: _processing(s)[1:], "both steps are being analysed")
+        await told(producer)
+        assert await asked(producer, "close") == "closed"
+        # a policy is asked meanwhile
+        service_of(s).engine.controller.picture("request")
+        await staging.close(executor_wait=False)
+        go.set()
+        found, why = [], ""
+        try:
+            found = [one async for one in values]
+        except CouplingError as error:
+            why = str(error)
+        # blocks that were there alone nobody sends again
+        assert found == [(0, a.address), (1, a.address)] or "was lost with blocks of it" in why
+
+
+@live(workers=1, timeout=60)
+async def test_who_leaves_steps_out_is_measured_and_policies_are_asked_when_its_workers_are_gone(c, s, a):
+    async with running(c, s, "fcfs", slow=sleeps(0.01), when_full="drop-oldest") as (_rt, flow, producer, _):
+        values = flow.results("slow", timeout=30)
+        for step in range(6):
+            producer.tell("send", step=step)
+            assert (await anext(values))[0] == step
+            await told(producer)
+        assert _view(s).simulation.one_core_s is not None
+        for step in range(6, 9):
+            producer.tell("send", step=step)
+            await anext(values)
+            await told(producer)
+        await a.close(executor_wait=False)
+        assert _view(s).nodes == 0
+
+
+def _view(s):
+    """What a policy sees of the flow now."""
+    return decode(FlowView, service_of(s).engine.controller.picture("request").sections["coupling"]["heat"])
 
 
 def _processing(s):
