@@ -1,7 +1,8 @@
-"""The panel of 100 jobs on 500 nodes, all views open: on one page, sorted and searched by keyboard, quick."""
+"""The panel of 100 jobs on 500 nodes and a coupled program, all views open: one page, by keyboard, quick."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import axe
@@ -18,13 +19,27 @@ HIGH = 1600
 FRAME_MS = 50.0
 CELL = f"""
 import sys
+import threading
 import dask_hpc
+import numpy as np
 sys.path.insert(0, {str(Path(many_jobs.__file__).parent)!r})
 import many_jobs
 
 cluster = dask_hpc.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0")
 client = cluster.get_client()
-panel = many_jobs.opened(dask_hpc.install(client))
+rt = dask_hpc.install(client)
+flow = rt.couple("heat", {{"T": (("y", "x"), (8, 6), "float64")}})
+flow.analyse(lambda ds: float(ds["T"].max()), name="peak", window=3, every=2)
+
+def program():
+    global source
+    source = dask_hpc.Source("heat", client.scheduler.address)
+    source.send(0, {{"T": np.zeros((8, 6))}})
+
+thread = threading.Thread(target=program)
+thread.start()
+thread.join()
+panel = many_jobs.opened(rt)
 panel
 """
 #: How long drawing the tables took, each time, over some updates.
@@ -47,6 +62,8 @@ def test_a_large_cluster_fits_on_a_page(open_notebook, screenshots):
     expect(rows).to_have_count(many_jobs.JOBS)
     expect(tables.locator("ul.heat li")).to_have_count(many_jobs.NODES)
     expect(tables).to_contain_text("40 jobs: ")
+    flows = box.get_by_role("table", name="Flows of coupled programs", exact=True).locator("tbody tr")
+    expect(flows).to_have_text(re.compile("^heat ?running ?1 of 1 ?1.*peak where most blocks are"))
     took = tables.evaluate(_TOOK)
     lab.keep(box, screenshots / "many-jobs.png")
     assert len(took) == 4
@@ -72,8 +89,9 @@ def test_a_large_cluster_fits_on_a_page(open_notebook, screenshots):
     search.fill("")
     tables.get_by_label("State").select_option("pending")
     expect(rows).to_have_count(many_jobs.JOBS - many_jobs.RUNNING)
-    assert not [*measures.contrast_faults(tables), *measures.overflow_faults(tables)]
-    assert axe.violations(tables) == []
+    for shown in (tables, flows):
+        assert not [*measures.contrast_faults(shown), *measures.overflow_faults(shown)]
+    assert axe.violations(box) == []
 
     # a view that is closed is gone
     lab.output(0).get_by_role("checkbox", name="Nodes", exact=True).uncheck()

@@ -37,9 +37,8 @@ def test_it_tells_of_each_flow_how_far_it_is_and_where_its_analyses_run() -> Non
     gone = flow_row(name="old", state="failed", reason="rank 0 is gone", size=None, analyses={})
     found = cells(shown(flow_row(analyses=both, split={"peak": "in-situ", "mean": "in-transit"}), gone))
     assert found[:6] == ["heat", "running", "3 of 4", "12", "1 of 2, then programs wait", "3.00 MiB"]
-    assert found[6:9] == ["old", "failed rank 0 is gone", "3"]
-    assert found[12:16] == ["heat", "peak", "in situ", "3 steps, at one of 2"]
-    assert found[16:] == ["heat", "mean", "in transit", "each step"]
+    assert found[6] == "peak in situ, 3 steps, at one of 2; mean in transit, each step"
+    assert found[7:10] == ["old", "failed rank 0 is gone", "3"]
     assert "where most blocks are" in shown(flow_row(analyses={"peak": analysis()}))
 
 
@@ -47,6 +46,8 @@ def test_names_are_escaped_and_what_is_too_much_is_counted() -> None:
     evil = shown(flow_row(name=EVIL, reason=EVIL, when_full=EVIL, analyses={EVIL: analysis(where=EVIL)}))
     assert EVIL not in evil
     assert "failed:" not in evil
-    many = shown(*[flow_row(analyses={"peak": analysis()})] * 25)
-    assert many.count("<tr>") == 2 + 2 * 20
-    assert "10 more are not shown; rt.flows()" in many
+    many = shown(*[flow_row(analyses={f"peak-{i}": analysis() for i in range(8)})] * 25)
+    assert many.count("<tr>") == 1 + 20
+    assert many.count("peak-") == 20 * 5
+    assert many.count("; and 3 more") == 20
+    assert "5 more are not shown; rt.flows()" in many

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import many_jobs
 import pytest
+from coupled import flow_row
 
 from dask_hpc_widgets import views
 from dask_hpc_widgets.live import tables
@@ -103,7 +104,10 @@ def test_an_update_is_small_and_the_page_has_what_is_there(part, page):
 
 def test_a_page_begins_with_little(part):
     timeline = TimelinePart(many_jobs.picture(0))
+    analysis = {"window": 3, "every": 2, "where": "auto", "first": 0}
+    coupled = many_jobs.picture(0, {"coupling": [flow_row(analyses={"peak": analysis})] * 30})
     first = size(part.box.get_state()) + size(timeline.box.get_state())
+    first += size(views.named("coupling").body(coupled))
     assert many_jobs.JOBS * 100 < size(part.whole()) < first <= FIRST_BYTES
     timeline.box.close()
 

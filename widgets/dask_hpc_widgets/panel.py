@@ -105,9 +105,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.end = widgets.Button(
             description="Close panel",
             tooltip="Take the panel off the page; the cluster goes on as it is",
-            layout={"width": "auto", "align_self": "flex-start"},
+            layout={"width": "auto", "margin": "2px 2px 2px auto"},
         )
-        ticks = widgets.HBox(list(self.ticks.values()), layout={**_FULL, "flex_flow": "row wrap"})
+        ticks = widgets.HBox([*self.ticks.values(), self.end], layout={**_FULL, "flex_flow": "row wrap"})
         policy = widgets.VBox(
             [
                 widgets.HTML(markup.part(element("h3", "Policy"))),
@@ -130,7 +130,6 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 *self.bodies.values(),
                 widgets.HTML(markup.part(element("h3", "Settings"))),
                 self.settings.box,
-                self.end,
             ],
             layout={**_FULL, "max_width": "80rem"},
         )

@@ -11,8 +11,8 @@ from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
 from dask_hpc_widgets.views.view import Picture, View
 
-#: Flows and analyses beyond these are counted and not shown.
-_MAX_ROWS = 20
+#: Flows beyond these, and analyses of one flow, are counted and not shown.
+_MAX_ROWS, _MAX_ANALYSES = 20, 5
 _EMPTY = "No program is coupled. rt.couple(name, fields) declares a flow that one hands its steps over to."
 _FLOWS: tuple[Column, ...] = (
     ("Flow", False),
@@ -21,8 +21,8 @@ _FLOWS: tuple[Column, ...] = (
     ("Steps", True),
     ("In flight", True),
     ("Handed over", True),
+    ("Analyses", False),
 )
-_ANALYSES: tuple[Column, ...] = (("Flow", False), ("Analysis", False), ("Runs", False), ("Gets", False))
 _FULL = {
     "wait": "then programs wait",
     "drop-oldest": "then the oldest is left out",
@@ -32,21 +32,21 @@ _WHERE = {"auto": "where most blocks are", "in-situ": "in situ", "in-transit": "
 
 
 def html(picture: Picture) -> Markup:
-    """A row a flow, and a row an analysis."""
+    """A row a flow."""
     flows = picture.section("coupling")
     if not flows:
         return markup.soft(_EMPTY)
-    parts = [markup.table(_FLOWS, [_flow(row) for row in flows[:_MAX_ROWS]], "Flows of coupled programs")]
-    analyses = [_analysis(row, name) for row in flows for name in row["analyses"]]
-    if analyses:
-        parts.append(markup.table(_ANALYSES, analyses[:_MAX_ROWS], "Analyses of coupled programs"))
-    if (hidden := max(0, len(flows) - _MAX_ROWS) + max(0, len(analyses) - _MAX_ROWS)) > 0:
-        parts.append(markup.soft(f"{hidden} more are not shown; rt.flows() has all."))
-    return Markup().join(parts)
+    shown = markup.table(_FLOWS, [_flow(row) for row in flows[:_MAX_ROWS]], "Flows of coupled programs")
+    if (hidden := len(flows) - _MAX_ROWS) > 0:
+        shown += markup.soft(f"{hidden} more are not shown; rt.flows() has all.")
+    return shown
 
 
 def _flow(row: Mapping[str, Any]) -> list[str]:
-    size = row["size"]
+    size, names = row["size"], list(row["analyses"])
+    analyses = Markup("; ").join([_analysis(row, name) for name in names[:_MAX_ANALYSES]])
+    if (hidden := len(names) - _MAX_ANALYSES) > 0:
+        analyses += f"; and {hidden} more"
     return [
         markup.strong(row["name"]),
         markup.badge(row["state"]) + (f" {row['reason']}" if row["reason"] else ""),
@@ -54,17 +54,18 @@ def _flow(row: Mapping[str, Any]) -> list[str]:
         str(row["steps"]),
         f"{row['in_flight']} of {row['queue']}, {_FULL.get(row['when_full'], row['when_full'])}",
         format_bytes(row["bytes"]),
+        analyses,
     ]
 
 
-def _analysis(row: Mapping[str, Any], name: str) -> list[str]:
+def _analysis(row: Mapping[str, Any], name: str) -> Markup:
     said = row["analyses"][name]
     # what a policy has chosen, if one has
     where = row.get("split", {}).get(name, said["where"])
     steps = "each step" if said["window"] == 1 else f"{said['window']} steps"
     if said["every"] > 1:
         steps = f"{steps}, at one of {said['every']}"
-    return [row["name"], markup.strong(name), _WHERE.get(where, where), steps]
+    return markup.strong(name) + f" {_WHERE.get(where, where)}, {steps}"
 
 
 VIEW = View(name="coupling", title="Coupling", section="coupling", html=html)
