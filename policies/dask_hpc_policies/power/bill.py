@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_hpc_policies.power.states import NODE_STATES, NodeState
 
@@ -61,13 +62,19 @@ class NodeUses:
         self._j = self._least_w = self._most_w = np.zeros(0)
         self._uses: dict[str, Use] = {}
 
-    def add(self, length_s: float, names: Sequence[str], watts: Sequence[float], measured: bool) -> None:
+    def add(
+        self,
+        length_s: float,
+        names: Sequence[str],
+        watts: Sequence[float] | NDArray[np.float64],
+        measured: bool,
+    ) -> None:
         """Nodes of these names drew so many watts each for so long; whether all of it was measured."""
         if names != self._names:
             self._flush()
             self._names = names
             self._least_w, self._most_w = np.full(len(names), np.inf), np.zeros(len(names))
-        now_w = np.array(watts)
+        now_w = np.asarray(watts)
         self._j = self._j + now_w * length_s if self._s else now_w * length_s
         np.minimum(self._least_w, now_w, out=self._least_w)
         np.maximum(self._most_w, now_w, out=self._most_w)
@@ -117,7 +124,7 @@ class Uses:
         measured_jobs: Collection[str] = (),
         states_w: Mapping[NodeState, float] = MappingProxyType({}),
         nodes: Sequence[str] = (),
-        nodes_w: Sequence[float] = (),
+        nodes_w: Sequence[float] | NDArray[np.float64] = (),
     ) -> None:
         """So much was drawn for so long.
 
