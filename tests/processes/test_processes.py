@@ -50,7 +50,7 @@ def modules(arguments, tell):
     return sorted(sys.modules)
 
 def priority(arguments, tell):
-    return [os.nice(0), os.sched_getscheduler(0)]
+    return [os.nice(0), os.sched_getscheduler(0), len(os.sched_getaffinity(0))]
 """
 
 
@@ -220,7 +220,10 @@ def test_an_error_of_the_caller_ends_all(called: str) -> None:
     assert set(psutil.Process().children()) <= children
 
 
-def test_the_lowest_priority_lets_whoever_wakes_up_go_first(called: str) -> None:
-    for niceness, scheduler in ((1, os.SCHED_OTHER), (19, os.SCHED_IDLE)):
+def test_the_lowest_priority_lets_whoever_wakes_up_go_first_and_leaves_half_of_the_cores_alone(
+    called: str,
+) -> None:
+    cores = len(os.sched_getaffinity(0))
+    for niceness, scheduler, most in ((1, os.SCHED_OTHER, cores), (19, os.SCHED_IDLE, (cores + 1) // 2)):
         with Process(niceness) as process:
-            assert process.call(f"{called}:priority", {}) == [niceness, scheduler]
+            assert process.call(f"{called}:priority", {}) == [niceness, scheduler, most]

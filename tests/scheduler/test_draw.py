@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dask_hpc.scheduler.power.draw import Draw
 from dask_hpc.scheduler.tables.nodes import Node
@@ -27,7 +29,7 @@ class World:
 
     def __init__(self, count: int, held: int = 0) -> None:
         self.workers: dict[str, Any] = {}
-        nodes = {}
+        self.nodes = nodes = {}
         for number in range(count):
             name = str(number)
             self.workers[name] = Place(
@@ -41,7 +43,7 @@ class World:
         self.draw = Draw(
             SimpleNamespace(
                 scheduler=SimpleNamespace(workers=self.workers),
-                nodes=SimpleNamespace(nodes=nodes),
+                nodes=SimpleNamespace(nodes=nodes, version=1),
                 jobs=SimpleNamespace(active={"a": job} if held else {}),
                 missing=set(),
                 read_back=set(),
@@ -106,3 +108,47 @@ def test_measured_and_modelled_nodes_add_up() -> None:
         world.says(name, 260.0, 1.0)
     assert world.draw.sample(0.0, CURVE).measured_w == {"a": (3, pytest.approx(770 / 3))}
     assert world.draw.sample(0.0, None).label == "unavailable"
+
+
+#: Of a worker: its node, watts (None: it does not measure), tasks, and whether data comes or goes.
+WORKER = st.tuples(st.integers(0, 4), st.none() | st.floats(50, 300), st.integers(0, 3), st.booleans())
+
+
+@given(st.lists(WORKER, min_size=1, max_size=12), st.integers(0, 5), st.sampled_from([None, CURVE]))
+def test_nodes_of_several_workers_draw_what_they_would_one_by_one(workers, held, curve) -> None:
+    world = World(len(workers), held)
+    nodes: dict[str, Any] = world.nodes
+    nodes.clear()
+    for number, (at, watts, tasks, moves) in enumerate(workers):
+        node = nodes.setdefault(f"n{at}", Node(f"n{at}"))
+        node.workers[str(number)] = (2, 0)
+        node.job = "a" if at < held else None
+        if watts is not None:
+            world.says(str(number), watts, 1.0)
+        place = world.workers[str(number)]
+        place.metrics = {**place.metrics, "transfer": {"incoming_count": int(moves), "outgoing_count": 0}}
+        place.processing = dict.fromkeys(range(tasks))
+    found = world.draw.sample(0.0, curve)
+    drawn: dict[str, float] = {}
+    by: dict[str, float] = {"a": 0.0, "plain": 0.0, "idle": 0.0}
+    doing: dict[str, float] = {}
+    for id, node in nodes.items():
+        its = [workers[int(address)] for address in node.workers]
+        busy = sum(min(2, tasks) for _, _, tasks, _ in its)
+        said = [watts for _, watts, _, _ in its]
+        if None not in said:
+            drawn[id] = sum(said)
+        elif curve is None:
+            continue
+        else:
+            drawn[id] = curve.watts(busy / (2 * len(its)), 300.0 if node.job else None)
+        state = "compute" if busy else "communicate" if any(moves for *_, moves in its) else "idle"
+        who = node.job or ("plain" if busy else "idle")
+        by[who] += drawn[id]
+        doing[state] = doing.get(state, 0.0) + drawn[id]
+    assert dict(zip(found.names, found.nodes_w, strict=True)) == pytest.approx(drawn)
+    parts = {"a": found.jobs_w.get("a", 0.0), "plain": found.plain_w, "idle": found.idle_w}
+    assert parts == pytest.approx(by)
+    assert found.states_w == pytest.approx(doing)
+    assert found.total_w == pytest.approx(sum(drawn.values()))
+    assert found.nodes == len(nodes)

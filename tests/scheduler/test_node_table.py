@@ -51,6 +51,30 @@ def test_a_node_ends_with_the_first_of_its_workers_and_no_more_when_that_one_has
     assert left(made, 30.0) == {"machine": None}
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["join", "leave", "hold", "free", "reserve"])))
+)
+def test_free_nodes_are_those_of_now_and_the_version_tells_of_each_change(steps):
+    made = table()
+    for name, step in steps:
+        before, address, node = made.version, f"tcp://{name}", made.nodes.get(name)
+        if step == "join":
+            made.join(address, name=name, host="machine", nthreads=1, memory_bytes=0)
+        elif node is None:
+            continue
+        elif step == "leave":
+            if made.leave(address) is None:
+                made.forget(node)
+        else:
+            node.job, node.reserved = "job" if step == "hold" else None, int(step == "reserve")
+            made.touch([node])
+        assert made.version > before
+        there = [node for node in made.nodes.values() if node.workers]
+        assert made.free() == [node for node in there if node.job is None and not node.reserved]
+    made.clear()
+    assert made.free() == []
+
+
 @pytest.mark.parametrize(
     ("told", "host", "domain"),
     [

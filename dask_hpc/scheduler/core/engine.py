@@ -228,7 +228,7 @@ class Engine:
         self.small.clear()
         for address in list(state.nodes.at):
             state.drop_worker(address)
-        state.nodes.nodes.clear()
+        state.nodes.clear()
         for job in list(state.jobs.active.values()):
             if job.is_default:
                 state.jobs.end(job)

@@ -1,11 +1,8 @@
 """What the nodes draw now: measured where their workers say so, else by the model, node by node.
 
-Rules of the file: it reads; a sample costs one short look at every worker, and what a heartbeat says is read
-once. The model goes by the threads that execute: a node draws idle watts and a share of the way to the busy
-ones of the job that holds it (`load_curve`). What nobody knows is None or left out, never 0. A worker's
-section of its heartbeat is
-``{"watts", "label", "at_s", "host", "fresh_s", "governed_w"}``, the watts its own share of what its host
-draws; it holds for ``fresh_s`` after ``at_s`` has changed, whatever the clocks of two machines say.
+Rules of the file: it reads; a sample costs one short look at every worker, and is added up as columns. The
+model goes by the threads that execute: a node draws idle watts and a share of the way to the busy ones of the
+job that holds it (`load_curve`). What nobody knows is None or left out, never 0.
 """
 
 from __future__ import annotations
@@ -13,26 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from dask_hpc.scheduler.internals import remote
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_hpc.scheduler.power.heard import Heard, Workers
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.model import COMPUTE
-from dask_hpc_policies.power.checks import MOST_NODE_W
 from dask_hpc_policies.power.load_curve import LoadCurve
-from dask_hpc_policies.power.states import NETWORKED, NodeState
-from dask_hpc_policies.power.view import SECTION
+from dask_hpc_policies.power.states import NETWORKED, NODE_STATES, NodeState
 from dask_hpc_policies.power.watts import mean_w
 
-if TYPE_CHECKING:
-    from distributed.scheduler import WorkerState
-
 Label = Literal["measured", "modelled", "unavailable"]
-#: A measured figure holds for so long without a newer one where its worker says nothing of it; and at most.
-FRESH_S, _MOST_FRESH_S = 30.0, 300.0
+#: States as numbers: their places among all.
+_IDLE, _COMPUTE, _COMMUNICATE, _CHECKPOINT, _RESTART, _RECOVERY = map(
+    NODE_STATES.index, ("idle", "compute", "communicate", "checkpoint", "restart", "recovery")
+)
+_IN_USE = np.array([state in NETWORKED for state in NODE_STATES])
+#: Who draws, as numbers: free nodes that do nothing, those that do plain work, and from then on jobs.
+_FREE, _PLAIN, _JOBS = range(3)
 
 
 @dataclass(slots=True)
@@ -51,8 +50,8 @@ class Sample:
     idle_w: float = 0.0
     #: The same by what nodes do, and by node.
     states_w: dict[NodeState, float] = field(default_factory=dict)
-    names: list[str] = field(default_factory=list)
-    nodes_w: list[float] = field(default_factory=list)
+    names: Sequence[str] = ()
+    nodes_w: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     #: What is drawn beside the nodes of jobs, and beyond the idle watts of those that are free.
     beside_w: float = 0.0
     nodes: int = 0
@@ -80,63 +79,6 @@ class Host:
         return self.watts if self.governed_w is None else min(self.watts, max(0.0, self.governed_w))
 
 
-@dataclass(slots=True)
-class _Heard:
-    """What a worker has said last."""
-
-    ws: WorkerState
-    #: What it came in: while these are the same ones there is nothing new to read.
-    metrics: Any = None
-    silent: bool = True
-    #: When it measured by its clock, when that was heard of, and until when it holds.
-    at_s: float | None = None
-    heard_s: float = 0.0
-    until_s: float = 0.0
-    #: Which of its workers share a sensor.
-    host: str = ""
-    #: None: it does not measure.
-    watts: float | None = None
-    #: What the part of its host draws that caps are for; None: it does not say.
-    governed_w: float | None = None
-    #: Whether data came or went as it said so.
-    transfers: bool = False
-
-    def hear(self, now_s: float) -> None:
-        """Read what it says anew."""
-        self.metrics, self.watts, self.governed_w = self.ws.metrics, None, None
-        self.transfers = remote.transfers(self.ws)
-        section = remote.sections_of(self.ws).get(SECTION)
-        self.silent = section is None
-        if not isinstance(section, dict) or section.get("label") != "measured":
-            return
-        watts, at_s, host = _number(section.get("watts")), _number(section.get("at_s")), section.get("host")
-        if watts is None or at_s is None or not 0 < watts <= MOST_NODE_W:
-            return
-        if at_s != self.at_s:
-            self.at_s, self.heard_s = at_s, now_s
-        self.watts, self.host = watts, host if isinstance(host, str) else ""
-        governed_w = section.get("governed_w")
-        self.governed_w = None if governed_w is None else _number(governed_w)
-        fresh_s = section.get("fresh_s")
-        fresh_s = FRESH_S if fresh_s is None else _number(fresh_s) or FRESH_S
-        self.until_s = self.heard_s + min(fresh_s, _MOST_FRESH_S)
-
-
-#: A node as it is now: the share of its threads that execute, watts that were measured (None: they were
-#: not), and what it does.
-_Seen = tuple[Node, float, float | None, NodeState]
-
-
-@dataclass(slots=True)
-class _Held:
-    """The nodes that a job holds."""
-
-    job: JobRecord
-    nodes: list[_Seen] = field(default_factory=list)
-    #: How many of them are measured.
-    measured: int = 0
-
-
 class Draw:
     """Takes samples.
 
@@ -153,60 +95,43 @@ class Draw:
     ) -> None:
         self._state = state
         self._saving, self._nic_w = saving, nic_w
-        self._heard: dict[str, _Heard] = {}
+        self._heard: dict[str, Heard] = {}
         #: Those that carry nothing of power, in order.
         self._silent: dict[str, None] = {}
-        #: Nodes with their workers, and of what they were made.
-        self._rows: list[tuple[Node, tuple[_Heard, ...]]] = []
+        #: Nodes that have threads, their names and their workers; and of what they were made.
+        self._nodes: list[Node] = []
+        self._names: list[str] = []
+        self._workers = Workers(())
         self._made_of: tuple[Any, ...] = ()
+        #: Of each node who has it and whether no job may, and ids of the jobs; and of what they were made.
+        self._who, self._others = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
+        self._holders: list[str] = []
+        self._held_of: tuple[Any, ...] = ()
 
     def sample(self, now_s: float, curve: LoadCurve | None) -> Sample:
         """What is drawn now; without a `curve` only what is measured is known."""
-        active = self._state.jobs.active
-        held: dict[str, _Held] = {}
-        free: list[_Seen] = []
-        saving = self._saving()
-        special = bool(saving or self._state.read_back or self._state.missing)
-        # plain loops: it is done for each of many thousand workers, again and again
-        for node, workers in self._nodes():
-            threads = executing = 0
-            transfers = False
-            watts: float | None = 0.0
-            for heard in workers:
-                ws = heard.ws
-                threads += ws.nthreads
-                if ws.processing:
-                    executing += min(ws.nthreads, len(ws.processing))
-                if heard.metrics is not ws.metrics:
-                    self._hear(heard, now_s)
-                if heard.watts is None or heard.until_s < now_s:
-                    watts = None
-                elif watts is not None:
-                    watts += heard.watts
-                if heard.transfers:
-                    transfers = True
-            if not threads:
-                continue
-            doing: NodeState = "compute" if executing else "communicate" if transfers else "idle"
-            if special:
-                doing = self._special(workers, saving) or doing
-            one = node, executing / threads, watts, doing
-            id = node.job
-            if id is None or id not in active:
-                free.append(one)
-                continue
-            its = held.get(id)
-            if its is None:
-                its = held[id] = _Held(active[id])
-            its.nodes.append(one)
-            if watts is not None:
-                its.measured += 1
-        found, nic_w = Sample(now_s), self._nic_w()
-        known = _add_free(found, free, curve, nic_w)
-        known = _add_held(found, held.values(), curve, nic_w) and known
-        if found.nodes and known:
-            found.label = "measured" if found.measured_nodes == found.nodes else "modelled"
-        return found
+        self._look()
+        for heard in self._workers.listen(now_s):
+            if heard.silent:
+                self._silent[heard.ws.address] = None
+            elif self._silent:
+                self._silent.pop(heard.ws.address, None)
+        if not self._nodes:
+            return Sample(now_s)
+        self._hold()
+        workers, active = self._workers, self._state.jobs.active
+        load = workers.executing() / workers.threads
+        doing = np.where(load > 0, _COMPUTE, np.where(workers.transfers(), _COMMUNICATE, _IDLE))
+        self._special(doing)
+        seen = _Seen(
+            names=self._names,
+            load=load,
+            watts=workers.measured_w(now_s),
+            doing=doing,
+            who=self._who + ((self._who == _FREE) & (load > 0)),
+            others=self._others,
+        )
+        return _added_up(now_s, seen, [active[id] for id in self._holders], curve, self._nic_w())
 
     def silent(self) -> list[str]:
         """Workers whose heartbeats carried nothing of power as the last sample was taken."""
@@ -226,118 +151,124 @@ class Draw:
             host.addresses.append(address)
         return {name: host for name, host in found.items() if name and name not in unknown}
 
-    def _special(self, workers: Iterable[_Heard], saving: Collection[str]) -> NodeState | None:
-        """What it does beside computing what is asked for the first time, by the tasks that execute there."""
-        state = self._state
-        keys = [task.key for heard in workers for task in islice(heard.ws.processing, heard.ws.nthreads)]
-        if any(heard.ws.address in saving for heard in workers):
-            return "checkpoint"
-        if not state.read_back.isdisjoint(keys):
-            return "restart"
-        return None if state.missing.isdisjoint(keys) else "recovery"
+    def _special(self, doing: NDArray[np.int64]) -> None:
+        """Put in what nodes do beside computing what is asked for the first time, by their tasks."""
+        saving, state = self._saving(), self._state
+        if not (saving or state.read_back or state.missing):
+            return
+        for place, node in enumerate(self._nodes):
+            its = [self._heard[address].ws for address in node.workers if address in self._heard]
+            keys = [task.key for ws in its for task in islice(ws.processing, ws.nthreads)]
+            if any(ws.address in saving for ws in its):
+                doing[place] = _CHECKPOINT
+            elif not state.read_back.isdisjoint(keys):
+                doing[place] = _RESTART
+            elif not state.missing.isdisjoint(keys):
+                doing[place] = _RECOVERY
 
-    def _hear(self, heard: _Heard, now_s: float) -> None:
-        heard.hear(now_s)
-        if heard.silent:
-            self._silent[heard.ws.address] = None
-        elif self._silent:
-            self._silent.pop(heard.ws.address, None)
-
-    def _nodes(self) -> list[tuple[Node, tuple[_Heard, ...]]]:
-        """The nodes with those of their workers that are there; made anew when any has come or gone."""
-        workers = self._state.scheduler.workers
-        nodes = list(self._state.nodes.nodes.values())
+    def _look(self) -> None:
+        """Have the nodes with those of their workers that are there; made anew when any has come or gone."""
+        workers, table = self._state.scheduler.workers, self._state.nodes
         # lists of the same objects are compared fast
-        made_of = list(dict.values(workers)), nodes, sum([len(node.workers) for node in nodes])
-        if made_of != self._made_of or not nodes:
-            self._made_of, before, self._heard = made_of, self._heard, {}
-            self._rows = []
-            for node in nodes or _asleep(self._state):
-                for address in node.workers:
-                    ws, heard = workers.get(address), before.get(address)
-                    if ws is not None:
-                        self._heard[address] = heard if heard and heard.ws is ws else _Heard(ws)
-                its = tuple(self._heard[address] for address in node.workers if address in self._heard)
-                self._rows.append((node, its))
-            self._silent = {address: None for address, heard in self._heard.items() if heard.silent}
-        return self._rows
+        made_of = list(dict.values(workers)), table.version
+        if made_of == self._made_of and table.nodes:
+            return
+        self._made_of, self._held_of, before, self._heard = made_of, (), self._heard, {}
+        rows: list[tuple[Node, list[Heard]]] = []
+        for node in table.nodes.values() or _asleep(self._state):
+            its: list[Heard] = []
+            for address in node.workers:
+                ws, heard = workers.get(address), before.get(address)
+                if ws is not None:
+                    self._heard[address] = heard if heard and heard.ws is ws else Heard(ws)
+                    its.append(self._heard[address])
+            if sum(heard.ws.nthreads for heard in its):
+                rows.append((node, its))
+        self._nodes = [node for node, _ in rows]
+        self._names = [node.id for node in self._nodes]
+        self._workers = Workers([its for _, its in rows])
+        self._silent = {address: None for address, heard in self._heard.items() if heard.silent}
+
+    def _hold(self) -> None:
+        """Have who holds which nodes; made anew when any has another holder."""
+        active = self._state.jobs.active
+        held_of = self._state.nodes.version, list(active)
+        if held_of == self._held_of:
+            return
+        places: dict[str, int] = {}
+        who = [
+            _FREE if id is None or id not in active else places.setdefault(id, _JOBS + len(places))
+            for id in [node.job for node in self._nodes]
+        ]
+        self._held_of, self._holders = held_of, list(places)
+        self._who = np.array(who, dtype=np.int64)
+        others = [node.reserved != 0 or node.role != COMPUTE for node in self._nodes]
+        self._others = np.array(others, dtype=bool)
 
 
-def _add_free(found: Sample, free: Sequence[_Seen], curve: LoadCurve | None, nic_w: float) -> bool:
-    """Add the nodes that no job holds; whether the draw of each is known."""
-    known, base_w = True, 0.0 if curve is None else curve.idle_w
-    measured = plain = 0
-    states_w, names, nodes_w = found.states_w, found.names, found.nodes_w
-    # plain names: they are faster to add to than what an object has
-    total_w = plain_w = idle_w = beside_w = 0.0
-    for node, load, said_w, doing in free:
-        watts = said_w
-        if watts is not None:
-            measured += 1
-        elif curve is None:
-            known = False
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """Nodes as they are now, as columns: an item is a node."""
+
+    names: list[str]
+    #: The share of its threads that execute.
+    load: NDArray[np.float64]
+    #: What was measured; nan: it was not.
+    watts: NDArray[np.float64]
+    #: Places among `NODE_STATES`.
+    doing: NDArray[np.int64]
+    #: `_FREE`, `_PLAIN`, or from `_JOBS` on the jobs.
+    who: NDArray[np.int64]
+    #: Whether no job may have it now.
+    others: NDArray[np.bool_]
+
+
+def _added_up(
+    t_s: float, seen: _Seen, jobs: Sequence[JobRecord], curve: LoadCurve | None, nic_w: float
+) -> Sample:
+    """The sample of these nodes."""
+    who, watts, nodes = seen.who, seen.watts, np.bincount(seen.who, minlength=_JOBS + len(jobs)).tolist()
+    is_measured = ~np.isnan(watts)
+    measured = np.bincount(who, is_measured, len(nodes)).astype(np.int64).tolist()
+    found = Sample(t_s, nodes=len(watts), measured_nodes=sum(measured))
+    names, doing, tops_w = seen.names, seen.doing, [0.0] * len(jobs)
+    if curve is not None:
+        # what a node of each job draws when all of its threads execute
+        sizes = zip(jobs, nodes[_JOBS:], strict=True)
+        tops_w = [mean_w(job.request, size, curve.busy_w) for job, size in sizes]
+        found.sized_w = (nodes[_FREE] + nodes[_PLAIN]) * curve.idle_w
+        found.sized_w += sum(size * top_w for size, top_w in zip(nodes[_JOBS:], tops_w, strict=True))
+    if found.measured_nodes == found.nodes:
+        found.label = "measured"
+    elif curve is not None:
+        found.label = "modelled"
+        rest = np.flatnonzero(~is_measured)
+        busy_w = np.array([curve.busy_w] * _JOBS + tops_w)[who[rest]]
+        watts[rest] = curve.column_w(seen.load[rest], busy_w) + nic_w * _IN_USE[doing[rest]]
+    else:
+        # of the others nothing is known
+        at = np.flatnonzero(is_measured)
+        who, watts, doing, names = who[at], watts[at], doing[at], [names[i] for i in at.tolist()]
+    found.names, found.nodes_w, found.total_w = names, watts, float(watts.sum())
+    by_who = np.bincount(who, watts, len(nodes)).tolist()
+    found.idle_w, found.plain_w = by_who[_FREE], by_who[_PLAIN]
+    found.plain_nodes = nodes[_PLAIN] if curve is not None else measured[_PLAIN]
+    by_state = np.bincount(doing, watts, len(NODE_STATES)).tolist()
+    found.states_w = {NODE_STATES[i]: by_state[i] for i in np.flatnonzero(np.bincount(doing)).tolist()}
+    beside = who < _JOBS
+    if curve is None:
+        found.beside_w = float(watts[beside].sum())
+    else:
+        beyond_w = np.where(seen.others, watts, np.maximum(0.0, watts - curve.idle_w))
+        found.beside_w = float(beyond_w[beside].sum())
+    for place, job in enumerate(jobs, _JOBS):
+        if curve is None and not measured[place]:
             continue
-        else:
-            watts = curve.watts(load)
-            if doing in NETWORKED:
-                watts += nic_w
-        total_w += watts
-        states_w[doing] = states_w.get(doing, 0.0) + watts
-        names.append(node.id)
-        nodes_w.append(watts)
-        if load > 0:
-            plain_w += watts
-            plain += 1
-        else:
-            idle_w += watts
-        if node.role != COMPUTE or node.reserved:
-            beside_w += watts
-        elif watts > base_w:
-            beside_w += watts - base_w
-    found.nodes, found.measured_nodes, found.plain_nodes = len(free), measured, plain
-    found.total_w, found.plain_w, found.idle_w, found.beside_w = total_w, plain_w, idle_w, beside_w
-    # without a curve it is of no use: the base is nothing then
-    found.sized_w = len(free) * base_w
-    return known
-
-
-def _add_held(found: Sample, held: Iterable[_Held], curve: LoadCurve | None, nic_w: float) -> bool:
-    """Add the nodes of jobs; whether the draw of each is known."""
-    known = True
-    states_w, names, nodes_w = found.states_w, found.names, found.nodes_w
-    for its in held:
-        job, measured, nodes = its.job, its.measured, len(its.nodes)
-        found.nodes += nodes
-        found.measured_nodes += measured
-        top_w = 0.0
-        if curve is not None:
-            # what one of its nodes draws when all of its threads execute
-            top_w = mean_w(job.request, nodes, curve.busy_w)
-            found.sized_w += nodes * top_w
-        elif measured < nodes:
-            known = False
-            if not measured:
-                continue
-        total_w = 0.0
-        for node, load, said_w, doing in its.nodes:
-            watts = said_w
-            if watts is None:
-                if curve is None:
-                    continue
-                watts = curve.watts(load, top_w)
-                if doing in NETWORKED:
-                    watts += nic_w
-            total_w += watts
-            # apart from the sum of the job: what it is made of must agree with the whole
-            found.total_w += watts
-            states_w[doing] = states_w.get(doing, 0.0) + watts
-            names.append(node.id)
-            nodes_w.append(watts)
-        found.jobs_w[job.id] = total_w
+        found.jobs_w[job.id] = by_who[place]
         found.settled = found.settled and job.state == "running"
-        if measured == nodes:
-            found.measured_w[job.id] = nodes, total_w / nodes
-    return known
+        if measured[place] == nodes[place]:
+            found.measured_w[job.id] = nodes[place], by_who[place] / nodes[place]
+    return found
 
 
 def _asleep(state: State) -> Iterable[Node]:
@@ -346,15 +277,3 @@ def _asleep(state: State) -> Iterable[Node]:
         node = Node(str(ws.name))
         node.workers[address] = (ws.nthreads, ws.memory_limit or 0)
         yield node
-
-
-def _number(value: Any) -> float | None:
-    if type(value) is float:
-        return value if isfinite(value) else None
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:  # an integer that no float holds
-        return None
-    return found if isfinite(found) else None

@@ -162,6 +162,9 @@ class NodeTable:
         self.nodes: dict[str, Node] = {}
         self.at: dict[str, Node] = {}
         self._views: tuple[NodeView, ...] | None = None
+        self._free: list[Node] | None = None
+        #: It is another one whenever nodes have come or gone, or have other workers, another holder or role.
+        self.version = 0
         #: Nodes that end some day, and when it was last looked how long they have left.
         self._limited: dict[str, Node] = {}
         self._aged_s = -math.inf
@@ -176,7 +179,7 @@ class NodeTable:
         node.host = host
         self.at[address] = node
         node.workers_changed()
-        self._views = None
+        self._changed()
         return node
 
     def leave(self, address: str) -> Node | None:
@@ -187,7 +190,7 @@ class NodeTable:
         del node.workers[address]
         node.told.pop(address, None)
         node.workers_changed()
-        self._views = None
+        self._changed()
         return node
 
     def hear(self, address: str, told: Told) -> bool:
@@ -200,20 +203,30 @@ class NodeTable:
         if told.end_s is not None:
             self._limited[node.id] = node
             self._aged_s = -math.inf
-        self._views = None
+        self._changed()
         return True
 
     def forget(self, node: Node) -> None:
         """Drop a lost node that nobody expects back."""
         if self.nodes.get(node.id) is node:  # not one that has come under its name since
             del self.nodes[node.id]
-            self._views = None
+            self._changed()
+
+    def clear(self) -> None:
+        """Forget all of them, lost ones included."""
+        self.nodes.clear()
+        self._changed()
 
     def touch(self, nodes: Iterable[Node]) -> None:
         """Note that nodes have another holder, or are reserved or not."""
         for node in nodes:
             node.changed()
-        self._views = None
+        self._changed()
+
+    def _changed(self) -> None:
+        """Forget how the nodes looked."""
+        self._views = self._free = None
+        self.version += 1
 
     def views(self, now_s: float) -> tuple[NodeView, ...]:
         """All nodes as a policy sees them."""
@@ -237,13 +250,11 @@ class NodeTable:
         }
 
     def free(self) -> list[Node]:
-        """Compute nodes that are up, held by no named job and promised to none."""
-        # asked at every pass
-        return [
-            n
-            for n in self.nodes.values()
-            if n.job is None and not n.reserved and n.workers and n.role == COMPUTE
-        ]
+        """Compute nodes that are up, held by no named job and promised to none; not to be changed."""
+        # asked at every pass, again and again
+        if self._free is None:
+            self._free = [node for node in self.unheld() if node.role == COMPUTE]
+        return self._free
 
     def unheld(self) -> list[Node]:
         """Nodes of any role that are up, held by no named job and promised to none."""

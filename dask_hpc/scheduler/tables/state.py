@@ -231,11 +231,11 @@ class State:
         """Bring all tables up to date with nodes that have one holder, and are reserved alike."""
         if not nodes:
             return
+        self.nodes.touch(nodes)
         addresses = [address for node in nodes for address in node.workers]
         self._revoke(addresses)
         self._serve(next(iter(nodes)), addresses)
         self._nodes_changed()
-        self.nodes.touch(nodes)
         self._note(nodes)
 
     def _serve(self, node: Node, addresses: list[str]) -> None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_hpc_policies.power.states import NODE_STATES, NodeState
 
@@ -63,13 +64,19 @@ class NodeUses:
         #: Nodes that have gone and are no longer kept one by one.
         self.earlier = Use()
 
-    def add(self, length_s: float, names: Sequence[str], watts: Sequence[float], measured: bool) -> None:
+    def add(
+        self,
+        length_s: float,
+        names: Sequence[str],
+        watts: Sequence[float] | NDArray[np.float64],
+        measured: bool,
+    ) -> None:
         """Nodes of these names drew so many watts each for so long; whether all of it was measured."""
         if names != self._names:
             self._flush()
             self._names = names
             self._least_w, self._most_w = np.full(len(names), np.inf), np.zeros(len(names))
-        now_w = np.array(watts)
+        now_w = np.asarray(watts)
         self._j = self._j + now_w * length_s if self._s else now_w * length_s
         np.minimum(self._least_w, now_w, out=self._least_w)
         np.maximum(self._most_w, now_w, out=self._most_w)
@@ -122,7 +129,7 @@ class Uses:
         measured_jobs: Collection[str] = (),
         states_w: Mapping[NodeState, float] = MappingProxyType({}),
         nodes: Sequence[str] = (),
-        nodes_w: Sequence[float] = (),
+        nodes_w: Sequence[float] | NDArray[np.float64] = (),
     ) -> None:
         """So much was drawn for so long.
 

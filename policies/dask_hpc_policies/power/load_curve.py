@@ -11,6 +11,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True, slots=True)
 class LoadCurve:
@@ -53,6 +56,14 @@ class LoadCurve:
         way_w = self.busy_w - self.idle_w
         share = (found_w - self.idle_w) / way_w if way_w else load
         return self.idle_w + (busy_w - self.idle_w) * share
+
+    def column_w(self, loads: NDArray[np.float64], busy_w: NDArray[np.float64]) -> NDArray[np.float64]:
+        """`watts` of many nodes, as many loads and watts at load 1."""
+        loads = np.clip(loads, 0.0, 1.0)
+        bends, watts = np.array(self.points).T
+        found_w, way_w = np.interp(loads, bends, watts), self.busy_w - self.idle_w
+        shares = (found_w - self.idle_w) / way_w if way_w else loads
+        return np.asarray(self.idle_w + (busy_w - self.idle_w) * shares)
 
     def raised(self, by_w: float) -> LoadCurve:
         """The same, everywhere by so many watts higher."""
