@@ -23,7 +23,8 @@ PYTHON ?= python3
 VENV ?= .venv
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
-# Tests of live clusters wait for half of their time: three processes are what two cores can do.
+# Tests of live clusters wait for half of their time: three processes are what two cores can do. Slow ones start
+# many processes themselves, and are about time now and then: two.
 TEST_PROCESSES ?= 3
 SCREENSHOTS ?=
 BENCHMARK_ARGS ?=
@@ -62,7 +63,7 @@ LONGEST := benchmarks/test_benchmarks chaos/test_chaos notebooks/test_stories wi
 
 # Only files that have such tests are loaded.
 test-slow: $(VENV)/.test
-	$(PYTEST) -m slow $(LONGEST:%=tests/%.py) $$(grep -rl --include='test_*.py' 'mark\.slow' tests) $(PYTEST_ARGS)
+	$(PYTEST) -n 2 -m slow $(LONGEST:%=tests/%.py) $$(grep -rl --include='test_*.py' 'mark\.slow' tests) $(PYTEST_ARGS)
 
 test-browser: $(VENV)/.test
 	$(if $(SCREENSHOTS),DASK_HPC_SCREENSHOTS='$(SCREENSHOTS)') $(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)
