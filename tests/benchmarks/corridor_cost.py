@@ -11,16 +11,19 @@ import os
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from distributed.scheduler import heartbeat_interval
 from harness import Options, Row, differences, interleave, main, percentile, row
 from machine import Graph, Machine, without_gc
+from spinning import SPIN
 
 from dask_hpc.config import Settings
+from dask_hpc.processes import Process
 from dask_hpc.scheduler.power.draw import Sample
-from dask_hpc.scheduler.power.forecaster import MOST_SAMPLES, Forecaster
+from dask_hpc.scheduler.power.forecaster import MOST_SAMPLES, NICE, Forecaster
 from dask_hpc.scheduler.rpc import service
 from dask_hpc.worker.power import section, sources
 from dask_hpc.worker.power.board import Member
@@ -35,6 +38,7 @@ WATTS: dict[str, Any] = {"power_model_idle_w": 70.0, "power_model_busy_w": 200.0
 JOBS = 50
 #: The loop sleeps for so long, again and again; what it oversleeps is its gap.
 BEAT_S = 0.001
+HERE = Path(__file__).resolve().parent
 
 
 def run(options: Options) -> list[Row]:
@@ -42,7 +46,7 @@ def run(options: Options) -> list[Row]:
     rows = _tasks(options.pick(4000, 4000, 200), options.pick(9, 5, 2))
     workers, ticks = options.pick((1000, 300), (1000, 100), (32, 5))
     rows += asyncio.run(_ticks(workers, ticks))
-    rows.append(asyncio.run(_gaps(*options.pick((50, 5), (50, 5), (2, 1)))))
+    rows += asyncio.run(_gaps(*options.pick((50, 5), (50, 5), (2, 1))))
     return [*rows, _sampling(options.pick(10.0, 5.0, 1.0))]
 
 
@@ -117,8 +121,8 @@ async def _ticks(workers: int, ticks: int) -> list[Row]:
     return [Row(name=f"{name}: a tick, p99", value=percentile(both, 0.99), unit="ms", bar=TICK_MS, note=note)]
 
 
-async def _gaps(refits: int, each: int) -> Row:
-    """Blocks of refits, back to back, and of as long without, in turns."""
+async def _gaps(refits: int, each: int) -> list[Row]:
+    """Blocks of refits back to back, of a plain loop in such a process, and of neither, in turns."""
     forecaster = Forecaster(lambda: None)
     watts = series("seasonal", 7, MOST_SAMPLES + refits + 10)
     number = 0
@@ -129,22 +133,19 @@ async def _gaps(refits: int, each: int) -> Row:
         forecaster.add(Sample(float(number), "measured", float(watts[number])), 12.0, 1.0)
         number += 1
 
-    async def refit(count: int) -> None:
-        for _ in range(count):
+    async def refit() -> None:
+        for _ in range(each):
             made = forecaster.made
             add(True)
             while forecaster.made == made:
                 assert not forecaster.failure, forecaster.failure
                 await asyncio.sleep(BEAT_S)
 
-    async def gaps(work: asyncio.Task[None]) -> list[float]:
-        found = []
-        while not work.done():
-            began_s = time.perf_counter()
+    async def spin(process: Process, cpu_s: float) -> None:
+        loop = asyncio.create_task(asyncio.to_thread(process.call, SPIN, {"cpu_s": cpu_s}))
+        while not loop.done():
             await asyncio.sleep(BEAT_S)
-            found.append((time.perf_counter() - began_s - BEAT_S) * 1e3)
-        await work
-        return found
+        await loop
 
     async def idle(length_s: float) -> None:
         # takes turns of the loop as those who wait for a refit do
@@ -152,31 +153,45 @@ async def _gaps(refits: int, each: int) -> Row:
         while time.perf_counter() < end_s:
             await asyncio.sleep(BEAT_S)
 
-    loop = asyncio.get_running_loop()
-    beside: list[float] = []
-    without: list[float] = []
-    try:
-        for _ in range(MOST_SAMPLES):
-            add(False)
-        await refit(1)  # loads the models
-        began_s = time.perf_counter()
-        await refit(1)
-        length_s = each * (time.perf_counter() - began_s)
-        with without_gc():
-            for block in range(refits // each):
-                turns = (True, False) if block % 2 else (False, True)
-                for fits in turns:
-                    began_s = time.perf_counter()
-                    work = loop.create_task(refit(each) if fits else idle(length_s))
-                    (beside if fits else without).extend(await gaps(work))
-                    if fits:
-                        length_s = time.perf_counter() - began_s
-    finally:
-        forecaster.close()
-    alone, with_them = percentile(without, 0.99), percentile(beside, 0.99)
-    note = f"{with_them:.2f} ms of {len(beside)} beside {forecaster.made - 2} refits; without {alone:.2f}"
-    name = "loop gap beside refits, p99, ratio to without"
-    return Row(name=name, value=with_them / alone, unit="", bar=GAP_RATIO, note=note)
+    async def gaps(work: asyncio.Task[None], found: list[float]) -> None:
+        while not work.done():
+            began_s = time.perf_counter()
+            await asyncio.sleep(BEAT_S)
+            found.append((time.perf_counter() - began_s - BEAT_S) * 1e3)
+        await work
+
+    found: dict[str, list[float]] = {"refits": [], "spin": [], "without": []}
+    # the process has to find what it is to do
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+    with Process(NICE) as process:
+        try:
+            for _ in range(MOST_SAMPLES):
+                add(False)
+            await refit()  # loads the models
+            await spin(process, 0.0)
+            first, length_s = forecaster.made, 0.0
+            with without_gc():
+                for block in range(refits // each):
+                    turns = list(found) if block % 2 == 0 else list(found)[::-1]
+                    for what in turns:
+                        cpu_s = each * float((forecaster._found or {})["cpu_s"])
+                        works = {"refits": refit, "spin": partial(spin, process, cpu_s)}
+                        work = works.get(what, partial(idle, length_s or cpu_s))()
+                        began_s = time.perf_counter()
+                        await gaps(asyncio.create_task(work), found[what])
+                        if what == "refits":
+                            length_s = time.perf_counter() - began_s
+        finally:
+            forecaster.close()
+    alone, beside, loop = (percentile(found[what], 0.99) for what in ("without", "refits", "spin"))
+    fits, count = forecaster.made - first, len(found["refits"])
+    note = f"{beside:.2f} ms of {count} beside {fits} refits; without {alone:.2f}"
+    name = "loop gap beside {}, p99, ratio to without"
+    return [
+        Row(name=name.format("refits"), value=beside / alone, unit="", bar=GAP_RATIO, note=note),
+        # what of it is the machine's: the same process, and nothing but a loop in it
+        Row(name=name.format("a plain loop"), value=loop / alone, unit="", note=f"{loop:.2f} ms"),
+    ]
 
 
 def _sampling(length_s: float) -> Row:

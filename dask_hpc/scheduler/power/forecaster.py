@@ -34,7 +34,7 @@ _CPU_S, _SHARE = 20.0, 0.05
 #: It is tried again after a failure after that, at first and at most, in seconds.
 _FIRST_WAIT_S, _MOST_WAIT_S = 5.0, 300.0
 #: How much lower than the scheduler's its priority is.
-_NICE = 19
+NICE = 19
 
 
 class Forecaster:
@@ -48,7 +48,7 @@ class Forecaster:
 
     def __init__(self, came: Callable[[], None]) -> None:
         self._came = came
-        self._process = Process(_NICE)
+        self._process = Process(NICE)
         #: Of the last samples when, watts, and what the model said of the sizes then.
         self._times, self._watts, self._sized = array("d"), array("d"), array("d")
         self._last_s: float | None = None
