@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -45,6 +46,8 @@ class Draft:
         self.path = str(folder / f".{folder_name(self.version)}-{uuid.uuid4().hex}")
         os.mkdir(self.path, 0o755)
         self._lock: Lock | None = Lock.take(self.path)
+        #: Whoever ends it does so alone: what is being finished by another thread is not abandoned under it.
+        self._ending = threading.Lock()
         try:
             self._fill()
         except BaseException:
@@ -70,6 +73,10 @@ class Draft:
             When a block is missing, cannot be of this plan, the store cannot be written to, or another writer
             has finished a version of this name meanwhile. The draft stays; abandon it.
         """
+        with self._ending:
+            return self._finish(written, levels)
+
+    def _finish(self, written: Mapping[int, Written], levels: tuple[str, ...]) -> Version:
         if self._lock is None:
             raise CheckpointError(f"{self.path} was finished or abandoned before; begin a new version")
         ordered = self._ordered(written)
@@ -127,10 +134,11 @@ class Draft:
 
     def abandon(self) -> None:
         """Remove the draft; does nothing when it was finished."""
-        if self._lock is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
-            self._lock.release()
-            self._lock = None
+        with self._ending:
+            if self._lock is not None:
+                shutil.rmtree(self.path, ignore_errors=True)
+                self._lock.release()
+                self._lock = None
 
     def _fill(self) -> None:
         for path, content in self.plan.files.items():

@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,25 @@ def test_the_second_of_two_writers_does_not_replace_what_it_has_not_seen(tmp_pat
         second.finish(second_written)
     second.abandon()
     assert [each.version for each in store.versions()] == [3]
+
+
+def test_a_draft_that_is_being_finished_is_not_abandoned_under_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft, known = begun(Store(tmp_path))
+    abandoning, rename = threading.Thread(target=draft.abandon), os.rename
+
+    def late(source: Any, target: Any) -> None:
+        abandoning.start()
+        # it would have removed the draft by then
+        abandoning.join(0.3)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", late)
+    version = draft.finish(known)
+    abandoning.join(30)
+    assert version.path in Store(tmp_path).newest("field").path
+    assert Path(version.path, "manifest.json").exists()
 
 
 def test_a_draft_is_finished_once(tmp_path: Path) -> None:
