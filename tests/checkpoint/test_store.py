@@ -110,9 +110,10 @@ def test_a_draft_that_is_being_finished_is_not_abandoned_under_it(
     abandoning, rename = threading.Thread(target=draft.abandon), os.rename
 
     def late(source: Any, target: Any) -> None:
-        abandoning.start()
-        # it would have removed the draft by then
-        abandoning.join(0.3)
+        if abandoning.ident is None:
+            abandoning.start()
+            # it would have removed the draft by then
+            abandoning.join(0.3)
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", late)
