@@ -91,6 +91,8 @@ class LabPage:
             "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", name
         )
         self.page.locator(f"body[data-jp-theme-name='{name}']").wait_for(state="attached")
+        # it fades for a moment, and does not bear that another theme is asked for meanwhile
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
 
     def select(self, cell: int) -> None:
         """Make a cell the active one, in command mode."""
