@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from click.testing import CliRunner
+from command_line import run
 from outside import until
 from session_memory import home
 
 from dask_hpc import CheckpointSession
-from dask_hpc.cli.checkpoint import checkpoint
 
 
 def left_by(name: str, killed: bool = True, age_s: float = 10_000.0) -> tuple[Path, int]:
@@ -40,7 +39,7 @@ def program_of(name: str) -> CheckpointSession:
 def collected(store: Path, *options: str) -> Any:
     """What the command says."""
     store.mkdir(exist_ok=True)
-    found = CliRunner().invoke(checkpoint, ["gc", "--store", str(store), "--json", *options])
+    found = run("checkpoint", "gc", "--store", str(store), "--json", *options)
     assert found.exit_code == 0, found.output
     return json.loads(found.output)
 

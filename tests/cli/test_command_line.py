@@ -81,6 +81,17 @@ def test_every_command_has_help_and_json(command: str) -> None:
     assert max(map(len, result.output.splitlines())) <= 88
 
 
+def test_tests_come_to_a_command_through_ours(repository: Path) -> None:
+    """click keeps a command's help option as it was at first use: alone it would have no -h for good."""
+    calls = re.compile(r"[rR]unner(?:\(\))?\.invoke\(\s*(\w+)")
+    used = {
+        name: str(path.relative_to(repository))
+        for path in (repository / "tests").rglob("*.py")
+        for name in calls.findall(path.read_text("utf-8"))
+    }
+    assert used.keys() == {"hpc"}, used
+
+
 def test_names_are_lower_case_with_hyphens() -> None:
     options = [
         option

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from command_line import run as command
 
-from dask_hpc.cli.simulate import simulate as simulate_command
 from dask_hpc.errors import SimulationError, WorkloadError
 from dask_hpc.sim import Machine, Options, Result, Workload, simulate
 from dask_hpc.sim.engine import corridor as twin
@@ -185,32 +184,28 @@ def test_bounds_that_change_slowly_hold_a_job_ahead_of_a_step_and_after_it(tmp_p
     path = tmp_path / "two.yaml"
     path.write_text(yaml_text.dump(work))
     asked = [str(path), "--policy", "fcfs", "--corridor-mode", "enforce", "--corridor-ramp", "1", "--json"]
-    data = json.loads(CliRunner().invoke(simulate_command, asked).stdout)
+    data = json.loads(command("simulate", *asked).stdout)
     assert [job["start_s"] for job in data["jobs"]] == [0, pytest.approx(450, abs=10)]
     assert data["corridor"] == [list(step) for step in ramped(work.machine.corridor, 1, 0).steps]  # type: ignore[union-attr,arg-type]
     assert data["corridor_outside_s"] == 0
     # one that jumps further than it is wide cannot change slowly
-    far = CliRunner().invoke(
-        simulate_command, ["builtin:corridor", "--policy", "easy", "--corridor-ramp", "5"]
-    )
+    far = command("simulate", "builtin:corridor", "--policy", "easy", "--corridor-ramp", "5")
     assert "no draw that changes by 5 W/s stays inside the bounds around 800 s" in str(far.exception)
-    none = CliRunner().invoke(
-        simulate_command, ["builtin:five-jobs", "--policy", "easy", "--corridor-ramp", "5"]
-    )
+    none = command("simulate", "builtin:five-jobs", "--policy", "easy", "--corridor-ramp", "5")
     assert "whose machine has a power corridor" in none.output
 
 
 def test_on_the_command_line() -> None:
     asked = ["builtin:corridor", "--policy", "easy", "--corridor-mode"]
-    found = CliRunner().invoke(simulate_command, [*asked, "enforce", "--json"])
+    found = command("simulate", *asked, "enforce", "--json")
     assert found.exit_code == 0, found.output
     data = json.loads(found.stdout)
     assert data["corridor"] == [[0, 1700, 2500], [550, 1000, 1700], [800, 2500, 3500]]
     assert data["corridor_violation_ws"] < 20_000
-    shown = CliRunner().invoke(simulate_command, [*asked, "monitor"]).stdout
+    shown = command("simulate", *asked, "monitor").stdout
     assert "from 550 s 1000 to 1700 W" in shown
     assert "corridor_departures" in shown
-    refused = CliRunner().invoke(simulate_command, [*asked, "advise"])
+    refused = command("simulate", *asked, "advise")
     assert refused.exit_code == 2
     assert "'monitor', 'enforce'" in refused.output
 
@@ -289,7 +284,7 @@ def test_a_lever_that_there_is_not_is_refused_by_name() -> None:
     with pytest.raises(SimulationError, match="lever 'pray'; allowed: resize, hold"):
         with_levers(two_jobs((0.0, 0.0, 900.0)), "fcfs", "pray")
     asked = ["builtin:corridor", "--policy", "easy", "--corridor-levers", "resize, pray"]
-    found = CliRunner().invoke(simulate_command, asked)
+    found = command("simulate", *asked)
     assert found.exit_code == 2
     assert "'pray'; allowed: resize, hold" in found.output
 
