@@ -142,6 +142,7 @@ async def test_jobs_that_take_turns_on_their_own_nodes_leave_plain_work_its_node
         await until(lambda: record(s, one).held and record(s, two).held, "both hold tasks")
         with dask.annotate(hpc_job=None):
             assert await within(c.gather(plain)) == list(range(1, 61))
-        assert record(s, one).held and record(s, two).held
+        assert record(s, one).held
+        assert record(s, two).held
         for job in (one, two):
             await job.cancel()
