@@ -229,9 +229,9 @@ class Admission:
             self._common = common.version
             grown |= {job for job in self.state.jobs.named if job.reach is common}
         for job in grown:
-            if job.stranded and len(job.reach):
-                stranded, job.stranded = job.stranded, {}
-                writes.retry_unplaced(self.state.scheduler, stranded, stimulus_id)
+            if (job.stranded or job.nodeless) and len(job.reach):
+                unplaced, job.stranded = [*job.stranded, *self.lending.unheld(job)], {}
+                writes.retry_unplaced(self.state.scheduler, unplaced, stimulus_id)
         jobs = sorted(grown | offered, key=lambda job: job.submit_s)
         if not any(len(job.allotment) for job in self.state.plain) and self.queue.waits():
             self.queue.draw(_DRAWN, stimulus_id)
