@@ -20,6 +20,7 @@ from helpers import (
     until,
     within,
 )
+from tasks import slow_inc
 
 import dask_hpc
 
@@ -126,3 +127,22 @@ async def test_without_queuing_what_a_lost_worker_had_goes_to_no_node_of_a_job(c
         gate.open()
         assert await within(c.gather(futures)) == [*range(10), 0, 0]
     assert addresses_of(s, idle).isdisjoint(where)
+
+
+@live(3, lend="5 s")
+async def test_jobs_that_take_turns_on_their_own_nodes_leave_plain_work_its_node(c, s, *workers):
+    plain = c.map(slow_inc, range(60), delay_s=0.02, key="plain", pure=False)
+    await until(lambda: s.queued, "it is queued")
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("one") as one, rt.job("two") as two:
+        backlogs = []
+        for job in (one, two):
+            with dask.annotate(hpc_job=job.id):
+                backlogs += c.map(slow_inc, range(400), delay_s=0.02, key=job.id, pure=False)
+        await until(lambda: record(s, one).held and record(s, two).held, "both hold tasks")
+        with dask.annotate(hpc_job=None):
+            assert await within(c.gather(plain)) == list(range(1, 61))
+        assert record(s, one).held
+        assert record(s, two).held
+        for job in (one, two):
+            await job.cancel()

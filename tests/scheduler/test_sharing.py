@@ -61,6 +61,28 @@ async def test_plain_work_takes_turns_when_jobs_have_all_nodes(c, s, a):
         await large.cancel()
 
 
+@live(2, lend="5 s")
+async def test_dependents_of_plain_work_are_all_sent_once_it_has_a_node(c, s, a, b):
+    gate = Gate()
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("large") as large:
+        await started(s, large, nodes=2)
+        backlog = c.map(a_while, range(400), key="large", pure=False)
+        await until(lambda: record(s, large).queue, "it is under way")
+        data = await c.scatter(list(range(20)))
+        with dask.annotate(hpc_job=None):
+            plain = c.map(through, data, gate=gate, key="plain", pure=False)
+        # one by one they would take as long as as many messages
+        keys = {future.key for future in plain}
+        await until(
+            lambda: sum(ts.key in keys for ws in s.workers.values() for ts in ws.processing) == 20, "sent"
+        )
+        gate.open()
+        assert await within(c.gather(plain)) == list(range(20))
+        del backlog
+        await large.cancel()
+
+
 @pytest.mark.parametrize("how", ["nodes", "exclusive", "producer", "setting", "asks"])
 @live(1, lend="5 s")
 async def test_who_asked_for_nodes_keeps_them(c, s, a, how):

@@ -95,8 +95,8 @@ class Admission:
         for one in self.watched:
             if one:
                 watched = True
-        others = lending.wanted or address in lending.loans or self.queue.closed
-        if lane is not None and lane.kind == "queue" and not others and not watched:
+        queued = lane is not None and lane.kind == "queue"
+        if queued and not (watched or lending.wanted or address in lending.loans or self.queue.closed):
             return  # stock fills the slot
         if address is not None:
             jobs = self.state.served_by(address)
@@ -188,10 +188,10 @@ class Admission:
                 left.append(address)
         for worker, jobs in shared:
             lent += self._deal(worker, jobs, False, batch, stimulus_id)
-        sent = Counter([ws.address for _, ws, _ in batch])
-        for worker, jobs in sorted(
-            shared, key=lambda each: sent[each[0].address] + self.sharing.before(*each)
-        ):
+        if shared:
+            sent = Counter([ws.address for _, ws, _ in batch])
+            shared.sort(key=lambda each: sent[each[0].address] + self.sharing.before(*each))
+        for worker, jobs in shared:
             lent += self._deal(worker, jobs, True, batch, stimulus_id)
         if left:
             self._draw(left, stimulus_id)
@@ -205,7 +205,7 @@ class Admission:
         if lent:
             self.lending.lent(lent)
         if self.queue.first() is not None or self.queue.closed:
-            self.queue.close(bool(self.sharing.waiting) or self.queue.held())
+            self.queue.close(self.sharing.on_plain() or self.queue.held())
             if not self.queue.closed:
                 writes.fill_from_queue(scheduler, stimulus_id)
         if any(self.watched):
@@ -229,9 +229,9 @@ class Admission:
             self._common = common.version
             grown |= {job for job in self.state.jobs.named if job.reach is common}
         for job in grown:
-            if job.stranded and len(job.reach):
-                stranded, job.stranded = job.stranded, {}
-                writes.retry_unplaced(self.state.scheduler, stranded, stimulus_id)
+            if (job.stranded or job.nodeless) and len(job.reach):
+                unplaced, job.stranded = [*job.stranded, *self.lending.unheld(job)], {}
+                writes.retry_unplaced(self.state.scheduler, unplaced, stimulus_id)
         jobs = sorted(grown | offered, key=lambda job: job.submit_s)
         if not any(len(job.allotment) for job in self.state.plain) and self.queue.waits():
             self.queue.draw(_DRAWN, stimulus_id)

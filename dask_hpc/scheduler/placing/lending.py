@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.internals import durations, reads, writes
-from dask_hpc.scheduler.tables.jobs import JobRecord
+from dask_hpc.scheduler.tables.jobs import JobRecord, is_parked
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies.rules.lending import turn
@@ -156,7 +156,7 @@ class Lending:
             del self.loans[address]
 
     def wants(self, job: JobRecord) -> bool:
-        """Whether the job has held tasks; those that wait for its first node count as held from then on."""
+        """Whether the job has held tasks; those that wait for its first node count as held until it comes."""
         if job.request.exclusive:
             return False
         if job.stranded and not len(job.reach):
@@ -175,6 +175,23 @@ class Lending:
                 del job.stranded[key]
                 writes.hold(ts)
                 job.park(ts)
+                job.nodeless.append(key)
+
+    def unheld(self, job: JobRecord) -> list[Any]:
+        """Keys of tasks that the job holds for want of a node, which it has now: held no more from here on.
+
+        As under stock they are all sent at once: one by one, short tasks take as long as messages do.
+        """
+        tasks, owner = self.state.scheduler.tasks, self.state.owner
+        keys, job.nodeless = job.nodeless, []
+        found = []
+        for key in keys:
+            ts, lane = tasks.get(key), owner.get(key)
+            if ts is None or lane is None or lane.job is not job or lane.kind != "rest" or not is_parked(ts):
+                continue
+            writes.restrict(ts, lane)
+            found.append(key)
+        return found
 
     def lends(self, address: str) -> bool:
         """Whether idle threads of the worker may be lent."""

@@ -77,6 +77,10 @@ class Sharing:
         guests = [job for job in self.waiting if job not in holders and not (plain and len(job.allotment))]
         return [*holders, *guests]
 
+    def on_plain(self) -> bool:
+        """Whether jobs take turns on the nodes of plain work: those that have no node."""
+        return any(not (job.is_default or len(job.allotment)) for job in self.waiting)
+
     def addresses(self, workers: Iterable[WorkerState]) -> set[str]:
         """Those of the workers where several jobs take turns, and have a slot or tasks to overtake."""
         scheduler = self.state.scheduler
@@ -107,10 +111,16 @@ class Sharing:
         if priority is None or turn is None:
             return 0
 
+        owner, later = self.state.owner, {job: True}
+
         def may_wait(ts: TaskState) -> bool:
-            lane = self.state.owner.get(ts.key)
-            other = None if lane is None or lane.job is job else self._turns.turn(lane.job)
-            return other is None or other >= turn
+            lane = owner.get(ts.key)
+            if lane is None:
+                return True
+            if lane.job not in later:
+                other = self._turns.turn(lane.job)
+                later[lane.job] = other is None or other >= turn
+            return later[lane.job]
 
         return crowds.overtaken(self.state.scheduler, ws, priority, may_wait=may_wait)
 
