@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 #: All levels: the host's memory, other hosts' memories, the file system.
 LEVELS = ("L1", "L2", "L3")
@@ -16,8 +16,8 @@ def checked_levels(levels: Sequence[str]) -> tuple[str, ...]:
     ValueError
         For one that there is not, for none, or for parities of what no host holds (L2 without L1).
     """
-    named = (levels,) if isinstance(levels, str) else tuple(levels)
-    if not named or set(named) - set(LEVELS) or ("L2" in named and "L1" not in named):
+    named = (levels,) if isinstance(levels, str) else tuple(levels) if isinstance(levels, Iterable) else ()
+    if not named or any(level not in LEVELS for level in named) or ("L2" in named and "L1" not in named):
         raise ValueError(
             f"levels is {levels!r}; allowed: some of {', '.join(LEVELS)}, and L2 (parities of what "
             "hosts have in memory) with L1 alone"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
+from numbers import Integral
 from typing import Any
 
 from dask_hpc.errors import CheckpointValueError
@@ -54,6 +56,35 @@ def checked_name(name: Any) -> str:
             "and hyphen, the first neither dot nor hyphen"
         )
     return name
+
+
+def checked_folder(store: Any) -> str:
+    """The folder of a store, as an absolute path.
+
+    Raises
+    ------
+    CheckpointValueError
+        When it is no path of a folder.
+    """
+    # the path of nothing is the working directory
+    if not isinstance(store, (str, os.PathLike)) or not (path := str(os.fspath(store))) or "\0" in path:
+        raise CheckpointValueError(
+            f"store is {store!r:.200}; allowed: the path of a folder, or None for hpc.checkpoint.store"
+        )
+    return os.path.abspath(path)
+
+
+def checked_version(version: Any) -> int | None:
+    """The number of a version that is asked for; None: the newest.
+
+    Raises
+    ------
+    CheckpointValueError
+        When it is no number.
+    """
+    if version is None or (isinstance(version, Integral) and not isinstance(version, bool)):
+        return None if version is None else int(version)
+    raise CheckpointValueError(f"version is {version!r:.80}; allowed: a whole number, or None for the newest")
 
 
 def checked_variable(name: Any, taken: set[str]) -> str:

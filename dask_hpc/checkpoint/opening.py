@@ -63,10 +63,24 @@ def open_checkpoint(
     manifest.check_signed(folder, found, name)
     check_files(folder, found)
     refuse_pickled(folder, found, allow_pickle)
-    # the same name for the same bytes, another one for others
-    told = blake2b(f"{folder} {found.created_s} {allow_pickle}".encode(), digest_size=12)
+    return _InStore(folder, found, _token(folder, found, allow_pickle), allow_pickle, name).object()
+
+
+def readers(path: str) -> set[str]:
+    """Names of the tasks that `open_checkpoint` has read a version; none when its manifest is damaged."""
+    try:
+        found = manifest.read(path)
+    except CheckpointError:
+        return set()
+    tokens = [_token(path, found, trusted) for trusted in (False, True)]
+    return {_layer(found.plan, array, token) for array in found.plan.arrays for token in tokens}
+
+
+def _token(folder: str, found: Manifest, trusted: bool) -> str:
+    """The same for the same bytes that are read in the same way, another one for others."""
+    told = blake2b(f"{folder} {found.created_s} {trusted}".encode(), digest_size=12)
     told.update(np.array(found.blocks, dtype="u8").tobytes())
-    return _InStore(folder, found, told.hexdigest(), allow_pickle, name).object()
+    return told.hexdigest()
 
 
 def refuse_pickled(where: str, found: Manifest, allowed: bool) -> None:

@@ -23,7 +23,7 @@ from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.inside import sync_folder
 from dask_hpc.checkpoint.locks import Lock
-from dask_hpc.checkpoint.names import checked_name
+from dask_hpc.checkpoint.names import checked_folder, checked_name, checked_version
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.versions import Version, drafts, folder_name, numbered, numbers
 from dask_hpc.clock import epoch_s
@@ -40,10 +40,15 @@ class Store:
     ----------
     folder
         Made when the first version is written.
+
+    Raises
+    ------
+    CheckpointValueError
+        When it is no path of a folder.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(os.path.abspath(folder))
+        self.folder = Path(checked_folder(folder))
 
     def __repr__(self) -> str:
         return f"<Store {self.folder}>"
@@ -166,7 +171,10 @@ class Store:
         ------
         UnknownCheckpoint
             When there is none; the message says which there are.
+        CheckpointValueError
+            For a name or version that is none.
         """
+        version = checked_version(version)
         found = {each.version: each for each in numbered(self.folder, checked_name(name))}
         if not found:
             names = [each for each in self.names() if any(numbered(self.folder, each))]

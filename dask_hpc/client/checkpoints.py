@@ -18,8 +18,8 @@ from distributed import Client, Future
 
 from dask_hpc.channel import Channel, answered
 from dask_hpc.checkpoint.levels import checked_levels
-from dask_hpc.checkpoint.names import checked_name
-from dask_hpc.errors import CheckpointError
+from dask_hpc.checkpoint.names import checked_folder, checked_name, checked_version
+from dask_hpc.errors import CheckpointError, CheckpointTypeError, InstallError
 from dask_hpc.show import line
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.params import Duration
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 _STORE = "checkpoint.store"
 #: What is between two versions, if so much is to be.
 _EVERY = Duration("every", None, lo=0.01, hi=30 * 86400.0, none_ok=True)
+#: How long a commit is waited for.
+_TIMEOUT = Duration("timeout", None, lo=0.0, hi=30 * 86400.0, none_ok=True)
 #: A question after a commit is answered after so long at the latest, in seconds.
 _ASK_S = 5.0
 
@@ -73,24 +75,25 @@ class Commit:
         path: str | None = self._row["path"]
         return path
 
-    def wait(self, timeout: float | None = None) -> Any:
+    def wait(self, timeout: float | str | None = None) -> Any:
         """Wait until the version is whole; gives this commit.
 
         Parameters
         ----------
         timeout
-            Seconds to wait at most; None: as long as it takes, which may include computing what is written.
+            Seconds to wait at most, or text such as ``"5 min"``; None: as long as it takes, which may
+            include computing what is written.
 
         Raises
         ------
         CheckpointError
             When there is no new version; earlier ones are as they were.
         ConfigError, InstallError, ValueError
-            When the cluster has refused it.
+            When the cluster has refused it, or `timeout` is none.
         TimeoutError
             When it takes longer. It goes on all the same.
         """
-        return self._channel.run(self._wait, timeout)
+        return self._channel.run(self._wait, _TIMEOUT.validate(timeout))
 
     def status(self) -> Any:
         """How far it is: state, version, blocks, bytes, seconds it took, and the reason if it has failed."""
@@ -129,7 +132,8 @@ class Commit:
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout is None else loop.time() + timeout
         try:
-            await asyncio.wait_for(self.begun(), timeout)
+            # one that has been heard of says so at once
+            await asyncio.wait_for(self.begun(), None if timeout is None else max(timeout, 0.01))
         except TimeoutError:
             raise TimeoutError(
                 f"the cluster has not heard of checkpoint {self.name!r} after {timeout:g} s; it goes on"
@@ -174,7 +178,7 @@ def begin(
         plan, keys = describe(obj, name)
         every_s = _EVERY.validate(every)
         _require_there(channel.client, keys)
-        folder = None if store is None else os.path.abspath(store)
+        folder = None if store is None else checked_folder(store)
         at = None if levels is None else list(checked_levels(levels))
         arguments = {"store": folder, "levels": at, "every_s": every_s, "services": services}
         answer = channel.ask_behind("checkpoint", plan=encode(plan), keys=keys, **arguments)
@@ -256,9 +260,17 @@ def restore(
         When there is no such name or version.
     CheckpointError
         When it cannot be read, or unpickling would be needed.
+    CheckpointTypeError, InstallError
+        When `client` is no client, or is closed.
     ValueError
-        When no store is named, and no host has it in memory.
+        When no store is named, and no host has it in memory; for a name, version or store that is none.
     """
+    if not isinstance(client, Client):
+        raise CheckpointTypeError(
+            f"client is {client!r:.80}; allowed: a connected Client, as in dask_hpc.restore(name, client)"
+        )
+    if client.status in ("closing", "closed"):
+        raise InstallError("the client is closed; connect a new one")
     return client.sync(_restore, client, name, store, version, allow_pickle, key_file)
 
 
@@ -274,13 +286,14 @@ async def _restore(
     from dask_hpc.checkpoint.store import Store
     from dask_hpc.worker.in_memory import open_records
 
+    asked = {"name": checked_name(name), "version": checked_version(version), "allow_pickle": allow_pickle}
     folder = await _folder(client, store)
-    asked = {"name": checked_name(name), "version": version, "allow_pickle": allow_pickle}
     # who names a store wants what is there
     held = (await _in_memory(client, asked) if store is None else None) or {}
     if folder is None and not held:
+        what = repr(name) if version is None else f"version {version} of {name!r}"
         raise ValueError(
-            f"no store is named, and no host holds {name!r} in memory: give store=..., or set hpc.{_STORE}"
+            f"no store is named, and no host holds {what} in memory: give store=..., or set hpc.{_STORE}"
         )
     records, newest_s = held.get("records", ()), None
     if folder is not None:
@@ -307,7 +320,7 @@ async def _in_memory(client: Client, asked: Mapping[str, Any]) -> dict[str, Any]
 
 
 async def _folder(client: Client, store: str | os.PathLike[str] | None) -> str | None:
-    folder = store or dask.config.get(f"hpc.{_STORE}", None)
+    folder = checked_folder(store) if store is not None else dask.config.get(f"hpc.{_STORE}", None)
     if folder is None:
         try:
             folder = (await Channel(client).ask("status"))["settings"]["checkpoint_store"]

@@ -10,7 +10,6 @@ import functools
 import os
 import socket
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -41,8 +40,6 @@ from dask_hpc.worker.values import read_values
 _LEAST_S, _SLOWEST = 30.0, 50e6
 #: A block in parts, the digest of what is opaque, and the type of the value.
 _Made = tuple[list[memoryview], str | None, str]
-#: Threads that write what is asked for at once.
-_WRITERS = 2
 #: Section of the heartbeats.
 SECTION = "manager"
 
@@ -248,6 +245,9 @@ def fill(
 ) -> dict[int, tuple[int, int, int]]:
     """Write blocks one behind the other to a segment, with room for so many `more` bytes behind each.
 
+    In one thread: the kernel has threads that write one file wait for each other. A worker is asked for
+    several segments at once.
+
     Returns
     -------
     dict
@@ -260,14 +260,11 @@ def fill(
     """
     offsets, lengths = _places(blocks, more)
     descriptor = open_segment(folder, segment, os.O_WRONLY)
-
-    def written(number: int) -> tuple[int, int, int]:
-        offset = offsets[number]
-        return offset, lengths[number], write_segment(descriptor, offset, blocks[number][0])
-
     try:
-        with ThreadPoolExecutor(_WRITERS, "hpc-memory") as pool:
-            return dict(zip(blocks, pool.map(written, blocks), strict=True))
+        return {
+            number: (offset, lengths[number], write_segment(descriptor, offset, blocks[number][0]))
+            for number, offset in offsets.items()
+        }
     finally:
         os.close(descriptor)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_hpc.checkpoint.draft import Draft
+from dask_hpc.checkpoint.opening import readers
 from dask_hpc.checkpoint.services import closed
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.clock import stopwatch_s
@@ -23,6 +24,7 @@ from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.protected import Protected
 from dask_hpc.scheduler.checkpoint.silent import Silent
 from dask_hpc.scheduler.checkpoint.writing import UNKNOWN_S, Writing, to_store
+from dask_hpc.scheduler.internals import runs
 from dask_hpc.scheduler.placing.gate import Gate
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
@@ -172,7 +174,13 @@ class ToLevels:
         used = {each for each in self._protected.folders() if os.path.dirname(each) == f"{folder}/{name}"}
         self._protected.let_go_of(set(sorted(used, key=lambda each: (len(each), each))[:-KEEP]))
         try:
-            await asyncio.to_thread(store.collect, KEEP, self._protected.folders(), name=name)
+            collect = functools.partial(store.collect, KEEP, name=name)
+            spared = self._protected.folders()
+            old = await asyncio.to_thread(collect, spared, dry_run=True)
+            # what was restored from one is read in the background, and again when it is lost
+            names = {path: await asyncio.to_thread(readers, path) for path in old}
+            spared |= {path for path in old if runs.in_use(self._scheduler, names[path])}
+            await asyncio.to_thread(collect, spared)
         except (CheckpointError, OSError) as error:
             logger.warning("Old versions of checkpoint %r stay: %s", name, error)
 

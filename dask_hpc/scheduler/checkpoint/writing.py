@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
 _STIMULUS = "hpc-checkpoint"
-#: Calls that one worker has at a time, and what each asks for at most.
-_CALLS = 2
+#: Calls that one worker has at a time: two write, a third is on its way. What each asks for at most.
+_CALLS = 3
 _BATCH_BLOCKS, _BATCH_BYTES = 500, 256 << 20
 #: What they ask for together, over the worker's memory limit, unless one result is larger: what was spilled
 #: is in memory again meanwhile, and copied where it does not lie in memory as it is written.

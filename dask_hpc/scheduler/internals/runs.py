@@ -38,6 +38,13 @@ def in_memory(scheduler: Scheduler, keys: Iterable[Any]) -> dict[Any, int | None
     return {key: tasks[key].run_id for key in keys if key in tasks and tasks[key].state == "memory"}
 
 
+def in_use(scheduler: Scheduler, names: Iterable[str]) -> bool:
+    """Whether tasks of one of these names have results in memory, or are to have some."""
+    groups = [scheduler.task_groups[name] for name in names if name in scheduler.task_groups]
+    idle = ("released", "forgotten")
+    return any(count for group in groups for state, count in group.states.items() if state not in idle)
+
+
 def is_asked_for(scheduler: Scheduler, key: Any, run: int) -> bool:
     """Whether somebody wants a result, or waits for it, and that run of its task was the last one."""
     ts = scheduler.tasks[key]

@@ -1,0 +1,93 @@
+"""What was restored, while newer versions of its name are written; and what who restores may get wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import wait
+from helpers import live
+from losses import kill
+from unchanged import unchanged
+
+import dask_hpc
+from dask_hpc.checkpoint.opening import open_checkpoint, readers
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.errors import CheckpointTypeError, CheckpointValueError, InstallError
+
+
+def versions(store):
+    return [version.version for version in Store(store).versions("field")]
+
+
+@live(workers=2)
+async def test_a_version_stays_while_what_was_restored_from_it_is_there(c, s, a, b, tmp_path):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    first = c.persist(da.arange(800, chunks=100))
+    await rt.checkpoint(first, "field")
+    back = await dask_hpc.restore("field", c)
+    del first
+    newer = c.persist(da.zeros(800, chunks=100))
+    for _ in range(4):
+        await rt.checkpoint(newer, "field")
+    assert versions(tmp_path) == [1, 4, 5]
+    await wait(back)
+    await kill(s, [a])
+    np.testing.assert_array_equal(await c.compute(back), np.arange(800))
+    del back
+    await rt.checkpoint(newer, "field")
+    assert versions(tmp_path) == [5, 6]
+
+
+@live(workers=1)
+async def test_what_reads_a_version_is_known_by_its_name(c, s, a, tmp_path):
+    rt = await dask_hpc.install(c)
+    for number, made in enumerate((c.persist(da.ones(30, chunks=10)), c.map(dict, [{"a": 1}, {"b": 2}]))):
+        commit = await rt.checkpoint(made, f"field{number}", store=tmp_path)
+        names = readers(commit.path)
+        for trusted in {bool(number), True}:
+            opened = open_checkpoint(commit.path, allow_pickle=trusted)
+            opened = opened[0] if number else opened
+            assert {key[0] for key in opened.__dask_graph__()} <= names
+    Path(commit.path, "manifest.json").write_text("{")
+    assert not readers(commit.path)
+
+
+@live(workers=1)
+async def test_what_cannot_be_is_refused_at_once_and_leaves_the_store_as_it_was(c, s, a, tmp_path):
+    rt = await dask_hpc.install(c)
+    value = c.submit(np.ones, 3)
+    commit = await rt.checkpoint(value, "field", store=tmp_path)
+    with unchanged(tmp_path):
+        for store in ("", 5, "a\0b"):
+            with pytest.raises(CheckpointValueError, match=r"store is .*; allowed: the path of a folder"):
+                await rt.checkpoint(value, "field", store=store)
+            with pytest.raises(CheckpointValueError, match=r"store is .*; allowed: the path of a folder"):
+                await dask_hpc.restore("field", c, store=store)
+            with pytest.raises(CheckpointValueError, match=r"store is .*; allowed: the path of a folder"):
+                dask_hpc.CheckpointSession("field", store=store)
+        for levels in (3, [["L1"]], ("L4",)):
+            with pytest.raises(ValueError, match=r"levels is .*; allowed: some of L1, L2, L3"):
+                await rt.checkpoint(value, "field", store=tmp_path, levels=levels)
+        for version in ("1", 1.0, True):
+            with pytest.raises(CheckpointValueError, match=r"version is .*; allowed: a whole number"):
+                await dask_hpc.restore("field", c, store=tmp_path, version=version)
+            with pytest.raises(CheckpointValueError, match=r"version is .*; allowed: a whole number"):
+                Store(tmp_path).newest("field", version)
+        for client in (None, "field"):
+            with pytest.raises(CheckpointTypeError, match=r"client is .*; allowed: a connected Client"):
+                dask_hpc.restore("field", client, store=tmp_path)
+        with pytest.raises(ValueError, match=r"no host holds version 7 of 'field' in memory"):
+            await dask_hpc.restore("field", c, version=7)
+        for timeout in (-1, "soon", True):
+            with pytest.raises(ValueError, match="parameter 'timeout' cannot be"):
+                await commit.wait(timeout)
+    # one that is whole needs no time
+    assert (await commit.wait(0)).version == (await commit.wait("1 min")).version == 1
+    assert (await dask_hpc.restore("field", c, store=str(tmp_path), version=np.int64(1))) is not None
+    await asyncio.shield(c.close())
+    with pytest.raises(InstallError, match="connect a new one"):
+        dask_hpc.restore("field", c, store=tmp_path)
