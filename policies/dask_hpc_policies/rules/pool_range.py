@@ -70,15 +70,19 @@ def pool_range(view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
 
 def pool_step(view: ClusterSnapshot, allowed: PoolRange) -> RequestNodes | ReleaseNodes | None:
     """What is asked of a pool that follows nobody else: what the range says, within it what jobs wait for."""
-    needs = [need - view.idle_nodes for job in view.pending if (need := needed_nodes(job)) is not None]
-    lacking = max(0, min(needs, default=0))
-    target = allowed.bounded(view.pool_nodes + lacking)
+    target = allowed.bounded(wished_nodes(view))
     if target == view.pool_nodes:
         return None
     kind = RequestNodes if target > view.pool_nodes else ReleaseNodes
     text = f"the pool of {counted(view.pool_nodes)} is to have {target}: {allowed.reason.text}"
     data = {**allowed.reason.data, "pool_nodes": view.pool_nodes, "target_nodes": target}
     return kind(nodes=target, reason=Reason(ReasonCode.CORRIDOR, text, data))
+
+
+def wished_nodes(view: ClusterSnapshot) -> int:
+    """Nodes that there would be for jobs alone: those that are there, and what the next one lacks."""
+    needs = [need - view.idle_nodes for job in view.pending if (need := needed_nodes(job)) is not None]
+    return view.pool_nodes + max(0, min(needs, default=0))
 
 
 def _beyond(view: ClusterSnapshot, power: PowerView, beyond_w: float) -> float:
