@@ -215,7 +215,8 @@ _RUN = (
                 "walltime_s."),
     assignments("--role", "roles", example="staging=2", help="Nodes that play a role and that no job gets."),
     assignments("--power", "power", example="idle_w=100",
-                help="Watts of a node by state (off_w, booting_w, idle_w, busy_w, down_w), for energy_j."),
+                help="Watts of a node by state (off_w, booting_w, idle_w, busy_w, down_w), of its network "
+                "card in use (nic_w), of its share of a switch (switch_w), for energy_j."),
     click.option("--corridor-mode", type=click.Choice(["monitor", "enforce"]),
                  help="Under the power corridor of the workload: only look at the draw, or hold every policy "
                  "to it; without it, only power-aware is."),

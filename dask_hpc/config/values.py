@@ -232,11 +232,9 @@ class Settings:
     power_timeout_s: float = _row(Duration("power.timeout", 5.0, lo=0.1, hi=60.0, live=False,
         help="How long a command or an address may take to say it."))
     power_command: tuple[str, ...] | None = _row(Words("power.command", None, none_ok=True, live=False,
-        help="Program and arguments that print the watts of this host (source command), as in [ipmitool, "
-        "dcmi, power, reading]. No shell reads them."))
+        help="Program and arguments, for no shell, that print watts: [ipmitool, dcmi, power, reading]."))
     power_url: str | None = _row(Url("power.url", None, none_ok=True, live=False,
-        help="Of Prometheus (source prometheus), or of the JSON document that has the watts (source http), "
-        "as a board's Redfish does. Names and passwords are read from ~/.netrc."))
+        help="Of Prometheus, or of a JSON document with watts (source http: Redfish). Passwords: ~/.netrc."))
     power_query: str | None = _row(Text("power.query", None, none_ok=True, noun="PromQL", live=False,
         help="What Prometheus is asked for: the watts of this host."))
     power_pointer: str = _row(Text("power.pointer", "/PowerControl/0/PowerConsumedWatts", live=False,
@@ -247,19 +245,21 @@ class Settings:
         help="Watts of a node on which nothing executes, where nobody measures them. Read by the "
         "scheduler, and on nodes. None: as the curve says; without one no corridor is kept."))
     power_model_busy_w: float | None = _row(Power("power.model.busy", None, hi=MOST_NODE_W, none_ok=True,
-        help="Watts of a node whose threads all execute, under jobs that do not say what they draw. None: as "
-        "the curve says; without one no corridor is kept."))
+        help="Watts of a node whose threads all execute, of jobs that say none. None: as the curve says."))
     power_model_curve: str | None = _row(AbsolutePath("power.model.curve", None, none_ok=True, live=False,
-        help="CSV file with the columns cpu_load (in %) and rapl_power (in W) that the model is fitted to "
-        "(dask hpc power fit). None: a line from idle to busy."))
+        help="CSV of cpu_load (%) and rapl_power (W) that it is fitted to (dask hpc power fit). None: none."))
     power_model_nic_w: float | None = _row(Power("power.model.nic", None, hi=MOST_NODE_W, none_ok=True,
         help="Watts of the network card of a node that is not measured, while it is in use. None: none."))
     power_model_switch_w: float | None = _row(Power("power.model.switch", None, hi=MOST_NODE_W, none_ok=True,
         help="Watts of a switch over the nodes that it serves, drawn at any time. None: none."))
+    power_model_powered_off_w: float | None = _row(Power("power.model.powered-off", None,
+        hi=MOST_NODE_W, none_ok=True,
+        help="Watts of a node that an adaptive cluster may have and has not. None: it is not counted."))
+    power_model_boot_w: float | None = _row(Power("power.model.boot", None, hi=MOST_NODE_W, none_ok=True,
+        help="Watts of a node of an adaptive cluster that starts and has no worker yet. None: likewise."))
     power_cap_by: str | None = _row(Choice("power.cap.by", None, CAPS, none_ok=True, live=False,
-        help="What this node may be capped by when the corridor asks for it (hpc.power.levers): power limits "
-        "of its processors (powercap) or accelerators (nvml), frequencies, or a command. None: it gives no "
-        "leave. Read on the node alone, as all of these."))
+        help="What this node may be capped by (hpc.power.levers): power limits of processors (powercap) or "
+        "accelerators (nvml), frequencies, a command. None: no leave. Read on the node alone, as all of it."))
     power_cap_write: bool = _row(Bool("power.cap.write", False, live=False,
         help="Whether caps are written. Until then it is told what would be (rt.power()), and nothing is."))
     power_cap_least_w: float | None = _row(Power("power.cap.least", None, hi=MOST_NODE_W, none_ok=True,

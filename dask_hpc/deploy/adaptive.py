@@ -90,6 +90,7 @@ class PolicyAdaptive(distributed.Adaptive):
             "pool",
             there=list(there),
             pending=list(self.plan - there),
+            queued=list((self.plan - there) & self.cluster.queued),
             leaving=list(self._going),
             unit="node" if self.cluster.workers_per_node == 1 else "worker",
             **self.elsewhere,

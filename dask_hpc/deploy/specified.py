@@ -23,6 +23,11 @@ class SpecifiedWorkers(SpecCluster):
                 self.workers.pop(spec, None)
 
     @property
+    def queued(self) -> set[Any]:
+        """Names of workers whose node has not begun to start: it is still others'."""
+        return set()
+
+    @property
     def workers_per_node(self) -> int:
         """Workers that come and go together."""
         return max((len(self._workers_of(spec)) for spec in self.worker_spec), default=1)

@@ -1,14 +1,14 @@
 """What a run drew against what was asked of it, and what that cost: from its trace.
 
-Rules of the file: pure. A live trace has records ``draw`` with what the account had come to, a simulated one
-the draw in its passes. What a trace does not know is left out, never 0.
+Rules of the file: pure. A trace, live or simulated, has records ``draw`` with what the account had come to.
+What a trace does not know is left out, never 0.
 """
 
 from __future__ import annotations
 
 import datetime
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
@@ -17,11 +17,9 @@ from typing import Any
 from dask_hpc.errors import TraceError
 from dask_hpc.trace.files import Trace
 from dask_hpc.trace.records import CORRIDOR, DRAW, POWER_KINDS, Other, Pass, Record
-from dask_hpc_policies.model import ClusterSnapshot
-from dask_hpc_policies.power.bill import J_PER_KWH, Uses, bill
+from dask_hpc_policies.power.bill import J_PER_KWH
 from dask_hpc_policies.power.tariff import SIGNALS, Points, Series
-from dask_hpc_policies.power.view import PowerView, seen
-from dask_hpc_policies.power.watts import mean_w
+from dask_hpc_policies.power.view import seen
 
 #: Less than this share of the upper bound outside is inside.
 _TOLERANCE = 1e-6
@@ -95,7 +93,26 @@ def power_report(trace: Trace, series: Series | None = None) -> dict[str, Any]:
 
 def power_spans(trace: Trace) -> list[Span]:
     """What was drawn from time to time, in order; nothing of times at which it was not known."""
-    return _simulated(trace) if trace.header.source == "simulated" else _live(trace)
+    found: list[Span] = []
+    last: Any = None
+    for record in trace.records:
+        if not isinstance(record, Other) or record.kind not in POWER_KINDS:
+            continue
+        data = record.data
+        if record.kind == CORRIDOR:
+            # a new account is opened by the next corridor
+            last = None if data.get("mode") == "none" else last
+            continue
+        try:
+            now = [float(data[name]) for name in ("t_s", "known_s", "energy_j", "outside_s", "outside_ws")]
+        except (KeyError, TypeError, ValueError):
+            raise TraceError(f"{trace.source}: a record of the draw lacks numbers: {data!s:.200}") from None
+        if last is not None and now[1] > last[1]:
+            # while the draw was not known nothing was added up: the span is what is known of it
+            known_s, *more = (now[number] - last[number] for number in range(1, 5))
+            found.append(Span(now[0] - known_s, now[0], *more))
+        last = now
+    return found
 
 
 def power_rows(records: Iterable[Record]) -> list[tuple[float | None, ...]]:
@@ -160,77 +177,18 @@ _ONE_MOMENT_S = 0.01
 _SHOWN = {DRAW: (("draw_w", "watts"),), CORRIDOR: (("lower_w", "lower_w"), ("upper_w", "upper_w"))}
 
 
-def _live(trace: Trace) -> list[Span]:
-    found: list[Span] = []
-    last: Any = None
-    for record in trace.records:
-        if not isinstance(record, Other) or record.kind not in POWER_KINDS:
-            continue
-        data = record.data
-        if record.kind == CORRIDOR:
-            # a new account is opened by the next corridor
-            last = None if data.get("mode") == "none" else last
-            continue
-        try:
-            now = [float(data[name]) for name in ("t_s", "known_s", "energy_j", "outside_s", "outside_ws")]
-        except (KeyError, TypeError, ValueError):
-            raise TraceError(f"{trace.source}: a record of the draw lacks numbers: {data!s:.200}") from None
-        if last is not None and now[1] > last[1]:
-            # while the draw was not known nothing was added up: the span is what is known of it
-            known_s, *more = (now[number] - last[number] for number in range(1, 5))
-            found.append(Span(now[0] - known_s, now[0], *more))
-        last = now
-    return found
-
-
 def power_bills(trace: Trace) -> list[dict[str, Any]]:
     """Who drew what (`bill`): of each corridor, or of the run that was simulated.
 
     Of a corridor whose scheduler was killed before it was cleared it is the last one that the trace was told.
     """
-    if trace.header.source != "simulated":
-        found: list[dict[str, Any] | None] = [None]
-        for one in trace.records:
-            if isinstance(one, Other) and one.kind == CORRIDOR and one.data.get("mode") == "none":
-                found.append(None)
-            elif isinstance(one, Other) and one.kind == DRAW and isinstance(one.data.get("bill"), dict):
-                found[-1] = one.data["bill"]
-        return [row for row in found if row is not None]
-    uses = Uses()
-    for view, power, end_s in _drawn(trace):
-        jobs_w = {
-            job.id: job.nodes * mean_w(job, job.nodes, power.busy_w)
-            for job in view.jobs
-            if job.nodes and not job.is_default
-        }
-        assert power.draw_w is not None
-        idle_w = power.base_w + view.idle_nodes * power.idle_w
-        uses.add(end_s - view.now_s, power.draw_w, jobs_w, 0.0, idle_w, measured=False)
-    return [bill(uses)] if uses.total.known_s else []
-
-
-def _drawn(trace: Trace) -> Iterator[tuple[ClusterSnapshot, PowerView, float]]:
-    """Pictures of a simulation in which the draw is known, each with its end."""
-    passes = [one.snapshot for one in trace.passes]
-    ends = [one.now_s for one in passes[1:]]
-    ends.append(max((record.t_s for record in trace.records if hasattr(record, "t_s")), default=0.0))
-    for view, end_s in zip(passes, ends, strict=False):
-        power = seen(view)
-        if power is not None and power.draw_w is not None and end_s > view.now_s:
-            yield view, power, end_s
-
-
-def _simulated(trace: Trace) -> list[Span]:
-    found: list[Span] = []
-    for view, power, end_s in _drawn(trace):
-        assert power.draw_w is not None
-        length_s, out_w = end_s - view.now_s, 0.0
-        if power.lower_w is not None and power.upper_w is not None:
-            out_w = max(0.0, power.lower_w - power.draw_w, power.draw_w - power.upper_w)
-            out_w = out_w if out_w > _TOLERANCE * max(1.0, power.upper_w) else 0.0
-        outside_s = length_s if out_w else 0.0
-        found.append(Span(view.now_s, end_s, power.draw_w * length_s, outside_s, out_w * length_s))
-    return found
+    found: list[dict[str, Any] | None] = [None]
+    for one in trace.records:
+        if isinstance(one, Other) and one.kind == CORRIDOR and one.data.get("mode") == "none":
+            found.append(None)
+        elif isinstance(one, Other) and one.kind == DRAW and isinstance(one.data.get("bill"), dict):
+            found[-1] = one.data["bill"]
+    return [row for row in found if row is not None]
 
 
 def _epoch_s(trace: Trace) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
 import dask
+import pytest
 from helpers import live, started
 
 import dask_hpc
@@ -63,10 +64,10 @@ async def test_a_waiting_job_takes_the_nodes_of_a_malleable_one(c, s, *workers):
         await started(s, hungry, 4)
 
 
-async def wanted(s) -> int:
-    """How many workers an adaptive cluster is told to have."""
+async def wanted(s, **view) -> int:
+    """How many workers an adaptive cluster is told to have, which says `view` of those that are not there."""
     there = [str(ws.name) for ws in s.workers.values()]
-    return (await s.handlers[RPC]("pool", {"there": there}))["result"]["nodes"]
+    return (await s.handlers[RPC]("pool", {"there": there, **view}))["result"]["nodes"]
 
 
 @live(workers=4)
@@ -95,5 +96,51 @@ async def test_an_adaptive_cluster_has_the_nodes_that_the_bounds_leave_it(c, s, 
         assert any("4 nodes is to have 2" in text and "allowed are 0 to 120 W" in text for text in reasons)
         await rt.update(power_levers=list(USUAL))
         await is_told(4)
+        await job.cancel()
+    await rt.corridor(clear=True)
+
+
+@live(workers=2)
+async def test_nodes_that_are_off_and_that_start_draw_and_are_billed(c, s, *workers):
+    model = {"power_model_idle_w": 50, "power_model_busy_w": 200}
+    with dask.config.set({"hpc.pool.hold": "0 s", "hpc.tick": "50 ms", "hpc.pool.max-nodes": 8}):
+        rt = await dask_hpc.install(c, policy="power-aware", **model)
+    # nobody has said what they draw: they are not counted
+    await rt.corridor(lower_w=0, upper_w=1_000, mode="monitor")
+    await wanted(s, pending=["x-0", "x-1", "y-0"], queued=["y-0"], maximum=8)
+    assert (await rt.power())["draw_w"] == 100
+    await rt.update(power_model_powered_off_w=4, power_model_boot_w=130, power_levers=[*USUAL, "pool"])
+
+    # three are off, two start, one waits for a node of others
+    async def is_drawn() -> bool:
+        await wanted(s, pending=["x-0", "x-1", "y-0"], queued=["y-0"], maximum=8)
+        return (await rt.power())["draw_w"] == 2 * 50 + 3 * 4 + 2 * 130
+
+    await until_true(is_drawn, "all of them are drawn")
+
+    async def is_billed() -> bool:
+        bill = (await rt.power())["bill"]
+        if not {"off", "boot", "idle"} <= set(bill["states"]):
+            return False
+        total, states = bill["total"]["energy_j"], bill["states"]
+        assert sum(use["energy_j"] for use in states.values()) == pytest.approx(total)
+        absent = bill["absent_nodes"]
+        assert absent["energy_j"] == pytest.approx(states["off"]["energy_j"] + states["boot"]["energy_j"])
+        nodes = sum(use["energy_j"] for use in bill["nodes"].values())
+        assert nodes + absent["energy_j"] == pytest.approx(total)
+        return True
+
+    await until_true(is_billed, "they are billed")
+    # there are watts for two more while they start, for all of them once they are there
+    await rt.corridor(upper_w=2 * 50 + 6 * 4 + 2 * (130 - 4) + 60)
+    async with rt.job("wide", nodes=6, min_power_w=50, max_power_w=50) as job:
+
+        async def is_told() -> bool:
+            if await wanted(s, pending=["x-0", "x-1"], maximum=8) != 4:
+                return False
+            texts = [one["reason"] for one in await rt.decisions()]
+            return any("46 W more than one that is off, one that starts 126 W" in text for text in texts)
+
+        await until_true(is_told, "the two that start are to come, and no third one")
         await job.cancel()
     await rt.corridor(clear=True)

@@ -129,6 +129,36 @@ def test_what_jobs_did_with_busy_nodes_by_hand() -> None:
     assert moved.energy.of_busy_j["communicate"] == pytest.approx(5 * 4 * 300)
 
 
+def test_network_cards_draw_while_in_use_and_switches_wherever_a_node_is_by_hand() -> None:
+    power = NodePower(off_w=5.0, booting_w=150.0, idle_w=90.0, busy_w=290.0, nic_w=20.0, switch_w=10.0)
+    # two nodes for 117 s, of which 3 x 2 s saving and 5 s reading back
+    job = rigid("a", 2, 100.0, checkpoints=every(30.0, level(blocking_s=2.0, restart_s=5.0)))
+    machine = Machine(nodes=3, power=power, failures=failures((70.0, "process")))
+    energy = simulate(workload(job), "fcfs", machine=machine, options=Options()).energy
+    assert energy is not None
+    assert energy.of_busy_j == pytest.approx(
+        {"compute": 200 * 300, "checkpoint": 12 * 320, "restart": 10 * 320, "recovery": 12 * 300}
+    )
+    assert energy.by_node_j == pytest.approx((117 * 300 + 11 * 20, 117 * 300 + 11 * 20, 117 * 100))
+    # four nodes send for 20 s; a resize moves data for 5 s on the four nodes that it had
+    sends = application("b", 4, Transfer(size_bytes=200e9), Compute(work=4.0))
+    machine = Machine(nodes=4, power=power, file_system_bytes_s=10e9)
+    sent = simulate(workload(sends), "fcfs", machine=machine, options=Options()).energy
+    assert sent is not None
+    assert sent.of_busy_j == pytest.approx({"compute": 4 * 300, "communicate": 80 * 320})
+    shrunk = malleable("c", 4, 2, 4, 100.0, adaptation=AdaptationCost(shrink_base_s=5.0))
+    work = workload(rigid("clock", 1, 10.0), shrunk)
+    machine = Machine(nodes=5, power=power)
+    moved = simulate(work, Scripted({10.0: {"c": 2}}), machine=machine, options=Options()).energy
+    assert moved is not None
+    assert moved.of_busy_j["communicate"] == pytest.approx(5 * 4 * 320)
+    # a switch is there for nodes that boot, not for those that are off or waited for
+    pool = Pool(initial_nodes=2, wait_s=30.0, boot_s=5.0)
+    machine = Machine(nodes=10, power=power, pool=pool)
+    came = simulate(workload(rigid("d", 8, 10.0), nodes=10), Asks([]), machine=machine, options=Options())
+    assert came.metrics()["energy_j"] == 90 * 5 + 30 * 160 + 70 * 100 + 80 * 300
+
+
 def test_off_waiting_and_booting_nodes_by_hand() -> None:
     work = workload(rigid("a", 8, 10.0), nodes=10)
     result = used(work, Asks([]), nodes=10, pool=Pool(initial_nodes=2, wait_s=30.0, boot_s=5.0))
@@ -224,6 +254,7 @@ def test_energy_and_node_seconds_are_conserved(
     )
     assert spent["busy"] == pytest.approx(held)
     assert sum(energy.of_busy_j.values()) == pytest.approx(energy.by_state_j["busy"])
+    assert sum(energy.by_node_j) == pytest.approx(energy.energy_j)
     assert all(used_j >= -1e-6 for used_j in energy.of_busy_j.values())
 
 

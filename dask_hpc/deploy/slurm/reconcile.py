@@ -49,6 +49,8 @@ class Reconciled(Pooled):
         #: How often Slurm was asked what has become of the jobs.
         self.asked = 0
         self._come: set[Any] = set()
+        #: Jobs that Slurm has begun.
+        self._begun: set[Any] = set()
         self._trouble = ""
         #: Jobs of each pool that have ended without a worker since one has come, and when the last one did.
         self._failures: Counter[str] = Counter()
@@ -69,6 +71,12 @@ class Reconciled(Pooled):
     def expiring(self) -> set[Any]:
         """Names of workers of jobs whose successor has been asked for."""
         return {name for spec in self._expiring for name in self._workers_of(spec)}
+
+    @property
+    def queued(self) -> set[Any]:
+        """Names of workers of jobs that wait in Slurm's queue, as far as it was asked."""
+        waiting = set(self.worker_spec) - self._begun
+        return {name for spec in waiting for name in self._workers_of(spec)}
 
     def _excess(self, pool: str) -> int:
         # a job and its successor count once
@@ -122,6 +130,8 @@ class Reconciled(Pooled):
                 if spec in self.workers:
                     self.workers.pop(spec).status = Status.closed
                 continue
+            if row.state != "PENDING":
+                self._begun.add(spec)
             connected = any(str(name) in there for name in self._workers_of(spec))
             if connected and spec not in self._come and row.submit_s is not None:
                 self._come.add(spec)
@@ -134,6 +144,7 @@ class Reconciled(Pooled):
                     self._expiring.add(spec)
         self._expiring &= set(self.worker_spec)
         self._come &= set(self.worker_spec)
+        self._begun &= set(self.worker_spec)
         for pool in self.pools:
             self._grow(pool)
         await self._open()

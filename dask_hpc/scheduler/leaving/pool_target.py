@@ -20,6 +20,7 @@ from dask.utils import parse_timedelta
 
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals.demand import demand_without
+from dask_hpc.scheduler.tables.nodes import Away
 from dask_hpc.scheduler.tables.parts import Enactor
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc_policies import pool
@@ -57,6 +58,7 @@ class PoolTarget:
     def section(self) -> Mapping[str, Any]:
         """How nodes come to a cluster that follows the load: the wait for one, and how many there may be."""
         if not self._followed:
+            self.engine.state.nodes.away = Away()
             return {}
         told: dict[str, Any] = {"wait_s": self._memory.startup_s} if self._memory.waits_s else {}
         if self._most is not None:
@@ -90,6 +92,7 @@ class PoolTarget:
         there: Iterable[Any],
         pending: Iterable[Any] | None = (),
         leaving: Iterable[Any] = (),
+        queued: Collection[Any] = (),
         minimum: int = 0,
         maximum: int | None = None,
         elsewhere: Collection[str] = (),
@@ -104,6 +107,8 @@ class PoolTarget:
         there, pending, leaving
             Names of workers that are connected and stay, were asked for and have not come (None: who asks
             does not know), go.
+        queued
+            Of those that were asked for they wait for a node that is still others'.
         minimum, maximum
             Bounds, in workers; None: no limit.
         elsewhere, resources
@@ -116,6 +121,9 @@ class PoolTarget:
         """
         now_s = self._asked_s = self.engine.state.now_s()
         self._most = maximum
+        there, leaving = list(there), list(leaving)
+        pending = None if pending is None else list(pending)
+        self._note_away(len(there) + len(leaving), len(pending or ()), len(queued))
         minimum, maximum = self._within_range(minimum, maximum, frozenset(elsewhere))
         view = pool.PoolView(
             now_s=now_s,
@@ -130,6 +138,13 @@ class PoolTarget:
         params = {"hold_s": self.engine.state.settings.pool_hold_s}
         decision, self._memory = pool.decide(view, self._memory, params)
         return replace(decision, stay=decision.stay | self._aside(elsewhere))
+
+    def _note_away(self, up: int, coming: int, queued: int) -> None:
+        """Note which nodes are not there, from numbers of workers."""
+        per_node, most = self._workers_per_node(), self._most
+        off = 0 if most is None else max(0, math.floor((most - up - coming) / per_node))
+        starting = math.ceil((coming - queued) / per_node)
+        self.engine.state.nodes.away = Away(starting=starting, off=off)
 
     def _within_range(
         self, minimum: int, maximum: int | None, elsewhere: frozenset[str]

@@ -58,7 +58,7 @@ class Account:
         measured = last.label == "measured"
         self.uses.add(
             length_s, last.total_w, last.jobs_w, last.plain_w, last.idle_w, measured, last.measured_w,
-            last.states_w, last.names, last.nodes_w,
+            last.states_w, last.names, last.nodes_w, last.away_w,
         )  # fmt: skip
         self._recent.append((last.t_s, sample.t_s, last.total_w))
         self._recent_s += length_s

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from dask_hpc.config import Settings
 from dask_hpc.scheduler.power.account import Account, History
 from dask_hpc.scheduler.power.draw import Draw, Sample
 from dask_hpc.scheduler.power.node_model import NodeModel
 from dask_hpc.scheduler.power.noted import Noted
 from dask_hpc.scheduler.power.recent import Recent
+from dask_hpc.scheduler.tables.nodes import Away
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.trace.records import CORRIDOR, DRAW, Other
 from dask_hpc_policies.power.bill import Uses, bill
@@ -89,6 +91,16 @@ class Books:
         account = self.account
         if account is not None and (account.last is None or now_s - account.last.t_s >= _SAMPLE_S):
             self.add(now_s)
+
+    @property
+    def settings(self) -> Settings:
+        """As they are now."""
+        return self._state.settings
+
+    @property
+    def away(self) -> Away:
+        """Nodes of a cluster that follows the load which are not there."""
+        return self._state.nodes.away
 
     @property
     def levers(self) -> tuple[str, ...]:

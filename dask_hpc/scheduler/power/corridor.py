@@ -35,7 +35,7 @@ from dask_hpc_policies.decision import Decision, ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.view import PowerView
 from dask_hpc_policies.protocol import Policy
-from dask_hpc_policies.rules.pool_range import PoolRange, pool_range, pool_step
+from dask_hpc_policies.rules.pool_range import PoolRange, pool_range, pool_step, wished_nodes
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,8 @@ class Corridor:
         self._marks: Marks = ()
         self._problem = ""
         self._looking: asyncio.Task[None] | None = None
+        #: Nodes that the pool is to have, as was told last; None: as many as jobs wish for.
+        self._pool_told: int | None = None
         #: When the bounds change next.
         self._timer: asyncio.TimerHandle | None = None
 
@@ -344,11 +346,10 @@ class Corridor:
 
     def _pool(self, view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
         """The nodes that an adaptive cluster may have (lever ``pool``); tells of it when they are others."""
-        found, before = pool_range(view, power), self._state.pool_range
-        if found is None or found.bounded(view.pool_nodes) == view.pool_nodes:
-            return found
-        if before is None or before.bounded(view.pool_nodes) != found.bounded(view.pool_nodes):
-            step = pool_step(view, found)
-            assert step is not None
+        found, wished = pool_range(view, power), wished_nodes(view)
+        limits = found is not None and found.bounded(wished) != wished
+        step = pool_step(view, found) if found is not None and limits else None
+        told, self._pool_told = self._pool_told, None if step is None else step.nodes
+        if step is not None and step.nodes != told:
             self._engine.controller.note("", ReasonCode.CORRIDOR, step.reason.text)
         return found

@@ -54,6 +54,8 @@ class Sample:
     nodes_w: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     #: What is drawn beside the nodes of jobs, and beyond the idle watts of those that are free.
     beside_w: float = 0.0
+    #: What nodes draw that are off or start: among those that are idle, and beside.
+    away_w: float = 0.0
     nodes: int = 0
     measured_nodes: int = 0
     #: Of jobs whose nodes are all measured: these nodes, and the mean watts of one.
@@ -117,7 +119,7 @@ class Draw:
             elif self._silent:
                 self._silent.pop(heard.ws.address, None)
         if not self._nodes:
-            return Sample(now_s)
+            return self._with_away(Sample(now_s))
         self._hold()
         workers, active = self._workers, self._state.jobs.active
         load = workers.executing() / workers.threads
@@ -131,7 +133,27 @@ class Draw:
             who=self._who + ((self._who == _FREE) & (load > 0)),
             others=self._others,
         )
-        return _added_up(now_s, seen, [active[id] for id in self._holders], curve, self._nic_w())
+        jobs = [active[id] for id in self._holders]
+        return self._with_away(_added_up(now_s, seen, jobs, curve, self._nic_w()))
+
+    def _with_away(self, found: Sample) -> Sample:
+        """Put in nodes that are off or start, where it is said what such a one draws."""
+        away, settings = self._state.nodes.away, self._state.settings
+        rows: tuple[tuple[NodeState, int, float | None], ...] = (
+            ("off", away.off, settings.power_model_powered_off_w),
+            ("boot", away.starting, settings.power_model_boot_w),
+        )
+        for state, nodes, node_w in rows:
+            if not nodes or node_w is None:
+                continue
+            watts = found.states_w[state] = nodes * node_w
+            found.away_w += watts
+            found.total_w += watts
+            found.idle_w += watts
+            found.beside_w += watts
+            if found.label == "measured" or not self._nodes:
+                found.label = "modelled"
+        return found
 
     def silent(self) -> list[str]:
         """Workers whose heartbeats carried nothing of power as the last sample was taken."""

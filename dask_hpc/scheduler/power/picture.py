@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dask_hpc.scheduler.power.account import Account
 from dask_hpc.scheduler.power.request import Wanted
@@ -10,6 +11,10 @@ from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.load_curve import LoadCurve
 from dask_hpc_policies.power.question import drawn_w
 from dask_hpc_policies.power.view import Mode, PowerView
+
+if TYPE_CHECKING:
+    from dask_hpc.config import Settings
+    from dask_hpc.scheduler.tables.nodes import Away
 
 #: Announced steps that a picture has.
 _ANNOUNCED = 100
@@ -52,6 +57,15 @@ def power_of(
     power = replace(power, idle_w=curve.idle_w, busy_w=curve.busy_w, base_w=base_w)
     low_w, high_w = drawn_w(view, power)
     return replace(power, min_w=low_w, max_w=high_w)
+
+
+def with_away(power: PowerView, away: Away, settings: Settings) -> PowerView:
+    """`power` with what nodes draw that are off or start, as far as settings say it."""
+    boot_w = settings.power_model_boot_w
+    off_w = settings.power_model_powered_off_w or 0.0
+    if boot_w is None:
+        return replace(power, off_w=off_w)
+    return replace(power, off_w=off_w, boot_w=boot_w, boot_nodes=away.starting)
 
 
 def widened(power: PowerView, forecast_w: tuple[float, float] | None) -> PowerView:

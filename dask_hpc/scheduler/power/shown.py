@@ -12,7 +12,7 @@ from typing import Any
 from dask_hpc.scheduler.power.account import steady
 from dask_hpc.scheduler.power.books import Books
 from dask_hpc.scheduler.power.forecaster import Forecaster
-from dask_hpc.scheduler.power.picture import power_of, widened
+from dask_hpc.scheduler.power.picture import power_of, widened, with_away
 from dask_hpc.scheduler.power.planner import Planner
 from dask_hpc.scheduler.power.request import Wanted
 from dask_hpc_policies.combine import corridor as rules
@@ -67,6 +67,7 @@ class Shown:
             # a plan is asked for anew whenever they change: noise of what is measured must not count
             self._beside_w = steady(self._beside_w, 0.0 if last is None else last.beside_w)
         power = power_of(view, asked, mode, books.levers, account, curve, self._beside_w, free_nodes)
+        power = with_away(power, books.away, books.settings)
         # what another policy decides is held to what is known of the jobs alone
         if last is not None and forecaster is not None and mode != "enforce":
             power = widened(power, forecaster.range_w(last))

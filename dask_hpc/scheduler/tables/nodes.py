@@ -48,6 +48,16 @@ class Told:
 _NOTHING = Told()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """Nodes of a cluster that follows the load which are not there."""
+
+    #: That start, and have no worker yet.
+    starting: int = 0
+    #: That the cluster may have, as its maximum says, and has not asked for.
+    off: int = 0
+
+
 class Node:
     """One node and its workers."""
 
@@ -160,6 +170,7 @@ class NodeTable:
         #: What a node is: ``worker``, ``host`` or ``job`` (see `node_id`).
         self.by = by
         self.nodes: dict[str, Node] = {}
+        self.away = Away()
         self.at: dict[str, Node] = {}
         self._views: tuple[NodeView, ...] | None = None
         self._free: list[Node] | None = None

@@ -37,10 +37,10 @@ class ActiveJob:
     __slots__ = (
         "at_point", "before_node_s", "began_s", "checkpoint_s", "checkpoints", "clock", "done",
         "expansions", "first_s", "held_node_s", "interrupted_s", "interruption", "io_node_s", "io_s",
-        "job", "joined", "kept", "key", "lanes", "left", "length_s", "measured", "mtct", "mtct_previous",
-        "node_ids", "nodes", "paused", "rank", "released", "requested_nodes", "resize_s", "restarts",
-        "round", "saving", "shrinks", "stage", "start_s", "state", "steps", "target", "version", "view",
-        "viewed_s", "walker", "wasted_node_s",
+        "job", "joined", "kept", "key", "lanes", "left", "length_s", "measured", "moving", "mtct",
+        "mtct_previous", "node_ids", "nodes", "paused", "rank", "released", "requested_nodes", "resize_s",
+        "restarts", "round", "saving", "shrinks", "stage", "start_s", "state", "steps", "target", "version",
+        "view", "viewed_s", "walker", "wasted_node_s",
     )  # fmt: skip
 
     def __init__(self, job: Job, key: int) -> None:
@@ -70,8 +70,9 @@ class ActiveJob:
         self.round: Round | None = None
         #: At a scheduling point at this very moment.
         self.at_point = False
-        #: Nodes that joined in the resize under way.
+        #: Nodes that joined in the resize under way, and whether its data is on the way.
         self.joined = 0
+        self.moving = False
         #: Its nodes have been given back although its end is still to come in this moment.
         self.released = False
         #: Why it waits again, and when it was interrupted.

@@ -15,6 +15,7 @@ from dataclasses import replace
 from dask_hpc.errors import SimulationError
 from dask_hpc.processes import load_solver
 from dask_hpc.sim.engine import twins
+from dask_hpc.sim.engine.draw import doing
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.corridor import Corridor
 from dask_hpc.sim.model.power import NodePower
@@ -25,6 +26,7 @@ from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.problem import Problem
 from dask_hpc_policies.power.program import Plan, solve
 from dask_hpc_policies.power.question import asked_by, drawn_w, mode_of, planned
+from dask_hpc_policies.power.states import NETWORKED
 from dask_hpc_policies.power.view import DEFAULT_LEVERS, LEVERS, Mode, PowerView, seen
 from dask_hpc_policies.protocol import Policy
 from dask_hpc_policies.rules.pool_range import pool_range, pool_step
@@ -72,14 +74,18 @@ class CorridorTwin:
             lower_w=None if now is None else now[1],
             upper_w=None if now is None else now[2],
             announced=self._corridor.after(view.now_s),
-            idle_w=self._power.idle_w,
-            busy_w=self._power.busy_w,
+            idle_w=self._power.watts("idle"),
+            busy_w=self._power.watts("busy"),
             off_w=self._power.off_w,
+            boot_w=self._power.watts("booting"),
+            boot_nodes=self._world.absent["booting"],
             base_w=self._beside_w(view),
             levers=self._levers,
         )
         low_w, high_w = drawn_w(view, power)
-        power = replace(power, draw_w=(low_w + high_w) / 2, min_w=low_w, max_w=high_w)
+        networked = [len(one.node_ids) for one in self._world.active.values() if doing(one) in NETWORKED]
+        draw_w = (low_w + high_w) / 2 + sum(networked) * self._power.nic_w
+        power = replace(power, draw_w=draw_w, min_w=low_w, max_w=high_w)
         seen = planned(view, power, asked_by(policy, power.mode), self._solve)
         self._guards = rules.guards(seen)
         return seen
@@ -108,11 +114,11 @@ class CorridorTwin:
 
     def _beside_w(self, view: ClusterSnapshot) -> float:
         """What nodes draw that no job has and that are not idle: of other roles, lost, absent, set aside."""
-        power = self._power
+        watts, absent = self._power.watts, self._world.absent
         lost = sum([node.state == "lost" for node in view.nodes])
-        absent = self._world.machine.nodes - len(view.nodes)
         other = len(view.nodes) - lost - view.idle_nodes - sum([job.nodes for job in view.jobs])
-        return lost * power.down_w + absent * power.off_w + other * power.idle_w
+        away_w = sum(absent[state] * watts(state) for state in absent)
+        return lost * watts("down") + away_w + other * watts("idle")
 
     def _solve(self, problem: Problem) -> Plan:
         found = self._answers.get(problem)

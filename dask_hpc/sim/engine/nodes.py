@@ -46,7 +46,7 @@ class NodePool:
         self.hosts = None if machine.hosts is None else machine.hosts.labels(nodes, "host")
         #: Nodes that are not there, by what they are (off, waiting, booting), and how many are which.
         self.absent: dict[int, State] = dict.fromkeys(range(machine.initial_nodes, nodes), "off")
-        self.absent_counts: Counter[State] = Counter(self.absent.values())
+        self.absent_counts = world.absent = Counter(self.absent.values())
         self.away = len(self.absent)
         self.free = machine.initial_nodes - self.aside
         self.held = 0

@@ -39,7 +39,7 @@ class Outside:
         self._world = world
         self._nodes = nodes
         self._meter = meter
-        self._violation_ws = self._outside_s = self._avoidable_s = 0.0
+        self.violation_ws = self.outside_s = self._avoidable_s = 0.0
         self._departures = 0
         #: Since when it is outside without a break; None: it is inside. Whether that is counted.
         self._since_s: float | None = None
@@ -59,8 +59,8 @@ class Outside:
                 self._since_s = None
             return
         length_s = to_s - from_s
-        self._violation_ws += outside_w * length_s
-        self._outside_s += length_s
+        self.violation_ws += outside_w * length_s
+        self.outside_s += length_s
         if self._since_s is None:
             self._since_s, self._counted = from_s, False
         if not self._counted and to_s - self._since_s > DEPARTURE_S:
@@ -71,8 +71,8 @@ class Outside:
     def close(self) -> CorridorRun:
         """What the run came to."""
         return CorridorRun(
-            violation_ws=self._violation_ws,
-            outside_s=self._outside_s,
+            violation_ws=self.violation_ws,
+            outside_s=self.outside_s,
             avoidable_s=self._avoidable_s,
             departures=self._departures,
             draw=tuple(self._draw),
@@ -90,24 +90,24 @@ class Outside:
         power, total = self._power, self._nodes.free + self._nodes.held
         jobs: list[PowerJob] = []
         waiting: list[PowerJob] = []
-        counts = self._nodes.counts()
-        low = high = self._nodes.aside * power.idle_w + (
-            counts["booting"] * power.booting_w + counts["off"] * power.off_w + counts["down"] * power.down_w
+        counts, idle_w, busy_w = self._nodes.counts(), power.watts("idle"), power.watts("busy")
+        low = high = self._nodes.aside * idle_w + sum(
+            counts[state] * power.watts(state) for state in ("booting", "off", "down")
         )
         fixed = 0
         for active in self._world.active.values():
             nodes = len(active.node_ids)
             if nodes and not _changeable(active):
-                watts = node_w(active.job, nodes, power.busy_w)
+                watts = node_w(active.job, nodes, busy_w)
                 fixed, low, high = fixed + nodes, low + nodes * watts[0], high + nodes * watts[1]
             else:
                 place = jobs if nodes else waiting
-                place.append(power_job(active.job, active.job.id, nodes, power.busy_w, total))
+                place.append(power_job(active.job, active.job.id, nodes, busy_w, total))
         return Problem(
             nodes=max(1, total),
             lower_w=lower_w,
             upper_w=upper_w,
-            idle_w=power.idle_w,
+            idle_w=idle_w,
             rigid=Rigid(nodes=fixed, min_w=low, max_w=high),
             jobs=tuple(jobs),
             waiting=tuple(waiting),

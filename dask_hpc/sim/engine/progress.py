@@ -386,7 +386,7 @@ class Progress:
             lost_node_s -= taken
         active.io_node_s = {}
         active.stage = None
-        active.paused = False
+        active.paused = active.moving = False
         active.walker = None
         active.requested_nodes = None
 

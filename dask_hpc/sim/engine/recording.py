@@ -13,14 +13,17 @@ from typing import Any, Literal
 
 from dask_hpc._version import __version__
 from dask_hpc.sim.engine.active import ActiveJob
+from dask_hpc.sim.engine.energy import Meter
 from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.engine.listening import Listener
 from dask_hpc.sim.engine.world import World
 from dask_hpc.trace.records import (
+    DRAW,
     Header,
     JobEvent,
     LossEvent,
     NodeEvent,
+    Other,
     Pass,
     Record,
     Result,
@@ -36,6 +39,7 @@ from dask_hpc_policies.decision import (
     Steal,
 )
 from dask_hpc_policies.model import ClusterSnapshot, NodeState
+from dask_hpc_policies.power.bill import bill
 from dask_hpc_policies.protocol import Policy, encode_state
 from dask_hpc_policies.rules.losses import Severity
 
@@ -201,6 +205,49 @@ def recorded(engine: Engine, progress: Callable[[int], None] | None = None) -> I
     """Run `engine` to its end; its trace, record by record, the header first."""
     recorder = Recorder(engine.world, engine.policy)
     yield Header(source="simulated", versions={"dask_hpc": __version__})
+    drawn = None if engine.meter is None else Drawn(engine, engine.meter)
     for _ in engine.moments(progress):
+        if drawn is not None:
+            yield from drawn.take()
         yield from recorder.take()
     yield from recorder.take()
+    if drawn is not None:
+        yield from drawn.close()
+
+
+class Drawn:
+    """What a run has drawn so far, as a live account tells it: whenever the draw changes, and at the end.
+
+    Who drew it is told at the end. Energy is joules of all nodes; `outside_s` is 0 without a corridor.
+    """
+
+    def __init__(self, engine: Engine, meter: Meter) -> None:
+        self._engine, self._meter = engine, meter
+        #: What had been drawn when the draw of now began.
+        self._begun = self._sums()
+        self._told_w: float | None = None
+
+    def take(self) -> Iterator[Record]:
+        """Called after every moment: what changed at the one before it."""
+        now = self._sums()
+        if now["t_s"] > self._begun["t_s"] and self._meter.power_w != self._told_w:
+            self._told_w = self._meter.power_w
+            yield Other(kind=DRAW, data={**self._begun, "draw_w": self._told_w})
+        self._begun = now
+
+    def close(self) -> Iterator[Record]:
+        """Called when the run is over."""
+        if self._told_w is not None:
+            data = {**self._sums(), "draw_w": self._told_w, "bill": bill(self._meter.uses)}
+            yield Other(kind=DRAW, data=data)
+
+    def _sums(self) -> dict[str, Any]:
+        total, outside = self._meter.uses.total, self._engine.outside
+        return {
+            "t_s": self._meter.now_s,
+            "label": "modelled",
+            "known_s": total.known_s,
+            "energy_j": total.energy_j,
+            "outside_s": 0.0 if outside is None else outside.outside_s,
+            "outside_ws": 0.0 if outside is None else outside.violation_ws,
+        }

@@ -146,6 +146,7 @@ class Rounds:
             self._progress.pause(active)
         if cost_s <= 0:
             return self.close_window(active)
+        active.moving = True
         active.resize_s += cost_s
         active.wasted_node_s += cost_s * max(before, target)
         self._progress.spend(active, "communicate", cost_s * max(before, target))
@@ -162,6 +163,7 @@ class Rounds:
         assert round is not None
         counts, listener = world.counts, world.listener
         freed = active.nodes - target
+        active.moving = False
         if freed > 0:
             active.shrinks += 1
             counts.shrinks += 1

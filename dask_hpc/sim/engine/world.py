@@ -26,6 +26,7 @@ parts that are listed before them, never the engine: they change what is theirs,
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from dask_hpc.sim.engine.active import ActiveJob
@@ -35,6 +36,7 @@ from dask_hpc.sim.engine.pipeline import Pipeline
 from dask_hpc.sim.engine.table import Counts, Refused, Table
 from dask_hpc.sim.engine.twins import Twins
 from dask_hpc.sim.model.machine import Machine, Options
+from dask_hpc.sim.model.power import State
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc_policies.decision import Action, Reason, Steal
 
@@ -46,9 +48,9 @@ class World:
     """What is given to a run, and where it is."""
 
     __slots__ = (
-        "active", "by_id", "counts", "file_system_series", "flow_reports", "flows", "from_s", "listener",
-        "longest_latency_s", "machine", "news", "now_s", "options", "reductions", "refusals", "table",
-        "total_latency_s", "twins", "workload",
+        "absent", "active", "by_id", "counts", "file_system_series", "flow_reports", "flows", "from_s",
+        "listener", "longest_latency_s", "machine", "news", "now_s", "options", "reductions", "refusals",
+        "table", "total_latency_s", "twins", "workload",
     )  # fmt: skip
 
     def __init__(self, workload: Workload, machine: Machine, options: Options, news: News) -> None:
@@ -61,6 +63,8 @@ class World:
         #: Jobs that wait or run, by their place in the workload and by their id.
         self.active: dict[int, ActiveJob] = {}
         self.by_id: dict[str, ActiveJob] = {}
+        #: How many nodes are not there, by what they are (`nodes.NodePool`).
+        self.absent: Counter[State] = Counter()
         self.news = news
         self.listener = Listener()
         self.counts = Counts()

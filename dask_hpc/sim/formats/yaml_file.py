@@ -23,7 +23,7 @@ Rules of the file: every value is checked when the file is read; an error names 
         boot_s: 90 s
         walltime_s: 4 h             # from when a node is there; never (default): it stays
       roles: {staging: 1}           # nodes that no job gets, those with the highest numbers
-      power: {off_w: 5, booting_w: 180, idle_w: 100, busy_w: 320, down_w: 0}
+      power: {off_w: 5, booting_w: 180, idle_w: 100, busy_w: 320, down_w: 0, nic_w: 15, switch_w: 5}
       corridor: [[0 s, 1700, 2500], [10 min, 1000, 1700]]  # from when on, lower and upper bound in watts
     applications:                   # what several jobs share; a job may override each key
       heat:

@@ -23,6 +23,13 @@ STATES: tuple[State, ...] = ("off", "waiting", "booting", "idle", "busy", "down"
 class NodePower:
     """Watts that one node draws, by its state.
 
+    Parameters
+    ----------
+    nic_w
+        Of its network card, beyond these while a job resizes, transfers, saves or reads back on it.
+    switch_w
+        Of a switch over the nodes that it serves: beyond these in every state in which the node is there.
+
     Raises
     ------
     WorkloadError
@@ -34,6 +41,8 @@ class NodePower:
     idle_w: float = 0.0
     busy_w: float = 0.0
     down_w: float = 0.0
+    nic_w: float = 0.0
+    switch_w: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -43,7 +52,9 @@ class NodePower:
 
     def watts(self, state: State) -> float:
         """Power of a node in `state`."""
-        return 0.0 if state == "waiting" else float(getattr(self, f"{state}_w"))
+        if state == "waiting":
+            return 0.0
+        return float(getattr(self, f"{state}_w")) + (0.0 if state == "off" else self.switch_w)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +68,8 @@ class Energy:
     #: Energy of busy nodes by what jobs did with it: compute, communicate (resizes, transfers), checkpoint,
     #: restart (read what they begin again from), recovery (work that a failure took is made again).
     of_busy_j: Mapping[NodeState, float]
+    #: Of each node.
+    by_node_j: tuple[float, ...]
     #: From when to when.
     from_s: float
     to_s: float

@@ -117,6 +117,8 @@ class Uses:
     #: The same total by what nodes did, and by node.
     states: dict[NodeState, Use] = field(default_factory=dict)
     nodes: NodeUses = field(default_factory=NodeUses)
+    #: Nodes that have no name, for they are not there.
+    absent: Use = field(default_factory=Use)
 
     def add(
         self,
@@ -130,6 +132,7 @@ class Uses:
         states_w: Mapping[NodeState, float] = MappingProxyType({}),
         nodes: Sequence[str] = (),
         nodes_w: Sequence[float] | NDArray[np.float64] = (),
+        absent_w: float = 0.0,
     ) -> None:
         """So much was drawn for so long.
 
@@ -143,6 +146,8 @@ class Uses:
             What nodes in each state drew together.
         nodes, nodes_w
             Names of the nodes, and what each of them drew.
+        absent_w
+            What nodes drew that are not there.
         """
         for state, watts in states_w.items():
             use = self.states.get(state)
@@ -150,6 +155,8 @@ class Uses:
                 use = self.states[state] = Use()
             use.add(watts, length_s, measured)
         self.nodes.add(length_s, nodes, nodes_w, measured)
+        if absent_w or self.absent.known_s:
+            self.absent.add(absent_w, length_s, measured)
         self.total.add(total_w, length_s, measured)
         self.plain.add(plain_w, length_s, measured)
         self.idle.add(idle_w, length_s, measured)
@@ -180,11 +187,13 @@ def bill(
     -------
     dict
         ``total``, ``idle``, ``plain``, ``earlier_jobs``, by id ``jobs``, by name ``nodes``,
-        ``earlier_nodes`` and by what nodes did ``states`` (`NODE_STATES`, those that were seen): each
-        with ``energy_j``, ``energy_kwh``, ``known_s``, ``least_w``, ``mean_w``, ``most_w``,
-        ``energy_delay_js`` (energy times the time in which it was drawn), ``cost``, ``carbon_g`` and
-        ``label`` (measured, modelled, or unavailable: then all the rest is None). Jobs, idle and plain
-        together are the total, and so are all states, and all nodes with ``earlier_nodes``.
+        ``earlier_nodes``, ``absent_nodes`` (that are off or start) and by what nodes did ``states``
+        (`NODE_STATES`, those that were seen): each with ``energy_j``, ``energy_kwh``, ``known_s``,
+        ``least_w``, ``mean_w``, ``most_w``, ``energy_delay_js`` (energy times the time in which it was
+        drawn), ``cost``, ``carbon_g`` and ``label`` (measured, modelled, or unavailable: then all the rest is
+        None).
+        Jobs, idle and plain together are the total, and so are all states, and all nodes with
+        ``earlier_nodes`` and ``absent_nodes``.
     """
 
     def row(use: Use) -> dict[str, Any]:
@@ -211,6 +220,7 @@ def bill(
         "plain": row(uses.plain),
         "earlier_jobs": row(uses.earlier),
         "earlier_nodes": row(uses.nodes.earlier),
+        "absent_nodes": row(uses.absent),
         "jobs": {id: row(use) for id, use in uses.jobs.items()},
         "states": {state: row(uses.states[state]) for state in NODE_STATES if state in uses.states},
         "nodes": {name: row(use) for name, use in nodes.items()} if by_node else {},

@@ -66,6 +66,9 @@ class PowerView:
     busy_w: float = 0.0
     #: What a node draws that has gone back, or is off.
     off_w: float = 0.0
+    #: What one draws that starts, and how many do.
+    boot_w: float = 0.0
+    boot_nodes: int = 0
     #: What is drawn beside the nodes that jobs may get: other roles, nodes that start, switches.
     base_w: float = 0.0
     #: The last answer of the program; it may be about other sizes (`fits`).

@@ -1,7 +1,8 @@
 """How many nodes the pool may have, and must have, for the draw to stay between two bounds (lever ``pool``).
 
-An idle node draws its idle watts, one that has gone back or is off draws next to none. Nodes that jobs hold
-stay; sizes of jobs come first: the pool moves for what no sizes of the present nodes mend.
+An idle node draws its idle watts, one that has gone back or is off draws next to none, one that starts draws
+what that takes. Nodes that jobs hold stay; sizes of jobs come first: the pool moves for what no sizes of the
+present nodes mend. Nodes that start count as what they will be: asked for again, or not to come.
 
 Rules of the file: pure, the same live and simulated. The range is that of now: it is found anew with each
 picture, so nodes that went may come back as soon as there are watts for them.
@@ -46,11 +47,13 @@ def pool_range(view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
         return None
     assert power.lower_w is not None
     assert power.upper_w is not None
-    low_w, high_w = drawn_w(view, power)
+    come_w = max(node_w, power.boot_w - power.off_w)
+    begun_w = power.boot_nodes * (power.boot_w - power.off_w)
+    low_w, high_w = (watts - begun_w for watts in drawn_w(view, power))
     pool, kept = view.pool_nodes, max(1, view.pool_nodes - view.idle_nodes)
     over_w = _beyond(view, power, high_w - power.upper_w)
     under_w = _beyond(view, power, power.lower_w - low_w)
-    most = max(kept, pool - _steps(over_w / node_w))
+    most = max(kept, pool - _steps(over_w / (node_w if over_w > 0 else come_w)))
     gain_w = power.busy_w - power.off_w if under_w > 0 and _wanted(view) else node_w
     least = max(0, pool + _steps(under_w / gain_w))
     if under_w <= 0:
@@ -59,6 +62,7 @@ def pool_range(view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
     text = (
         f"the jobs and {counted(view.idle_nodes)} idle draw {low_w:g} to {high_w:g} W, allowed are "
         f"{power.lower_w:g} to {power.upper_w:g} W; an idle node draws {node_w:g} W more than one that is off"
+        f"{f', one that starts {come_w:g} W' if come_w > node_w else ''}"
     )
     data = {"min_w": low_w, "max_w": high_w, "lower_w": power.lower_w, "upper_w": power.upper_w}
     return PoolRange(least=least, most=most, reason=Reason(ReasonCode.CORRIDOR, text, data))
@@ -66,15 +70,19 @@ def pool_range(view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
 
 def pool_step(view: ClusterSnapshot, allowed: PoolRange) -> RequestNodes | ReleaseNodes | None:
     """What is asked of a pool that follows nobody else: what the range says, within it what jobs wait for."""
-    needs = [need - view.idle_nodes for job in view.pending if (need := needed_nodes(job)) is not None]
-    lacking = max(0, min(needs, default=0))
-    target = allowed.bounded(view.pool_nodes + lacking)
+    target = allowed.bounded(wished_nodes(view))
     if target == view.pool_nodes:
         return None
     kind = RequestNodes if target > view.pool_nodes else ReleaseNodes
     text = f"the pool of {counted(view.pool_nodes)} is to have {target}: {allowed.reason.text}"
     data = {**allowed.reason.data, "pool_nodes": view.pool_nodes, "target_nodes": target}
     return kind(nodes=target, reason=Reason(ReasonCode.CORRIDOR, text, data))
+
+
+def wished_nodes(view: ClusterSnapshot) -> int:
+    """Nodes that there would be for jobs alone: those that are there, and what the next one lacks."""
+    needs = [need - view.idle_nodes for job in view.pending if (need := needed_nodes(job)) is not None]
+    return view.pool_nodes + max(0, min(needs, default=0))
 
 
 def _beyond(view: ClusterSnapshot, power: PowerView, beyond_w: float) -> float:

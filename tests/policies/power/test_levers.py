@@ -109,3 +109,19 @@ def test_the_range_keeps_nodes_of_jobs_and_idle_ones_within_the_bounds(held, idl
     if allowed.least > held:
         assert at(allowed.least) >= lower_w - 1e-6 or allowed.least == allowed.most
         assert at(allowed.least - 1) < lower_w + 1e-6
+
+
+@given(st.integers(0, 6), st.integers(0, 3), st.floats(0, 1500))
+def test_nodes_that_start_are_asked_for_again_and_take_their_watts(idle, starting, upper_w) -> None:
+    rigid = replace(job("r", 100.0, 2, 2, 2), kind="rigid")
+    view, power = shown(0.0, upper_w, rigid, nodes=2 + idle)
+    extra_w = starting * (IDLE_W + 40.0 - 5.0)
+    begun = replace(power, off_w=5.0, boot_w=IDLE_W + 40.0, boot_nodes=starting, base_w=extra_w)
+    none = replace(power, off_w=5.0, boot_w=IDLE_W + 40.0)
+    # whoever has begun to start is among those that there are watts for, not beside them
+    assert pool_range(view, begun) == pool_range(view, none)
+    allowed = pool_range(view, begun)
+    assert allowed is not None
+    came = allowed.most - (2 + idle)
+    if came > 0:
+        assert 200.0 + idle * IDLE_W + came * (IDLE_W + 35.0) <= upper_w + 1e-6

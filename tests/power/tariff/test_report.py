@@ -66,17 +66,25 @@ def test_a_simulated_run_comes_to_what_the_simulator_says(tmp_path: Path) -> Non
     asked = ["simulate", "builtin:corridor", "--policy", "power-aware", "--trace", path, "--json"]
     said = json.loads(run(*asked).stdout)
     found = report(path)
-    assert found["energy_j"] == pytest.approx(said["energy_j"], rel=0.01)
-    assert found["outside_s"] == pytest.approx(said["corridor_outside_s"], rel=0.02, abs=1)
+    assert found["energy_j"] == pytest.approx(said["energy_j"])
+    assert found["outside_s"] == pytest.approx(said["corridor_outside_s"])
+    assert found["outside_ws"] == pytest.approx(said["corridor_violation_ws"])
     (bill,) = found["bills"]
     total, jobs = bill["total"], bill["jobs"].values()
     assert total["energy_j"] == pytest.approx(found["energy_j"])
     assert total["label"] == "modelled"
     parts = bill["idle"]["energy_j"] + bill["plain"]["energy_j"] + sum(use["energy_j"] for use in jobs)
     assert parts == pytest.approx(total["energy_j"], rel=1e-3)
+    # by what nodes did, and by node: no job of this run saves, resizes cost nothing
+    states = {state: use["energy_j"] for state, use in bill["states"].items()}
+    assert states == pytest.approx({"idle": said["energy_idle_j"], "compute": said["energy_busy_j"]})
+    nodes = [bill["nodes"][f"n{node}"]["energy_j"] for node in range(said["machine"]["nodes"])]
+    assert nodes == pytest.approx(said["energy"]["by_node_j"])
+    assert sum(nodes) == pytest.approx(total["energy_j"])
     for use in jobs:
         assert 0 < use["least_w"] < 1.001 * use["mean_w"] < 1.002 * use["most_w"]
-    assert "WHO" in run("power", "report", path).stdout
+    text = run("power", "report", path).stdout
+    assert all(heading in text for heading in ("WHO", "STATE", "NODE"))
     (tmp_path / "s.csv").write_text("time,price\n2026-02-01T00:00Z,100\n")
     refused(run("power", "report", path, "--prices", str(tmp_path / "s.csv")), 1, "has no date")
     (tmp_path / "s.csv").write_text("t_s,price\n0,100\n")
