@@ -231,6 +231,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             news = _settled(answer) != _settled(self.picture)
             self.picture, self.trouble = answer, ""
             self.tuning.report(answer.status["policy"])
+            self.tuning.happened(answer)
             self.settings.report(answer.status["settings"])
             self.trial.report(answer.jobs)
         else:
