@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import axe
+
 if TYPE_CHECKING:
     from lab_page import LabPage
     from playwright.sync_api import Locator
@@ -31,11 +33,11 @@ _SCRIPT = Path(__file__).with_name("measures.js").read_text(encoding="utf-8")
 
 
 def faults(lab: LabPage, panel: Locator, keep: Callable[[str], object], *, controls: int) -> list[str]:
-    """All there are, of contrast, room, names and keyboard, in a panel with at least so many controls.
+    """All there are, of contrast, room, names and keyboard, and of what axe-core finds, in a panel.
 
-    At each of `WIDTHS`, light and dark. Names are the same in both, and so is the way of the keyboard, of
-    which only the marks are other colours: dark it is followed at one width. `keep` takes a picture of each
-    by name.
+    At each of `WIDTHS`, light and dark, with at least so many controls. Names are the same in both, and so is
+    the way of the keyboard, of which only the marks are other colours: dark it is followed at one width; so
+    is the way back. `keep` takes a picture of each by name.
     """
     found: list[str] = []
     for dark in (False, True):
@@ -44,9 +46,13 @@ def faults(lab: LabPage, panel: Locator, keep: Callable[[str], object], *, contr
             lab.page.set_viewport_size({"width": width, "height": 1000})
             look = f"{width}-{'dark' if dark else 'light'}"
             keep(look)
+            widest = width == max(WIDTHS)
             there = [*contrast_faults(panel), *overflow_faults(panel)]
-            if not dark or width == max(WIDTHS):
-                there += [*name_faults(panel), *keyboard_faults(panel, at_least=controls)]
+            if widest:
+                there += axe.violations(panel)
+            if widest or not dark:
+                back = widest and not dark
+                there += [*name_faults(panel), *keyboard_faults(panel, at_least=controls, back=back)]
             found.extend(f"{look}: {one}" for one in there)
     lab.theme(dark=False)
     return found
@@ -113,8 +119,8 @@ def name_faults(panel: Locator) -> list[str]:
     ]
 
 
-def keyboard_faults(panel: Locator, at_least: int = 1) -> list[str]:
-    """Whether the Tab key goes through all controls in order, and back, and each shows that it has focus."""
+def keyboard_faults(panel: Locator, at_least: int = 1, back: bool = True) -> list[str]:
+    """Whether the Tab key goes through all controls in order, and `back`; each has to show its focus."""
     page = panel.page
     stops = list(_measure(panel, "stops"))
     faults = [f"{where} is left out by the Tab key" for where in _measure(panel, "unreached")]
@@ -122,7 +128,9 @@ def keyboard_faults(panel: Locator, at_least: int = 1) -> list[str]:
         return [*faults, f"the Tab key can reach {len(stops)} controls of at least {at_least}"]
     page.evaluate("window.daskHpcMeasures.follow()")
     panel.locator('[data-stop="0"]').focus()
-    way = [*(("Tab", stop) for stop in stops[1:]), *(("Shift+Tab", stop) for stop in reversed(stops[:-1]))]
+    way = [("Tab", stop) for stop in stops[1:]]
+    if back:
+        way += [("Shift+Tab", stop) for stop in reversed(stops[:-1])]
     for key, _ in way:
         page.keyboard.press(key)
     seen = page.evaluate("window.daskHpcMeasures.followed()")

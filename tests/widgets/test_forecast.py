@@ -106,7 +106,7 @@ RESIZED = {"reason_code": "user-request", "result": "done", "job": "j-1", "t_s":
     ],
 )
 def test_what_no_run_could_know_of_makes_a_prediction_one_of_before(forecast, jobs, decisions, why):
-    assert outdated(forecast, jobs, decisions) == why
+    assert outdated([forecast.runs, forecast.chosen], jobs, decisions) == why
 
 
 def test_a_run_that_is_missing_leaves_its_row_and_gain_open(forecast):

@@ -137,6 +137,8 @@ def test_the_best_of_all_policies_is_a_click_from_as_chosen(rt, panel):
     assert trial.best.layout.display is None
     name = trial.best.description.removeprefix("Choose ")
     assert name in dask_hpc_names()
+    refreshed(rt, panel)
+    assert "Stale" not in trial.says.value
     trial.best.click()
     assert panel.tuning.model.spec()["policy"] == name
     assert [run.policy["policy"] for _, run in panel.timeline.forecast.lanes] == ["fcfs", name]
@@ -146,6 +148,14 @@ def test_the_best_of_all_policies_is_a_click_from_as_chosen(rt, panel):
     trial.goal.value = next(value for text, value in trial.goal.options if text.endswith(" heat"))
     assert trial.best.layout.display == "none"
     assert "None is predicted to do better than what runs." in trial.says.value
+    # what was found is of the policy that ran then
+    rt.update(policy="easy")
+    refreshed(rt, panel)
+    assert "Stale. The cluster decides by another policy since: try again." in trial.says.value
+    trial.start.click()
+    late.cancel()
+    refreshed(rt, panel)
+    assert "Stale. Job late has been cancelled since: try again." in trial.says.value
 
 
 def test_trying_without_a_job_says_why_not(rt, panel):

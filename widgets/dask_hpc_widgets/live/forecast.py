@@ -78,16 +78,17 @@ class Forecast:
 
 
 def outdated(
-    found: Forecast, jobs: Iterable[Mapping[str, Any]], decisions: Iterable[Mapping[str, Any]]
+    runs: Sequence[Result], jobs: Iterable[Mapping[str, Any]], decisions: Iterable[Mapping[str, Any]]
 ) -> str:
     """What no run could know of and has happened since, in words; empty: nothing.
 
     Parameters
     ----------
+    runs
+        From one state on.
     jobs, decisions
         As ``Runtime.jobs`` and ``Runtime.decisions`` give them.
     """
-    runs = [run for _, run in found.lanes if run is not None]
     known = {one.id for run in runs for one in run.runs}
     from_s = max((run.from_s or 0.0 for run in runs), default=0.0)
     for job in jobs:

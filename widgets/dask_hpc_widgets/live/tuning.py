@@ -117,7 +117,7 @@ class Tuning:
     def happened(self, picture: Picture) -> None:
         """Take what the cluster is now: what was predicted may not be of it any more."""
         if self._found is not None and not self._stale:
-            why = outdated(self._found.forecast, picture.jobs, picture.decisions)
+            why = outdated(list(self._found.runs.values()), picture.jobs, picture.decisions)
             if why:
                 self._outdate(why)
 
