@@ -31,6 +31,8 @@ def test_policies_are_compared_and_everything_is_readable_and_reached(open_noteb
 
     run.click()
     expect(box.get_by_role("table", name=re.compile("^Metrics of"))).to_contain_text("Makespan")
+    # the first results are there before the last
+    expect(run).to_be_enabled()
     measure("results")
     field = box.get_by_role("textbox").first
     field.fill("<b>no</b>")

@@ -33,32 +33,27 @@ def kernel_of(lab):
     return kernel
 
 
-def test_its_kernels_end_with_it_also_when_a_test_fails(lab):
+def test_it_has_nothing_of_whoever_runs_it_and_ends_with_its_kernels_also_when_a_test_fails(lab, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", "/nowhere")
+    monkeypatch.setenv("DASK_HPC__POLICY", "easy")
     with contextlib.suppress(ZeroDivisionError), lab:
         lab.start_kernel()
         started = lab.processes()
         kernel = kernel_of(lab)
         sockets = [socket for one in (started[0], kernel) for socket in one.net_connections()]
         listening = {socket.laddr.ip for socket in sockets if socket.status == "LISTEN"}
-        folder = Path(kernel.environ()["HOME"])
+        environment = kernel.environ()
+        folder = Path(environment["HOME"])
         assert folder.is_dir()
         0 / 0  # noqa: B018
+    assert environment["HOME"] != os.environ.get("HOME")
+    assert environment["JUPYTER_CONFIG_DIR"] != "/nowhere"
+    assert "DASK_HPC__POLICY" not in environment
     assert listening == {"127.0.0.1"}
     assert not [child for child in started if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     assert not folder.exists()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(lab.url, timeout=5)
-
-
-def test_it_has_nothing_of_whoever_runs_the_tests(lab, monkeypatch):
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", "/nowhere")
-    monkeypatch.setenv("DASK_HPC__POLICY", "easy")
-    with lab:
-        lab.start_kernel()
-        environment = kernel_of(lab).environ()
-    assert environment["HOME"] != os.environ.get("HOME")
-    assert environment["JUPYTER_CONFIG_DIR"] != "/nowhere"
-    assert "DASK_HPC__POLICY" not in environment
 
 
 def test_nobody_gets_in_without_the_token(server):

@@ -281,5 +281,24 @@
       look: look(element), ring: element.matches(':focus-visible') };
   }
 
-  window.daskHpcMeasures = { contrast, overflow, stops, unreached, focused };
+  // What has focus after each press of the Tab key, from now until `followed`. Marks of focus do not fade in
+  // meanwhile: what they come to is there at once.
+  let log = [];
+  const still = document.createElement('style');
+  still.textContent = '*, *::before, *::after { transition: none !important; animation: none !important; }';
+  const note = (event) => { if (event.key === 'Tab') log.push(focused()); };
+
+  function follow() {
+    log = [];
+    document.head.append(still);
+    window.addEventListener('keyup', note, true);
+  }
+
+  function followed() {
+    window.removeEventListener('keyup', note, true);
+    still.remove();
+    return log;
+  }
+
+  window.daskHpcMeasures = { contrast, overflow, stops, unreached, follow, followed };
 })();

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import axe
+
 if TYPE_CHECKING:
     from lab_page import LabPage
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator
 
 #: Of the page. JupyterLab's own margins leave 284, 620 and 1020 px to what a cell shows.
 WIDTHS = (400, 800, 1200)
@@ -27,17 +29,15 @@ _OPERATED = {
 }  # fmt: skip
 #: How long there may be nothing to be seen.
 _PATIENCE_S = 5.0
-#: How long a mark of focus may take to fade in.
-_FADE_S = 1.0
 _SCRIPT = Path(__file__).with_name("measures.js").read_text(encoding="utf-8")
 
 
 def faults(lab: LabPage, panel: Locator, keep: Callable[[str], object], *, controls: int) -> list[str]:
-    """All there are, of contrast, room, names and keyboard, in a panel with at least so many controls.
+    """All there are, of contrast, room, names and keyboard, and of what axe-core finds, in a panel.
 
-    At each of `WIDTHS`, light and dark. Names are the same in both, and so is the way of the keyboard, of
-    which only the marks are other colours: dark it is followed at one width. `keep` takes a picture of each
-    by name.
+    At each of `WIDTHS`, light and dark, with at least so many controls. Names are the same in both, and so is
+    the way of the keyboard, of which only the marks are other colours: dark it is followed at one width; so
+    is the way back. `keep` takes a picture of each by name.
     """
     found: list[str] = []
     for dark in (False, True):
@@ -46,9 +46,13 @@ def faults(lab: LabPage, panel: Locator, keep: Callable[[str], object], *, contr
             lab.page.set_viewport_size({"width": width, "height": 1000})
             look = f"{width}-{'dark' if dark else 'light'}"
             keep(look)
+            widest = width == max(WIDTHS)
             there = [*contrast_faults(panel), *overflow_faults(panel)]
-            if not dark or width == max(WIDTHS):
-                there += [*name_faults(panel), *keyboard_faults(panel, at_least=controls)]
+            if widest:
+                there += axe.violations(panel)
+            if widest or not dark:
+                back = widest and not dark
+                there += [*name_faults(panel), *keyboard_faults(panel, at_least=controls, back=back)]
             found.extend(f"{look}: {one}" for one in there)
     lab.theme(dark=False)
     return found
@@ -115,33 +119,33 @@ def name_faults(panel: Locator) -> list[str]:
     ]
 
 
-def keyboard_faults(panel: Locator, at_least: int = 1) -> list[str]:
-    """Whether the Tab key goes through all controls in order, and back, and each shows that it has focus."""
+def keyboard_faults(panel: Locator, at_least: int = 1, back: bool = True) -> list[str]:
+    """Whether the Tab key goes through all controls in order, and `back`; each has to show its focus."""
     page = panel.page
     stops = list(_measure(panel, "stops"))
     faults = [f"{where} is left out by the Tab key" for where in _measure(panel, "unreached")]
     if len(stops) < at_least:
         return [*faults, f"the Tab key can reach {len(stops)} controls of at least {at_least}"]
+    page.evaluate("window.daskHpcMeasures.follow()")
     panel.locator('[data-stop="0"]').focus()
-    for stop in stops[1:]:
-        page.keyboard.press("Tab")
-        faults += _focus_faults(page, stop)
-    for stop in reversed(stops[:-1]):
-        page.keyboard.press("Shift+Tab")
-        faults += _focus_faults(page, stop)
+    way = [("Tab", stop) for stop in stops[1:]]
+    if back:
+        way += [("Shift+Tab", stop) for stop in reversed(stops[:-1])]
+    for key, _ in way:
+        page.keyboard.press(key)
+    seen = page.evaluate("window.daskHpcMeasures.followed()")
+    if len(seen) != len(way):
+        return [*faults, f"of {len(way)} presses of the Tab key the page has noticed {len(seen)}"]
+    faults += [fault for now, (_, stop) in zip(seen, way, strict=True) if (fault := _focus_fault(now, stop))]
     return list(dict.fromkeys(faults))
 
 
-def _focus_faults(page: Page, stop: dict[str, Any]) -> list[str]:
-    deadline_s = time.monotonic() + _FADE_S
-    while True:
-        now = page.evaluate("window.daskHpcMeasures.focused()")
-        if now["stop"] != stop["stop"]:
-            return [f"the focus is on {now['where']} instead of {stop['where']} (stop {stop['stop']})"]
-        if now["look"] != stop["look"]:
-            return []
-        if time.monotonic() > deadline_s:
-            return [f"{stop['where']} (stop {stop['stop']}) looks the same with focus as without"]
+def _focus_fault(now: dict[str, Any], stop: dict[str, Any]) -> str:
+    """What is wrong with what has focus after the Tab key should have come to a stop; empty: nothing."""
+    if now["stop"] != stop["stop"]:
+        return f"the focus is on {now['where']} instead of {stop['where']} (stop {stop['stop']})"
+    same = now["look"] == stop["look"]
+    return f"{stop['where']} (stop {stop['stop']}) looks the same with focus as without" if same else ""
 
 
 def _measure(panel: Locator, name: str) -> Any:

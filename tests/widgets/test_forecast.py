@@ -10,7 +10,7 @@ from panel_states import ASSUMED_S, FCFS, MALLEABLE, ROWS, STATE, large, many_ch
 
 from dask_hpc.sim.what_if import simulate_from
 from dask_hpc.trace.records import encode_line
-from dask_hpc_widgets.live.forecast import Forecast
+from dask_hpc_widgets.live.forecast import Forecast, outdated
 from dask_hpc_widgets.live.forecast import forecast as forecast_of
 from dask_hpc_widgets.live.tiles import tiles
 from dask_hpc_widgets.live.timeline import TimelinePart
@@ -77,6 +77,36 @@ def test_what_is_stale_is_not_told_as_if_it_were_not(forecast):
     old = replace(forecast, stale="applied since")
     assert told(now(), old)["Gain if applied"] == ("stale", "applied since")
     assert told(now(), old)["Next start"] == ("not known", "simulate again")
+
+
+HEAT, LATE = (
+    {"id": f"j-{i}", "name": name, "state": "running", "end_s": None}
+    for i, name in ((1, "heat"), (2, "late"))
+)
+NEW = {**LATE, "id": "j-3", "name": "new"}
+RESIZED = {"reason_code": "user-request", "result": "done", "job": "j-1", "t_s": 101.0}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "decisions", "why"),
+    [
+        ([HEAT, LATE], [], ""),
+        ([HEAT], [], ""),
+        ([{**HEAT, "state": "completed", "end_s": 150.0}, LATE], [], ""),
+        ([{**HEAT, "state": "cancelled", "end_s": 150.0}, LATE], [], "Job heat has been cancelled since"),
+        ([{**HEAT, "name": "", "state": "failed", "end_s": 150.0}], [], "Job j-1 has failed since"),
+        ([HEAT, LATE, NEW], [], "Job new has come since"),
+        # it had ended before anything was predicted
+        ([HEAT, LATE, {**NEW, "state": "cancelled", "end_s": 99.0}], [], ""),
+        ([HEAT, LATE, {**NEW, "name": "default"}], [], ""),
+        ([HEAT, LATE], [RESIZED], "Somebody has resized j-1 since"),
+        ([HEAT, LATE], [{**RESIZED, "t_s": 99.0}], ""),
+        ([HEAT, LATE], [{**RESIZED, "result": "refused"}], ""),
+        ([HEAT, LATE], [{**RESIZED, "reason_code": "idle-nodes"}], ""),
+    ],
+)
+def test_what_no_run_could_know_of_makes_a_prediction_one_of_before(forecast, jobs, decisions, why):
+    assert outdated([forecast.runs, forecast.chosen], jobs, decisions) == why
 
 
 def test_a_run_that_is_missing_leaves_its_row_and_gain_open(forecast):

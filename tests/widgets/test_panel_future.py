@@ -72,6 +72,32 @@ def test_an_edit_makes_a_prediction_stale(rt, panel):
     assert panel.timeline.forecast.stale == "the settings have changed since"
 
 
+def test_a_job_that_is_cancelled_or_comes_makes_a_prediction_stale(rt, panel):
+    heat = working(rt, "heat", min_nodes=1, max_nodes=4)
+    working(rt, "late", nodes=2)
+    panel.tuning.simulate.click()
+    refreshed(rt, panel)
+    assert not panel.timeline.forecast.stale
+    heat.cancel()
+    refreshed(rt, panel)
+    assert panel.timeline.forecast.stale == "job heat has been cancelled since"
+    assert "Stale. Job heat has been cancelled since: simulate again" in panel.tuning.predicted.value
+    panel.tuning.simulate.click()
+    refreshed(rt, panel)
+    assert not panel.timeline.forecast.stale
+    working(rt, "next", nodes=1)
+    refreshed(rt, panel)
+    assert panel.timeline.forecast.stale == "job next has come since"
+
+
+def test_what_cannot_be_chosen_now_is_said(rt, panel):
+    working(rt, "heat", min_nodes=1, max_nodes=4)
+    panel.tuning._set_busy(True)
+    panel.tuning.choose("easy", None)
+    assert "easy was not chosen" in panel.tuning.says.value
+    assert panel.tuning.model.spec()["policy"] == "fcfs"
+
+
 def test_a_click_on_a_job_says_what_blocks_it(rt, panel):
     heat = working(rt, "heat", min_nodes=1, max_nodes=4)
     late = working(rt, "late", nodes=2)
@@ -111,6 +137,8 @@ def test_the_best_of_all_policies_is_a_click_from_as_chosen(rt, panel):
     assert trial.best.layout.display is None
     name = trial.best.description.removeprefix("Choose ")
     assert name in dask_hpc_names()
+    refreshed(rt, panel)
+    assert "Stale" not in trial.says.value
     trial.best.click()
     assert panel.tuning.model.spec()["policy"] == name
     assert [run.policy["policy"] for _, run in panel.timeline.forecast.lanes] == ["fcfs", name]
@@ -120,6 +148,14 @@ def test_the_best_of_all_policies_is_a_click_from_as_chosen(rt, panel):
     trial.goal.value = next(value for text, value in trial.goal.options if text.endswith(" heat"))
     assert trial.best.layout.display == "none"
     assert "None is predicted to do better than what runs." in trial.says.value
+    # what was found is of the policy that ran then
+    rt.update(policy="easy")
+    refreshed(rt, panel)
+    assert "Stale. The cluster decides by another policy since: try again." in trial.says.value
+    trial.start.click()
+    late.cancel()
+    refreshed(rt, panel)
+    assert "Stale. Job late has been cancelled since: try again." in trial.says.value
 
 
 def test_trying_without_a_job_says_why_not(rt, panel):

@@ -137,7 +137,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         for tick in self.ticks.values():
             tick.observe(lambda _: self._draw(), names="value")
         self.end.on_click(lambda _: self.close())
-        self.trial.report(picture.jobs)
+        self.trial.report(picture)
         self._draw()
         # the simulator is not needed to see a panel, and is there before anybody can press a button
         threading.Thread(target=importlib.import_module, args=("dask_hpc.sim.waiting",), daemon=True).start()
@@ -231,8 +231,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             news = _settled(answer) != _settled(self.picture)
             self.picture, self.trouble = answer, ""
             self.tuning.report(answer.status["policy"])
+            self.tuning.happened(answer)
             self.settings.report(answer.status["settings"])
-            self.trial.report(answer.jobs)
+            self.trial.report(answer)
         else:
             gone = "This panel has ended: its client is closed. " if self._gone() else ""
             news = not self.trouble

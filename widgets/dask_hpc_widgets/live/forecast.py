@@ -6,11 +6,13 @@ spans (`dask_hpc.report.spans`) gives jobs their rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from dask_hpc.report.looks import printable
 from dask_hpc.report.spans import Spans, packed
+from dask_hpc_policies.decision import ReasonCode
 from dask_hpc_policies.model import NodeView
 from dask_hpc_widgets.base import markup
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Changes below this part of a time are none.
 _SAME = 0.005
+#: Letters of a name.
+_NAME = 40
 
 
 #: Job, from, to, and the nodes that it has just so long.
@@ -71,6 +75,37 @@ class Forecast:
             word = "earlier" if then < first else "later"
             told.append(f"{what} {markup.seconds(abs(then - first))} {word}")
         return ", ".join(told) or "none: both end alike"
+
+
+def outdated(
+    runs: Sequence[Result], jobs: Iterable[Mapping[str, Any]], decisions: Iterable[Mapping[str, Any]]
+) -> str:
+    """What no run could know of and has happened since, in words; empty: nothing.
+
+    Parameters
+    ----------
+    runs
+        From one state on.
+    jobs, decisions
+        As ``Runtime.jobs`` and ``Runtime.decisions`` give them.
+    """
+    known = {one.id for run in runs for one in run.runs}
+    from_s = max((run.from_s or 0.0 for run in runs), default=0.0)
+    for job in jobs:
+        called = f"Job {printable(job['name'] or job['id'])[:_NAME]}"
+        if job["id"] not in known:
+            if job["end_s"] is None and job["name"] != "default":
+                return f"{called} has come since"
+        elif job["state"] in ("cancelled", "failed"):
+            return f"{called} has {'failed' if job['state'] == 'failed' else 'been cancelled'} since"
+    for one in decisions:
+        if (
+            one["reason_code"] == ReasonCode.USER_REQUEST.value
+            and one["result"] == "done"
+            and one["t_s"] > from_s
+        ):
+            return f"Somebody has resized {printable(one['job'])[:_NAME]} since"
+    return ""
 
 
 def forecast(runs: Result | None, chosen: Result | None, nodes: Sequence[NodeView]) -> Forecast:

@@ -6,7 +6,7 @@ here is applied, or not, by *Apply to cluster*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dask_hpc.client.runtime import Runtime
@@ -16,8 +16,10 @@ from dask_hpc_widgets.base import background, markup
 from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.link import Link
 from dask_hpc_widgets.live import questions
+from dask_hpc_widgets.live.forecast import outdated
 from dask_hpc_widgets.live.ranking import GOALS, JOB, Ranking, try_all
 from dask_hpc_widgets.live.what_if import WhatIf
+from dask_hpc_widgets.views import Picture
 
 _FULL = {"width": "auto"}
 _WRAP = {"width": "auto", "flex_flow": "row wrap"}
@@ -76,10 +78,16 @@ class TryAll:
         self._busy = False
         #: What was found, whole or up to where it was stopped.
         self._found = Ranking()
+        #: The policy that ran when it was begun, and why what was found is not of now any more; empty: it is.
+        self._present: Mapping[str, Any] = {}
+        self._stale = ""
 
-    def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Take the jobs of now, as `Runtime.jobs` tells of them: the end of each can be a goal."""
-        active = [row for row in rows if row["end_s"] is None and row["name"] != "default"][:_MAX_JOBS]
+    def report(self, picture: Picture) -> None:
+        """Take what the cluster is now: each end can be a goal, and what was found may be of before."""
+        self._age(picture)
+        active = [row for row in picture.jobs if row["end_s"] is None and row["name"] != "default"][
+            :_MAX_JOBS
+        ]
         styles = looks([row["id"] for row in active])
         options = list(GOALS)
         for row in active:
@@ -92,6 +100,17 @@ class TryAll:
             with self.goal.hold_trait_notifications():
                 self.goal.options = options
                 self.goal.value = kept
+
+    def _age(self, picture: Picture) -> None:
+        if self._stale or self._busy or not self._found.tried:
+            return
+        if picture.status["policy"] != self._present:
+            self._stale = "The cluster decides by another policy since"
+        else:
+            runs = [one.result for one in self._found.tried if one.result is not None]
+            self._stale = outdated(runs[:1], picture.jobs, picture.decisions) if runs else ""
+        if self._stale:
+            self._show()
 
     def close(self) -> None:
         """End what is under way."""
@@ -112,6 +131,7 @@ class TryAll:
             from dask_hpc.sim.waiting import ASSUMED_S
 
             view, rows, present = answer
+            self._present = present
             self.progress.value = 0.0
             self._running.layout.display = "flex"
             self._work = background.Work(
@@ -134,7 +154,7 @@ class TryAll:
                 self._show()
 
         self._busy, self.start.disabled = True, True
-        self._found = Ranking()
+        self._found, self._stale = Ranking(), ""
         self._show(markup.soft("Trying all policies from the present state; the cluster is not touched."))
         self._link.ask(lambda: questions.state(self._runtime), seen)
 
@@ -171,5 +191,6 @@ class TryAll:
         if self._found.tried and not self._busy:
             label = next(text for text, value in self.goal.options if value == goal)
             told = f"Best: {best.name}." if best else "None is predicted to do better than what runs."
-            pieces += [markup.element("p", markup.strong(told)), self._found.html(goal, label)]
+            stale = [markup.soft(f"Stale. {self._stale}: try again.")] if self._stale else []
+            pieces += [*stale, markup.element("p", markup.strong(told)), self._found.html(goal, label)]
         self.says.value = markup.part(markup.status(*pieces)) if pieces else ""

@@ -21,8 +21,9 @@ from dask_hpc_widgets.forms.fields import PolicyForm
 from dask_hpc_widgets.forms.model import Edit, PolicyModel, changes, is_custom, title
 from dask_hpc_widgets.live import questions
 from dask_hpc_widgets.live.effect import Effect, effect
-from dask_hpc_widgets.live.forecast import Forecast
+from dask_hpc_widgets.live.forecast import Forecast, outdated
 from dask_hpc_widgets.live.what_if import WhatIf, what_if
+from dask_hpc_widgets.views import Picture
 
 _FULL = {"width": "auto"}
 _WRAP = {"width": "auto", "flex_flow": "row wrap"}
@@ -113,9 +114,17 @@ class Tuning:
             self._say(markup.soft(f"The cluster decides by {title(running)} now; it was not changed here."))
             self._enable()
 
+    def happened(self, picture: Picture) -> None:
+        """Take what the cluster is now: what was predicted may not be of it any more."""
+        if self._found is not None and not self._stale:
+            why = outdated(list(self._found.runs.values()), picture.jobs, picture.decisions)
+            if why:
+                self._outdate(why)
+
     def choose(self, name: str, outcome: WhatIf) -> None:
         """Have the policy of that name in the form, with what it was predicted to do."""
         if self._busy:
+            self._say(markup.soft(f"{name} was not chosen: something else is under way here. Choose again."))
             return
         self.form.policy.value = name
         self._predicted(outcome)
