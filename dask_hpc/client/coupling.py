@@ -163,7 +163,7 @@ class Flow:
     def plan(self) -> Any:
         """The split as it is and the best one by what was measured: see the README of coupling.
 
-        Raises `CouplingError` before the producers have come, and where a program on the cluster is one.
+        Raises `CouplingError` before the producers have come.
         """
         return self._channel.sync("flow_plan", flow=self._id)
 

@@ -14,7 +14,7 @@ from dask_hpc.channel import Channel
 from dask_hpc.client.turns import Analysis
 from dask_hpc.worker.awaited import source
 from dask_hpc.worker.coupling.blocks import analysed
-from dask_hpc_policies.coupling.contract import Field, is_due, value_key
+from dask_hpc_policies.coupling.contract import Field, block_key, is_due, value_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class StepGraph:
 
     def keys(self, turn: int) -> list[str]:
         """Keys of what the places have of a turn."""
-        return [f"{self.flow}-{turn}-{place}" for place in range(self.places)]
+        return [block_key(self.flow, turn, place) for place in range(self.places)]
 
     def add_sources(self, turns: Iterable[int]) -> list[str]:
         """Add what waits for the blocks of turns; gives the keys."""

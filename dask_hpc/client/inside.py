@@ -22,6 +22,8 @@ class Inside:
         self._flow, self._when_full = flow, when_full
         self._last: int | None = None
         self._told = self._refused = False
+        #: The values that are due at the turn that has begun.
+        self._due: list[Due] = []
         #: Why the program has ended too soon; empty: it has not.
         self.reason = ""
 
@@ -31,8 +33,16 @@ class Inside:
         fields: Sequence[Field] = self._flow._fields
         return fields
 
-    async def begin(self, step: int) -> int | None:
+    @property
+    def id(self) -> str:
+        """Of the flow."""
+        id: str = self._flow._id
+        return id
+
+    async def begin(self, step: int, nodes: Sequence[str]) -> int | None:
         """Wait for room in the queue; the turn of a step, None when it is left out or came before.
+
+        The scheduler is told of it, with the nodes of its blocks.
 
         Raises
         ------
@@ -40,14 +50,6 @@ class Inside:
             When the flow has failed or is closed, or a program outside has it.
         """
         flow = self._flow
-        if not self._told:
-            try:
-                await flow._channel.ask("flow_inside", flow=flow._id)
-            except CouplingError:
-                # somebody else has it
-                self._refused = True
-                raise
-            self._told = True
         if self._last is not None and step <= self._last:
             return None
         while flow._outcome is None and len(flow.in_flight()) >= flow._queue:
@@ -55,12 +57,21 @@ class Inside:
                 await flow.changes()
             elif self._when_full == "drop-newest" or not await self._made_room():
                 return None
+        # no analysis is added meanwhile
         async with flow._joining:
-            pass
-        if flow._outcome is not None:
-            raise CouplingError(flow._outcome or f"flow {flow.name!r} has ended")
-        begun: int = flow._begun
-        return begun
+            if flow._outcome is not None:
+                raise CouplingError(flow._outcome or f"flow {flow.name!r} has ended")
+            turn: int = flow._begun
+            self._due = self._due_at(turn)
+            told = {"turn": turn, "nodes": list(nodes), "analyses": [one.analysis for one in self._due]}
+            try:
+                await flow._channel.ask("flow_step", flow=flow._id, **told)
+            except CouplingError:
+                # somebody else has it
+                self._refused = not self._told
+                raise
+            self._told = True
+        return turn
 
     async def _made_room(self) -> bool:
         """Have a step in flight make room for the next one; whether there is any now."""
@@ -76,8 +87,11 @@ class Inside:
             flow.oust(ousted)
         return True
 
-    def due(self, turn: int) -> list[Due]:
-        """The values that are due at a turn."""
+    def due(self) -> list[Due]:
+        """The values that are due at the turn that has begun."""
+        return self._due
+
+    def _due_at(self, turn: int) -> list[Due]:
         turns = self._flow._turns
         return [
             Due(
@@ -101,7 +115,8 @@ class Inside:
         flow = self._flow
         one = flow._turns[turn] = Turn(list(sources), step=step, layout=list(layout))
         for name, future in values.items():
-            one.await_value(name, future, flow._spawn(value_of(future)))
+            along = one.along[name] = flow._loop.create_future()
+            one.await_value(name, future, flow._spawn(value_of(future, along)))
         flow._begun = turn + 1
         self._last = step
         flow._spawn(self._settle(turn, one))

@@ -48,7 +48,10 @@ class Graph:
         The key is what the task is, the number of the step or window, and which of them it is.
         """
         # one name for all steps: the scheduler keeps statistics by name for ever
-        key = (f"{what}-{self._name}", number, which)
+        return self.put(node, (f"{what}-{self._name}", number, which), function, *args)
+
+    def put(self, node: str, key: Any, function: Callable[..., Any], *args: Any) -> TaskRef:
+        """The same under a key that is chosen elsewhere."""
         self._layers.setdefault(node, {})[key] = Task(key, function, *map(parse_input, args))
         return TaskRef(key)
 

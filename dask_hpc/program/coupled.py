@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dask_hpc.program.block_tasks import Block, Graph
 from dask_hpc.worker.coupling.inside import analysed_inside, bundled
-from dask_hpc_policies.coupling.contract import Field
+from dask_hpc_policies.coupling.contract import Field, block_key, value_key
 from dask_hpc_policies.layout import Layout, Part
 
 if TYPE_CHECKING:
@@ -26,14 +26,19 @@ class Due(NamedTuple):
 class Takes(Protocol):
     """What steps are handed over to."""
 
+    #: Part of the keys of all that it is handed.
+    id: str
     fields: Sequence[Field]
 
-    async def begin(self, step: int) -> int | None:
-        """Wait for room; the turn of a step, None when it is left out or was handed over before."""
+    async def begin(self, step: int, nodes: Sequence[str]) -> int | None:
+        """Wait for room; the turn of a step, None when it is left out or was handed over before.
+
+        It has a block on each of these nodes.
+        """
         ...
 
-    def due(self, turn: int) -> Sequence[Due]:
-        """The values that are due at a turn."""
+    def due(self) -> Sequence[Due]:
+        """The values that are due at the turn that has begun."""
         ...
 
     def handed(
@@ -90,33 +95,31 @@ class Coupled:
         self._values: list[str] = []
         self._step = 0
 
-    async def begin(self, step: int) -> None:
+    async def begin(self, step: int, layout: Layout) -> None:
         """A step is about to be submitted; waits for room in the flow's queue."""
         self._step = step
-        self._turn = await self.takes.begin(step)
+        self._turn = await self.takes.begin(step, [part.node for part in layout.parts])
 
     def add(self, graph: Graph, layout: Layout, blocks: Sequence[Block]) -> list[Block]:
         """Add what the flow wants of the step; gives what is to be submitted with it."""
-        if self._turn is None:
+        turn = self._turn
+        if turn is None:
             return []
-        fields, step = tuple(self.takes.fields), self._step
+        id, fields, step = self.takes.id, tuple(self.takes.fields), self._step
         bundles: list[Block] = [
-            graph.add(part.node, "hand", step, i, bundled, fields, self._dim, part.start, step, block)
+            graph.put(part.node, block_key(id, turn, i), bundled, fields, self._dim, part.start, step, block)
             for i, (part, block) in enumerate(zip(layout.parts, blocks, strict=True))
         ]
         self._layout = [[(one.name, *self._lies(one, part)) for one in fields] for part in layout.parts]
-        due = self.takes.due(self._turn)
+        due = self.takes.due()
         self._values = [one.analysis for one in due]
-        # on the node of the first block: of one node nothing moves
+        # on the node of the first block, unless the scheduler has another place for it
         node = layout.parts[0].node
-        # no key of the program's own is called so
-        return bundles + [
-            graph.add(
-                node, f"{one.analysis}-value", step, 0, analysed_inside,
-                one.function, fields, *one.earlier, *bundles,
-            )
-            for one in due
-        ]
+        values = []
+        for one in due:
+            key, given = value_key(id, turn, one.analysis), (*one.earlier, *bundles)
+            values.append(graph.put(node, key, analysed_inside, one.function, fields, *given))
+        return bundles + values
 
     def _lies(self, field: Field, part: Part) -> tuple[list[int], list[int]]:
         mine = [dim == self._dim for dim in field.dims]
@@ -141,7 +144,7 @@ async def submit_step(
     """
     if coupled is None:
         return graph.submit(blocks)
-    await coupled.begin(step)
+    await coupled.begin(step, layout)
     futures = graph.submit([*blocks, *coupled.add(graph, layout, blocks)])
     coupled.submitted(futures[len(blocks) :])
     return futures[: len(blocks)]

@@ -12,6 +12,7 @@ out.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import queue
 import random
@@ -20,7 +21,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -41,6 +44,8 @@ SST = "ADIOS2 SST"
 PARTS = ["beside", "keys", "growth"]
 #: Loop time of one key, keys and messages a step, growth of a process in MiB.
 KEY_US, KEYS, GROWTH_MIB = 60.0, 4.0, 4.0
+#: Rows and columns of the field whose steps are to leave nothing behind.
+FLAT = (16, 64)
 
 
 CASES = (
@@ -246,29 +251,65 @@ def many_ranks(options: Options) -> Iterator[Row]:
 
 
 def flat(options: Options) -> Iterator[Row]:
-    """How much more memory the processes have after many steps."""
+    """How much more memory the processes have after many steps, and after as many tasks of stock Dask.
+
+    Each way has processes of its own: what one has let go of is not there for the other.
+    """
     steps = options.pick(10_000, 3_000, 60)
-    warm = steps // 5
+    found = {}
+    for way in ("ours", "stock"):
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            found[way] = pool.submit(grown, way, steps).result()
+    note = f"from step {steps // 5:,} to {steps:,}"
+    for name, mib in found["ours"].items():
+        stock = found["stock"][name]
+        yield row(f"growth of the {name}", [mib], "MiB", stock=stock, note=note)
+        yield row(f"growth of the {name} above stock's", [mib - stock], "MiB", bar=GROWTH_MIB, note=note)
+
+
+def grown(way: str, steps: int) -> dict[str, float]:
+    """MiB by which each process grows, the first fifth of the steps left out."""
     with local_cluster(1) as client:
-        runtime = dask_hpc.install(client)
-        scheduler = client.scheduler.address
         pids = {"worker": next(iter(client.run(os.getpid).values())), "client and scheduler": os.getpid()}
-        flow = runtime.couple("flat", {"T": (("y", "x"), (16, 64), "float64")})
-        flow.analyse(most, name="most", window=2)
-        values = flow.results("most", timeout=PATIENCE_S)
-        read = threading.Thread(target=lambda: [None for _ in values])
-        read.start()
         before: dict[str, float] = {}
-        with sources("flat", scheduler, 1, (16, 64)) as send:
-            for count in (warm, steps - warm):
-                send(count)
+        with (stepping if way == "ours" else computing)(client) as go:
+            for count in (steps // 5, steps - steps // 5):
+                go(count)
                 used = {name: psutil.Process(pid).memory_info().rss / 2**20 for name, pid in pids.items()}
                 before = before or used
-        read.join()
-        flow.close()
-    for name, now in used.items():
-        note = f"from step {warm:,} to {steps:,}"
-        yield row(f"growth of the {name}", [now - before[name]], "MiB", bar=GROWTH_MIB, note=note)
+        return {name: now - before[name] for name, now in used.items()}
+
+
+@contextmanager
+def stepping(client: Client) -> Iterator[Callable[[int], None]]:
+    """Gives what sends so many steps, of which an analysis of the last two is read."""
+    flow = dask_hpc.install(client).couple("flat", {"T": (("y", "x"), FLAT, "float64")})
+    flow.analyse(most, name="most", window=2)
+    values = flow.results("most", timeout=PATIENCE_S)
+    read = threading.Thread(target=lambda: [None for _ in values])
+    read.start()
+    with sources("flat", client.scheduler.address, 1, FLAT) as send:
+        yield send
+    read.join()
+    flow.close()
+
+
+@contextmanager
+def computing(client: Client) -> Iterator[Callable[[int], None]]:
+    """Gives what has as many tasks computed by stock Dask: a block, and a value of the last two."""
+    blocks: deque[Any] = deque([client.submit(np.ones, FLAT, pure=False)], maxlen=2)
+
+    def go(steps: int) -> None:
+        for _ in range(steps):
+            blocks.append(client.submit(np.ones, FLAT, pure=False))
+            client.submit(larger, *blocks, pure=False).result()
+
+    yield go
+
+
+def larger(*blocks: np.ndarray) -> float:
+    """The same analysis of plain arrays."""
+    return float(np.stack(blocks).max())
 
 
 def run(options: Options) -> list[Row]:

@@ -94,7 +94,7 @@ async def everything(reader):
 
 async def handed_over_is_gone(s):
     """Nothing that was handed over is left; programs let go of their blocks when they are collected."""
-    await until(lambda: not any(str(key).startswith("('hand-") for key in s.tasks), "all of it is gone")
+    await until(lambda: not any(str(key).startswith("hpc-flow-") for key in s.tasks), "all of it is gone")
 
 
 @live(workers=2, timeout=60)

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.coupling.measured import Measured
+from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.workers import APART_S, STAGING, Workers
 
 
@@ -36,6 +38,24 @@ def test_steps_that_were_not_looked_at_are_no_long_step():
     measured.learn(cores=1)
     assert measured.simulation.one_core_s.mean == 1.0
     assert measured.view().step_s == 1.0
+
+
+def test_steps_are_learned_from_once_the_flow_has_workers_again():
+    workers = SimpleNamespace(
+        staging=list, node_bytes=lambda addresses: None, bandwidth_bytes_s=1e9,
+        # nobody is there
+        node_threads=lambda addresses: (0, 0),
+    )  # fmt: skip
+    splits = Splits(None, workers, None)
+    flow = Flow("heat", "hpc-flow-heat-1", (), queue=2, when_full="wait", client="c", places=["a", "b"])
+    for turn in range(4):
+        flow.measured.whole(2.0 * turn, room=True)
+    view = splits.view(flow)
+    assert (view.nodes, view.simulation.one_core_s) == (0, None)
+    workers.node_threads = lambda addresses: (len(addresses), 3 if addresses else 0)
+    view = splits.view(flow)
+    # two nodes, of which one core each is the simulation's
+    assert (view.nodes, view.simulation.one_core_s, view.simulation.samples) == (2, 4.0, 3)
 
 
 def test_workers_of_a_role_are_looked_up_now_and_then_and_those_that_go_are_out_at_once():

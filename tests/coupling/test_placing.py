@@ -7,9 +7,12 @@ import threading
 import time
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
+import xarray as xr
 from distributed import Worker, get_worker
 from helpers import live, until
+from programs import going, start
 from sources import asked, producers, told
 
 import dask_hpc
@@ -32,6 +35,8 @@ from dask_hpc_policies.placement.view import FlowView, Split
 FIELDS = {"T": (("y", "x"), (8, 6), "float64")}
 #: Seconds of a value. One helper core and two cores for staging: the best is each on a side of its own.
 SLOW_S, FAST_S = 0.4, 0.1
+#: A step of a program on the cluster, whose node has a helper core as well.
+STEP_S = 0.05
 BEST = Split(in_situ=("fast",), in_transit=("slow",), nodes=1, helper_cores=1)
 
 
@@ -231,6 +236,68 @@ async def test_who_leaves_steps_out_is_measured_and_policies_are_asked_when_its_
             await told(producer)
         await a.close(executor_wait=False)
         assert _view(s).nodes == 0
+
+
+def begin(part, status):
+    return xr.DataArray(np.zeros((part.size, 6)), dims=("y", "x"))
+
+
+def advance(block):
+    time.sleep(STEP_S)
+    return block + 1
+
+
+@live(workers=1, threads=2, timeout=60)
+async def test_a_program_on_the_cluster_is_split_between_two_steps_and_goes_on_without_its_staging_node(
+    c, s, a
+):
+    policy = registry.create({"policy": "chain", "policies": ["fair", "placement"]})
+    async with on_the_cluster(c, s, policy) as (rt, flow, values, staging):
+        seen = []
+        while not seen or seen[-1] != (staging.address, a.address):
+            assert len(seen) < 20, seen
+            seen.append(tuple([(await anext(one))[1] for one in values]))
+        assert seen[0] == (a.address, a.address)
+        # what is placed in situ has its block there
+        assert list(a.transfer_incoming_log) == []
+        view = decode(FlowView, (plan := await flow.plan())["view"])
+        assert decode(Split, plan["present"]) == decode(Split, plan["best"]) == BEST
+        works = {one.name: one.one_core_s for one in view.analyses}
+        assert works == {"slow": pytest.approx(SLOW_S, rel=0.5), "fast": pytest.approx(FAST_S, rel=0.5)}
+        assert STEP_S <= view.simulation.one_core_s < 3 * STEP_S
+        # the same policy comes to the same in the simulator, and on the pictures that it saw
+        assert simulated(view) == BEST
+        assert replay(parse_trace(await rt.trace())).ok
+        # each block is fetched once
+        fetched = [key for one in staging.transfer_incoming_log for key in one["keys"]]
+        assert (len(fetched) == len(set(fetched)), bool(fetched)) == (True, True)
+        await staging.close(executor_wait=False)
+        await until(lambda: not _view(s).present.in_transit, "nothing is in transit")
+        # two steps may have been computed before
+        where = [[(await anext(one))[1] for one in values] for _ in range(5)]
+        assert where[-3:] == [[a.address] * 2] * 3
+
+
+@asynccontextmanager
+async def on_the_cluster(c, s, policy):
+    """A program with a flow of two analyses, and one node for staging."""
+    rt = await dask_hpc.install(c, policy)
+    async with Worker(
+        s.address, name="staging", nthreads=2, resources={f"{ROLE_RESOURCE}staging": 1}
+    ) as staging:
+        flow = await rt.couple("heat", FIELDS, queue=2)
+        await flow.analyse(sleeps(SLOW_S), name="slow")
+        await flow.analyse(sleeps(FAST_S), name="fast")
+        async with rt.job("heat", nodes=1) as job:
+            program = job.program(8, "y").init(begin).elastic(advance, going, couple=(flow, "T"))
+            run = start(program)
+            try:
+                yield rt, flow, [flow.results(name, timeout=30) for name in ("slow", "fast")], staging
+            finally:
+                await flow.close()
+                with pytest.raises(CouplingError, match="is closed"):
+                    await run
+                await job.cancel()
 
 
 def _view(s):

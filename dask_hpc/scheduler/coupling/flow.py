@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dask_hpc.scheduler.coupling.measured import Measured
-from dask_hpc_policies.coupling.contract import Field, Place, uncovered
+from dask_hpc_policies.coupling.contract import Field, Place, block_key, uncovered
 from dask_hpc_policies.coupling.turns import Turns
 from dask_hpc_policies.placement.application import Where
 
@@ -59,8 +59,11 @@ class Flow:
     ranks: dict[int, Rank] = field(default_factory=dict)
     #: The last step that each of those has sent that have left.
     gone: dict[int, int | None] = field(default_factory=dict)
-    #: Whether a program on the cluster hands over its steps: no other may.
+    #: Whether a program on the cluster hands over its steps: no other may. Turns that it has begun, and
+    #: threads of a node that it computes a step on.
     inside: bool = False
+    own_turns: int = 0
+    own_threads: int = 0
     #: How many producers there are; None: none has come.
     size: int | None = None
     #: Worker of each place, and the ranks of its producers, once all are there.
@@ -90,7 +93,7 @@ class Flow:
 
     def key(self, turn: int, place: int) -> str:
         """Key of what a place has of a turn."""
-        return f"{self.id}-{turn}-{place}"
+        return block_key(self.id, turn, place)
 
     def say(self, kind: str, **what: Any) -> None:
         """Have the client hear something."""
@@ -132,6 +135,11 @@ class Flow:
         hosts = {host for number in self.members[place] for host in self.ranks[number].hosts}
         near = [address for address, its in workers.items() if hosts & set(its)]
         self.places[place] = min(near or workers, key=self.places.count)
+
+    @property
+    def given(self) -> int:
+        """Turns that have begun."""
+        return self.own_turns if self.turns is None else self.turns.given
 
     def over(self) -> bool:
         """Whether all producers have left."""
@@ -200,7 +208,7 @@ class Flow:
 
     def flight(self) -> list[int]:
         """Turns that have begun and are not done."""
-        return [] if self.turns is None else list(self.turns.flight)
+        return list(range(self.finished, self.own_turns) if self.turns is None else self.turns.flight)
 
     def side(self, analysis: str) -> Where:
         """Where an analysis runs from the next step on; ``auto``: where most of its blocks are."""
@@ -221,7 +229,7 @@ class Flow:
             "in_flight": 0 if turns is None else len(turns.flight),
             "queue": self.queue,
             "when_full": self.when_full,
-            "steps": self.finished if turns is None else turns.given,
+            "steps": self.given,
             "bytes": self.bytes,
             "analyses": dict(self.analyses),
             "split": {name: self.side(name) for name in self.analyses},

@@ -17,6 +17,7 @@ from typing import Any
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.flow import Arrived, Flow, placed
+from dask_hpc.scheduler.coupling.inside import Inside
 from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.values import Values
 from dask_hpc.scheduler.coupling.workers import Workers
@@ -49,12 +50,13 @@ class Flows:
         self._named: dict[str, Flow] = {}
         self._by_id: dict[str, Flow] = {}
         self.splits = Splits(engine, self._workers, self._by_id.get)
+        self._inside = Inside(engine, watched, self._values, self._workers, self.splits)
 
     def methods(self) -> Mapping[str, Method]:
         """What clients, producers and workers may call."""
         ours = (
             self.couple, self.flow_analyse, self.flow_ahead, self.flow_events, self.flow_done,
-            self.flow_begun, self.flow_computed, self.flow_inside, self.flow_status, self.flow_close,
+            self.flow_begun, self.flow_computed, self.flow_step, self.flow_status, self.flow_close,
             self.flows, self.flow_workers,
             self.flow_join, self.flow_connected, self.flow_begin, self.flow_whole, self.flow_left,
         )  # fmt: skip
@@ -136,12 +138,10 @@ class Flows:
         if (found := self._by_id.get(flow)) is not None:
             found.done(turn)
 
-    async def flow_inside(self, flow: str) -> None:
-        """A program on the cluster hands over its steps; `CouplingError` when sources outside have joined."""
-        found = self._found(flow)
-        if found.ranks:
-            raise CouplingError(f"flow {found.name!r} has sources outside; couple the program to another")
-        found.inside = True
+    async def flow_step(self, flow: str, turn: int, nodes: Sequence[str], analyses: Sequence[str]) -> None:
+        """A program on the cluster begins a turn: see `Inside.begin`."""
+        self._inside.begin(self._found(flow), turn, nodes, analyses)
+        self._watched.listen(self)
 
     async def flow_status(self, flow: str) -> dict[str, Any]:
         """What is known of a flow."""
@@ -390,6 +390,7 @@ class Flows:
     def _end(self, flow: Flow, reason: str) -> None:
         flow.fail(reason)
         self._values.drop(flow)
+        self._inside.drop(flow)
         self._by_id.pop(flow.id, None)
         if self._named.get(flow.name) is flow:
             del self._named[flow.name]

@@ -48,6 +48,8 @@ class Measured:
         #: steps were whole, and whether the next found room.
         self._values: dict[str, deque[_Value]] = {}
         self._steps: deque[tuple[float, bool]] = deque(maxlen=_LATEST + 1)
+        #: Seconds of steps of a program whose blocks were timed where they were computed.
+        self._simulated_s: deque[float] = deque(maxlen=_LATEST)
         #: Latest steps: when they were whole, and their phases by turn.
         self._whole_s: deque[float] = deque(maxlen=_LATEST + 1)
         self._steps_s: deque[float] = deque(maxlen=_LATEST)
@@ -76,6 +78,10 @@ class Measured:
             self._whole_s.clear()
         self._steps.append((now_s, room))
 
+    def simulated(self, seconds: float) -> None:
+        """A step of a program on the cluster has taken so long to compute."""
+        self._simulated_s.append(seconds)
+
     def learn(self, cores: int) -> None:
         """Learn from what was noted; the simulation has so many cores."""
         for analysis, noted in self._values.items():
@@ -90,6 +96,10 @@ class Measured:
             self._whole_s.append(now_s)
             self._free = room
         self._steps.clear()
+        for seconds in self._simulated_s:
+            self.simulation = self.simulation.after(Sample(wall_s=seconds, cores=cores))
+            self._steps_s.append(seconds)
+        self._simulated_s.clear()
 
     def _learn_value(self, analysis: str, turn: int, where: Where, taken: tuple[float, ...]) -> None:
         begin_s, end_s, core_s, sent_bytes, sent_s = taken

@@ -5,8 +5,9 @@ turn of the loop; at the end of it all are done or none is. Steps that are whole
 those that come are aimed (`Splits.aim`) right before their data is there: no task moves that has begun, and
 no client is asked. Blocks in memory go where they are needed, each once to a node.
 
-The simulation is a program outside: it stays on the nodes whose workers take its blocks, and these workers'
-threads are the helper cores; so what a policy may choose is the side of each analysis.
+The simulation stays on the nodes whose workers have its blocks. Of a program outside all threads of these are
+helper cores, of one on the cluster (`inside`) those that it has no block for; so what a policy may choose is
+the side of each analysis.
 """
 
 from __future__ import annotations
@@ -69,13 +70,16 @@ class Splits:
 
     def view(self, flow: Flow) -> FlowView:
         """What a policy sees of a flow whose producers are all there."""
-        nodes, helpers = self._workers.node_threads(set(flow.places))
-        staging, threads = self._workers.node_threads(set(self._workers.staging()))
-        cores = max(threads, helpers + 1)
+        nodes, threads = self._workers.node_threads(set(flow.places))
+        staging, cores = self._workers.node_threads(set(self._workers.staging()))
+        helpers = max(0, threads - flow.own_threads)
+        # a program that leaves no thread takes turns with its analyses on all of them
+        cores = max(cores, helpers + 1) if helpers else max(1, threads)
         if nodes:  # all workers that take its blocks may be gone: it is learned once it has others
             flow.measured.learn(nodes * (cores - helpers))
         return FlowView(
-            steps=0 if flow.turns is None else flow.turns.given,
+            mode="asynchronous" if helpers or not nodes else "synchronous",
+            steps=flow.given,
             nodes=nodes,
             helper_cores=helpers,
             simulation=flow.measured.simulation.of_simulation(),
@@ -98,7 +102,7 @@ class Splits:
         window, every = said["window"], said["every"]
         seen = AnalysisView(name=name, declared=said["where"], where=flow.side(name), every=every)
         known = flow.measured.analyses.get(name, Learner())
-        taken = flow.turns.given if flow.turns is not None else 0
+        taken = flow.given
         if not taken:
             return known.of_analysis(seen)
         # a block goes once to a node, whatever reads it there: each of the analyses bears its share
@@ -159,8 +163,7 @@ class Splits:
             why = misfit(view, split)
             if why is None:
                 flow.sides = flow.sides | {one.analysis: one.where for one in places}
-                turn = 0 if flow.turns is None else flow.turns.given
-                result, why = "done", Reason(ReasonCode.DONE, f"from turn {turn} of flow {name} on")
+                result, why = "done", Reason(ReasonCode.DONE, f"from turn {flow.given} of flow {name} on")
         assert why is not None
         for one in places:
             self._engine.handle(ActionEnded(Outcome(action=one, result=result, reason=why), "request"))
@@ -206,9 +209,12 @@ class Splits:
     def whole(self, flow: Flow, turn: int) -> None:
         """All parts of a step are there; a policy may want to look, once a step and not too often."""
         now_s = self._engine.state.now_s()
-        # who leaves steps out waits for none: the next one is taken while the queue has room
-        waits = flow.when_full == "wait"
-        flow.measured.whole(now_s, turn + 1 < flow.room() if waits else len(flow.flight()) < flow.queue)
+        if flow.when_full == "wait" or flow.inside:
+            room = turn + 1 < flow.room()
+        else:
+            # who leaves steps out waits for none: the next one is taken while the queue has room
+            room = len(flow.flight()) < flow.queue
+        flow.measured.whole(now_s, room)
         if now_s - self._asked_s >= _ASK_S:
             self._asked_s = now_s
             if self._workers.staging() and any(said["where"] == "auto" for said in flow.analyses.values()):
@@ -229,7 +235,7 @@ class Splits:
             When there is no such flow, or its producers have not come.
         """
         found = self._flow_of(flow)
-        if found is None or found.turns is None:
+        if found is None or (found.turns is None and not found.given):
             raise CouplingError(f"flow {flow} has no steps yet: its producers have not come, or it is closed")
         view = self.view(found)
         row: dict[str, Any] = {

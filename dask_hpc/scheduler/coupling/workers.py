@@ -59,6 +59,15 @@ class Workers:
         threads = self._by_node(addresses, "nthreads")
         return len(threads), min(threads.values(), default=0)
 
+    def of_nodes(self, nodes: Collection[str]) -> list[str]:
+        """Addresses of the workers of these nodes, those that are gone left out."""
+        there = self._engine.state.nodes.nodes
+        return [address for id in dict.fromkeys(nodes) if id in there for address in there[id].workers]
+
+    def threads(self, addresses: Collection[str]) -> int:
+        """Threads of all these workers together."""
+        return sum(self._by_node(addresses, "nthreads").values())
+
     def node_bytes(self, addresses: Collection[str]) -> float | None:
         """Memory that each node of these workers has at least; None: it is not limited, or there is none."""
         limits = self._by_node(addresses, "memory_bytes").values()

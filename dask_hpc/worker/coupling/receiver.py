@@ -26,6 +26,7 @@ from dask_hpc.worker.answers import answered
 from dask_hpc.worker.awaited import runs
 from dask_hpc.worker.coupling.blocks import Block, Bundle
 from dask_hpc.worker.coupling.ring import Ring
+from dask_hpc_policies.coupling.contract import block_key
 
 logger = logging.getLogger("distributed.dask_hpc")
 
@@ -222,7 +223,7 @@ class Receiver:
         worker = self._worker
         made = tuple(block for rank in sorted(blocks) for block in blocks[rank])
         bundle = Bundle(number, made)
-        key = f"{place.flow}-{turn}-{place.number}"
+        key = block_key(place.flow, turn, place.number)
         if runs(worker, key):
             # the step has failed: its task was let run to say so
             logger.info("Step %d of %s is left out: it is not awaited any more", number, place.flow)

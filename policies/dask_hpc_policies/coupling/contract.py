@@ -160,6 +160,11 @@ def chunks(field: Field, blocks: Sequence[Place]) -> tuple[tuple[int, ...], ...]
     return tuple(found) if math.prod(map(len, found)) == len(blocks) else None
 
 
+def block_key(flow: str, turn: int, place: int) -> str:
+    """Key of what one place has of a turn."""
+    return f"{flow}-{turn}-{place}"
+
+
 def value_key(flow: str, turn: int, analysis: str) -> str:
     """Key of what an analysis gives at a turn; users see its beginning on the dashboard."""
     return f"{analysis}-{flow.rpartition('-')[2]}-{turn}"
