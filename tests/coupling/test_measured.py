@@ -46,7 +46,7 @@ def test_steps_are_learned_from_once_the_flow_has_workers_again():
         # nobody is there
         node_threads=lambda addresses: (0, 0),
     )  # fmt: skip
-    splits = Splits(None, workers, None)
+    splits = Splits(SimpleNamespace(scheduler=None), workers, None)
     flow = Flow("heat", "hpc-flow-heat-1", (), queue=2, when_full="wait", client="c", places=["a", "b"])
     for turn in range(4):
         flow.measured.whole(2.0 * turn, room=True)
