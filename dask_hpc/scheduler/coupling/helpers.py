@@ -62,7 +62,8 @@ def shared(threads: Mapping[str, Mapping[str, int]], own_threads: int) -> dict[s
     found = {}
     for workers in threads.values():
         left = max(0, sum(workers.values()) - own_threads)
-        for at, address in enumerate(sorted(workers)):
+        # the smallest first: what they cannot have the others get
+        for at, address in enumerate(sorted(workers, key=lambda one: (workers[one], one))):
             # alike on all workers of the node, as the blocks are
             count = min(workers[address], -(-left // (len(workers) - at)))
             found[address] = count
