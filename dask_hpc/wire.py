@@ -22,6 +22,11 @@ TELL = "hpc_tell"
 #: computing: it is known before any task is placed.
 ROLE_RESOURCE = "hpc-role-"
 
+#: Abstract resource of a worker that analyses take beside a program, and the handler that says how much of it
+#: there is.
+HELPER_RESOURCE = "hpc-helper"
+HELPERS = "hpc_helpers"
+
 #: Name of the handler of workers that takes blocks of coupled programs, and of the metadata of a task in
 #: which a value that is computed of them comes with the word that it is there.
 COUPLE = "hpc_couple"

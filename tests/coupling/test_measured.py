@@ -5,8 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dask_hpc.scheduler.coupling.flow import Flow
+from dask_hpc.scheduler.coupling.helpers import shared
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.workers import APART_S, STAGING, Workers
@@ -46,7 +49,7 @@ def test_steps_are_learned_from_once_the_flow_has_workers_again():
         # nobody is there
         node_threads=lambda addresses: (0, 0),
     )  # fmt: skip
-    splits = Splits(None, workers, None)
+    splits = Splits(SimpleNamespace(scheduler=None), workers, None)
     flow = Flow("heat", "hpc-flow-heat-1", (), queue=2, when_full="wait", client="c", places=["a", "b"])
     for turn in range(4):
         flow.measured.whole(2.0 * turn, room=True)
@@ -56,6 +59,16 @@ def test_steps_are_learned_from_once_the_flow_has_workers_again():
     view = splits.view(flow)
     # two nodes, of which one core each is the simulation's
     assert (view.nodes, view.simulation.one_core_s, view.simulation.samples) == (2, 4.0, 3)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 60))
+def test_workers_of_a_node_share_all_threads_but_those_of_its_program(threads, own):
+    workers = {str(number): count for number, count in enumerate(threads)}
+    found = shared({"node": workers}, own)
+    assert sum(found.values()) == max(0, sum(threads) - own)
+    assert all(0 <= found[address] <= count for address, count in workers.items())
+    alike = [count for address, count in found.items() if count < workers[address]]
+    assert max(alike, default=0) - min(alike, default=0) <= 1
 
 
 def test_workers_of_a_role_are_looked_up_now_and_then_and_those_that_go_are_out_at_once():

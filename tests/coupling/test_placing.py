@@ -6,13 +6,14 @@ import asyncio
 import threading
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import xarray as xr
 from distributed import Worker, get_worker
 from helpers import live, until
-from programs import going, start
+from programs import Shared, going, start
 from sources import asked, producers, told
 
 import dask_hpc
@@ -25,7 +26,7 @@ from dask_hpc.sim.model.machine import Machine
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc.trace.files import parse_trace
 from dask_hpc.trace.replay import replay
-from dask_hpc.wire import ROLE_RESOURCE
+from dask_hpc.wire import HELPER_RESOURCE, ROLE_RESOURCE
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.decision import Place, Reason, ReasonCode
@@ -90,7 +91,8 @@ def enacted(s, actions):
 def simulated(view):
     """The split that the simulator comes to, by the same policy, from what was measured here."""
     begin = Split(in_situ=("slow", "fast"), nodes=view.nodes, helper_cores=view.helper_cores)
-    run = Coupled(flow="heat", steps=10, application=application_of(view), split=begin)
+    application = application_of(view)
+    run = Coupled(flow="heat", steps=10, application=application, split=begin, mode=view.mode)
     job = Job(id="j", submit_s=0.0, start_nodes=2, min_nodes=2, max_nodes=2, program=Program(stages=(run,)))
     work = Workload(name="w", jobs=(job,), machine=Machine(nodes=2))
     last = sim.simulate(work, "placement").flows[0]["splits"][-1]
@@ -252,7 +254,7 @@ async def test_a_program_on_the_cluster_is_split_between_two_steps_and_goes_on_w
     c, s, a
 ):
     policy = registry.create({"policy": "chain", "policies": ["fair", "placement"]})
-    async with on_the_cluster(c, s, policy) as (rt, flow, values, staging):
+    async with on_the_cluster(c, s, policy, TWO) as (rt, flow, values, staging):
         seen = []
         while not seen or seen[-1] != (staging.address, a.address):
             assert len(seen) < 20, seen
@@ -278,21 +280,66 @@ async def test_a_program_on_the_cluster_is_split_between_two_steps_and_goes_on_w
         assert where[-3:] == [[a.address] * 2] * 3
 
 
+@live(workers=1, timeout=60)
+async def test_a_program_that_leaves_no_thread_takes_turns_with_its_analyses(c, s, a):
+    async with on_the_cluster(c, s, "placement", TWO, nthreads=1) as (_rt, flow, values, staging):
+        seen = []
+        while not seen or seen[-1] != (staging.address, a.address):
+            assert len(seen) < 20, seen
+            seen.append(tuple([(await anext(one))[1] for one in values]))
+        view = decode(FlowView, (plan := await flow.plan())["view"])
+        split = decode(Split, plan["present"])
+        assert (view.mode, split) == ("synchronous", replace(BEST, helper_cores=0))
+        # its own step is not longer for the analyses that it waits for
+        assert STEP_S <= view.simulation.one_core_s < STEP_S + FAST_S
+        assert simulated(view) == split
+
+
+@live(workers=1, threads=3, timeout=60)
+async def test_beside_a_program_analyses_in_situ_take_no_more_than_its_helper_cores(c, s, a):
+    lock, running, at_once = threading.Lock(), [], []
+
+    def counted(ds):
+        step = int(ds["step"][-1])
+        with lock:
+            running.append(step)
+            # by then the worker has heard, and what began before has ended
+            if step > 4:
+                at_once.append(len(running))
+        time.sleep(0.05)
+        with lock:
+            running.remove(step)
+
+    analyses = {name: Shared(counted) for name in "abcd"}
+    async with on_the_cluster(c, s, "fcfs", analyses, where="in-situ") as (rt, _flow, values, _):
+        for _ in range(8):
+            await asyncio.gather(*map(anext, values))
+    # one of three threads is the program's
+    assert max(at_once) == 2
+    await rt.uninstall()
+    await until(lambda: HELPER_RESOURCE not in a.state.total_resources, "the worker knows of none")
+    assert HELPER_RESOURCE not in s.resources
+
+
+#: A place that changes is seen by two of them.
+TWO = {"slow": sleeps(SLOW_S), "fast": sleeps(FAST_S)}
+
+
 @asynccontextmanager
-async def on_the_cluster(c, s, policy):
-    """A program with a flow of two analyses, and one node for staging."""
+async def on_the_cluster(c, s, policy, analyses, where="auto", nthreads=2):
+    """A program with a flow, and one node for staging."""
     rt = await dask_hpc.install(c, policy)
     async with Worker(
-        s.address, name="staging", nthreads=2, resources={f"{ROLE_RESOURCE}staging": 1}
+        s.address, name="staging", nthreads=nthreads, resources={f"{ROLE_RESOURCE}staging": 1}
     ) as staging:
         flow = await rt.couple("heat", FIELDS, queue=2)
-        await flow.analyse(sleeps(SLOW_S), name="slow")
-        await flow.analyse(sleeps(FAST_S), name="fast")
+        for name, function in analyses.items():
+            await flow.analyse(function, name=name, where=where)
         async with rt.job("heat", nodes=1) as job:
             program = job.program(8, "y").init(begin).elastic(advance, going, couple=(flow, "T"))
             run = start(program)
             try:
-                yield rt, flow, [flow.results(name, timeout=30) for name in ("slow", "fast")], staging
+                yield rt, flow, [flow.results(name, timeout=30) for name in analyses], staging
             finally:
                 await flow.close()
                 with pytest.raises(CouplingError, match="is closed"):

@@ -59,6 +59,7 @@ class Inside:
         flow.inside, flow.own_turns = True, turn + 1
         flow.places = self._workers.of_nodes(nodes)
         flow.own_threads = ceil(len(nodes) / len(set(nodes)))
+        self._splits.helpers.leave(flow.places, flow.own_threads)
         keys = [flow.key(turn, place) for place in range(len(nodes))]
         step = _Step(flow, turn, set(keys))
         for key in keys:

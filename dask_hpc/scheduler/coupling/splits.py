@@ -13,13 +13,14 @@ the side of each analysis.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.flow import Flow
+from dask_hpc.scheduler.coupling.helpers import Helpers
 from dask_hpc.scheduler.coupling.workers import Workers
 from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.tables.events import ActionEnded
@@ -49,6 +50,8 @@ class Splits:
 
     def __init__(self, engine: Engine, workers: Workers, flow_of: Callable[[str], Flow | None]) -> None:
         self._engine, self._workers, self._flow_of = engine, workers, flow_of
+        #: What analyses in situ take beside a program on the cluster.
+        self.helpers = Helpers(engine, workers)
         #: Flows that have begun, by name.
         self._flows: dict[str, Flow] = {}
         #: What a decision has said, by flow, until all of it is known; plans of flows that take long to plan.
@@ -133,6 +136,7 @@ class Splits:
         """The runtime is being uninstalled."""
         for task in self._planning.values():
             task.cancel()
+        self.helpers.unwrap()
 
     # ----------------------------------------------------------------- what is done
 
@@ -178,7 +182,11 @@ class Splits:
             by_side = self._workers.by_where(flow)
             for key, side in placed:
                 if side in by_side:
-                    writes.aim(self._engine.scheduler, self._engine.state.owner, key, by_side[side])
+                    self._aim(flow, key, by_side[side])
+
+    def _aim(self, flow: Flow, key: str, addresses: Sequence[str]) -> None:
+        helper = flow.inside and set(addresses) <= set(flow.places) and self.helpers.limit(addresses)
+        writes.aim(self._engine.scheduler, self._engine.state.owner, key, addresses, helper=helper)
 
     def _placed(self, flow: Flow, turn: int) -> list[tuple[str, Where]]:
         """Keys of the values of a turn of which it is said where they are computed, and where."""
@@ -195,13 +203,13 @@ class Splits:
         Once nobody is left for analyses in transit they have no place any more, until the policy finds one.
         """
         self._workers.left(address)
+        self.helpers.left(address)
         scheduler, staging = self._engine.scheduler, self._workers.staging()
         for flow in self._flows.values():
             inside = [one for one in flow.places if one in scheduler.workers]
             keys = [pair for turn in flow.flight() for pair in self._placed(flow, turn)]
             for key, side in keys:
-                workers = (side == "in-transit" and staging) or inside
-                writes.aim(scheduler, self._engine.state.owner, key, workers)
+                self._aim(flow, key, (side == "in-transit" and staging) or inside)
             writes.retry_unplaced(scheduler, [key for key, _ in keys], f"hpc-placed-{address}")
             if not staging:
                 flow.sides = {name: side for name, side in flow.sides.items() if side != "in-transit"}

@@ -56,8 +56,8 @@ class Workers:
 
     def node_threads(self, addresses: Collection[str]) -> tuple[int, int]:
         """Number of the nodes of these workers, and the threads that each of them has at least."""
-        threads = self._by_node(addresses, "nthreads")
-        return len(threads), min(threads.values(), default=0)
+        threads = [sum(its.values()) for its in self.by_node(addresses).values()]
+        return len(threads), min(threads, default=0)
 
     def of_nodes(self, nodes: Collection[str]) -> list[str]:
         """Addresses of the workers of these nodes, those that are gone left out."""
@@ -66,11 +66,11 @@ class Workers:
 
     def threads(self, addresses: Collection[str]) -> int:
         """Threads of all these workers together."""
-        return sum(self._by_node(addresses, "nthreads").values())
+        return sum(sum(its.values()) for its in self.by_node(addresses).values())
 
     def node_bytes(self, addresses: Collection[str]) -> float | None:
         """Memory that each node of these workers has at least; None: it is not limited, or there is none."""
-        limits = self._by_node(addresses, "memory_bytes").values()
+        limits = [sum(its.values()) for its in self.by_node(addresses, "memory_bytes").values()]
         return float(min(limits)) if limits and all(limits) else None
 
     @property
@@ -78,14 +78,15 @@ class Workers:
         """What workers have got from each other in a second, by Dask's own measure."""
         return float(self._engine.scheduler.bandwidth)
 
-    def _by_node(self, addresses: Collection[str], fact: str) -> dict[str, int]:
-        found: dict[str, int] = {}
+    def by_node(self, addresses: Collection[str], fact: str = "nthreads") -> dict[str, dict[str, int]]:
+        """A number of each of these workers, its threads or ``memory_bytes``, by node and address."""
+        found: dict[str, dict[str, int]] = {}
         there = self._engine.scheduler.workers
         for address in addresses:
             if (ws := there.get(address)) is not None:
                 facts = reads.worker_facts(ws)
                 node = node_id(self._engine.state.nodes.by, facts["name"], facts["host"])
-                found[node] = found.get(node, 0) + int(facts[fact] or 0)
+                found.setdefault(node, {})[address] = int(facts[fact] or 0)
         return found
 
     def check(self, analysis: str, where: str) -> None:

@@ -95,6 +95,7 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (distributed.Worker, "actor_execute"): ("self", "actor", "function", "args", "kwargs"),
     (distributed.Worker, "actor_attribute"): ("self", "actor", "attribute"),
     (distributed.Worker, "update_data"): ("self", "data"),
+    (distributed.Worker, "set_resources"): ("self", "resources"),
     (distributed.Worker, "execute"): ("self", "key", "stimulus_id"),
     (distributed.Worker, "digest_metric"): ("self", "name", "value"),
     (worker_state_machine.FreeKeysEvent, "__init__"): ("self", "stimulus_id", "keys"),
@@ -122,7 +123,8 @@ _FIELDS: Mapping[Any, list[str]] = {
         "processing executing long_running nthreads address name host memory_limit actors nbytes occupancy "
         "metrics resources has_what"
     ).split(),
-    worker_state_machine.TaskState: ["annotations", "span_id"],
+    worker_state_machine.TaskState: ["annotations", "span_id", "startstops", "resource_restrictions"],
+    worker_state_machine.WorkerState: ["total_resources", "available_resources"],
     worker_state_machine.TaskFinishedMsg: ["startstops"],
     worker_state_machine.TaskErredMsg: ["startstops"],
 }
@@ -131,7 +133,7 @@ _ATTRIBUTES = (
     "tasks workers running plugins extensions unrunnable queued idle_task_count clients handlers "
     "stream_handlers stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy "
     "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since worker_plugins "
-    "bandwidth rpc _broker idle total_nthreads"
+    "bandwidth rpc _broker idle total_nthreads resources"
 ).split()
 _STREAMS = ("update-graph", "steal-response", "long-running", "worker-status-change", "close-client")
 

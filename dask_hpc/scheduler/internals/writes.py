@@ -15,7 +15,7 @@ from distributed.scheduler import ClientState
 
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.internals.allotment import AWAITED, HOLD, AllotmentSet, Lane
-from dask_hpc.wire import ANNOTATION, notice_topic
+from dask_hpc.wire import ANNOTATION, HELPER_RESOURCE, notice_topic
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskGroup, TaskState, WorkerState
@@ -50,10 +50,17 @@ def await_data(ts: TaskState) -> None:
     ts.worker_restrictions = AWAITED
 
 
-def aim(scheduler: Scheduler, owner: dict[Any, Lane[Any]], key: Any, addresses: Collection[str]) -> None:
+def aim(
+    scheduler: Scheduler,
+    owner: dict[Any, Lane[Any]],
+    key: Any,
+    addresses: Collection[str],
+    *,
+    helper: bool = False,
+) -> None:
     """Have a task that is on no worker run on one of these, and nowhere else; none: wherever there is one.
 
-    It is treated as one that its user has restricted so from then on.
+    It is treated as one that its user has restricted so from then on. It takes a `helper` core, or none.
     """
     ts, lane = scheduler.tasks.get(key), owner.get(key)
     if ts is None or ts.state not in ("waiting", "no-worker") or (lane is not None and lane.guest):
@@ -61,6 +68,16 @@ def aim(scheduler: Scheduler, owner: dict[Any, Lane[Any]], key: Any, addresses: 
     if lane is not None:
         owner[key] = lane.job.lanes["free"]
     ts.worker_restrictions, ts.loose_restrictions = set(addresses) or None, False
+    needs: dict[str, float] = dict(ts.resource_restrictions or {})
+    needs.pop(HELPER_RESOURCE, None)
+    ts.resource_restrictions = needs | ({HELPER_RESOURCE: 1} if helper else {})
+
+
+def drop_resource(scheduler: Scheduler, name: str) -> None:
+    """Have no worker offer an abstract resource any more."""
+    scheduler.resources.pop(name, None)
+    for ws in scheduler.workers.values():
+        ws.resources.pop(name, None)
 
 
 def arrive(

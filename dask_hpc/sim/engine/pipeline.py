@@ -124,6 +124,8 @@ class Pipeline:
                 memory_bytes=platform.memory_bytes,
                 staging_memory_bytes=platform.staging_memory_bytes,
                 bandwidth_bytes_s=platform.bandwidth_bytes_s,
+                nodes_fixed=platform.simulation_nodes is not None,
+                cores_fixed=platform.helper_cores is not None,
             ),
             analyses=tuple(
                 [

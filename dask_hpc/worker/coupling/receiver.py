@@ -24,6 +24,7 @@ from dask_hpc.errors import DaskHPCError
 from dask_hpc.wire import COUPLE
 from dask_hpc.worker.answers import answered
 from dask_hpc.worker.awaited import runs
+from dask_hpc.worker.coupling import helpers
 from dask_hpc.worker.coupling.blocks import Block, Bundle
 from dask_hpc.worker.coupling.ring import Ring
 from dask_hpc_policies.coupling.contract import block_key
@@ -304,8 +305,10 @@ class _Producer:
 def start(worker: Any) -> None:
     """Have a worker take blocks of producers."""
     worker.handlers[COUPLE] = Receiver(worker).serve
+    helpers.start(worker)
 
 
 def stop(worker: Any) -> None:
     """Have it take none of new producers any more."""
     worker.handlers.pop(COUPLE, None)
+    helpers.stop(worker)
