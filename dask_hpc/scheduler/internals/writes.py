@@ -163,15 +163,14 @@ def fill_from_queue(scheduler: Scheduler, stimulus_id: str) -> None:
     scheduler.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
 
 
-def retry_unplaced(scheduler: Scheduler, keys: Iterable[Any], stimulus_id: str) -> list[Any]:
-    """Look for a worker again for tasks that had found none; gives those that have none now either."""
+def retry_unplaced(scheduler: Scheduler, keys: Iterable[Any], stimulus_id: str) -> None:
+    """Look for a worker again for tasks that had found none."""
     tasks = [scheduler.tasks[key] for key in keys if key in scheduler.tasks]
     ready = [ts for ts in tasks if ts.state == "no-worker"]
     if ready:
         # recommendations are taken from the end
         ready.sort(key=lambda ts: ts.priority or (), reverse=True)
         scheduler.transitions({ts.key: "processing" for ts in ready}, stimulus_id)
-    return [ts.key for ts in ready if ts.state == "no-worker"]
 
 
 def requeue(scheduler: Scheduler, tasks: Iterable[TaskState], stimulus_id: str) -> None:

@@ -231,9 +231,8 @@ class Admission:
         for job in grown:
             if (job.stranded or job.nodeless) and len(job.reach):
                 unplaced, job.stranded = [*job.stranded, *self.lending.unheld(job)], {}
-                left = writes.retry_unplaced(self.state.scheduler, unplaced, stimulus_id)
-                # all that it has may be paused: nobody else looks again when that goes and another one comes
-                job.stranded |= dict.fromkeys(left)
+                # those that find none now either, since all are paused, the plugin hears of and puts back
+                writes.retry_unplaced(self.state.scheduler, unplaced, stimulus_id)
         jobs = sorted(grown | offered, key=lambda job: job.submit_s)
         if not any(len(job.allotment) for job in self.state.plain) and self.queue.waits():
             self.queue.draw(_DRAWN, stimulus_id)
