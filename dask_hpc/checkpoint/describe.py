@@ -105,7 +105,7 @@ def _of_dask(obj: Any, name: str) -> tuple[Plan, list[Key]]:
         extra = {} if array.dtype is not None else {"dtypes": {DATA: to_json(np.dtype(obj.dtype))}}
         return Plan(name, "dask.array", (array,), files(array_files(array)), extra), array_keys(obj)
     if type(obj).__module__.startswith("dask.dataframe") and frames.is_frame(obj):
-        return _opaque(name, "dataframe", list(obj.__dask_keys__()), {"meta": frames.meta_bytes(obj)})
+        return _opaque(name, "dataframe", frames.result_keys(obj), {"meta": frames.meta_bytes(obj)})
     raise CheckpointTypeError(f"a {type(obj).__name__} cannot be in a checkpoint; {_ALLOWED}")
 
 

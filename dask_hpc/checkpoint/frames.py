@@ -25,6 +25,15 @@ def is_frame(obj: Any) -> bool:
     return isinstance(obj, (dd.DataFrame, dd.Series, dd.Index))
 
 
+def result_keys(obj: Any) -> list[Any]:
+    """Keys of the partitions, in order; a persisted frame has other names for the results on a cluster."""
+    from dask._task_spec import Alias
+
+    graph = obj.__dask_graph__()
+    tasks = [(key, graph.get(key)) for key in obj.__dask_keys__()]
+    return [task.target if isinstance(task, Alias) else key for key, task in tasks]
+
+
 def frame_of(plan: Plan, tasks: dict[Any, Any], name: str) -> Any:
     """The dask dataframe whose partitions `tasks` load; what the plan holds is unpickled."""
     import dask.dataframe as dd

@@ -66,8 +66,9 @@ def checked_folder(store: Any) -> str:
     CheckpointValueError
         When it is no path of a folder.
     """
+    path = os.fspath(store) if isinstance(store, (str, os.PathLike)) else None
     # the path of nothing is the working directory
-    if not isinstance(store, (str, os.PathLike)) or not (path := str(os.fspath(store))) or "\0" in path:
+    if not isinstance(path, str) or not path or "\0" in path:
         raise CheckpointValueError(
             f"store is {store!r:.200}; allowed: the path of a folder, or None for hpc.checkpoint.store"
         )

@@ -66,19 +66,24 @@ def open_checkpoint(
     return _InStore(folder, found, _token(folder, found, allow_pickle), allow_pickle, name).object()
 
 
-def readers(path: str) -> set[str]:
-    """Names of the tasks that `open_checkpoint` has read a version; none when its manifest is damaged."""
+def readers(path: str) -> set[str] | None:
+    """Names of the tasks that `open_checkpoint` has read a version; none when its manifest is damaged.
+
+    None: the file system does not say now what its manifest holds.
+    """
     try:
         found = manifest.read(path)
-    except CheckpointError:
-        return set()
+    except CheckpointError as error:
+        why = error.__context__
+        return None if isinstance(why, OSError) and not isinstance(why, FileNotFoundError) else set()
     tokens = [_token(path, found, trusted) for trusted in (False, True)]
     return {_layer(found.plan, array, token) for array in found.plan.arrays for token in tokens}
 
 
 def _token(folder: str, found: Manifest, trusted: bool) -> str:
     """The same for the same bytes that are read in the same way, another one for others."""
-    told = blake2b(f"{folder} {found.created_s} {trusted}".encode(), digest_size=12)
+    # whoever writes may know the store under another name than who restores
+    told = blake2b(f"{os.path.realpath(folder)} {found.created_s} {trusted}".encode(), digest_size=12)
     told.update(np.array(found.blocks, dtype="u8").tobytes())
     return told.hexdigest()
 

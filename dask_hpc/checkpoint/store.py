@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -234,8 +234,8 @@ class Store:
         spared = {os.path.abspath(path) for path in spare}
         removed = []
         for each_name in self.names() if name is None else [checked_name(name)]:
-            whole = sorted(numbered(self.folder, each_name), key=lambda each: each.version)
-            old = [each.path for each in whole[:-keep]]
+            home = self.folder / each_name
+            old = [str(home / folder_name(number)) for number in numbers(home)[:-keep]]
             left = [
                 each.path for each in drafts(self.folder, each_name) if _abandoned(each.path, older_than_s)
             ]
@@ -249,6 +249,11 @@ class Store:
                     _remove(path)
                 removed.append(path)
         return removed
+
+    def discard(self, paths: Iterable[str]) -> None:
+        """Remove what `collect` has named; raises CheckpointError when that cannot be."""
+        for path in paths:
+            _remove(path)
 
     def remove(self, name: str, newest: int) -> None:
         """Remove versions up to a number, oldest first; raises CheckpointError when that cannot be."""

@@ -132,8 +132,8 @@ class Commit:
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout is None else loop.time() + timeout
         try:
-            # one that has been heard of says so at once
-            await asyncio.wait_for(self.begun(), None if timeout is None else max(timeout, 0.01))
+            # one that has been heard of says so, however busy this loop is
+            await asyncio.wait_for(self.begun(), None if self._asked.done() else timeout)
         except TimeoutError:
             raise TimeoutError(
                 f"the cluster has not heard of checkpoint {self.name!r} after {timeout:g} s; it goes on"
@@ -229,7 +229,8 @@ def restore(
     """Have a checkpoint back on a cluster of any size: the object as it was, its values on the workers.
 
     The runtime need not be installed; the workers need dask_hpc and the store. Reading goes on in the
-    background, and what is lost later is read again.
+    background, and what is lost later is read again: `Runtime.checkpoint` keeps the version for that, where
+    this client and the scheduler reach the store by the same path, but for symbolic links.
 
     Parameters
     ----------

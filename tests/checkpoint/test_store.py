@@ -173,6 +173,20 @@ def test_collecting_keeps_the_newest_and_what_is_being_written_or_spared(tmp_pat
         store.collect(keep=0)
 
 
+def test_collecting_reads_no_manifest_which_may_be_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    for _ in range(4):
+        save(FIELD, tmp_path)
+    monkeypatch.setattr("dask_hpc.checkpoint.manifest.read", lambda folder: pytest.fail(f"{folder} is read"))
+    old = store.collect(dry_run=True)
+    assert old == [str(tmp_path / "field" / name) for name in ("000001", "000002")]
+    # what became old since is not among it
+    store.discard(old[:1])
+    assert store.collect(dry_run=True) == old[1:]
+
+
 def test_what_a_killed_scheduler_has_left_is_collected_when_it_is_old_and_unused(tmp_path: Path) -> None:
     store, owned = Store(tmp_path), passing.Owned()
     left, used, late, foreign = (Path(passing.drawn(str(tmp_path))) for _ in range(4))

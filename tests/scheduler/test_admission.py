@@ -20,6 +20,7 @@ from helpers import (
     state_of,
     through,
     until,
+    within,
     without_validation,
 )
 from tasks import inc, slow_inc
@@ -143,6 +144,34 @@ async def test_a_paused_worker_gets_nothing_and_work_goes_on_when_it_resumes(c, 
         assert not s.workers[b.address].processing
         b.status = Status.running
     await job.wait(10)
+
+
+@live(workers=2, lend="5 s", config={"distributed.worker.memory.pause": False})
+async def test_what_a_paused_node_could_not_take_goes_to_the_one_that_comes_for_it(c, s, a, b):
+    from distributed.core import Status
+
+    rt = await dask_hpc.install(c, "fcfs")
+    gate, one = Gate(), await c.scatter(1, broadcast=True)
+    async with rt.job("first", nodes=2) as first:
+        await started(s, first, 2)
+        busy = c.map(through, range(2), gate=gate, pure=False)
+        await until(lambda: gate.arrived == 2, "busy")
+        waits = await rt.job("waits", nodes=1).__aenter__()
+        future = c.submit(inc, one, pure=False)
+        await until(lambda: record(s, waits).nodeless, "held, for it has no node")
+    a.status = b.status = Status.paused
+    await until(lambda: not s.running, "paused")
+    gate.open()
+    await started(s, waits, 1)
+    await until(lambda: not record(s, waits).nodeless, "sent, if there was a worker")
+    [address] = addresses_of(s, waits)
+    taken, other = (a, b) if a.address == address else (b, a)
+    other.status = Status.running
+    await until(lambda: s.running, "the other one goes on")
+    await taken.close()
+    assert await within(future) == 2
+    assert await c.gather(busy) == [0, 1]
+    await waits.__aexit__(None, None, None)
 
 
 @live(workers=2)

@@ -131,7 +131,8 @@ async def test_without_queuing_what_a_lost_worker_had_goes_to_no_node_of_a_job(c
 
 @live(3, lend="5 s")
 async def test_jobs_that_take_turns_on_their_own_nodes_leave_plain_work_its_node(c, s, *workers):
-    plain = c.map(slow_inc, range(60), delay_s=0.02, key="plain", pure=False)
+    gate = Gate()
+    plain = c.map(through, range(60), gate=gate, key="plain", pure=False)
     await until(lambda: s.queued, "it is queued")
     rt = await dask_hpc.install(c, policy="fair")
     async with rt.job("one") as one, rt.job("two") as two:
@@ -140,8 +141,10 @@ async def test_jobs_that_take_turns_on_their_own_nodes_leave_plain_work_its_node
             with dask.annotate(hpc_job=job.id):
                 backlogs += c.map(slow_inc, range(400), delay_s=0.02, key=job.id, pure=False)
         await until(lambda: record(s, one).held and record(s, two).held, "both hold tasks")
+        assert s.queued
+        gate.open()
         with dask.annotate(hpc_job=None):
-            assert await within(c.gather(plain)) == list(range(1, 61))
+            assert await within(c.gather(plain)) == list(range(60))
         assert record(s, one).held
         assert record(s, two).held
         for job in (one, two):

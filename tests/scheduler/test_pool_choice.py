@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dask
+from distributed import Worker
 from helpers import asleep, engine, live, started, until
 
 import dask_hpc
@@ -38,3 +39,21 @@ async def test_idle_nodes_go_before_those_of_a_job_and_reserves_stay(c, s, *work
     # nobody has a job: stock chooses
     await until(lambda: not engine(s).awake, "it sleeps")
     assert (await pool(s))["stay"] == []
+
+
+@live(workers=0, config={"hpc.node.by": "host"})
+async def test_the_nodes_of_a_pool_that_has_none_now_are_counted_as_those_it_had(c, s):
+    rt = await dask_hpc.install(c)
+    async with (
+        Worker(s.address, name="host0-a", host="127.0.0.1"),
+        Worker(s.address, name="host0-b", host="127.0.0.1"),
+    ):
+        async with rt.job("main", nodes=1) as job:
+            await started(s, job)
+            await pool(s, maximum=8)
+            assert engine(s).state.nodes.away.off == 3
+        await job.wait(10)
+    await until(lambda: not s.workers, "they have gone")
+    await pool(s, maximum=8)
+    assert engine(s).state.nodes.away.off == 4
+    assert (await rt.snapshot()).sections["pool"]["most_nodes"] == 4

@@ -6,10 +6,12 @@ import asyncio
 from pathlib import Path
 
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import wait
-from helpers import live
+from helpers import live, until
 from losses import kill
 from unchanged import unchanged
 
@@ -19,8 +21,15 @@ from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointTypeError, CheckpointValueError, InstallError
 
 
-def versions(store):
-    return [version.version for version in Store(store).versions("field")]
+def versions(store, name="field"):
+    return [version.version for version in Store(store).versions(name)]
+
+
+class Bytes:
+    """A path of bytes."""
+
+    def __fspath__(self):
+        return b"folder"
 
 
 @live(workers=2)
@@ -40,20 +49,59 @@ async def test_a_version_stays_while_what_was_restored_from_it_is_there(c, s, a,
     del back
     await rt.checkpoint(newer, "field")
     assert versions(tmp_path) == [5, 6]
+    # nor is one removed of which nobody can tell at the moment who reads it
+    hidden = tmp_path / "field" / "000005" / "manifest.json"
+    hidden.unlink()
+    hidden.mkdir()
+    await rt.checkpoint(newer, "field")
+    assert versions(tmp_path) == [5, 6, 7]
+
+
+@live(workers=2)
+async def test_a_version_stays_while_what_was_made_of_it_may_be_lost(c, s, a, b, tmp_path):
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    table = pd.DataFrame({"a": np.arange(40)})
+    written = {
+        "field": c.persist(da.arange(800, chunks=100)),
+        "frame": c.persist(dd.from_pandas(table, npartitions=4)),
+    }
+    for name, made in written.items():
+        await rt.checkpoint(made, name)
+    frame = await dask_hpc.restore("frame", c, allow_pickle=True)
+    field = c.persist(await dask_hpc.restore("field", c) + 1)
+    await wait([frame, field])
+    # what they were made of needs the version no more
+    del written, made
+    # nobody wants the blocks themselves: none is in memory, or about to be
+    blocks = [group for name, group in s.task_groups.items() if name.startswith("checkpoint-")]
+    assert len(blocks) == 2
+    await until(lambda: all(g.states["released"] == len(g) for g in blocks), "the blocks are released")
+    for name in ("field", "frame"):
+        newer = c.persist(da.zeros(800, chunks=100))
+        for _ in range(3):
+            await rt.checkpoint(newer, name)
+        assert versions(tmp_path, name) == [1, 3, 4]
+    await kill(s, [a])
+    pd.testing.assert_frame_equal((await c.compute(frame)).sort_index(), table)
+    np.testing.assert_array_equal(await c.compute(field), np.arange(800) + 1)
 
 
 @live(workers=1)
 async def test_what_reads_a_version_is_known_by_its_name(c, s, a, tmp_path):
     rt = await dask_hpc.install(c)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
     for number, made in enumerate((c.persist(da.ones(30, chunks=10)), c.map(dict, [{"a": 1}, {"b": 2}]))):
         commit = await rt.checkpoint(made, f"field{number}", store=tmp_path)
         names = readers(commit.path)
+        # whoever restores may call the store otherwise than who writes
+        path = str(link / Path(commit.path).relative_to(tmp_path))
         for trusted in {bool(number), True}:
-            opened = open_checkpoint(commit.path, allow_pickle=trusted)
+            opened = open_checkpoint(path, allow_pickle=trusted)
             opened = opened[0] if number else opened
             assert {key[0] for key in opened.__dask_graph__()} <= names
     Path(commit.path, "manifest.json").write_text("{")
-    assert not readers(commit.path)
+    assert readers(commit.path) == set()
 
 
 @live(workers=1)
@@ -62,7 +110,7 @@ async def test_what_cannot_be_is_refused_at_once_and_leaves_the_store_as_it_was(
     value = c.submit(np.ones, 3)
     commit = await rt.checkpoint(value, "field", store=tmp_path)
     with unchanged(tmp_path):
-        for store in ("", 5, "a\0b"):
+        for store in ("", 5, "a\0b", Bytes()):
             with pytest.raises(CheckpointValueError, match=r"store is .*; allowed: the path of a folder"):
                 await rt.checkpoint(value, "field", store=store)
             with pytest.raises(CheckpointValueError, match=r"store is .*; allowed: the path of a folder"):

@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -174,15 +174,20 @@ class ToLevels:
         used = {each for each in self._protected.folders() if os.path.dirname(each) == f"{folder}/{name}"}
         self._protected.let_go_of(set(sorted(used, key=lambda each: (len(each), each))[:-KEEP]))
         try:
-            collect = functools.partial(store.collect, KEEP, name=name)
             spared = self._protected.folders()
-            old = await asyncio.to_thread(collect, spared, dry_run=True)
+            old = await asyncio.to_thread(store.collect, KEEP, spared, name=name, dry_run=True)
             # what was restored from one is read in the background, and again when it is lost
             names = {path: await asyncio.to_thread(readers, path) for path in old}
-            spared |= {path for path in old if runs.in_use(self._scheduler, names[path])}
-            await asyncio.to_thread(collect, spared)
+            spared = self._protected.folders()
+            await asyncio.to_thread(
+                store.discard, [path for path in old if path not in spared and self._unread(names[path])]
+            )
         except (CheckpointError, OSError) as error:
             logger.warning("Old versions of checkpoint %r stay: %s", name, error)
+
+    def _unread(self, names: Collection[str] | None) -> bool:
+        """Whether no task of these names is there; None: it cannot be told which names."""
+        return names is not None and not runs.in_use(self._scheduler, names)
 
 
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:

@@ -92,6 +92,7 @@ class Lifecycle:
             job.unfinished = job.processing = job.held = job.guests = job.erred = 0
             job.queue.clear()
             job.stranded.clear()
+            job.nodeless = False
             if job.closed:
                 self.end(job, "cancel", ReasonCode.RESTARTED, "the cluster was restarted")
         self.rounds.poll()

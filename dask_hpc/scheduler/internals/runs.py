@@ -39,10 +39,10 @@ def in_memory(scheduler: Scheduler, keys: Iterable[Any]) -> dict[Any, int | None
 
 
 def in_use(scheduler: Scheduler, names: Iterable[str]) -> bool:
-    """Whether tasks of one of these names have results in memory, or are to have some."""
+    """Whether there are tasks of one of these names: they, or what depends on them, are wanted."""
     groups = [scheduler.task_groups[name] for name in names if name in scheduler.task_groups]
-    idle = ("released", "forgotten")
-    return any(count for group in groups for state, count in group.states.items() if state not in idle)
+    # one that is released is there because something depends on it: it is run again when that is lost
+    return any(count for group in groups for state, count in group.states.items() if state != "forgotten")
 
 
 def is_asked_for(scheduler: Scheduler, key: Any, run: int) -> bool:

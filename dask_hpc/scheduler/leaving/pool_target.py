@@ -48,6 +48,8 @@ class PoolTarget:
         self._asked_s: float | None = None
         #: Most workers that there may be; None: no limit.
         self._most: int | None = None
+        #: Workers of a node, as last seen.
+        self._per_node = 1.0
         #: What a job policy has asked for last, in nodes, with the policy.
         self._wish: tuple[Policy, int] | None = None
 
@@ -178,7 +180,9 @@ class PoolTarget:
 
     def _workers_per_node(self) -> float:
         up = [len(node.workers) for node in self.engine.state.nodes.nodes.values() if node.up]
-        return sum(up) / len(up) if up else 1.0
+        # of a pool without a node those that come are taken to be like those that were there
+        self._per_node = sum(up) / len(up) if up else self._per_node
+        return self._per_node
 
     def _demand(self, elsewhere: Collection[str], resources: Collection[str], **options: Any) -> int:
         """Workers that are asked for now, by whomever, besides those `elsewhere`."""

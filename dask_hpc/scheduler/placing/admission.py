@@ -231,6 +231,7 @@ class Admission:
         for job in grown:
             if (job.stranded or job.nodeless) and len(job.reach):
                 unplaced, job.stranded = [*job.stranded, *self.lending.unheld(job)], {}
+                # those that find none now either, since all are paused, the plugin hears of and puts back
                 writes.retry_unplaced(self.state.scheduler, unplaced, stimulus_id)
         jobs = sorted(grown | offered, key=lambda job: job.submit_s)
         if not any(len(job.allotment) for job in self.state.plain) and self.queue.waits():

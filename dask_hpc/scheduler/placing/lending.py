@@ -175,22 +175,23 @@ class Lending:
                 del job.stranded[key]
                 writes.hold(ts)
                 job.park(ts)
-                job.nodeless.append(key)
+                job.nodeless = True
 
     def unheld(self, job: JobRecord) -> list[Any]:
         """Keys of tasks that the job holds for want of a node, which it has now: held no more from here on.
 
         As under stock they are all sent at once: one by one, short tasks take as long as messages do.
         """
-        tasks, owner = self.state.scheduler.tasks, self.state.owner
-        keys, job.nodeless = job.nodeless, []
+        if not job.nodeless:
+            return []
+        job.nodeless = False
         found = []
-        for key in keys:
-            ts, lane = tasks.get(key), owner.get(key)
-            if ts is None or lane is None or lane.job is not job or lane.kind != "rest" or not is_parked(ts):
+        for _, _, ts in job.queue:
+            lane = self.state.owner.get(ts.key)
+            if lane is None or lane.job is not job or lane.kind != "rest" or not is_parked(ts):
                 continue
             writes.restrict(ts, lane)
-            found.append(key)
+            found.append(ts.key)
         return found
 
     def lends(self, address: str) -> bool:

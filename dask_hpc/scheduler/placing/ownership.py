@@ -312,6 +312,7 @@ class Ownership:
             heir.park(ts)
         heir.stranded.update(job.stranded)
         job.stranded = {}
+        heir.nodeless |= job.nodeless
         return bound
 
     def rebind(self, bound: list[AllotmentSet]) -> list[TaskState]:

@@ -128,8 +128,8 @@ class JobRecord:
         self.queue: list[tuple[Any, int, Any]] = []
         #: Unheld tasks that found no worker: looked at again when the allotment grows.
         self.stranded: dict[Any, None] = {}
-        #: Keys of those that have been held because it had no node; see `Lending.unheld`.
-        self.nodeless: list[Any] = []
+        #: Whether some of them have been held because it had no node; see `Lending.unheld`.
+        self.nodeless = False
         #: Sets held tasks aside that have to wait for a token (`placing.gate.Gate`); None: none has.
         self.gate: Any = None
         self.held_since_s: float | None = None
