@@ -3,8 +3,9 @@
 Two workers on hosts of their own by their labels, on one machine: what goes from one to the other goes over
 its loopback. The data is on one of them. In each round new data is written to the memory of its host (L1),
 the same with a copy on the other (L2, ``partner``), copied within memory by one thread, and fetched by the
-other worker as Dask does it, in turns. A commit ends when all checksums are known. Two threads that write as
-much to a file in memory, without checksums, say what the system lets L1 take at least.
+other worker as Dask does it, in turns. A commit ends when all checksums are known, and takes memory that
+versions before it had: `trends` has what the first one takes (T4). Two threads that write as much to files in
+memory, without checksums, say what the system lets L1 take at least.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import random
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import ExitStack
+from typing import IO, Any
 
 import numpy as np
 from distributed import Client, Future, wait
@@ -41,17 +43,21 @@ def copied(nbytes: int) -> float:
 
 
 def written(nbytes: int, folder: str) -> float:
-    """Seconds that two threads take to write so much to a file in memory whose bytes are there already."""
-    source, half = np.full(nbytes, 1, np.uint8).data, nbytes // 2
-    with tempfile.TemporaryFile(dir=folder) as file, ThreadPoolExecutor(2) as pool:
-        os.posix_fallocate(file.fileno(), 0, nbytes)
+    """Seconds that two threads take to write so much to files in memory whose bytes are there already.
 
-        def write(first: int) -> None:
-            for at in range(first, first + half, PIECE):
-                os.pwrite(file.fileno(), source[at : min(at + PIECE, first + half)], at)
+    A file each: the kernel has those that write one file wait for each other.
+    """
+    source = np.full(nbytes // 2, 1, np.uint8).data
 
+    def write(file: IO[bytes]) -> None:
+        for at in range(0, len(source), PIECE):
+            os.pwrite(file.fileno(), source[at : at + PIECE], at)
+
+    with ExitStack() as opened, ThreadPoolExecutor(2) as pool:
+        files = [opened.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(2)]
+        list(pool.map(write, files))
         began_s = time.perf_counter()
-        list(pool.map(write, (0, half)))
+        list(pool.map(write, files))
         return time.perf_counter() - began_s
 
 

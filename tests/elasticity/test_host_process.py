@@ -109,6 +109,20 @@ def test_one_that_was_killed_is_started_again(cluster):
     soon(lambda: not mine.folder.exists(), "it ends with the last worker")
 
 
+def test_one_whose_workers_have_all_gone_stays_for_those_that_come_back(cluster):
+    mine = HostProcess("tests", TARGET, cluster, linger_s=60.0)
+    mine.ensure()
+    pid = soon(lambda: serving(mine.folder), "it serves")
+    mine.stop()
+    time.sleep(1.5)  # it looks every half second
+    again = HostProcess("tests", TARGET, cluster, linger_s=LINGER_S)
+    assert serving(again.folder) == pid
+    again.end()
+    soon(lambda: not serving(again.folder), "it ends")
+    again.stop()
+    shutil.rmtree(again.folder, ignore_errors=True)
+
+
 def test_one_whose_folder_was_removed_ends(cluster):
     mine = HostProcess("tests", TARGET, cluster, linger_s=LINGER_S)
     mine.ensure()

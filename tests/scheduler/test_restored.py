@@ -18,7 +18,8 @@ from unchanged import unchanged
 import dask_hpc
 from dask_hpc.checkpoint.opening import open_checkpoint, readers
 from dask_hpc.checkpoint.store import Store
-from dask_hpc.errors import CheckpointTypeError, CheckpointValueError, InstallError
+from dask_hpc.errors import CheckpointError, CheckpointTypeError, CheckpointValueError, InstallError
+from dask_hpc.worker.host_memory import manager_folder
 
 
 def versions(store, name="field"):
@@ -139,3 +140,17 @@ async def test_what_cannot_be_is_refused_at_once_and_leaves_the_store_as_it_was(
     await asyncio.shield(c.close())
     with pytest.raises(InstallError, match="connect a new one"):
         dask_hpc.restore("field", c, store=tmp_path)
+
+
+@live(workers=1)
+async def test_a_byte_that_has_changed_in_memory_is_never_another_value(c, s, a):
+    rt = await dask_hpc.install(c)
+    value = c.submit(np.arange, 3000)
+    await rt.checkpoint(value, "field", levels="L1")
+    (segment,) = manager_folder(a).glob("*.segment")
+    with segment.open("r+b") as file:
+        file.seek(9000)
+        file.write(b"\xaa")
+    back = await dask_hpc.restore("field", c)
+    with pytest.raises(CheckpointError, match=r"its checksum differs; restore a version of the store"):
+        await back

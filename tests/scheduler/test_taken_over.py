@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -25,8 +26,8 @@ from dask_hpc.doctor.store import _taken_over
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker import left_behind
-from dask_hpc.worker.host_process import folders, occupied
-from dask_hpc.worker.left_behind import Owner, answers, read_owner
+from dask_hpc.worker.host_process import folders, join, occupied
+from dask_hpc.worker.left_behind import LeftBehind, Owner, answers, read_owner, write_owner
 from dask_hpc.worker.managers import listening
 
 # nothing of other tests is taken over
@@ -146,6 +147,20 @@ async def test_a_scheduler_that_answers_is_there_and_nobody_else_is_taken_for_it
         nobody.bind(("127.0.0.1", 0))
         assert not await answers(a.rpc, Owner(s.id, f"tcp://127.0.0.1:{nobody.getsockname()[1]}"))
     assert not await answers(a.rpc, Owner(s.id, "inproc://10.0.0.1/1/1"))
+
+
+@live(workers=1)
+async def test_nobody_takes_what_belongs_to_a_scheduler_that_answers(c, s, a, tmp_path):
+    async def take(process, share):
+        raise AssertionError(f"{process.folder} was taken")
+
+    folder, owner = tmp_path / "dask-hpc-left", Owner(s.id, s.address)
+    folder.mkdir(mode=0o700)
+    os.close(join(folder))
+    write_owner(folder, owner)
+    other, wanted = Owner("Scheduler-of-another", "tcp://127.0.0.1:1"), {"linger_s": 1.0, "share": 0.1}
+    assert await LeftBehind(a, take)._settled(folder, other, time.time(), wanted)
+    assert read_owner(folder) == owner
 
 
 @pytest.mark.slow
