@@ -93,7 +93,9 @@ def test_a_simulated_run_comes_to_what_the_simulator_says(tmp_path: Path) -> Non
 
 
 def test_a_simulated_draw_begins_with_the_first_job(tmp_path: Path) -> None:
-    jobs = "jobs: [{submit: 100, nodes: 2, runtime: 10}, {submit: 105, nodes: 1, runtime: 5}]"
+    jobs = (
+        "jobs: [{name: a, submit: 100, nodes: 2, runtime: 10}, {name: b, submit: 105, nodes: 1, runtime: 5}]"
+    )
     (tmp_path / "w.yaml").write_text(f"machine: {{nodes: 3, power: {{idle_w: 10, busy_w: 50}}}}\n{jobs}\n")
     path = str(tmp_path / "t.jsonl")
     said = run("simulate", str(tmp_path / "w.yaml"), "--policy", "fcfs", "--trace", path, "--json")
