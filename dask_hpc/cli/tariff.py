@@ -23,6 +23,8 @@ _BILL = {
     "carbon_g": "CO2 (g)",
     "label": "LABEL",
 }
+#: Nodes without a row of their own.
+_OTHERS = ("earlier_nodes", "absent_nodes")
 _COLUMNS = {"from": "FROM", "lower_w": "LOWER (W)", "upper_w": "UPPER (W)", "for": "FOR (min)"}
 
 
@@ -152,7 +154,12 @@ def report(trace: Path, prices: Path | None, as_json: bool) -> None:
         rows = [{"who": who, **use} for who, use in {**one["jobs"], **parts}.items() if use["energy_j"]]
         echo_table(rows, _BILL, "no bill")
         for heading, names in (("STATE", "states"), ("NODE", "nodes")):
-            rows = [{"who": who, **use} for who, use in one.get(names, {}).items() if use["energy_j"]]
+            others = {who: one[who] for who in _OTHERS if names == "nodes" and who in one}
+            rows = [
+                {"who": who, **use}
+                for who, use in {**one.get(names, {}), **others}.items()
+                if use["energy_j"]
+            ]
             if rows:
                 click.echo()
                 echo_table(rows, {**_BILL, "who": heading}, "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -77,7 +78,10 @@ class PowerMethods:
             For bounds that cannot be, or while nobody knows what a node draws; nothing is changed then.
         """
         seconds = over.total_seconds() if isinstance(over, timedelta) else over
-        rows = [list(row) if isinstance(row, Sequence) else row for row in schedule] if schedule else schedule
+        rows = (
+            [_sent(row) if isinstance(row, Sequence) else row for row in schedule] if schedule else schedule
+        )
+        lower_w, upper_w, seconds, ramp_w_s = _sent((lower_w, upper_w, seconds, ramp_w_s))
         return self.channel.sync(
             "corridor",
             lower_w=lower_w,
@@ -104,13 +108,25 @@ class PowerMethods:
             together, ``outside_ws`` (watts outside over time), ``outside_s``; ``forecast`` (of the measured
             draw: ``model``, ``mean_w``, ``min_w``, ``max_w``, ``error``, a share); ``recent``, rows of
             seconds from now, draw, both bounds and both watts expected; ``bill``: of the ``total``, ``idle``
-            nodes, ``plain`` work, ``earlier_jobs``, by id ``jobs``, by name ``nodes`` and by what nodes did
-            ``states`` (idle, compute, communicate, checkpoint, restart, recovery) each ``energy_j``,
-            ``energy_kwh``,
-            ``known_s``, ``least_w``, ``mean_w``, ``most_w``, ``energy_delay_js``, ``cost`` and ``carbon_g``
-            (by ``hpc.power.price`` and ``hpc.power.carbon``) and ``label``; None is not known; ``caps``, a
-            row a host that was asked for one: ``host``, ``watts``, ``state`` (refused, ready, dry-run,
-            written, released), ``values``, ``reason``; ``withheld``: ``nodes`` that plain work may not have
+            nodes, ``plain`` work, ``earlier_jobs``, by id ``jobs``, by name ``nodes``, ``absent_nodes`` and
+            by what nodes did ``states`` (off, boot, idle, compute, communicate, checkpoint, restart,
+            recovery) each ``energy_j``, ``energy_kwh``, ``known_s``, ``least_w``, ``mean_w``, ``most_w``,
+            ``energy_delay_js``, ``cost`` and ``carbon_g`` (by ``hpc.power.price`` and ``hpc.power.carbon``)
+            and ``label``; None is not known; ``caps``, a row a host that was asked for one: ``host``,
+            ``watts``, ``state`` (refused, ready, dry-run, written, released), ``values``, ``reason``;
+            ``withheld``: ``nodes`` that plain work may not have
             now, and the ``reason``. The rest as they are called.
         """
         return self.channel.sync("power")
+
+
+def _sent(values: Sequence[Any]) -> list[Any]:
+    """Values as messages hold them: whole numbers that are too large for that are as good as infinite."""
+    return [
+        math.inf * (1 if value > 0 else -1) if isinstance(value, int) and abs(value) >= _TOO_LARGE else value
+        for value in values
+    ]
+
+
+#: Whole numbers from here on do not fit into a message.
+_TOO_LARGE = 2**63

@@ -12,10 +12,12 @@ from typing import Any
 
 import dask
 import pytest
+from helpers import engine
 from outside import until
 
 import dask_hpc
 from dask_hpc.deploy.slurm import reconcile
+from dask_hpc.scheduler.tables.nodes import Away
 
 OPTIONS = {
     "cores": 1,
@@ -26,6 +28,9 @@ OPTIONS = {
 }
 #: Numbers the jobs; none of them ever runs.
 SUBMIT = 'echo x >> "$0.asked"; echo "Submitted batch job $(wc -l < "$0.asked")"'
+
+#: Of two jobs.
+STATES = ((1, "CONFIGURING"), (2, "PENDING"))
 
 
 @pytest.fixture
@@ -105,6 +110,20 @@ def test_a_squeue_that_hangs_or_talks_nonsense_is_said_once_and_jobs_come_and_go
         made.scale(jobs=1)
         until(lambda: len(made.workers) == 1, "it shrinks")
         assert submitted(tmp_path) == 3
+
+
+def test_jobs_that_wait_in_the_queue_are_not_among_the_nodes_that_start(fakes: Any) -> None:
+    fakes("sbatch", SUBMIT)
+    # it boots the node of the first one, as it does to save power
+    rows = (f"{n}|{n}|x|root|{state}|1||2:00:00|2:00:00|1795201705|N/A|N/A|None|w" for n, state in STATES)
+    fakes("squeue", f"printf '%s\\n' {' '.join(map(repr, rows))}")
+    with dask_hpc.SLURMCluster(**OPTIONS) as made:
+        made.adapt(minimum=1, maximum=5, interval="20 ms")
+        table = engine(made.scheduler).state.nodes
+        until(lambda: table.away == Away(starting=1, off=4), "one starts")
+        made.adapt(minimum=2, maximum=5, interval="20 ms")
+        until(lambda: table.away == Away(starting=1, off=3), "one starts, and one waits")
+        assert len(made.queued) == 1
 
 
 @pytest.mark.errors("in a row without a worker")

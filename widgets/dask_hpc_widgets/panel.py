@@ -24,6 +24,7 @@ from dask_hpc_widgets.forms.settings_model import SettingsModel
 from dask_hpc_widgets.live import questions, why
 from dask_hpc_widgets.live.acts import Acts
 from dask_hpc_widgets.live.code import CodePart, code
+from dask_hpc_widgets.live.corridor import CorridorPart
 from dask_hpc_widgets.live.examples import Examples
 from dask_hpc_widgets.live.record import Record
 from dask_hpc_widgets.live.settings import SettingsPart
@@ -89,6 +90,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._unheard = notices.show(runtime.client, self._noticed.__setitem__)
         #: Two jobs to begin with.
         self.examples = Examples(runtime, self._link)
+        #: Bounds of the power corridor.
+        self.corridor = CorridorPart(runtime, self._link)
         #: What cells keep of it.
         self.record = Record()
         self._views = views.registered()
@@ -102,6 +105,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         #: What the other views show, by name.
         others = [one for one in self._views if one not in self.tables.views]
         self.bodies = {one.name: widgets.HTML(layout=_FULL) for one in others}
+        bodies = [*self.bodies.values()]
+        bodies.insert([*self.bodies].index("power") + 1, self.corridor.box)
         self.end = widgets.Button(
             description="Close panel",
             tooltip="Take the panel off the page; the cluster goes on as it is",
@@ -127,7 +132,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 self.tuning.predicted,
                 ticks,
                 *([] if self.tables.box is None else [self.tables.box]),
-                *self.bodies.values(),
+                *bodies,
                 widgets.HTML(markup.part(element("h3", "Settings"))),
                 self.settings.box,
             ],
@@ -265,6 +270,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             shown = there and tick.value
             text = markup.part(element("h3", one.title), one.body(self.picture)) if shown else ""
             _set(self.bodies[one.name], text)
+            if one.name == "power":
+                self.corridor.show(shown)
 
     def _notices(self) -> Markup:
         waits = {one["id"] for one in self.picture.jobs if one["state"] == "pending"}

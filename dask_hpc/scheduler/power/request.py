@@ -187,6 +187,9 @@ def _steps(now_s: float, lower_w: Any, upper_w: Any, schedule: Any) -> list[Step
     for number, (t_s, low, high) in enumerate(_rows(schedule), start=1):
         where = f"schedule, step {number}: "
         at_s = now_s + _read(f"{where}t_s", t_s, parse_duration)
+        if number > 1 and steps[-1][0] >= at_s:
+            before_s = steps[-1][0] - now_s
+            raise CorridorError(f"{where}t_s is {at_s - now_s:g} s, not after {before_s:g} s; times rise")
         if number == 1 and steps and at_s == now_s:
             # the schedule says what holds from now on
             steps.pop()

@@ -230,7 +230,7 @@ class Drawn:
     def take(self) -> Iterator[Record]:
         """Called after every moment: what changed at the one before it."""
         now = self._sums()
-        if now["t_s"] > self._begun["t_s"] and self._meter.power_w != self._told_w:
+        if now["known_s"] > self._begun["known_s"] and self._meter.power_w != self._told_w:
             self._told_w = self._meter.power_w
             yield Other(kind=DRAW, data={**self._begun, "draw_w": self._told_w})
         self._begun = now

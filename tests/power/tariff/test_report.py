@@ -92,6 +92,21 @@ def test_a_simulated_run_comes_to_what_the_simulator_says(tmp_path: Path) -> Non
     assert bill == pytest.approx(found["energy_j"] / 3.6e9 * 100)
 
 
+def test_a_simulated_draw_begins_with_the_first_job(tmp_path: Path) -> None:
+    jobs = (
+        "jobs: [{name: a, submit: 100, nodes: 2, runtime: 10}, {name: b, submit: 105, nodes: 1, runtime: 5}]"
+    )
+    (tmp_path / "w.yaml").write_text(f"machine: {{nodes: 3, power: {{idle_w: 10, busy_w: 50}}}}\n{jobs}\n")
+    path = str(tmp_path / "t.jsonl")
+    said = run("simulate", str(tmp_path / "w.yaml"), "--policy", "fcfs", "--trace", path, "--json")
+    found = report(path)
+    # no corridor is needed: 110 W for 5 s, 150 W for 5 s
+    assert (found["accounted_s"], found["energy_j"], found["outside_s"]) == (10, 1300, 0)
+    assert (found["least_w"], found["most_w"]) == (110, 150)
+    assert json.loads(said.stdout)["energy_j"] == 1300
+    assert found["bills"][0]["nodes"]["n2"]["energy_j"] == 50 + 250
+
+
 def test_what_says_nothing_of_power_is_refused(tmp_path: Path) -> None:
     refused(run("power", "report", trace(tmp_path)), 1, "says nothing of what was drawn", "monitor")
     path = trace(tmp_path, draw(0, 0, 0), Other(kind="draw", data={"t_s": 1}))

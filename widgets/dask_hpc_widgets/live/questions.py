@@ -74,6 +74,12 @@ async def resize(runtime: Runtime, id: str, nodes: int) -> dict[str, Any]:
     return found
 
 
+async def corridor(runtime: Runtime, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Set or clear the power corridor, as `Runtime.corridor` does; gives what holds then."""
+    found: dict[str, Any] = await runtime.channel.ask("corridor", **arguments)
+    return found
+
+
 class Example(NamedTuple):
     """A job to be started: its fields as `Runtime.job` takes them, and how many tasks it has."""
 

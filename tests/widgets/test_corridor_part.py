@@ -1,0 +1,38 @@
+"""The power corridor is set and cleared in the panel; bounds that cannot be are said, and change nothing."""
+
+from __future__ import annotations
+
+from panel_work import until
+
+
+def test_bounds_are_typed_set_refused_and_cleared(rt, panel):
+    assert panel.corridor.box.layout.display == "none", "nothing says what a node draws: no view, no form"
+    rt.update(power_model_idle_w=70, power_model_busy_w=200)
+    later = rt.panel()
+    part = later.corridor
+    try:
+        later.ticks["power"].value = True
+        assert part.box.layout.display is None
+        part.lower.value, part.upper.value = "", " 1.5 kW "
+        part.set.click()
+        until(lambda: "at most 1500 W (enforce)" in part.says.value, "it is set")
+        assert (rt.power()["lower_w"], rt.power()["upper_w"]) == (0, 1500)
+        part.lower.value, part.upper.value = "300", "200"
+        part.set.click()
+        until(lambda: "Nothing was set" in part.says.value, "it is refused")
+        assert "lower_w is 300 W, above upper_w, which is 200 W" in part.says.value
+        part.lower.value, part.upper.value = "<b>much</b>", ""
+        part.set.click()
+        until(lambda: "is not a power" in part.says.value, "it is refused")
+        assert "<b>" not in part.says.value
+        assert rt.power()["upper_w"] == 1500, "the bounds stay"
+        part.lower.value = "100"
+        part.set.click()
+        until(lambda: "at least 100 W, no upper bound" in part.says.value, "one side may be open")
+        part.clear.click()
+        until(lambda: "There is no corridor." in part.says.value, "it is cleared")
+        assert rt.power()["mode"] is None
+    finally:
+        later.close()
+        rt.corridor(clear=True)
+        rt.update(power_model_idle_w=None, power_model_busy_w=None)
