@@ -245,9 +245,9 @@ class Overrides:
         """Place tasks as stock does, but for held ones, those whose worker has been chosen, and actors.
 
         There is nothing to weigh for a held task, nor for one that `writes.admit` has chosen a worker for;
-        stock would take longer over that than over all else. An actor that no worker may have yet waits like any other task: stock has a state for such
-        tasks, and takes it for granted that no actor is ever in it. Until there is a worker for it, it is
-        therefore no actor.
+        stock would take longer over that than over all else. An actor that no worker may have yet waits like
+        any other task: stock has a state for such tasks, and takes it for granted that no actor is ever in
+        it. Until there is a worker for it, it is therefore no actor.
         """
         scheduler: Any = self._scheduler
         stock, waiting = type(scheduler).decide_worker_non_rootish, self._waiting_actors
