@@ -381,3 +381,16 @@ async def test_with_no_job_declared_the_scheduler_is_stock(c, s, *workers):
     assert picture() == stock
     assert all(ts.worker_restrictions is None for ts in s.tasks.values())
     assert await c.gather(more) == list(range(2, 102))
+
+
+@live(2)
+async def test_no_workers_are_weighed_for_a_task_that_is_held_or_sent_to_a_free_slot(c, s, *workers):
+    rt = await dask_hpc.install(c, policy="fcfs")
+    async with rt.job("main", nodes=2) as job:
+        await started(s, job)
+        weighed, valid_workers = set(), s.valid_workers
+        s.valid_workers = lambda ts: weighed.add(ts.key) or valid_workers(ts)
+        roots = c.map(inc, range(20), key="root", pure=False)
+        last = c.submit(sum, roots, key="last")
+        assert await within(last) == sum(range(1, 21))
+        assert weighed == {"last"}

@@ -105,6 +105,9 @@ async def test_the_usual_steps_are_counted_as_all_others_are(c, s, *workers):
         ("waiting", "queued"),
         ("queued", "processing"),
         ("memory", "forgotten"),
+        # a job's own
+        ("no-worker", "processing"),
+        ("released", "forgotten"),
     }
     assert usual <= both.steps.keys(), (both.steps, both.others)
     assert both.steps["processing", "memory"]
@@ -114,12 +117,12 @@ class Alone:
     """One task of plain work, by itself; what was done for it."""
 
     def __init__(self, **task: object) -> None:
-        job = SimpleNamespace(held=0, processing=1, unfinished=2, guests=0)
+        job = SimpleNamespace(held=0, processing=1, unfinished=2, guests=0, is_default=True)
         self.lane = SimpleNamespace(kind="queue", inherited=False, job=job)
         self.task = SimpleNamespace(**{"run_id": None, "dependents": set(), **task})
         self.lending = SimpleNamespace(wanted=False, loans={})
         self.queue, self.watching = SimpleNamespace(closed=False), set()
-        self.small = SimpleNamespace(held={}, doubtful={})
+        self.small = SimpleNamespace(held={}, doubtful={}, came=None)
         self.done: list[str] = []
         self.passed_on: list[tuple[str, ...]] = []
 
@@ -159,6 +162,25 @@ def test_what_is_not_usual_is_counted_in_full() -> None:
     other_lane = Alone()
     other_lane.lane.kind = "root"
     assert other_lane.step("processing", "memory") == ["in full"]
+
+
+def test_a_jobs_own_tasks_are_counted_in_full_where_they_are_not_usual() -> None:
+    def own(**more: object) -> Alone:
+        one = Alone()
+        one.lane.kind, one.lane.job.is_default, one.lane.job.resting = "root", False, False
+        for name, value in more.items():
+            setattr(one.lane if name == "inherited" else one.lane.job, name, value)
+        return one
+
+    sent = own(held=1)
+    assert sent.step("no-worker", "processing") == []
+    assert (sent.lane.job.held, sent.lane.job.processing) == (0, 2)
+    assert own(inherited=True).step("no-worker", "processing") == ["in full"]
+    assert own().step("released", "waiting") == []
+    assert own(resting=True).step("released", "waiting") == ["in full"]
+    # its worker has said nothing of its time
+    assert own().step("processing", "memory") == ["in full"]
+    assert own().step("processing", "erred") == ["in full"]
 
 
 def test_a_slot_that_is_free_is_looked_at_where_anybody_may_want_it() -> None:

@@ -1,9 +1,10 @@
-"""What the plugin does for every step of every task: the usual steps of tasks that stock queues, in full.
+"""What the plugin does for every step of every task: the usual steps, in full.
 
-Those are all that plain work beside a job takes, and what a job that has nothing to do costs everybody else.
-Each is a call from the scheduler and little more, so what is looked at is bound once, and what workers report
-with a result is named (the rest of a call's arguments would be put into a dictionary; arguments that can only
-be named take longer to find).
+Those of tasks that stock queues are all that plain work beside a job takes, and what a job that has nothing
+to do costs everybody else; those of a job's own tasks are most of what being in a job costs. Each is a call
+from the scheduler and little more, so what is looked at is bound once, and what workers report with a result
+is named (the rest of a call's arguments would be put into a dictionary; arguments that can only be named take
+longer to find).
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from dask_hpc.scheduler.internals.stock_plugins import ENDS
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.small import SmallResults
+
+#: States of a task that is forgotten without more ado.
+_AT_REST = ("memory", "released")
 
 
 def counting(
@@ -37,6 +41,7 @@ def counting(
     lane_of, held, doubtful = owner.get, small.held, small.doubtful
     lending, loans = admission.lending, admission.lending.loans
     queue, (rounds, producers) = admission.queue, admission.watched
+    freed, came = admission.freed, small.came
 
     def transition(
         key: Any,
@@ -52,7 +57,9 @@ def counting(
         **more: Any,
     ) -> None:
         lane = lane_of(key)
-        if lane is not None and lane.kind == "queue":
+        if lane is None:
+            pass
+        elif lane.kind == "queue":
             # it has no restriction, and whoever takes it over from an ended job is plain work, too
             job = lane.job
             if start == "waiting":
@@ -78,21 +85,42 @@ def counting(
                     if ts.run_id is None and not ts.dependents and not lane.inherited:
                         job.unfinished += 1
                         return
-            elif start == "processing":
-                if finish == "memory":
-                    # otherwise stock fills the slot
-                    if lending.wanted or queue.closed or worker in loans or rounds or producers:
-                        admission.freed(worker, lane)
+            elif start == "processing" and finish == "memory":
+                # otherwise stock fills the slot
+                if lending.wanted or queue.closed or worker in loans or rounds or producers:
+                    freed(worker, lane)
+                job.processing -= 1
+                job.unfinished -= 1
+                if job.unfinished == job.guests:
+                    maybe_done(job)
+                stealing(key, start, finish)
+                return
+        elif not (lane.inherited or lane.job.is_default):  # a job's own
+            job = lane.job
+            if start == "processing":
+                if finish == "memory" and startstops and nbytes is not None:
+                    freed(worker, lane)
                     job.processing -= 1
                     job.unfinished -= 1
+                    job.expected.ended(tasks[key].prefix, job.meter.observe(startstops))
+                    came(key, nbytes)
                     if job.unfinished == job.guests:
                         maybe_done(job)
                     stealing(key, start, finish)
                     return
-            elif start == "memory" and finish == "forgotten" and not held and not doubtful:
-                del owner[key]
-                shuffles(key, start, finish, stimulus_id=stimulus_id)
+            elif finish == "processing":
+                if start == "no-worker" or start == "queued":
+                    job.held -= 1
+                job.processing += 1
+                stealing(key, start, finish)
                 return
+            elif start == "released" and finish == "waiting" and not job.resting:
+                job.unfinished += 1
+                return
+        if finish == "forgotten" and start in _AT_REST and lane is not None and not held and not doubtful:
+            del owner[key]
+            shuffles(key, start, finish, stimulus_id=stimulus_id)
+            return
         # as with stock, an error of one plugin, which it logs, keeps nothing from the others
         try:
             if finish in ENDS:

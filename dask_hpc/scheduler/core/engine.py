@@ -83,7 +83,7 @@ class Engine:
         self._overrides = overrides.Overrides(scheduler)
         self.tracing = Tracing(self.state, self._spawn)
         self.guests = Guests(self.state)
-        self.ownership = Ownership(self.state, self.parts, self.guests, self._overrides.let_actors_wait)
+        self.ownership = Ownership(self.state, self.parts, self.guests)
         self.rounds = Rounds(self.state, self.parts, self.handle)
         self.queue = PlainQueue(self.state, self._overrides.look_at)
         self.turns = Turns(self.state, self._overrides.order_by)
@@ -195,16 +195,16 @@ class Engine:
         self.tracing.close()
 
     def _join(self) -> None:
-        scheduler = self.scheduler
         parts = (self.ownership, self.guests, self.admission, self.lifecycle, self.small, self._resting)
-        stock = self._overrides.stock_plugins
-        scheduler.add_plugin(HPCSchedulerPlugin(self.state, *parts, self.handle, stock), name=PLUGIN_NAME)
+        plugin = HPCSchedulerPlugin(self.state, *parts, self.handle, self._overrides.stock_plugins)
+        self.scheduler.add_plugin(plugin, name=PLUGIN_NAME)
         self._overrides.keep_to_plain_nodes(self.state.plain_allotment)
         self._overrides.limit_what_waits(self.ownership.unplaced_by_users, self.ownership.unplaced_plain)
         self._overrides.keep_shuffles_somewhere()
+        self._overrides.place()
         self._handlers.install(self._overrides)
         self.ownership.worker_clients.wake()
-        for address in scheduler.workers:
+        for address in self.scheduler.workers:
             self.state.add_worker(address)
         self.parts.tick(self.state.now_s())
         self._every("hpc-tick", self.state.settings.tick_s, self._tick)

@@ -27,7 +27,7 @@ class AllotmentSet(set[str]):
     Change it through `grant` and `revoke` only: they keep the version that caches depend on.
     """
 
-    __slots__ = ("cached", "cached_for", "version")
+    __slots__ = ("cached", "cached_for", "version", "worker")
 
     def __init__(self, addresses: Iterable[str] = ()) -> None:
         super().__init__(addresses)
@@ -36,6 +36,8 @@ class AllotmentSet(set[str]):
         #: Worker states of the addresses, and the count of changes they were computed at (`dask_writes`).
         self.cached: set[Any] = set()
         self.cached_for = -1
+        #: The worker that was chosen for tasks that are about to be sent; None: any of them will do.
+        self.worker: Any = None
 
     def __bool__(self) -> bool:
         return True

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from dask_hpc.scheduler.internals.allotment import AllotmentSet
+from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet
 from dask_hpc.scheduler.internals.reads import BARRIER, free_slots, load, priority_with
 from dask_hpc.scheduler.internals.stock_plugins import StockPlugins
 
@@ -237,23 +237,19 @@ class Overrides:
 
         scheduler.decide_worker_rootish_queuing_disabled = decide
 
-    def let_actors_wait(self) -> None:
-        """Let an actor that no worker may have yet wait like any other task.
-
-        Stock has a state for such tasks, and takes it for granted that no actor is ever in it. Until there
-        is a worker for it, it is therefore no actor.
-        """
-        self._decide()
-
     def order_by(self, turn: Callable[[TaskState], tuple[float, ...] | None]) -> None:
         """Let `turn` say, when a restricted task is placed, where it comes among those on its worker."""
         self._turn = turn
-        self._decide()
 
-    def _decide(self) -> None:
+    def place(self) -> None:
+        """Place tasks as stock does, but for held ones, those whose worker has been chosen, and actors.
+
+        There is nothing to weigh for a held task, nor for one that `writes.admit` has chosen a worker for;
+        stock would take longer over that than over all else. An actor that no worker may have yet waits like
+        any other task: stock has a state for such tasks, and takes it for granted that no actor is ever in
+        it. Until there is a worker for it, it is therefore no actor.
+        """
         scheduler: Any = self._scheduler
-        if "decide_worker_non_rootish" in vars(scheduler):
-            return
         stock, waiting = type(scheduler).decide_worker_non_rootish, self._waiting_actors
 
         def decide_worker_non_rootish(ts: TaskState) -> WorkerState | None:
@@ -264,7 +260,12 @@ class Overrides:
             if waiting and ts in waiting:
                 waiting.discard(ts)
                 ts.actor = True
-            ws: WorkerState | None = stock(scheduler, ts)
+            where = ts.worker_restrictions
+            ws: WorkerState | None
+            if where is HOLD or (type(where) is AllotmentSet and where.worker is not None):
+                ws = where.worker if where.worker in scheduler.running else None
+            else:
+                ws = stock(scheduler, ts)
             if ws is None and ts.actor:
                 waiting.add(ts)
                 ts.actor = False

@@ -151,8 +151,9 @@ def admit(
     for ts, ws, _ in reversed(batch):
         address = ws.address
         target = only.get(address)
-        if target is None:
+        if target is None or target.worker is not ws:
             target = only[address] = AllotmentSet((address,))
+            target.worker = ws
         ts.worker_restrictions = target
         recommendations[ts.key] = "processing"
     scheduler.transitions(recommendations, stimulus_id)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ is bound to; else it is plain work. What a task of the user's own restricted sta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -39,15 +39,11 @@ _CHUNK = 500
 class Ownership:
     """Puts tasks into lanes, and takes them out again."""
 
-    def __init__(
-        self, state: State, parts: Parts, guests: Guests, let_actors_wait: Callable[[], None]
-    ) -> None:
+    def __init__(self, state: State, parts: Parts, guests: Guests) -> None:
         self.state = state
         #: Parts that limit how many tasks a worker takes, of which stock's queue knows nothing.
         self._limits = parts.slots
         self._guests = guests
-        #: Called before the first actor is placed, and later ones.
-        self._let_actors_wait = let_actors_wait
         #: Id of the active job that a client is bound to, by client.
         self._bound: dict[str, str] = {}
         self.worker_clients = WorkerClients(state.scheduler)
@@ -226,7 +222,6 @@ class Ownership:
             return "p2p"
         scheduler = self.state.scheduler
         if ts.actor:
-            self._let_actors_wait()
             return "rest"
         if job in self.state.plain and not self._limits and reads.is_queued(scheduler, ts, groups):
             return "queue"
