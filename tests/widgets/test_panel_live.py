@@ -350,14 +350,19 @@ def test_what_waits_for_long_is_said_in_the_panel_and_not_in_red(rt, panel, capl
     rt.update(held_notice_s="0.2 s")
     try:
         working(rt, "hog", nodes=4)
-        late = working(rt, "late", nodes=2)
+        late, small = working(rt, "late", nodes=2), working(rt, "small", nodes=1)
 
-        def shown():
+        def shown(job=late):
             panel._show(rt.client.sync(questions.picture, rt))
-            return f"Job {late.id} has been held for" in panel.notices.value
+            return f"Job {job.id} has been held for" in panel.notices.value
 
-        until(shown, "the notice is in the panel")
+        until(lambda: shown() and shown(small), "the notices are in the panel")
         assert "cancel a running job" in panel.notices.value
+        assert "ask for fewer than 2 nodes" in panel.notices.value
+        assert "fewer than 1 " not in panel.notices.value
+        # to wait is nothing wrong
+        assert "Error" not in panel.notices.value
+        rt.cancel(small.id)
         assert not [one for one in caplog.records if one.levelname == "WARNING" and "held for" in one.message]
         rt.cancel(late.id)
         until(lambda: not shown(), "it goes with the wait")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from panel_states import ASSUMED_S, FCFS, MALLEABLE, ROWS, STATE
 
@@ -9,7 +11,9 @@ from dask_hpc.errors import WorkloadError
 from dask_hpc.sim import what_if as sim
 from dask_hpc.sim.what_if import simulate_from
 from dask_hpc_policies import registry
+from dask_hpc_policies.codec import encode
 from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.power.view import PowerView
 from dask_hpc_widgets.base.background import Cancelled
 from dask_hpc_widgets.live.ranking import try_all
 
@@ -31,15 +35,15 @@ def test_the_order_is_that_of_runs_of_their_own(goal):
     best, least_s = found.ranked(goal)[0]
     again = simulate_from(STATE, best.result.policy, default_s=100.0)
     assert best.result.policy == again.policy
-    assert least_s == min(one.value_s(goal) for one in found.tried if one.result)
+    assert least_s == min(one.value(goal) for one in found.tried if one.result)
 
 
 def test_the_best_is_better_than_what_runs_or_nobody():
     found = try_all(STATE, ROWS, FCFS, ASSUMED_S)
     best = found.best("job:j-2")
     # as it runs the short one waits 100 s for its 10 s
-    assert found.tried[0].value_s("job:j-2") == pytest.approx(110)
-    assert best.value_s("job:j-2") == pytest.approx(10)
+    assert found.tried[0].value("job:j-2") == pytest.approx(110)
+    assert best.value("job:j-2") == pytest.approx(10)
     assert not best.runs
     # the long one is never better off than with all nodes: what runs stays
     assert found.best("job:j-1") is None
@@ -50,6 +54,19 @@ def test_the_best_is_better_than_what_runs_or_nobody():
     assert "fcfs, as it runs" in html
     assert "1.7 min sooner" in html or "100 s sooner" in html
     assert "<b>" not in html
+
+
+def test_energy_is_a_goal_where_the_state_says_what_nodes_draw():
+    assert try_all(STATE, ROWS, FCFS, ASSUMED_S).ranked("energy_j") == []
+    power = encode(PowerView(idle_w=50.0, busy_w=120.0))
+    found = try_all(replace(STATE, sections={"power": power}), ROWS, FCFS, ASSUMED_S)
+    ranked = found.ranked("energy_j")
+    assert len(ranked) == len(found.tried)
+    # 4 nodes for 110 s, of which two are idle for the last 10 s
+    assert found.tried[0].value("energy_j") == pytest.approx(4 * 100 * 120 + 10 * 2 * (120 + 50))
+    html = found.html("energy_j", "Energy")
+    assert "51.4 kJ" in html
+    assert " kJ less" in html or " kJ more" in html
 
 
 def test_one_that_fails_is_named_and_the_others_rank(monkeypatch):

@@ -276,7 +276,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _notices(self) -> Markup:
         waits = {one["id"] for one in self.picture.jobs if one["state"] == "pending"}
         noticed = [text for id, text in list(self._noticed.items()) if id in waits]
-        return Markup().join(markup.alert(text) for text in noticed[-_NOTICES:])
+        return markup.status(*map(markup.note, noticed[-_NOTICES:])) if noticed else Markup()
 
     def _head(self, dashboard: str) -> Markup:
         status = self.picture.status

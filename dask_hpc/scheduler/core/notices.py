@@ -33,7 +33,8 @@ class Notices:
         if job.noticed or held_s < state.settings.held_notice_s or job.client is None:
             return
         job.noticed = True
-        fewer = "" if job.is_default else f"ask for fewer than {counted(job.smallest_start)}, "
+        least = job.is_default or job.smallest_start <= 1
+        fewer = "" if least else f"ask for fewer than {counted(job.smallest_start)}, "
         running = ", ".join(other.id for other in state.jobs.named if other.nodes) or "none is running"
         remedy = f"wait, {fewer}cancel a running job ({running}) or add workers"
         message = {"job": job.id, "held_s": held_s, "reason": job.reason, "remedy": remedy}

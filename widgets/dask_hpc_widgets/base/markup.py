@@ -88,6 +88,11 @@ def alert(text: str) -> Markup:
     return _piece("alert", text)
 
 
+def note(text: str) -> Markup:
+    """A text that should not be missed, of nothing that is wrong."""
+    return _piece("note", text)
+
+
 def soft(text: str) -> Markup:
     """A text that explains."""
     return _piece("soft", text)

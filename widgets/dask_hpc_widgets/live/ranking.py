@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dask_hpc.errors import WorkloadError
 from dask_hpc_policies import registry
 from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.power.view import seen
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.background import Cancelled
@@ -22,10 +23,13 @@ from dask_hpc_widgets.live.what_if import Progress, WhatIf, picture_of
 
 if TYPE_CHECKING:
     from dask_hpc.sim.learned import Knowledge
+    from dask_hpc.sim.model.power import NodePower
     from dask_hpc.sim.run import Result
 
 #: Goals that need no job: label and metric. Less is better.
 GOALS = (("Mean turnaround", "mean_turnaround_s"), ("Last end", "makespan_s"))
+#: The goal that there is where the state says what nodes draw: while a power corridor is set.
+ENERGY = ("Energy", "energy_j")
 #: How the goal of one job begins; its id follows.
 JOB = "job:"
 #: Differences below this part of a value are none.
@@ -43,8 +47,8 @@ class Tried:
     #: Why there is no result; empty when there is.
     failure: str = ""
 
-    def value_s(self, goal: str) -> float | None:
-        """What it comes to by a goal, in seconds; None: not known, or the job does not end."""
+    def value(self, goal: str) -> float | None:
+        """What it comes to by a goal, in seconds or joules; None: not known, or the job does not end."""
         if self.result is None:
             return None
         if not goal.startswith(JOB):
@@ -67,7 +71,7 @@ class Ranking:
 
     def ranked(self, goal: str) -> list[tuple[Tried, float]]:
         """Policies with what they come to by `goal`, the best first; of equal ones the one that runs."""
-        found = [(one, value) for one in self.tried if (value := one.value_s(goal)) is not None]
+        found = [(one, value) for one in self.tried if (value := one.value(goal)) is not None]
         return sorted(found, key=lambda pair: (round(pair[1], 6), not pair[0].runs))
 
     def best(self, goal: str) -> Tried | None:
@@ -75,8 +79,8 @@ class Ranking:
         ranked = self.ranked(goal)
         if not ranked:
             return None
-        (first, least_s), present = ranked[0], next((value for one, value in ranked if one.runs), None)
-        return None if present is not None and present - least_s <= _SAME * present else first
+        (first, least), present = ranked[0], next((value for one, value in ranked if one.runs), None)
+        return None if present is not None and present - least <= _SAME * present else first
 
     def what_if(self, chosen: Tried) -> WhatIf:
         """What `chosen` comes to beside what runs, as *Simulate* shows it."""
@@ -93,12 +97,14 @@ class Ranking:
         rows: list[list[str]] = []
         for place, (one, value) in enumerate(ranked, 1):
             name = f"{one.name}, as it runs" if one.runs else one.name
-            text = markup.seconds(value)
+            text = _text(goal, value)
             if rows and rows[-1][2] == text:
                 # many do the same from here: they share a row
                 rows[-1][1] += f"; {name}"
             else:
-                rows.append([str(place), name, text, "" if present is None else _beside(value, present)])
+                rows.append(
+                    [str(place), name, text, "" if present is None else _beside(goal, value, present)]
+                )
         failed = [f"{one.name} cannot be run from here: {one.failure}." for one in self.tried if one.failure]
         missing = self.count - len(self.tried)
         stopped = f"Stopped: {missing} of {self.count} not tried." if missing > 0 else ""
@@ -148,7 +154,7 @@ def try_all(
         specs.append((title(present), True, present))
     defaults = {name: registry.spec_of(registry.create(name)) for name in registry.names()}
     specs += [(name, False, spec) for name, spec in defaults.items() if spec != present]
-    jobs = max(1, len(knowledge))
+    jobs, power = max(1, len(knowledge)), _power(view)
     tried: list[Tried] = []
     ranking = Ranking(knowledge=knowledge, count=len(specs), view=view)
     for place, (name, runs, spec) in enumerate(specs):
@@ -159,7 +165,7 @@ def try_all(
         told(0)
         result, failure = None, ""
         try:
-            result = simulate_from(learned, spec, progress=told, name="this cluster")
+            result = simulate_from(learned, spec, progress=told, power=power, name="this cluster")
         except (Cancelled, WorkloadError):
             raise
         except Exception as error:
@@ -172,7 +178,22 @@ def try_all(
     return ranking
 
 
-def _beside(value: float, present: float) -> str:
+def _power(view: ClusterSnapshot) -> NodePower | None:
+    """What nodes draw, as far as the state says it."""
+    from dask_hpc.sim.model.power import NodePower
+
+    told = seen(view)
+    return NodePower(idle_w=told.idle_w, busy_w=told.busy_w) if told is not None and told.busy_w else None
+
+
+def _text(goal: str, value: float) -> str:
+    if goal != ENERGY[1]:
+        return markup.seconds(value)
+    return f"{value / 3.6e6:.3g} kWh" if value >= 3.6e5 else f"{value / 1000:.3g} kJ"
+
+
+def _beside(goal: str, value: float, present: float) -> str:
     if abs(value - present) <= _SAME * max(value, present):
         return "same"
-    return f"{markup.seconds(abs(value - present))} {'sooner' if value < present else 'later'}"
+    words = ("less", "more") if goal == ENERGY[1] else ("sooner", "later")
+    return f"{_text(goal, abs(value - present))} {words[value > present]}"

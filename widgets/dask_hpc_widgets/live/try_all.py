@@ -17,7 +17,7 @@ from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.link import Link
 from dask_hpc_widgets.live import questions
 from dask_hpc_widgets.live.forecast import outdated
-from dask_hpc_widgets.live.ranking import GOALS, JOB, Ranking, try_all
+from dask_hpc_widgets.live.ranking import ENERGY, GOALS, JOB, Ranking, try_all
 from dask_hpc_widgets.live.what_if import WhatIf
 from dask_hpc_widgets.views import Picture
 
@@ -89,7 +89,7 @@ class TryAll:
             :_MAX_JOBS
         ]
         styles = looks([row["id"] for row in active])
-        options = list(GOALS)
+        options = [*GOALS, *([ENERGY] if "chart" in picture.status.get("power", {}) else [])]
         for row in active:
             name = printable(row["name"] or row["id"])
             options.append((f"End of {styles[row['id']].letter} {name}", f"{JOB}{row['id']}"))

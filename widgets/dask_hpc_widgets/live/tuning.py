@@ -93,6 +93,8 @@ class Tuning:
         self.go.on_click(lambda _: self._answer(True))
         self.cancel.on_click(lambda _: self._answer(False))
         self._busy = False
+        #: Whether a simulation is under way, and whether Apply was clicked before the page knew of that.
+        self._simulating = self._apply_then = False
         self._agree: Callable[[], None] | None = None
         self._work: background.Work | None = None
         self._found: WhatIf | None = None
@@ -146,6 +148,7 @@ class Tuning:
     # --------------------------------------------------------------- clicks
 
     def _edited(self) -> None:
+        self._apply_then = False
         self._answer(False)
         self._outdate("The settings have changed since")
         self._enable()
@@ -176,6 +179,7 @@ class Tuning:
     # ------------------------------------------------------- apply and revert
 
     def _apply(self) -> None:
+        self._apply_then = self._simulating
         if self._busy or self.model.errors:
             return
         self._answer(False)
@@ -309,6 +313,7 @@ class Tuning:
                 self._predicted,
             )
 
+        self._simulating = True
         self._set_busy(True)
         self._link.ask(lambda: questions.state(self._runtime), seen)
 
@@ -321,6 +326,7 @@ class Tuning:
             return
         self._work = None
         self._running.layout.display = "none"
+        then, self._simulating, self._apply_then = self._apply_then, False, False
         self._set_busy(False)
         if isinstance(outcome, background.Cancelled):
             self._say(markup.soft("The simulation was stopped."))
@@ -333,6 +339,8 @@ class Tuning:
             self._shown(outcome.forecast)
             self._say(markup.soft("Simulated; the cluster was not touched."))
             self.predicted.value = markup.part(outcome.html())
+            if then:
+                self._apply()
 
 
 def _button(label: str, tooltip: str, style: str = "") -> Any:
