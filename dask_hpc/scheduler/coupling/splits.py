@@ -177,7 +177,8 @@ class Splits:
         if placed := self._placed(flow, turn):
             by_side = self._workers.by_where(flow)
             for key, side in placed:
-                if side in by_side:
+                # in situ it already is where the program put it: a node that leaves waits for it
+                if side in by_side and not (flow.inside and side == "in-situ"):
                     writes.aim(self._engine.scheduler, self._engine.state.owner, key, by_side[side])
 
     def _placed(self, flow: Flow, turn: int) -> list[tuple[str, Where]]:
@@ -196,12 +197,16 @@ class Splits:
         """
         self._workers.left(address)
         scheduler, staging = self._engine.scheduler, self._workers.staging()
+        owner = self._engine.state.owner
         for flow in self._flows.values():
             inside = [one for one in flow.places if one in scheduler.workers]
             keys = [pair for turn in flow.flight() for pair in self._placed(flow, turn)]
             for key, side in keys:
+                lane = owner.get(key)
+                if flow.inside and lane is not None and lane.kind != "free":
+                    continue  # it was not aimed: it goes where the blocks of its program go
                 workers = (side == "in-transit" and staging) or inside
-                writes.aim(scheduler, self._engine.state.owner, key, workers)
+                writes.aim(scheduler, owner, key, workers)
             writes.retry_unplaced(scheduler, [key for key, _ in keys], f"hpc-placed-{address}")
             if not staging:
                 flow.sides = {name: side for name, side in flow.sides.items() if side != "in-transit"}
