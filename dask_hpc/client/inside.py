@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.client.turns import Turn, all_there, value_of
-from dask_hpc.errors import CouplingError
+from dask_hpc.errors import CouplingError, DaskHPCError
 from dask_hpc.program.coupled import Due
 from dask_hpc_policies.coupling.contract import Field, is_due
 from dask_hpc_policies.coupling.turns import makes_room
@@ -52,15 +53,15 @@ class Inside:
         flow = self._flow
         if self._last is not None and step <= self._last:
             return None
-        while flow._outcome is None and len(flow.in_flight()) >= flow._queue:
+        # before the first one is told, what is in flight is somebody else's: this program will be refused
+        while self._told and flow._outcome is None and len(flow.in_flight()) >= flow._queue:
             if self._when_full == "wait":
                 await flow.changes()
             elif self._when_full == "drop-newest" or not await self._made_room():
                 return None
         # no analysis is added meanwhile
         async with flow._joining:
-            if flow._outcome is not None:
-                raise CouplingError(flow._outcome or f"flow {flow.name!r} has ended")
+            self._check()
             turn: int = flow._begun
             self._due = self._due_at(turn)
             told = {"turn": turn, "nodes": list(nodes), "analyses": [one.analysis for one in self._due]}
@@ -71,7 +72,15 @@ class Inside:
                 self._refused = not self._told
                 raise
             self._told = True
+            # it may have been closed meanwhile: nobody would let go of what is submitted now
+            self._check()
         return turn
+
+    def _check(self) -> None:
+        """Raise `CouplingError` when the flow takes no step any more."""
+        flow = self._flow
+        if flow._outcome is not None:
+            raise CouplingError(flow._outcome or f"flow {flow.name!r} has ended")
 
     async def _made_room(self) -> bool:
         """Have a step in flight make room for the next one; whether there is any now."""
@@ -138,6 +147,10 @@ class Inside:
         self.reason = f"flow {flow.name!r} has failed: {reason}" if reason else ""
         flow._total = flow._begun
         flow._maybe_over()
+        if self._told:
+            # no policy is to place it any more; where the scheduler is gone there is nobody to tell
+            with suppress(DaskHPCError, OSError):
+                await flow._channel.ask("flow_ended", flow=flow._id)
 
     def row(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """What is known here of the status of a flow that a program on the cluster has; else nothing."""

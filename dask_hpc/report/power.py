@@ -1,14 +1,14 @@
 """What a run drew against what was asked of it, and what that cost: from its trace.
 
-Rules of the file: pure. A trace, live or simulated, has records ``draw`` with what the account had come to.
-What a trace does not know is left out, never 0.
+Rules of the file: pure. A trace, live or simulated, has records ``draw`` with what the account had come to;
+simulations of before they did have the draw in their passes. What a trace does not know is left out, never 0.
 """
 
 from __future__ import annotations
 
 import datetime
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
@@ -17,9 +17,11 @@ from typing import Any
 from dask_hpc.errors import TraceError
 from dask_hpc.trace.files import Trace
 from dask_hpc.trace.records import CORRIDOR, DRAW, POWER_KINDS, Other, Pass, Record
-from dask_hpc_policies.power.bill import J_PER_KWH
+from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.power.bill import J_PER_KWH, Uses, bill
 from dask_hpc_policies.power.tariff import SIGNALS, Points, Series
-from dask_hpc_policies.power.view import seen
+from dask_hpc_policies.power.view import PowerView, seen
+from dask_hpc_policies.power.watts import mean_w
 
 #: Less than this share of the upper bound outside is inside.
 _TOLERANCE = 1e-6
@@ -59,10 +61,10 @@ def power_report(trace: Trace, series: Series | None = None) -> dict[str, Any]:
     """
     spans = power_spans(trace)
     if not spans:
-        raise TraceError(
-            f"{trace.source} says nothing of what was drawn over time; a corridor has to be set (mode "
-            "monitor looks at the draw alone)"
-        )
+        needed = "a corridor has to be set (mode monitor looks at the draw alone)"
+        if trace.header.source == "simulated":
+            needed = "the machine of the workload needs power; simulate it again with that"
+        raise TraceError(f"{trace.source} says nothing of what was drawn over time; {needed}")
     energy_j, known_s = sum(one.energy_j for one in spans), sum(one.end_s - one.begin_s for one in spans)
     watts = [one.energy_j / (one.end_s - one.begin_s) for one in spans]
     row: dict[str, Any] = {
@@ -93,6 +95,8 @@ def power_report(trace: Trace, series: Series | None = None) -> dict[str, Any]:
 
 def power_spans(trace: Trace) -> list[Span]:
     """What was drawn from time to time, in order; nothing of times at which it was not known."""
+    if _in_passes(trace):
+        return [_span(view, power, end_s) for view, power, end_s in _drawn(trace)]
     found: list[Span] = []
     last: Any = None
     for record in trace.records:
@@ -182,6 +186,8 @@ def power_bills(trace: Trace) -> list[dict[str, Any]]:
 
     Of a corridor whose scheduler was killed before it was cleared it is the last one that the trace was told.
     """
+    if _in_passes(trace):
+        return _bills(trace)
     found: list[dict[str, Any] | None] = [None]
     for one in trace.records:
         if isinstance(one, Other) and one.kind == CORRIDOR and one.data.get("mode") == "none":
@@ -189,6 +195,45 @@ def power_bills(trace: Trace) -> list[dict[str, Any]]:
         elif isinstance(one, Other) and one.kind == DRAW and isinstance(one.data.get("bill"), dict):
             found[-1] = one.data["bill"]
     return [row for row in found if row is not None]
+
+
+def _in_passes(trace: Trace) -> bool:
+    """Whether only the passes of a trace tell of the draw: it is of an earlier simulation."""
+    return trace.header.source == "simulated" and not any(
+        isinstance(one, Other) and one.kind == DRAW for one in trace.records
+    )
+
+
+def _drawn(trace: Trace) -> Iterator[tuple[ClusterSnapshot, PowerView, float]]:
+    """Pictures in which the draw is known, each with its end."""
+    passes = [one.snapshot for one in trace.passes]
+    ends = [one.now_s for one in passes[1:]]
+    ends.append(max((record.t_s for record in trace.records if hasattr(record, "t_s")), default=0.0))
+    for view, end_s in zip(passes, ends, strict=False):
+        power = seen(view)
+        if power is not None and power.draw_w is not None and end_s > view.now_s:
+            yield view, power, end_s
+
+
+def _span(view: ClusterSnapshot, power: PowerView, end_s: float) -> Span:
+    assert power.draw_w is not None
+    length_s, out_w = end_s - view.now_s, 0.0
+    if power.lower_w is not None and power.upper_w is not None:
+        out_w = max(0.0, power.lower_w - power.draw_w, power.draw_w - power.upper_w)
+        out_w = out_w if out_w > _TOLERANCE * max(1.0, power.upper_w) else 0.0
+    outside_s = length_s if out_w else 0.0
+    return Span(view.now_s, end_s, power.draw_w * length_s, outside_s, out_w * length_s)
+
+
+def _bills(trace: Trace) -> list[dict[str, Any]]:
+    uses = Uses()
+    for view, power, end_s in _drawn(trace):
+        assert power.draw_w is not None
+        jobs = [job for job in view.jobs if job.nodes and not job.is_default]
+        jobs_w = {job.id: job.nodes * mean_w(job, job.nodes, power.busy_w) for job in jobs}
+        idle_w = power.base_w + view.idle_nodes * power.idle_w
+        uses.add(end_s - view.now_s, power.draw_w, jobs_w, 0.0, idle_w, measured=False)
+    return [bill(uses)] if uses.total.known_s else []
 
 
 def _epoch_s(trace: Trace) -> float:

@@ -9,10 +9,11 @@ import pytest
 import xarray as xr
 from helpers import Gate, live, until
 from programs import Shared
-from sources import asked, producers, told
+from sources import asked, producers, told, whole
 
 import dask_hpc
 from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.install import service_of
 
 ROWS = 12
 FIELDS = {"T": (("y", "x"), (ROWS, 512), "float64")}
@@ -111,6 +112,9 @@ async def test_blocks_of_several_nodes_stay_and_callbacks_see_each_step_once_in_
         await job.program(ROWS, "y").init(begin).elastic(advance, 4, couple=(flow, "T"), keep=None).run()
     await job.wait(10)
     await until(lambda: flow.outcome == "", "all steps have been seen")
+    # whoever is asked for a policy's picture and for flows knows that it has ended before it is closed
+    assert [row["state"] for row in await rt.flows()] == ["ended"]
+    assert "coupling" not in service_of(s).engine.controller.picture("request").sections
     await flow.close()
     assert seen == [(step, (6, 6), after(step)) for step in range(1, 5)]
     # sums of blocks are all that has gone from one to the other
@@ -180,6 +184,26 @@ async def test_a_program_that_ends_badly_says_so_to_the_readers_of_its_flow(c, s
 
 
 @live(workers=1, timeout=60)
+async def test_a_flow_that_is_closed_while_a_step_begins_leaves_nothing(c, s, a, monkeypatch):
+    rt = await dask_hpc.install(c, "fcfs")
+    flow = await rt.couple("heat", FIELDS)
+    ask = flow._channel.ask
+
+    async def closes(method, **arguments):
+        answer = await ask(method, **arguments)
+        if method == "flow_step" and arguments["turn"] == 1:
+            await flow.close()
+        return answer
+
+    monkeypatch.setattr(flow._channel, "ask", closes)
+    async with rt.job("heat", nodes=1) as job:
+        with pytest.raises(CouplingError, match="is closed"):
+            await job.program(ROWS, "y").init(begin).elastic(advance, 2, couple=(flow, "T"), keep=None).run()
+        await job.cancel()
+    await handed_over_is_gone(s)
+
+
+@live(workers=1, timeout=60)
 async def test_what_cannot_be_coupled_is_refused_and_a_flow_has_one_kind_of_producer(c, s, a):
     rt = await dask_hpc.install(c, "fcfs")
     flow = await rt.couple("heat", FIELDS)
@@ -195,11 +219,18 @@ async def test_what_cannot_be_coupled_is_refused_and_a_flow_has_one_kind_of_prod
         async with producers(s, (0, 8)) as made:
             assert "that of a program on the cluster" in (await told(made[0]))["text"]
         await flow.close()
-        other = await rt.couple("heat", FIELDS)
+        small = {"T": (("y", "x"), (8, 6), "float64")}
+        other = await rt.couple("heat", small, queue=1, when_full="drop-oldest")
+        await other.analyse(total, name="total")
+        values = other.results("total", timeout=30)
         async with producers(s, (0, 8)) as made:
             assert await told(made[0]) == "open"
+            assert await asked(made[0], "send", step=0) is True
+            await until(other.in_flight, "its step is in flight")
             with pytest.raises(CouplingError, match="has sources outside"):
-                await job.program(ROWS, "y").init(begin).elastic(advance, 1, couple=(other, "T")).run()
+                await job.program(8, "y").init(begin).elastic(advance, 1, couple=(other, "T")).run()
+            # and has ousted nothing
+            assert await anext(values) == (0, pytest.approx(whole(0).sum()))
             assert await asked(made[0], "close") == "closed"
         await job.cancel()
     await other.close()

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import dask
 import pytest
+from distributed import Worker
 from helpers import live, started
 
 import dask_hpc
@@ -131,6 +132,13 @@ async def test_nodes_that_are_off_and_that_start_draw_and_are_billed(c, s, *work
         return True
 
     await until_true(is_billed, "they are billed")
+    # whoever has come draws once, also before the cluster asks again
+    async with Worker(s.address, name="x-0", nthreads=1):
+
+        async def has_come() -> bool:
+            return (await rt.power())["draw_w"] == 3 * 50 + 3 * 4 + 130
+
+        await until_true(has_come, "it does not start any more")
     # there are watts for two more while they start, for all of them once they are there
     await rt.corridor(upper_w=2 * 50 + 6 * 4 + 2 * (130 - 4) + 60)
     async with rt.job("wide", nodes=6, min_power_w=50, max_power_w=50) as job:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from command_line import run as command
 
-from dask_hpc.errors import SimulationError, WorkloadError
+from dask_hpc.errors import SimulationError, TraceError, WorkloadError
+from dask_hpc.report.power import power_report
 from dask_hpc.sim import Machine, Options, Result, Workload, simulate
 from dask_hpc.sim.engine import corridor as twin
 from dask_hpc.sim.engine.engine import Engine
@@ -22,7 +23,7 @@ from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import NodePower
 from dask_hpc.sim.workloads.sources import load
 from dask_hpc.trace.files import read_trace
-from dask_hpc.trace.records import Pass
+from dask_hpc.trace.records import DRAW, Pass
 from dask_hpc.trace.records import Result as Done
 from dask_hpc_policies.decision import ReleaseNodes, RequestNodes, Steal
 from dask_hpc_policies.power.ramp import ramped
@@ -142,6 +143,21 @@ jobs:
   - {name: a, nodes: 2, min_nodes: 1, max_nodes: 8, runtime: 100 s, power_by_nodes: {1: 180, 8: 160}}
   - {name: b, nodes: 2, runtime: 10 s, min_power_w: 100, max_power_w: 120}
 """
+
+
+def test_the_power_of_a_trace_without_records_of_the_draw_is_that_of_its_passes(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    simulate(yaml_file.parse(TEXT, "w.yaml"), "fcfs", trace=path)
+    trace = read_trace(path)
+    # so simulations have written theirs before
+    earlier = replace(trace, records=[one for one in trace.records if getattr(one, "kind", "") != DRAW])
+    now, before = power_report(trace), power_report(earlier)
+    for name in ("accounted_s", "energy_j", "outside_s", "outside_ws"):
+        assert before[name] == pytest.approx(now[name], rel=1e-6)
+    assert before["bills"][0]["jobs"].keys() == now["bills"][0]["jobs"].keys()
+    simulate(load("builtin:five-jobs"), "fcfs", trace=path)
+    with pytest.raises(TraceError, match="the machine of the workload needs power; simulate it again"):
+        power_report(read_trace(path))
 
 
 def test_a_corridor_in_yaml_comes_back() -> None:

@@ -103,6 +103,9 @@ RESIZED = {"reason_code": "user-request", "result": "done", "job": "j-1", "t_s":
         ([HEAT, LATE], [{**RESIZED, "t_s": 99.0}], ""),
         ([HEAT, LATE], [{**RESIZED, "result": "refused"}], ""),
         ([HEAT, LATE], [{**RESIZED, "reason_code": "idle-nodes"}], ""),
+        # a node has got another role, or has left plain work
+        ([HEAT, LATE], [{**RESIZED, "job": ""}], ""),
+        ([HEAT, LATE], [{**RESIZED, "job": "j-0"}], ""),
     ],
 )
 def test_what_no_run_could_know_of_makes_a_prediction_one_of_before(forecast, jobs, decisions, why):

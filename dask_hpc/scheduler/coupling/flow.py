@@ -64,6 +64,8 @@ class Flow:
     inside: bool = False
     own_turns: int = 0
     own_threads: int = 0
+    #: Whether that program has begun its last step.
+    inside_over: bool = False
     #: How many producers there are; None: none has come.
     size: int | None = None
     #: Worker of each place, and the ranks of its producers, once all are there.
@@ -143,7 +145,7 @@ class Flow:
 
     def over(self) -> bool:
         """Whether all producers have left."""
-        return (
+        return self.inside_over or (
             self.size is not None
             and len(self.ranks) == self.size
             and all(rank.left for rank in self.ranks.values())

@@ -42,9 +42,8 @@ class Flows:
         self, engine: Engine, watched: Watched, provide: Provide, give_up: Callable[[Sequence[Any]], None]
     ) -> None:
         self._give_up = give_up
-        self._scheduler = engine.scheduler
+        self._scheduler, self._watched = engine.scheduler, watched
         self._workers = Workers(engine)
-        self._watched = watched
         self._values = Values(engine.scheduler, watched)
         self._provide = provide
         self._named: dict[str, Flow] = {}
@@ -55,10 +54,10 @@ class Flows:
     def methods(self) -> Mapping[str, Method]:
         """What clients, producers and workers may call."""
         ours = (
-            self.couple, self.flow_analyse, self.flow_ahead, self.flow_events, self.flow_done,
-            self.flow_begun, self.flow_computed, self.flow_step, self.flow_status, self.flow_close,
-            self.flows, self.flow_workers,
-            self.flow_join, self.flow_connected, self.flow_begin, self.flow_whole, self.flow_left,
+            self.couple, self.flow_analyse, self.flow_ahead, self.flow_events, self.flow_done, self.flows,
+            self.flow_begun, self.flow_computed, self.flow_step, self.flow_ended, self.flow_status,
+            self.flow_close, self.flow_workers, self.flow_join, self.flow_connected, self.flow_begin,
+            self.flow_whole, self.flow_left,
         )  # fmt: skip
         return {method.__name__: method for method in ours}
 
@@ -81,9 +80,7 @@ class Flows:
         """
         there = self._named.get(name)
         if there is not None and not there.failed and there.client in self._scheduler.clients:
-            raise ValueError(
-                f"name is {name!r}, which a flow has that is not closed; close it, or choose another"
-            )
+            raise ValueError(f"name is {name!r}, which an open flow has; close that one, or choose another")
         if there is not None:
             self._end(there, f"flow {name!r} was declared anew")
         id = f"hpc-flow-{name}-{uuid.uuid4().hex[:8]}"
@@ -142,6 +139,11 @@ class Flows:
         """A program on the cluster begins a turn: see `Inside.begin`."""
         self._inside.begin(self._found(flow), turn, nodes, analyses)
         self._watched.listen(self)
+
+    async def flow_ended(self, flow: str) -> None:
+        """The program on the cluster hands over no more steps."""
+        if (found := self._by_id.get(flow)) is not None:
+            found.inside_over = True
 
     async def flow_status(self, flow: str) -> dict[str, Any]:
         """What is known of a flow."""

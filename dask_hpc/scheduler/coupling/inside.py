@@ -56,7 +56,7 @@ class Inside:
             raise CouplingError(f"flow {flow.name!r} has sources outside; couple the program to another")
         for analysis in analyses:
             self._values.expect(flow, analysis, range(turn, turn + 1))
-        flow.inside, flow.own_turns = True, turn + 1
+        flow.inside, flow.inside_over, flow.own_turns = True, False, turn + 1
         flow.places = self._workers.of_nodes(nodes)
         flow.own_threads = ceil(len(nodes) / len(set(nodes)))
         self._splits.helpers.leave(flow.places, flow.own_threads)

@@ -182,11 +182,17 @@ class Splits:
             by_side = self._workers.by_where(flow)
             for key, side in placed:
                 if side in by_side:
-                    self._aim(flow, key, by_side[side])
+                    self._aim(flow, key, side, by_side[side])
 
-    def _aim(self, flow: Flow, key: str, addresses: Sequence[str]) -> None:
+    def _aim(self, flow: Flow, key: str, side: Where, addresses: Sequence[str]) -> None:
+        scheduler, owner = self._engine.scheduler, self._engine.state.owner
         helper = flow.inside and set(addresses) <= set(flow.places) and self.helpers.limit(addresses)
-        writes.aim(self._engine.scheduler, self._engine.state.owner, key, addresses, helper=helper)
+        lane = owner.get(key)
+        if flow.inside and side == "in-situ" and lane is not None and lane.kind != "free":
+            # it already is where the program put it: a node that leaves waits for it
+            writes.take_helper(scheduler, key, helper)
+        else:
+            writes.aim(scheduler, owner, key, addresses, helper=helper)
 
     def _placed(self, flow: Flow, turn: int) -> list[tuple[str, Where]]:
         """Keys of the values of a turn of which it is said where they are computed, and where."""
@@ -209,7 +215,7 @@ class Splits:
             inside = [one for one in flow.places if one in scheduler.workers]
             keys = [pair for turn in flow.flight() for pair in self._placed(flow, turn)]
             for key, side in keys:
-                self._aim(flow, key, (side == "in-transit" and staging) or inside)
+                self._aim(flow, key, side, (side == "in-transit" and staging) or inside)
             writes.retry_unplaced(scheduler, [key for key, _ in keys], f"hpc-placed-{address}")
             if not staging:
                 flow.sides = {name: side for name, side in flow.sides.items() if side != "in-transit"}

@@ -40,7 +40,9 @@ class Workers:
 
     def by_where(self, flow: Flow) -> dict[str, list[str]]:
         """Addresses of those that analyses run on, by where; those with none are left out."""
-        found = {"in-situ": list(flow.places), "in-transit": self.staging()}
+        there = self._engine.scheduler.workers
+        inside = [address for address in flow.places if address in there]
+        found = {"in-situ": inside, "in-transit": self.staging()}
         return {where: addresses for where, addresses in found.items() if addresses}
 
     def staging(self) -> list[str]:

@@ -68,6 +68,14 @@ def aim(
     if lane is not None:
         owner[key] = lane.job.lanes["free"]
     ts.worker_restrictions, ts.loose_restrictions = set(addresses) or None, False
+    take_helper(scheduler, key, helper)
+
+
+def take_helper(scheduler: Scheduler, key: Any, helper: bool) -> None:
+    """Have a task that is on no worker take a helper core where it runs, or none."""
+    ts = scheduler.tasks.get(key)
+    if ts is None or ts.state not in ("waiting", "no-worker"):
+        return
     needs: dict[str, float] = dict(ts.resource_restrictions or {})
     needs.pop(HELPER_RESOURCE, None)
     ts.resource_restrictions = needs | ({HELPER_RESOURCE: 1} if helper else {})

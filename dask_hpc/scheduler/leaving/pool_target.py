@@ -146,7 +146,8 @@ class PoolTarget:
         per_node, most = self._workers_per_node(), self._most
         off = 0 if most is None else max(0, math.floor((most - up - coming) / per_node))
         starting = math.ceil((coming - queued) / per_node)
-        self.engine.state.nodes.away = Away(starting=starting, off=off)
+        nodes = self.engine.state.nodes
+        nodes.away = Away(starting=starting, off=off, up=nodes.count_up())
 
     def _within_range(
         self, minimum: int, maximum: int | None, elsewhere: frozenset[str]

@@ -100,7 +100,7 @@ class Books:
     @property
     def away(self) -> Away:
         """Nodes of a cluster that follows the load which are not there."""
-        return self._state.nodes.away
+        return self._state.nodes.absent()
 
     @property
     def levers(self) -> tuple[str, ...]:

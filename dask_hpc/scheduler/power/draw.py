@@ -138,7 +138,7 @@ class Draw:
 
     def _with_away(self, found: Sample) -> Sample:
         """Put in nodes that are off or start, where it is said what such a one draws."""
-        away, settings = self._state.nodes.away, self._state.settings
+        away, settings = self._state.nodes.absent(), self._state.settings
         rows: tuple[tuple[NodeState, int, float | None], ...] = (
             ("off", away.off, settings.power_model_powered_off_w),
             ("boot", away.starting, settings.power_model_boot_w),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_hpc_policies.model import COMPUTE, NodeFacts, NodeState, NodeView
@@ -56,6 +56,8 @@ class Away:
     starting: int = 0
     #: That the cluster may have, as its maximum says, and has not asked for.
     off: int = 0
+    #: Nodes that were up when that was told.
+    up: int = 0
 
 
 class Node:
@@ -222,6 +224,18 @@ class NodeTable:
         if self.nodes.get(node.id) is node:  # not one that has come under its name since
             del self.nodes[node.id]
             self._changed()
+
+    def absent(self) -> Away:
+        """Nodes that are not there, as was told; those that have come since start no more."""
+        away = self.away
+        if not away.starting:
+            return away
+        came = max(0, self.count_up() - away.up)
+        return replace(away, starting=max(0, away.starting - came))
+
+    def count_up(self) -> int:
+        """Nodes with a worker."""
+        return sum(node.up for node in self.nodes.values())
 
     def clear(self) -> None:
         """Forget all of them, lost ones included."""

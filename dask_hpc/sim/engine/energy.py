@@ -111,10 +111,11 @@ class Meter:
         for state, does in _DOES.items():
             if self._counts[state]:
                 states_w[does] = states_w.get(does, 0.0) + self._counts[state] * self._watts[state]
-        for active in self._world.active.values():
-            nodes = len(active.node_ids)
-            if not nodes:
+        # those alone that hold nodes: there may be thousands that wait
+        for active in dict.fromkeys(self._nodes.holder):
+            if active is None:
                 continue
+            nodes = len(active.node_ids)
             extra_w, does = self._jobs.node_extra_w(active), doing(active)
             if extra_w:
                 nodes_w[active.node_ids] += extra_w

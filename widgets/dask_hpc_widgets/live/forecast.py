@@ -103,6 +103,8 @@ def outdated(
             one["reason_code"] == ReasonCode.USER_REQUEST.value
             and one["result"] == "done"
             and one["t_s"] > from_s
+            # roles of nodes and nodes that leave are told in the same words
+            and one["job"] in known
         ):
             return f"Somebody has resized {printable(one['job'])[:_NAME]} since"
     return ""
