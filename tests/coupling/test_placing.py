@@ -319,6 +319,8 @@ async def test_beside_a_program_analyses_in_situ_take_no_more_than_its_helper_co
             await asyncio.gather(*map(anext, values))
     # one of three threads is the program's
     assert max(at_once) == 2
+    await until(lambda: not running, "no analysis takes a core any more")
+    await until(lambda: not a.state.executing_count, "the worker has heard of their ends")
     await rt.uninstall()
     await until(lambda: HELPER_RESOURCE not in a.state.total_resources, "the worker knows of none")
     assert HELPER_RESOURCE not in s.resources

@@ -17,10 +17,9 @@ def start(worker: Any) -> None:
 
 
 def stop(worker: Any) -> None:
-    """Have it know of helper cores no more."""
+    """Have it know of helper cores no more, unless a task still takes one."""
     worker.handlers.pop(HELPERS, None)
     state = worker.state
-    state.total_resources.pop(HELPER_RESOURCE, None)
-    # a task that takes one gives it back when it ends
     if not any(HELPER_RESOURCE in (ts.resource_restrictions or {}) for ts in state.tasks.values()):
-        state.available_resources.pop(HELPER_RESOURCE, None)
+        for resources in (state.total_resources, state.available_resources):
+            resources.pop(HELPER_RESOURCE, None)
