@@ -30,8 +30,12 @@ def result_keys(obj: Any) -> list[Any]:
     from dask._task_spec import Alias
 
     graph = obj.__dask_graph__()
-    tasks = [(key, graph.get(key)) for key in obj.__dask_keys__()]
-    return [task.target if isinstance(task, Alias) else key for key, task in tasks]
+    found = []
+    for key in obj.__dask_keys__():
+        while isinstance(task := graph.get(key), Alias) and task.target != key:
+            key = task.target
+        found.append(key)
+    return found
 
 
 def frame_of(plan: Plan, tasks: dict[Any, Any], name: str) -> Any:

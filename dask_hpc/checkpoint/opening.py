@@ -201,7 +201,7 @@ class Opened(ABC):
         """
         try:
             return self._object()
-        except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError, StopIteration) as error:
             raise CheckpointError(
                 f"the manifest of {self.where} describes no object that can be: {type(error).__name__} "
                 f"{error}; "

@@ -231,7 +231,8 @@ class Store:
             raise CheckpointValueError(
                 f"keep is {keep}; allowed: 1 and more, for a checkpoint that nobody has is none"
             )
-        spared = {os.path.abspath(path) for path in spare}
+        # one store may have several names
+        spared = {os.path.realpath(path) for path in spare}
         removed = []
         for each_name in self.names() if name is None else [checked_name(name)]:
             home = self.folder / each_name
@@ -239,12 +240,12 @@ class Store:
             left = [
                 each.path for each in drafts(self.folder, each_name) if _abandoned(each.path, older_than_s)
             ]
-            for path in [path for path in [*old, *left] if path not in spared]:
+            for path in [path for path in [*old, *left] if os.path.realpath(path) not in spared]:
                 if not dry_run:
                     _remove(path)
                 removed.append(path)
         for path in passing.in_store(self.folder) if name is None else ():
-            if path not in spared and _abandoned(path, older_than_s):
+            if os.path.realpath(path) not in spared and _abandoned(path, older_than_s):
                 if not dry_run:
                     _remove(path)
                 removed.append(path)

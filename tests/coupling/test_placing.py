@@ -300,14 +300,14 @@ async def test_a_program_that_leaves_no_thread_takes_turns_with_its_analyses(c, 
 
 @live(workers=1, threads=3, timeout=60)
 async def test_beside_a_program_analyses_in_situ_take_no_more_than_its_helper_cores(c, s, a):
-    lock, running, at_once = threading.Lock(), [], []
+    lock, running, at_once, heard = threading.Lock(), [], [], []
 
     def counted(ds):
         step = int(ds["step"][-1])
         with lock:
             running.append(step)
-            # by then the worker has heard, and what began before has ended
-            if step > 4:
+            # what was aimed before the worker had heard has ended
+            if heard and step > heard[0] + 3:
                 at_once.append(len(running))
         time.sleep(0.05)
         with lock:
@@ -315,15 +315,38 @@ async def test_beside_a_program_analyses_in_situ_take_no_more_than_its_helper_co
 
     analyses = {name: Shared(counted) for name in "abcd"}
     async with on_the_cluster(c, s, "fcfs", analyses, where="in-situ") as (rt, _flow, values, _):
-        for _ in range(8):
-            await asyncio.gather(*map(anext, values))
+        while len(at_once) < 12:
+            ((step, _), *_) = await asyncio.gather(*map(anext, values))
+            if not heard and a.address in s.resources.get(HELPER_RESOURCE, {}):
+                heard.append(step)
     # one of three threads is the program's
     assert max(at_once) == 2
-    await until(lambda: not running, "no analysis takes a core any more")
-    await until(lambda: not a.state.executing_count, "the worker has heard of their ends")
     await rt.uninstall()
-    await until(lambda: HELPER_RESOURCE not in a.state.total_resources, "the worker knows of none")
+    await until(lambda: a.state.total_resources[HELPER_RESOURCE] == 3, "they limit nothing on the worker")
     assert HELPER_RESOURCE not in s.resources
+
+
+@live(workers=1, timeout=60)
+async def test_values_in_situ_come_where_one_of_three_nodes_alone_has_helper_cores(c, s, a):
+    rt = await dask_hpc.install(c, "fcfs")
+    # one has no thread to spare, and one tasks that a token would keep waiting
+    async with Worker(s.address, nthreads=4) as b, Worker(s.address, nthreads=4, resources={"GPU": 1}):
+        flow = await rt.couple("heat", FIELDS, queue=2)
+        await flow.analyse(sleeps(0), name="where", where="in-situ")
+        values = flow.results("where", timeout=30)
+        async with rt.job("heat", nodes=3) as job:
+            run = start(job.program(8, "y").init(begin).elastic(advance, going, couple=(flow, "T")))
+            while b.address not in s.resources.get(HELPER_RESOURCE, {}):
+                await anext(values)
+            for _ in range(6):
+                await anext(values)
+            known = s.resources[HELPER_RESOURCE]
+            assert known[b.address] > 0
+            assert known == {b.address: known[b.address], a.address: 0}
+            await flow.close()
+            with pytest.raises(CouplingError, match="is closed"):
+                await run
+            await job.cancel()
 
 
 @live(workers=1, timeout=60)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc.scheduler.power.draw import Draw
-from dask_hpc.scheduler.tables.nodes import Node
+from dask_hpc.scheduler.tables.nodes import Away, Node
 from dask_hpc_policies.model import JobRequest
 from dask_hpc_policies.power.load_curve import LoadCurve
 
@@ -43,7 +43,8 @@ class World:
         self.draw = Draw(
             SimpleNamespace(
                 scheduler=SimpleNamespace(workers=self.workers),
-                nodes=SimpleNamespace(nodes=nodes, version=1),
+                nodes=SimpleNamespace(nodes=nodes, version=1, absent=Away),
+                settings=SimpleNamespace(power_model_powered_off_w=None, power_model_boot_w=None),
                 jobs=SimpleNamespace(active={"a": job} if held else {}),
                 missing=set(),
                 read_back=set(),

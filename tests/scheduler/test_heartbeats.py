@@ -168,6 +168,8 @@ class Worker:
     metrics = {}
     handlers = {}
     status = None
+    class state:
+        tasks = total_resources = available_resources = {}
 with open(sys.argv[1], "rb") as file:
     for plugin in (load(file), load(file)):
         plugin.setup(Worker)

@@ -7,12 +7,13 @@ the program need none: threads that no analysis runs on are theirs.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Collection, Mapping
 
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.workers import Workers
 from dask_hpc.scheduler.internals import remote, writes
-from dask_hpc.wire import HELPER_RESOURCE, HELPERS
+from dask_hpc.wire import HELPER_RESOURCE, HELPERS, ROLE_RESOURCE
 
 
 class Helpers:
@@ -20,18 +21,32 @@ class Helpers:
 
     def __init__(self, engine: Engine, workers: Workers) -> None:
         self._scheduler, self._workers = engine.scheduler, workers
-        #: What workers were told, by address.
-        self._told: dict[str, int] = {}
-        self._telling: set[asyncio.Task[None]] = set()
+        #: By the worker that is being told; one thing at a time.
+        self._telling: dict[str, asyncio.Task[None]] = {}
 
     def leave(self, addresses: Collection[str], own_threads: int) -> None:
-        """Of each node of these workers, a program keeps so many threads; the others are helper cores."""
+        """Of each node of these workers, a program keeps so many threads; the others are helper cores.
+
+        A worker with resources of its user's has none: a task that waits for one resource there keeps those
+        that wait for another from running.
+        """
+        known = self._scheduler.resources.get(HELPER_RESOURCE, {})
         for address, count in shared(self._workers.by_node(addresses), own_threads).items():
-            if self._told.get(address) != count:
-                self._told[address] = count
+            # values that wait there need one
+            count = max(count, min(1, int(known.get(address, 0))))
+            if known.get(address) != count and address not in self._telling and self._may_have(address):
                 telling = asyncio.ensure_future(remote.tell(self._scheduler, [address], HELPERS, count=count))
-                self._telling.add(telling)
-                telling.add_done_callback(self._telling.discard)
+                self._telling[address] = telling
+                telling.add_done_callback(functools.partial(self._has_been_told, address))
+
+    def _has_been_told(self, address: str, _: asyncio.Task[None]) -> None:
+        del self._telling[address]
+
+    def _may_have(self, address: str) -> bool:
+        ws = self._scheduler.workers.get(address)
+        return ws is not None and all(
+            name == HELPER_RESOURCE or name.startswith(ROLE_RESOURCE) for name in ws.resources
+        )
 
     def limit(self, addresses: Collection[str]) -> bool:
         """Whether analyses on these workers take helper cores: all have heard, and there are any."""
@@ -40,13 +55,9 @@ class Helpers:
             known[address] > 0 for address in addresses
         )
 
-    def left(self, address: str) -> None:
-        """A worker has gone."""
-        self._told.pop(address, None)
-
     def unwrap(self) -> None:
         """The runtime is being uninstalled."""
-        for task in self._telling:
+        for task in self._telling.values():
             task.cancel()
         writes.drop_resource(self._scheduler, HELPER_RESOURCE)
 

@@ -186,12 +186,13 @@ class Splits:
 
     def _aim(self, flow: Flow, key: str, side: Where, addresses: Sequence[str]) -> None:
         scheduler, owner = self._engine.scheduler, self._engine.state.owner
-        helper = flow.inside and set(addresses) <= set(flow.places) and self.helpers.limit(addresses)
         lane = owner.get(key)
         if flow.inside and side == "in-situ" and lane is not None and lane.kind != "free":
             # it already is where the program put it: a node that leaves waits for it
-            writes.take_helper(scheduler, key, helper)
+            there = [address for address in lane.restriction or () if address in scheduler.workers]
+            writes.take_helper(scheduler, key, self.helpers.limit(there))
         else:
+            helper = flow.inside and set(addresses) <= set(flow.places) and self.helpers.limit(addresses)
             writes.aim(scheduler, owner, key, addresses, helper=helper)
 
     def _placed(self, flow: Flow, turn: int) -> list[tuple[str, Where]]:
@@ -209,7 +210,6 @@ class Splits:
         Once nobody is left for analyses in transit they have no place any more, until the policy finds one.
         """
         self._workers.left(address)
-        self.helpers.left(address)
         scheduler, staging = self._engine.scheduler, self._workers.staging()
         for flow in self._flows.values():
             inside = [one for one in flow.places if one in scheduler.workers]

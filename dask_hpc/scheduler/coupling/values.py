@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.scheduler.coupling.flow import Flow
+from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.wire import TAKEN, VALUE
 from dask_hpc_policies.coupling.contract import is_due, value_key
@@ -73,6 +74,8 @@ class Values:
         elif finish == "memory":
             flow, turn, analysis = self._awaited[key]
             ts = self._scheduler.tasks[key]
+            # made again later, it runs wherever there is a worker
+            writes.take_helper(self._scheduler, key, False)
             metadata = ts.metadata or {}
             if (taken := metadata.pop(TAKEN, None)) is not None:
                 inside = any(ws.address in flow.places for ws in ts.who_has or ())

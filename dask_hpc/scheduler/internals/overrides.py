@@ -17,6 +17,7 @@ from weakref import WeakSet
 from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet
 from dask_hpc.scheduler.internals.reads import BARRIER, free_slots, load, priority_with
 from dask_hpc.scheduler.internals.stock_plugins import StockPlugins
+from dask_hpc.wire import HELPER_RESOURCE
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -262,10 +263,18 @@ class Overrides:
                 ts.actor = True
             where = ts.worker_restrictions
             ws: WorkerState | None
-            if where is HOLD or (type(where) is AllotmentSet and where.worker is not None):
+            # a result that was read back may be made again where its user has said
+            free = not (ts.resource_restrictions or ts.host_restrictions)
+            if free and (where is HOLD or (type(where) is AllotmentSet and where.worker is not None)):
                 ws = where.worker if where.worker in scheduler.running else None
             else:
                 ws = stock(scheduler, ts)
+                if ws is None and HELPER_RESOURCE in (needs := ts.resource_restrictions or {}):
+                    # where it may run there are no helper cores (yet): it takes turns there
+                    ts.resource_restrictions = {
+                        name: needs[name] for name in needs if name != HELPER_RESOURCE
+                    }
+                    ws = stock(scheduler, ts)
             if ws is None and ts.actor:
                 waiting.add(ts)
                 ts.actor = False

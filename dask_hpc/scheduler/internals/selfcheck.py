@@ -111,7 +111,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     ).split(),
     module.ClientState: ["client_key", "wants_what"],
     module.TaskPrefix: ["duration_average", "name"],
-    module.TaskGroup: ["span_id", "last_worker", "last_worker_tasks_left"],
+    module.TaskGroup: ["states", "span_id", "last_worker", "last_worker_tasks_left"],
     spans.Span: ["name", "groups", "_cumulative_worker_metrics"],
     spans.SpansSchedulerExtension: ["spans"],
     broker.Broker: ["_topics"],
@@ -133,7 +133,7 @@ _ATTRIBUTES = (
     "tasks workers running plugins extensions unrunnable queued idle_task_count clients handlers "
     "stream_handlers stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy "
     "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since worker_plugins "
-    "bandwidth rpc _broker idle total_nthreads resources"
+    "bandwidth rpc _broker idle total_nthreads resources task_groups"
 ).split()
 _STREAMS = ("update-graph", "steal-response", "long-running", "worker-status-change", "close-client")
 

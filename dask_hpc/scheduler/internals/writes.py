@@ -72,9 +72,9 @@ def aim(
 
 
 def take_helper(scheduler: Scheduler, key: Any, helper: bool) -> None:
-    """Have a task that is on no worker take a helper core where it runs, or none."""
+    """Have a task that is on no worker, or done, take a helper core where it runs, or none."""
     ts = scheduler.tasks.get(key)
-    if ts is None or ts.state not in ("waiting", "no-worker"):
+    if ts is None or ts.state not in ("waiting", "no-worker", "memory"):
         return
     needs: dict[str, float] = dict(ts.resource_restrictions or {})
     needs.pop(HELPER_RESOURCE, None)
@@ -82,10 +82,14 @@ def take_helper(scheduler: Scheduler, key: Any, helper: bool) -> None:
 
 
 def drop_resource(scheduler: Scheduler, name: str) -> None:
-    """Have no worker offer an abstract resource any more."""
+    """Have no worker offer an abstract resource any more, and no task that is on none need it."""
     scheduler.resources.pop(name, None)
     for ws in scheduler.workers.values():
         ws.resources.pop(name, None)
+    for ts in scheduler.tasks.values():
+        needs = ts.resource_restrictions
+        if needs and name in needs and ts.state != "processing":
+            ts.resource_restrictions = {each: needs[each] for each in needs if each != name}
 
 
 def arrive(

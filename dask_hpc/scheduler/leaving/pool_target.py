@@ -147,7 +147,7 @@ class PoolTarget:
         off = 0 if most is None else max(0, math.floor((most - up - coming) / per_node))
         starting = math.ceil((coming - queued) / per_node)
         nodes = self.engine.state.nodes
-        nodes.away = Away(starting=starting, off=off, up=nodes.count_up())
+        nodes.away = Away(starting=starting, off=off, up=nodes.up() if self.engine.awake else None)
 
     def _within_range(
         self, minimum: int, maximum: int | None, elsewhere: frozenset[str]
@@ -181,9 +181,11 @@ class PoolTarget:
 
     def _workers_per_node(self) -> float:
         up = [len(node.workers) for node in self.engine.state.nodes.nodes.values() if node.up]
-        # of a pool without a node those that come are taken to be like those that were there
-        self._per_node = sum(up) / len(up) if up else self._per_node
-        return self._per_node
+        if not up:
+            return self._per_node
+        # of a pool without a node those that come are like those that were there, before they began to go
+        self._per_node = max(self._per_node, sum(up) / len(up))
+        return sum(up) / len(up)
 
     def _demand(self, elsewhere: Collection[str], resources: Collection[str], **options: Any) -> int:
         """Workers that are asked for now, by whomever, besides those `elsewhere`."""

@@ -56,8 +56,8 @@ class Away:
     starting: int = 0
     #: That the cluster may have, as its maximum says, and has not asked for.
     off: int = 0
-    #: Nodes that were up when that was told.
-    up: int = 0
+    #: Nodes that were up when that was told; None: they were not looked at.
+    up: int | None = 0
 
 
 class Node:
@@ -228,14 +228,10 @@ class NodeTable:
     def absent(self) -> Away:
         """Nodes that are not there, as was told; those that have come since start no more."""
         away = self.away
-        if not away.starting:
+        if not away.starting or away.up is None:
             return away
-        came = max(0, self.count_up() - away.up)
+        came = max(0, self.up() - away.up)
         return replace(away, starting=max(0, away.starting - came))
-
-    def count_up(self) -> int:
-        """Nodes with a worker."""
-        return sum(node.up for node in self.nodes.values())
 
     def clear(self) -> None:
         """Forget all of them, lost ones included."""

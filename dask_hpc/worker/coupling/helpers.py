@@ -17,9 +17,10 @@ def start(worker: Any) -> None:
 
 
 def stop(worker: Any) -> None:
-    """Have it know of helper cores no more, unless a task still takes one."""
+    """Have helper cores limit nothing any more: a task that takes one may still be on its way."""
     worker.handlers.pop(HELPERS, None)
     state = worker.state
-    if not any(HELPER_RESOURCE in (ts.resource_restrictions or {}) for ts in state.tasks.values()):
-        for resources in (state.total_resources, state.available_resources):
-            resources.pop(HELPER_RESOURCE, None)
+    if HELPER_RESOURCE in state.total_resources:
+        more = state.nthreads - state.total_resources[HELPER_RESOURCE]
+        state.total_resources[HELPER_RESOURCE] += more
+        state.available_resources[HELPER_RESOURCE] += more
