@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import xarray as xr
+from beside_programs import FIELDS, STEP_S, on_the_cluster, sleeps
 from distributed import Worker, get_worker
 from helpers import live, until
-from programs import Shared, going, start
 from sources import asked, producers, told
 
 import dask_hpc
@@ -26,27 +23,16 @@ from dask_hpc.sim.model.machine import Machine
 from dask_hpc.sim.model.workload import Workload
 from dask_hpc.trace.files import parse_trace
 from dask_hpc.trace.replay import replay
-from dask_hpc.wire import HELPER_RESOURCE, ROLE_RESOURCE
+from dask_hpc.wire import ROLE_RESOURCE
 from dask_hpc_policies import registry
 from dask_hpc_policies.codec import decode
 from dask_hpc_policies.decision import Place, Reason, ReasonCode
 from dask_hpc_policies.placement.replan import application_of
 from dask_hpc_policies.placement.view import FlowView, Split
 
-FIELDS = {"T": (("y", "x"), (8, 6), "float64")}
 #: Seconds of a value. One helper core and two cores for staging: the best is each on a side of its own.
 SLOW_S, FAST_S = 0.4, 0.1
-#: A step of a program on the cluster, whose node has a helper core as well.
-STEP_S = 0.05
 BEST = Split(in_situ=("fast",), in_transit=("slow",), nodes=1, helper_cores=1)
-
-
-def sleeps(seconds):
-    def analysis(ds):
-        time.sleep(seconds)
-        return get_worker().address
-
-    return analysis
 
 
 def held(ds):
@@ -240,15 +226,6 @@ async def test_who_leaves_steps_out_is_measured_and_policies_are_asked_when_its_
         assert _view(s).nodes == 0
 
 
-def begin(part, status):
-    return xr.DataArray(np.zeros((part.size, 6)), dims=("y", "x"))
-
-
-def advance(block):
-    time.sleep(STEP_S)
-    return block + 1
-
-
 @live(workers=1, threads=2, timeout=60)
 async def test_a_program_on_the_cluster_is_split_between_two_steps_and_goes_on_without_its_staging_node(
     c, s, a
@@ -298,103 +275,8 @@ async def test_a_program_that_leaves_no_thread_takes_turns_with_its_analyses(c, 
         assert simulated(view) == split
 
 
-@live(workers=1, threads=3, timeout=60)
-async def test_beside_a_program_analyses_in_situ_take_no_more_than_its_helper_cores(c, s, a):
-    lock, running, at_once, heard = threading.Lock(), [], [], []
-
-    def counted(ds):
-        step = int(ds["step"][-1])
-        with lock:
-            running.append(step)
-            # what was aimed before the worker had heard has ended
-            if heard and step > heard[0] + 3:
-                at_once.append(len(running))
-        time.sleep(0.05)
-        with lock:
-            running.remove(step)
-
-    analyses = {name: Shared(counted) for name in "abcd"}
-    async with on_the_cluster(c, s, "fcfs", analyses, where="in-situ") as (rt, _flow, values, _):
-        while len(at_once) < 12:
-            ((step, _), *_) = await asyncio.gather(*map(anext, values))
-            if not heard and a.address in s.resources.get(HELPER_RESOURCE, {}):
-                heard.append(step)
-    # one of three threads is the program's
-    assert max(at_once) == 2
-    await rt.uninstall()
-    await until(lambda: a.state.total_resources[HELPER_RESOURCE] == 3, "they limit nothing on the worker")
-    assert HELPER_RESOURCE not in s.resources
-
-
-@live(workers=1, timeout=60)
-async def test_values_in_situ_come_where_one_of_three_nodes_alone_has_helper_cores(c, s, a):
-    rt = await dask_hpc.install(c, "fcfs")
-    # one has no thread to spare, and one tasks that a token would keep waiting
-    async with Worker(s.address, nthreads=4) as b, Worker(s.address, nthreads=4, resources={"GPU": 1}):
-        flow = await rt.couple("heat", FIELDS, queue=2)
-        await flow.analyse(sleeps(0), name="where", where="in-situ")
-        values = flow.results("where", timeout=30)
-        async with rt.job("heat", nodes=3) as job:
-            run = start(job.program(8, "y").init(begin).elastic(advance, going, couple=(flow, "T")))
-            while b.address not in s.resources.get(HELPER_RESOURCE, {}):
-                await anext(values)
-            for _ in range(6):
-                await anext(values)
-            known = s.resources[HELPER_RESOURCE]
-            assert known[b.address] > 0
-            assert known == {b.address: known[b.address], a.address: 0}
-            await flow.close()
-            with pytest.raises(CouplingError, match="is closed"):
-                await run
-            await job.cancel()
-
-
-@live(workers=1, timeout=60)
-async def test_values_in_situ_follow_a_node_that_comes_back_under_another_address(c, s, a):
-    rt = await dask_hpc.install(c, "fcfs")
-    flow = await rt.couple("heat", FIELDS)
-    await flow.analyse(sleeps(0), name="where", where="in-situ")
-    values = flow.results("where", timeout=30)
-    async with rt.job("heat", nodes=1) as job:
-        run = start(job.program(8, "y").init(begin).elastic(advance, going, couple=(flow, "T")))
-        assert (await anext(values))[1] == a.address
-        await a.close(executor_wait=False)
-        async with Worker(s.address, name=a.name, nthreads=1) as back:
-            where = ""
-            while where != back.address:
-                # steps whose blocks nobody has any more are lost
-                with suppress(CouplingError):
-                    where = (await anext(values))[1]
-            await flow.close()
-            with pytest.raises(CouplingError, match="is closed"):
-                await run
-            await job.cancel()
-
-
 #: A place that changes is seen by two of them.
 TWO = {"slow": sleeps(SLOW_S), "fast": sleeps(FAST_S)}
-
-
-@asynccontextmanager
-async def on_the_cluster(c, s, policy, analyses, where="auto", nthreads=2):
-    """A program with a flow, and one node for staging."""
-    rt = await dask_hpc.install(c, policy)
-    async with Worker(
-        s.address, name="staging", nthreads=nthreads, resources={f"{ROLE_RESOURCE}staging": 1}
-    ) as staging:
-        flow = await rt.couple("heat", FIELDS, queue=2)
-        for name, function in analyses.items():
-            await flow.analyse(function, name=name, where=where)
-        async with rt.job("heat", nodes=1) as job:
-            program = job.program(8, "y").init(begin).elastic(advance, going, couple=(flow, "T"))
-            run = start(program)
-            try:
-                yield rt, flow, [flow.results(name, timeout=30) for name in analyses], staging
-            finally:
-                await flow.close()
-                with pytest.raises(CouplingError, match="is closed"):
-                    await run
-                await job.cancel()
 
 
 def _view(s):
