@@ -209,6 +209,9 @@ def linger(seconds, dask_scheduler):
 
 @pytest.mark.slow
 def test_what_a_client_has_let_go_of_in_part_or_all_outlives_its_hosts(client):
+    client.run_on_scheduler(linger, 1.0)
+    before(lambda: not client.run_on_scheduler(versions), "nothing is left of earlier tests")
+    client.run_on_scheduler(linger, 600.0)
     rt, field, data, _, _ = protected(client, ["L1", "L2"])
     # of the field nobody holds anything any more, of the data something
     del field
