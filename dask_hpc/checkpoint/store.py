@@ -251,10 +251,12 @@ class Store:
                 removed.append(path)
         return removed
 
-    def discard(self, paths: Iterable[str]) -> None:
-        """Remove what `collect` has named; raises CheckpointError when that cannot be."""
+    def discard(self, paths: Iterable[str], spare: Collection[str] = ()) -> None:
+        """Remove what `collect` has named, but for `spare`; raises CheckpointError when that cannot be."""
+        spared = {os.path.realpath(path) for path in spare}
         for path in paths:
-            _remove(path)
+            if os.path.realpath(path) not in spared:
+                _remove(path)
 
     def remove(self, name: str, newest: int) -> None:
         """Remove versions up to a number, oldest first; raises CheckpointError when that cannot be."""

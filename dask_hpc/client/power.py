@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 from dask_hpc.channel import Channel
 
+#: Whole numbers from here on do not fit into a message.
+_TOO_LARGE = 2**63
+
 
 class PowerMethods:
     """What a runtime's handle knows of power."""
@@ -126,7 +129,3 @@ def _sent(values: Sequence[Any]) -> list[Any]:
         math.inf * (1 if value > 0 else -1) if isinstance(value, int) and abs(value) >= _TOO_LARGE else value
         for value in values
     ]
-
-
-#: Whole numbers from here on do not fit into a message.
-_TOO_LARGE = 2**63

@@ -178,11 +178,8 @@ class ToLevels:
             old = await asyncio.to_thread(store.collect, KEEP, spared, name=name, dry_run=True)
             # what was restored from one is read in the background, and again when it is lost
             names = {path: await asyncio.to_thread(readers, path) for path in old}
-            spared = set(map(os.path.realpath, self._protected.folders()))
             unread = [path for path in old if self._unread(names[path])]
-            await asyncio.to_thread(
-                store.discard, [path for path in unread if os.path.realpath(path) not in spared]
-            )
+            await asyncio.to_thread(store.discard, unread, self._protected.folders())
         except (CheckpointError, OSError) as error:
             logger.warning("Old versions of checkpoint %r stay: %s", name, error)
 

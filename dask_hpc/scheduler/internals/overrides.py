@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet
 from dask_hpc.scheduler.internals.reads import BARRIER, free_slots, load, priority_with
 from dask_hpc.scheduler.internals.stock_plugins import StockPlugins
@@ -269,11 +270,9 @@ class Overrides:
                 ws = where.worker if where.worker in scheduler.running else None
             else:
                 ws = stock(scheduler, ts)
-                if ws is None and HELPER_RESOURCE in (needs := ts.resource_restrictions or {}):
+                if ws is None and HELPER_RESOURCE in (ts.resource_restrictions or ()):
                     # where it may run there are no helper cores (yet): it takes turns there
-                    ts.resource_restrictions = {
-                        name: needs[name] for name in needs if name != HELPER_RESOURCE
-                    }
+                    writes.need_no(ts, HELPER_RESOURCE)
                     ws = stock(scheduler, ts)
             if ws is None and ts.actor:
                 waiting.add(ts)

@@ -76,20 +76,27 @@ def take_helper(scheduler: Scheduler, key: Any, helper: bool) -> None:
     ts = scheduler.tasks.get(key)
     if ts is None or ts.state not in ("waiting", "no-worker", "memory"):
         return
-    needs: dict[str, float] = dict(ts.resource_restrictions or {})
-    needs.pop(HELPER_RESOURCE, None)
-    ts.resource_restrictions = needs | ({HELPER_RESOURCE: 1} if helper else {})
+    need_no(ts, HELPER_RESOURCE)
+    if helper:
+        ts.resource_restrictions = {**(ts.resource_restrictions or {}), HELPER_RESOURCE: 1}
+
+
+def need_no(ts: TaskState, name: str) -> None:
+    """Have a task that is on no worker need an abstract resource no more."""
+    needs = ts.resource_restrictions
+    if needs and name in needs:
+        ts.resource_restrictions = {each: needs[each] for each in needs if each != name}
 
 
 def drop_resource(scheduler: Scheduler, name: str) -> None:
     """Have no worker offer an abstract resource any more, and no task that is on none need it."""
-    scheduler.resources.pop(name, None)
+    if scheduler.resources.pop(name, None) is None:
+        return  # no worker has, and no task does
     for ws in scheduler.workers.values():
         ws.resources.pop(name, None)
     for ts in scheduler.tasks.values():
-        needs = ts.resource_restrictions
-        if needs and name in needs and ts.state != "processing":
-            ts.resource_restrictions = {each: needs[each] for each in needs if each != name}
+        if ts.state != "processing":
+            need_no(ts, name)
 
 
 def arrive(

@@ -48,7 +48,7 @@ class PoolTarget:
         self._asked_s: float | None = None
         #: Most workers that there may be; None: no limit.
         self._most: int | None = None
-        #: Workers of a node, as last seen.
+        #: Most workers of a node that were seen.
         self._per_node = 1.0
         #: What a job policy has asked for last, in nodes, with the policy.
         self._wish: tuple[Policy, int] | None = None

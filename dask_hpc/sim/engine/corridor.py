@@ -83,8 +83,10 @@ class CorridorTwin:
             levers=self._levers,
         )
         low_w, high_w = drawn_w(view, power)
-        networked = [len(one.node_ids) for one in self._world.active.values() if doing(one) in NETWORKED]
-        draw_w = (low_w + high_w) / 2 + sum(networked) * self._power.nic_w
+        draw_w = (low_w + high_w) / 2
+        if nic_w := self._power.nic_w:
+            jobs = self._world.active.values()
+            draw_w += nic_w * sum([len(one.node_ids) for one in jobs if doing(one) in NETWORKED])
         power = replace(power, draw_w=draw_w, min_w=low_w, max_w=high_w)
         seen = planned(view, power, asked_by(policy, power.mode), self._solve)
         self._guards = rules.guards(seen)
