@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 COLORS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
 #: Strokes laid over the colour, on a tile of 8 x 8 pixels; the first is plain. Their number and the number
@@ -61,6 +62,8 @@ def looks(ids: Iterable[str]) -> dict[str, Look]:
     return {id: _look(number) for id, number in zip(found, numbers, strict=True) if number is not None}
 
 
+# a page is told of the same jobs twice a second
+@lru_cache(maxsize=10_000)
 def _look(index: int) -> Look:
     """What the job with this number has, counted from 0."""
     return Look(
@@ -72,6 +75,7 @@ def _look(index: int) -> Look:
     )
 
 
+@lru_cache(maxsize=10_000)
 def _number(id: str) -> int | None:
     """The number of a job on its cluster, counted from 0; None when its id does not end in one."""
     found = _NUMBERED.search(id)

@@ -117,10 +117,14 @@ def test_what_is_known_of_a_job_is_told_once_and_again_to_a_page_that_asks(part,
     assert known(4) == part._whole()["known"] == [], "nothing is kept of jobs that are not shown"
 
 
-def test_memory_is_bounded(part, monkeypatch):
+@pytest.fixture
+def small(monkeypatch):
     monkeypatch.setattr(timeline, "_KEPT", 50)
+
+
+def test_memory_is_bounded(small, part):
     for change in range(1000):
         part.heard(picture([resize(change % 3, change)], 5 + change, now_s=float(change)))
         assert len(part._events.all) <= 300
-        assert len(part._records) <= 50
+        assert len(part._records()) <= 50
     assert "j" in part.html()

@@ -8,6 +8,7 @@ numbers and sends events; what the kernel brings (a forecast, an answer) waits f
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -69,7 +70,9 @@ class TimelinePart:
         self.number = 0
         #: Up to what the static twin was shown last.
         self._shown: Any = None
-        self._records: list[Record] = []
+        #: What nodes and jobs have done; what is drawn takes no place of it.
+        self._done: deque[Record] = deque(maxlen=_KEPT)
+        self._drawn: deque[Record] = deque(maxlen=_DRAWN)
         self._picture = picture
         self._events = Events()
         self._known = Known()
@@ -109,18 +112,21 @@ class TimelinePart:
         records = [decode_line(line) for line in happened.get("lines", ())]
         whole = bool(happened.get("whole"))
         if whole:
-            self._records, self._events = [], Events()
+            self._done.clear()
+            self._drawn.clear()
+            self._events = Events()
         self.number = happened.get("number", 0)
         self._picture = picture
-        told = [*self._records, *records]
-        # what is drawn takes no place of what nodes and jobs have done
-        drawn = [one for one in told if isinstance(one, Other)]
-        self._records = [*[one for one in told if not isinstance(one, Other)][-_KEPT:], *drawn[-_DRAWN:]]
+        for record in records:
+            (self._drawn if isinstance(record, Other) else self._done).append(record)
         self._events.take(records)
         self._events.decided(picture.decisions)
         if len(self._events.all) > 2 * _KEPT:
-            whole, self._events = True, self._events.anew(self._records)
+            whole, self._events = True, self._events.anew(self._records())
         return whole
+
+    def _records(self) -> list[Record]:
+        return [*self._done, *self._drawn]
 
     def _drawn_lanes(self, forecast: Forecast | None) -> list[dict[str, Any]]:
         """The messages that tell a forecast, each small."""
@@ -229,7 +235,7 @@ class TimelinePart:
     def html(self) -> Markup:
         """The static twin; the tables of the panel have the same in words."""
         forecast = self._forecast
-        line = build_timeline(list(self._records), self.now_s)
+        line = build_timeline(self._records(), self.now_s)
         head = tiles.html(tiles.tiles(self._picture, forecast))
         if forecast is None:
             return head + Markup(TimelinePicture(line.spans, "Nodes over time").svg("100%"))

@@ -46,12 +46,10 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
     rows = {}
     for node in nodes[:_MAX_NODES]:
         job, left_s = node["job"], node["walltime_left_s"]
-        holder = "no job" if _role(node) == COMPUTE else f"for {_role(node)}"
+        holder = names.get(job, job) if job else _use(node)
         end_s = None if many or left_s is None else round(now_s + left_s, 1)
-        rows[node["id"]] = (
-            *(node["id"], node["state"], job, names.get(job, job) if job else holder, end_s),
-            *(node["workers"], node["nthreads"], node["memory_bytes"]),
-        )
+        what = (node["workers"], node["nthreads"], node["memory_bytes"])
+        rows[node["id"]] = (node["id"], node["state"], job, holder, end_s, *what)
     note = f"{_count(nodes)}. {_hidden(nodes)}".strip()
     return Table(caption="Nodes", rows=rows, cells=_cells, note=note, kind="heat" if many else "map")
 
@@ -77,16 +75,16 @@ def _stock(picture: Picture) -> str:
 
 
 def _count(nodes: list[Mapping[str, Any]]) -> str:
-    held = sum(node["job"] is not None for node in nodes)
-    others = Counter(role for node in nodes if (role := _role(node)) != COMPUTE)
-    free = sum(n["job"] is None and n["state"] == "up" and _role(n) == COMPUTE for n in nodes)
-    parts = [counted(len(nodes)), f"{held} held by jobs", f"{free} for plain work or idle"]
-    parts += [f"{count} for {role}" for role, count in sorted(others.items())]
-    parts += [
-        f"{count} {state}"
-        for state in ("draining", "lost")
-        if (count := sum(node["state"] == state for node in nodes))
-    ]
+    kinds = Counter((node["job"] is not None, node["state"], _role(node)) for node in nodes)
+    held = sum(count for (has_job, _, _), count in kinds.items() if has_job)
+    roles, states = Counter[str](), Counter[str]()
+    for (_, state, role), count in kinds.items():
+        roles[role] += count
+        states[state] += count
+    parts = [counted(len(nodes)), f"{held} held by jobs"]
+    parts += [f"{kinds[False, 'up', COMPUTE]} for plain work or idle"]
+    parts += [f"{count} for {role}" for role, count in sorted(roles.items()) if role != COMPUTE]
+    parts += [f"{states[state]} {state}" for state in ("draining", "lost") if states[state]]
     left = [node["walltime_left_s"] for node in nodes if node["walltime_left_s"] is not None]
     if left:
         parts.append(f"the first ends in {markup.roughly(min(left))}")
@@ -95,6 +93,12 @@ def _count(nodes: list[Mapping[str, Any]]) -> str:
 
 def _role(node: Mapping[str, Any]) -> str:
     return str(node.get("role", COMPUTE))
+
+
+def _use(node: Mapping[str, Any]) -> str:
+    """What a node without a job is there for."""
+    role = _role(node)
+    return "no job" if role == COMPUTE else f"for {role}"
 
 
 def _tile(node: Mapping[str, Any], holders: Mapping[str, Look], names: Mapping[str, str]) -> tuple[Any, ...]:
@@ -106,8 +110,7 @@ def _tile(node: Mapping[str, Any], holders: Mapping[str, Look], names: Mapping[s
         *([] if left_s is None else [f"{markup.roughly(left_s)} of walltime left"]),
     ]
     if not job:
-        holder = "no job" if _role(node) == COMPUTE else f"for {_role(node)}"
-        return node["id"], state, "", "", holder, lines
+        return node["id"], state, "", "", _use(node), lines
     return node["id"], state, holders[job].color, holders[job].letter, names.get(job, job), lines
 
 
