@@ -44,8 +44,8 @@ async def test_what_waits_for_data_asks_for_nothing_and_runs_when_it_is_there(c,
     assert a.data["step-0"] == 10
     assert await c.submit(give, {"step-1": 20}, workers=b.address, pure=False) is None
     assert await c.gather(results) == [11, 21]
-    # how busy workers are is looked at again
-    assert (set(s.idle), "check_idle_saturated" in vars(s)) == ({a.address, b.address}, False)
+    # workers are as busy as they were, and tasks go stock's way again
+    assert (set(s.idle), "_TRANSITIONS_TABLE" in vars(s)) == ({a.address, b.address}, False)
     assert (awaited(s), s.tasks["step-1"].nbytes > 0) == (0, True)
     del sources, results
     await asleep(s)
@@ -123,6 +123,20 @@ async def test_data_that_comes_before_its_task_waits_for_it(c, s, a):
     early = c.submit(source, "early", key="early", pure=False)
     assert await c.submit(inc, early) == 5
     assert await given is None
+
+
+@live(workers=1)
+async def test_a_paused_worker_takes_no_data_until_it_goes_on(c, s, a):
+    rt = await dask_hpc.install(c)
+    (field,) = await rt.expect(["field"])
+    await until(lambda: awaited(s) == 1, "it is held")
+    s.handle_worker_status_change("paused", a.address, "test")
+    told = {"worker": a.address, "data": {"field": (8, "int")}}
+    assert await rt.channel.ask("provide", **told) == {"refused": [], "later": ["field"]}
+    assert awaited(s) == 1
+    s.handle_worker_status_change("running", a.address, "test")
+    assert await c.submit(give, {"field": 1}, pure=False) is None
+    assert await field == 1
 
 
 @live(workers=1, threads=2)

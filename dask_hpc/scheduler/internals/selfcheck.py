@@ -32,7 +32,15 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module, "heartbeat_interval"): ("n",),
     (module.Scheduler, "valid_workers"): ("self", "ts"),
     (module.Scheduler, "is_rootish"): ("self", "ts"),
-    (module.Scheduler, "check_idle_saturated"): ("self", "ws"),
+    (module.Scheduler, "_add_to_memory"): (
+        "self",
+        "ts",
+        "ws",
+        "recommendations",
+        "client_msgs",
+        "type",
+        "typename",
+    ),
     (module.Scheduler, "decide_worker_non_rootish"): ("self", "ts"),
     (module.Scheduler, "decide_worker_rootish_queuing_disabled"): ("self", "ts"),
     (module.Scheduler, "_clear_task_state"): ("self",),
@@ -87,6 +95,7 @@ _FUNCTIONS: Mapping[tuple[Any, str], tuple[str, ...]] = {
     (module.ClientState, "__init__"): ("self", "client"),
     (batched.BatchedSend, "_background_send"): ("self",),
     (module.TaskState, "get_nbytes"): ("self",),
+    (module.TaskState, "set_nbytes"): ("self", "nbytes"),
     (spans.SpansSchedulerExtension, "_ensure_span"): ("self", "name", "ids"),
     (spans.SpansSchedulerExtension, "observe_tasks"): ("self", "tss", "code", "span_metadata"),
     (module.Scheduler, "get_comm_cost"): ("self", "ts", "ws"),
@@ -107,7 +116,7 @@ _FIELDS: Mapping[Any, list[str]] = {
     module.TaskState: (
         "worker_restrictions host_restrictions resource_restrictions annotations priority run_id run_spec "
         "group actor who_wants who_has dependencies dependents processing_on key state waiters type "
-        "has_lost_dependencies loose_restrictions prefix nbytes suspicious metadata"
+        "has_lost_dependencies loose_restrictions prefix nbytes suspicious metadata _run_id_iterator"
     ).split(),
     module.ClientState: ["client_key", "wants_what"],
     module.TaskPrefix: ["duration_average", "name"],
@@ -133,7 +142,7 @@ _ATTRIBUTES = (
     "tasks workers running plugins extensions unrunnable queued idle_task_count clients handlers "
     "stream_handlers stream_comms periodic_callbacks loop WORKER_SATURATION total_occupancy "
     "_workers_added_total _workers_removed_total no_workers_timeout _no_workers_since worker_plugins "
-    "bandwidth rpc _broker idle total_nthreads resources task_groups"
+    "bandwidth rpc _broker idle total_nthreads resources task_groups _TRANSITIONS_TABLE"
 ).split()
 _STREAMS = ("update-graph", "steal-response", "long-running", "worker-status-change", "close-client")
 

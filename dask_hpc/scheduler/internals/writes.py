@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm import CommClosedError
-from distributed.scheduler import ClientState
+from distributed.scheduler import ClientState, SchedulerState, TaskState
 
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.internals.allotment import AWAITED, HOLD, AllotmentSet, Lane
 from dask_hpc.wire import ANNOTATION, HELPER_RESOURCE, notice_topic
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskGroup, TaskState, WorkerState
+    from distributed.scheduler import Scheduler, TaskGroup, WorkerState
 
 #: States in which a worker gives up a task it was asked back, and states in which it never had it.
 GIVEN_UP = frozenset({"ready", "constrained", "waiting"})
@@ -104,39 +104,51 @@ def arrive(
 ) -> bool:
     """Make a task that waits for its data a result that a worker has; whether the worker can have it now.
 
-    The task goes the way of one that the worker has run, but the worker, which has the data, is not told to.
-    It is not run later either: when the data is lost, it waits again.
+    Who watches the scheduler sees the end of a task like others; that it was on the worker before is left
+    out: nothing was sent, no slot taken. It is not run later either: when the data is lost, it waits again.
     """
-    key: Any = ts.key
-    ts.worker_restrictions = {ws.address}
-    # the next step looks at how busy the worker is, and finds it as it was before both
-    scheduler.check_idle_saturated = _unlooked  # type: ignore[method-assign]
-    try:
-        # all that this gives is the message by which the worker would run it
-        scheduler._transition(key, "processing", stimulus_id)
-    finally:
-        del scheduler.check_idle_saturated
-    await_data(ts)
-    if ts.state != "processing":
+    if ws not in scheduler.running:
         return False
-    recommendations, to_clients, to_workers = scheduler._transition(
-        key,
-        "memory",
-        stimulus_id,
-        worker=ws.address,
-        nbytes=nbytes,
-        type=b"",
-        typename=type_name,
-        startstops=[],
-    )
+    key: Any = ts.key
+    scheduler.unrunnable.pop(ts, None)
+    ts.state = "processing"
+    ts.run_id = next(TaskState._run_id_iterator)
+    scheduler._TRANSITIONS_TABLE = _ARRIVAL  # type: ignore[misc]
+    try:
+        recommendations, to_clients, to_workers = scheduler._transition(
+            key,
+            "memory",
+            stimulus_id,
+            worker=ws.address,
+            nbytes=nbytes,
+            type=b"",
+            typename=type_name,
+            startstops=[],
+        )
+    finally:
+        vars(scheduler).pop("_TRANSITIONS_TABLE", None)
     scheduler._transitions(recommendations, to_clients, to_workers, stimulus_id)
     scheduler.send_all(to_clients, to_workers)
     hurry(scheduler, to_workers)
     return True
 
 
-def _unlooked(ws: WorkerState, occ: float = -1.0) -> None:
-    """In place of `Scheduler.check_idle_saturated`."""
+def _arrived(
+    scheduler: Scheduler, key: Any, stimulus_id: str, *, worker: str, nbytes: int, typename: str, **more: Any
+) -> tuple[dict[Any, Any], dict[str, list[Any]], dict[str, list[Any]]]:
+    """In place of stock's step from ``processing`` to ``memory``, for a task that was on no worker."""
+    # once: plugins that hear of it may have other tasks go on
+    del scheduler._TRANSITIONS_TABLE
+    ts, recommendations, to_clients = scheduler.tasks[key], dict[Any, Any](), dict[str, list[Any]]()
+    ts.set_nbytes(nbytes)
+    scheduler._add_to_memory(
+        ts, scheduler.workers[worker], recommendations, to_clients, type=more["type"], typename=typename
+    )
+    return recommendations, to_clients, {}
+
+
+#: Stock's steps, and that one.
+_ARRIVAL: Any = {**SchedulerState._TRANSITIONS_TABLE, ("processing", "memory"): _arrived}
 
 
 def hurry(scheduler: Scheduler, addresses: Iterable[str]) -> None:
