@@ -90,12 +90,8 @@ class Draft:
             self._write_manifest(found)
             with Lock.take(self._folder):
                 self._check_newest()
-                os.rename(self.path, target)
-            sync_folder(str(self._folder))
-            sync_folder(str(self._folder.parent))
+                self._rename(target)
         except OSError as error:
-            if os.path.isdir(target):
-                self._check_newest()
             raise CheckpointError(
                 f"version {self.version} of {self.plan.name} cannot be finished in {self._folder}: "
                 f"{error.strerror or error}; free some space there, or set hpc.checkpoint.store to another "
@@ -223,6 +219,22 @@ class Draft:
         write_inside(self.path, f".{manifest.FILE}", manifest.dump(found, self._key))
         os.rename(os.path.join(self.path, f".{manifest.FILE}"), os.path.join(self.path, manifest.FILE))
         sync_folder(self.path)
+
+    def _rename(self, target: Path) -> None:
+        """Give the version its name, durably, or not at all."""
+        try:
+            os.rename(self.path, target)
+        except OSError:
+            # without locks another writer may have had it meanwhile
+            self._check_newest()
+            raise
+        try:
+            sync_folder(str(self._folder))
+            sync_folder(str(self._folder.parent))
+        except OSError:
+            # its writer is told that there is none
+            os.rename(target, self.path)
+            raise
 
     def _check_newest(self) -> None:
         newest = max(numbers(self._folder), default=0)

@@ -136,8 +136,8 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(path, _FOLDER)
+    """Make the names in a folder durable; it may be reached by a link, as a store that its user names."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -13,8 +13,8 @@ _NONE = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 class Lock:
     """A lock on a folder; where its file system has none, it holds nothing."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor: int | None = descriptor
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
 
     @classmethod
     def take(cls, folder: str | os.PathLike[str]) -> Lock:
@@ -27,6 +27,11 @@ class Lock:
     def attempt(cls, folder: str | os.PathLike[str]) -> Lock | None:
         """The lock, or None when somebody else holds it; raises OSError when the folder cannot be opened."""
         return cls._opened(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    @classmethod
+    def shared(cls, folder: str | os.PathLike[str]) -> Lock | None:
+        """A lock that several may hold at once, and nobody beside them, or None; raises as `attempt`."""
+        return cls._opened(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def release(self) -> None:
         """Let others have it."""

@@ -198,8 +198,8 @@ class Store:
         name: str | None = None,
         dry_run: bool = False,
     ) -> list[str]:
-        """Remove all but the newest whole versions of each name, abandoned drafts, and what schedulers that
-        were killed have left.
+        """Remove all but the newest whole versions of each name and those that a cluster reads, abandoned
+        drafts, and what schedulers that were killed have left.
 
         Parameters
         ----------
@@ -240,10 +240,8 @@ class Store:
             left = [
                 each.path for each in drafts(self.folder, each_name) if _abandoned(each.path, older_than_s)
             ]
-            for path in [path for path in [*old, *left] if os.path.realpath(path) not in spared]:
-                if not dry_run:
-                    _remove(path)
-                removed.append(path)
+            paths = [path for path in [*old, *left] if os.path.realpath(path) not in spared]
+            removed += [path for path in paths if (not _is_read(path) if dry_run else _remove(path))]
         for path in passing.in_store(self.folder) if name is None else ():
             if os.path.realpath(path) not in spared and _abandoned(path, older_than_s):
                 if not dry_run:
@@ -252,7 +250,10 @@ class Store:
         return removed
 
     def discard(self, paths: Iterable[str], spare: Collection[str] = ()) -> None:
-        """Remove what `collect` has named, but for `spare`; raises CheckpointError when that cannot be."""
+        """Remove what `collect` has named, but for `spare`, and what is read by now.
+
+        Raises CheckpointError when that cannot be.
+        """
         spared = {os.path.realpath(path) for path in spare}
         for path in paths:
             if os.path.realpath(path) not in spared:
@@ -262,7 +263,7 @@ class Store:
         """Remove versions up to a number, oldest first; raises CheckpointError when that cannot be."""
         for number in numbers(self.folder / checked_name(name)):
             if number <= newest:
-                _remove(str(self.folder / name / folder_name(number)))
+                _remove(str(self.folder / name / folder_name(number)), read=True)
 
 
 def _is_name(name: str) -> bool:
@@ -308,13 +309,33 @@ def _abandoned(path: str, older_than_s: float) -> bool:
     return epoch_s() - newest_s >= older_than_s
 
 
-def _remove(path: str) -> None:
+def _is_read(path: str) -> bool:
+    """Whether tasks of a cluster read a version, which its scheduler has locked then."""
+    lock = _attempt(path)
+    if lock is not None:
+        lock.release()
+    return lock is None
+
+
+def _attempt(path: str) -> Lock | None:
+    try:
+        return Lock.attempt(path)
+    except OSError:
+        return Lock(None)  # what cannot be opened nobody reads
+
+
+def _remove(path: str, read: bool = False) -> bool:
+    """Remove a folder; gives whether it has. A version that is read stays, unless `read`."""
     try:
         folder, name = os.path.split(path)
         if not name.startswith("."):
-            # in one step no version any more, whatever happens to the removing
+            lock = Lock(None) if read else _attempt(path)
+            if lock is None:
+                return False
             hidden = os.path.join(folder, f".{name}-{uuid.uuid4().hex}")
-            os.rename(path, hidden)
+            with lock:
+                # in one step no version any more, whatever happens to the removing
+                os.rename(path, hidden)
             path = hidden
         shutil.rmtree(path)
     except FileNotFoundError:
@@ -323,3 +344,4 @@ def _remove(path: str) -> None:
         raise CheckpointError(
             f"{path} cannot be removed: {error.strerror or error}; remove it by hand"
         ) from None
+    return True

@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future as Answer
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -229,8 +230,9 @@ def restore(
     """Have a checkpoint back on a cluster of any size: the object as it was, its values on the workers.
 
     The runtime need not be installed; the workers need dask_hpc and the store. Reading goes on in the
-    background, and what is lost later is read again: `Runtime.checkpoint` keeps the version for that, where
-    this client and the scheduler reach the store by the same path, but for symbolic links.
+    background, and what is lost later is read again: whoever removes old versions leaves this one for that,
+    where the runtime is installed, this client and the scheduler reach the store by the same path, and its
+    file system has locks.
 
     Parameters
     ----------
@@ -305,6 +307,8 @@ async def _restore(
             if not records:
                 raise type(error)(f"{error}; {held['why']}" if held else str(error)) from None
     if newest_s is not None and (not records or newest_s >= held["created_s"]):
+        with suppress(RuntimeError):  # it is not installed there
+            await Channel(client).ask("version_is_read", path=found.path)
         opened = partial(open_checkpoint, found.path, allow_pickle=allow_pickle, key_file=key_file)
         return on_cluster(client, await asyncio.to_thread(opened))
     if not records:

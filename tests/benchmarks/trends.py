@@ -7,11 +7,12 @@ the rounds gave, and the trend holds when that is not above its bar.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -21,7 +22,7 @@ import numcodecs
 import numpy as np
 from distributed import wait
 from distributed.core import ConnectionPool
-from harness import Options, Row, main, row
+from harness import Options, Row, listed, main, row
 from machine import SEED
 from trend_cells import DISK, MEMORY, PATIENCE_S, TOLERANCE, Cell, cell, in_turns, over
 from trend_fallback import fallback, overheads
@@ -249,12 +250,26 @@ def compression(options: Options) -> Iterator[Row]:
         yield row(name, over(found["raw"], found[codec]), "", bar=1.0, note=note)
 
 
-TRENDS = (asynchronous, push_and_pull, first, fallback, overheads, pieces, compression)
+#: By the number that John gives them.
+TRENDS: dict[str, tuple[Callable[[Options], Iterator[Row]], ...]] = {
+    "T2": (asynchronous,),
+    "T3": (push_and_pull,),
+    "T4": (first,),
+    "T8": (fallback, overheads),
+    "T10": (pieces,),
+    "T11": (compression,),
+}
 
 
 def run(options: Options) -> list[Row]:
-    return [each for trend in TRENDS for each in trend(options)]
+    chosen = getattr(options.given, "only", TRENDS)
+    return [each for name in chosen for trend in TRENDS[name] for each in trend(options)]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of this benchmark alone."""
+    parser.add_argument("--only", type=listed(TRENDS), default=list(TRENDS), help=f"of {', '.join(TRENDS)}")
 
 
 if __name__ == "__main__":
-    main("trends", __doc__.splitlines()[0], run)
+    main("trends", __doc__.splitlines()[0], run, arguments)

@@ -21,6 +21,7 @@ from dask_hpc.checkpoint import passing
 from dask_hpc.checkpoint.blocks import read_block, write_block, write_blocks
 from dask_hpc.checkpoint.describe import describe
 from dask_hpc.checkpoint.draft import Draft
+from dask_hpc.checkpoint.inside import sync_folder
 from dask_hpc.checkpoint.plan import Written
 from dask_hpc.checkpoint.store import ABANDONED_S, Store
 from dask_hpc.clock import epoch_s
@@ -121,6 +122,29 @@ def test_a_draft_that_is_being_finished_is_not_abandoned_under_it(
     abandoning.join(30)
     assert version.path in Store(tmp_path).newest("field").path
     assert Path(version.path, "manifest.json").exists()
+
+
+def test_a_version_whose_name_cannot_be_made_durable_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(FIELD, tmp_path)
+    draft, known = begun(Store(tmp_path))
+
+    def sync(path: str) -> None:
+        if os.path.basename(path) == "field":
+            raise OSError(errno.EIO, "Input/output error")
+        sync_folder(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dask_hpc.checkpoint.draft.sync_folder", sync)
+        with (
+            unchanged(tmp_path, drafts=False),
+            pytest.raises(CheckpointError, match=r"version 2 of field cannot be finished .*Input/output"),
+        ):
+            draft.finish(known)
+    draft.abandon()
+    # nobody else has written one
+    assert save(FIELD, tmp_path).version == 2
 
 
 def test_a_draft_is_finished_once(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ import dask_hpc
 from dask_hpc.checkpoint.opening import open_checkpoint, readers
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError, CheckpointTypeError, CheckpointValueError, InstallError
+from dask_hpc.scheduler.checkpoint import reading
+from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker.host_memory import manager_folder
 
 
@@ -85,6 +87,38 @@ async def test_a_version_stays_while_what_was_made_of_it_may_be_lost(c, s, a, b,
     await kill(s, [a])
     pd.testing.assert_frame_equal((await c.compute(frame)).sort_index(), table)
     np.testing.assert_array_equal(await c.compute(field), np.arange(800) + 1)
+
+
+@live(workers=1)
+async def test_who_knows_nothing_of_the_cluster_leaves_what_its_tasks_read(c, s, a, tmp_path, monkeypatch):
+    await dask_hpc.install(c)
+    # they have come when they are there
+    monkeypatch.setattr(reading, "_COMES_S", 0.0)
+
+    def run(steps):
+        with dask_hpc.CheckpointSession("heat", store=tmp_path) as session:
+            heat = session.add("heat", np.zeros(100))
+            session.restart_all()
+            for _ in range(steps):
+                heat += 1
+                session.commit()
+
+    await asyncio.to_thread(run, 1)
+    back = await dask_hpc.restore("heat", c, store=tmp_path)
+    await wait(back)
+    of(s).commits._reading.look()
+    await asyncio.to_thread(run, 3)
+    assert versions(tmp_path, "heat") == [1, 3, 4]
+    assert Store(tmp_path).collect(dry_run=True) == Store(tmp_path).collect() == []
+    assert (await c.compute(back)).heat.sum() == 100
+    del back
+    await until(lambda: not s.tasks, "nobody reads it")
+    of(s).commits._reading.look()
+    assert Store(tmp_path).collect() == [str(tmp_path / "heat" / "000001")]
+    # nor can what is not there be read
+    with pytest.raises(CheckpointValueError, match="allowed: the folder of a version"):
+        await of(s).commits._reading.version_is_read("a\0b")
+    assert await of(s).commits._reading.version_is_read(str(tmp_path / "no")) == {"locked": False}
 
 
 @live(workers=1)

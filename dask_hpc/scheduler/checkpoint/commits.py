@@ -21,6 +21,7 @@ from dask_hpc.scheduler.checkpoint.held import Held
 from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.memory import Memory
 from dask_hpc.scheduler.checkpoint.protected import Protected
+from dask_hpc.scheduler.checkpoint.reading import Reading
 from dask_hpc.scheduler.checkpoint.to_levels import ToLevels
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import remote
@@ -49,8 +50,9 @@ class Commits:
         self._held = Held(engine.state, watched, self.protected, memory, self._store_instead, self._under_way)
         lost = engine.losses.scheduler_lost
         self.left = Left(engine.state, watched, self.protected, memory, self._held, lost)
+        self._reading = Reading(engine.state, watched)
         self._levels = ToLevels(
-            engine.state, engine.admission.gate, watched, self.protected, self._held, self.left
+            engine.state, engine.admission.gate, watched, self.protected, self._held, self.left, self._reading
         )
         self.protected.unused.append(self._unused)
         self._commits: dict[int, Commit] = {}
@@ -63,7 +65,8 @@ class Commits:
 
     def methods(self) -> Mapping[str, Method]:
         """What clients may call."""
-        return {"checkpoint": self.checkpoint, "checkpoint_row": self.row, **self.left.methods()}
+        own = {"checkpoint": self.checkpoint, "checkpoint_row": self.row}
+        return {**own, **self.left.methods(), **self._reading.methods()}
 
     async def checkpoint(
         self,
@@ -235,6 +238,7 @@ class Commits:
         for task in self._tasks:
             task.cancel()
         self._held.end()
+        self._reading.end()
         self.protected.unwrap()
         self._memory.end()
 

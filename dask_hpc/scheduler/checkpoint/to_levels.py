@@ -22,6 +22,7 @@ from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.held import Held
 from dask_hpc.scheduler.checkpoint.left import Left
 from dask_hpc.scheduler.checkpoint.protected import Protected
+from dask_hpc.scheduler.checkpoint.reading import Reading
 from dask_hpc.scheduler.checkpoint.silent import Silent
 from dask_hpc.scheduler.checkpoint.writing import UNKNOWN_S, Writing, to_store
 from dask_hpc.scheduler.internals import runs
@@ -45,12 +46,19 @@ class ToLevels:
     """Has versions written, each to its levels."""
 
     def __init__(
-        self, state: State, gate: Gate, watched: Watched, protected: Protected, held: Held, left: Left
+        self,
+        state: State,
+        gate: Gate,
+        watched: Watched,
+        protected: Protected,
+        held: Held,
+        left: Left,
+        reading: Reading,
     ) -> None:
         self._state, self._scheduler = state, state.scheduler
         self._gate = gate
         self._watched = watched
-        self._protected, self._held, self._left = protected, held, left
+        self._protected, self._held, self._left, self._reading = protected, held, left, reading
         #: The newest version of each name.
         self._newest: Counter[str] = Counter()
         #: Most bytes per second that writing a version has reached; 0: it is not known.
@@ -170,11 +178,14 @@ class ToLevels:
 
     async def _tidy(self, store: Store, version: str) -> None:
         """Keep the last versions of a name in the store, and those that are in use."""
-        folder, name = os.path.split(os.path.dirname(version))
-        used = {each for each in self._protected.folders() if os.path.dirname(each) == f"{folder}/{name}"}
-        self._protected.let_go_of(set(sorted(used, key=lambda each: (len(each), each))[:-KEEP]))
+        home = os.path.dirname(version)
+        name = os.path.basename(home)
+        used = await asyncio.to_thread(_versions_in, home, self._protected.folders())
+        newest = sorted(set(used.values()))[-KEEP:]
+        self._protected.let_go_of({each for each, number in used.items() if number not in newest})
         try:
             spared = self._protected.folders()
+            self._reading.look()
             old = await asyncio.to_thread(store.collect, KEEP, spared, name=name, dry_run=True)
             # what was restored from one is read in the background, and again when it is lost
             names = {path: await asyncio.to_thread(readers, path) for path in old}
@@ -186,6 +197,14 @@ class ToLevels:
     def _unread(self, names: Collection[str] | None) -> bool:
         """Whether no task of these names is there; None: it cannot be told which names."""
         return names is not None and not runs.in_use(self._scheduler, names)
+
+
+def _versions_in(home: str, folders: Collection[str]) -> dict[str, int]:
+    """Those of these versions that are in the folder of a name, whatever it is called there; by number."""
+    real, called = os.path.realpath(home), os.path.basename(home)
+    homes = {os.path.dirname(each) for each in folders}
+    same = {each for each in homes if os.path.basename(each) == called and os.path.realpath(each) == real}
+    return {each: int(os.path.basename(each)) for each in folders if os.path.dirname(each) in same}
 
 
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:

@@ -1,0 +1,119 @@
+"""Versions that tasks of this cluster read: nobody else removes them meanwhile, which a lock says.
+
+Who restores says so. Whoever collects old versions (sessions, ``dask hpc checkpoint gc``, other clusters)
+leaves out those that are locked, where the file system has locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dask_hpc.checkpoint.locks import Lock
+from dask_hpc.checkpoint.opening import readers
+from dask_hpc.errors import CheckpointValueError
+from dask_hpc.scheduler.internals import runs
+from dask_hpc.scheduler.tables.parts import Method
+from dask_hpc.scheduler.tables.state import State
+from dask_hpc.scheduler.tables.watched import Watched
+
+#: Who has said that it reads a version has sent its tasks by then; and how often is looked, in seconds.
+_COMES_S, _LOOK_S = 60.0, 30.0
+
+
+@dataclass(slots=True)
+class _Read:
+    """A version that is read."""
+
+    lock: Lock
+    #: Of the tasks that read it.
+    names: Collection[str]
+    #: They come by then, on the clock of the loop; 0: they have come.
+    until_s: float
+
+
+class Reading:
+    """The versions in stores that tasks of one scheduler read."""
+
+    def __init__(self, state: State, watched: Watched) -> None:
+        self._scheduler = state.scheduler
+        self._watched = watched
+        self._read: dict[str, _Read] = {}
+        self._looking: asyncio.TimerHandle | None = None
+
+    def methods(self) -> Mapping[str, Method]:
+        """What clients may call."""
+        return {"version_is_read": self.version_is_read}
+
+    async def version_is_read(self, path: str) -> dict[str, Any]:
+        """A client is about to restore a version from a store: it stays as long as its tasks are there.
+
+        Gives whether it is locked: it may not be seen from here.
+
+        Raises
+        ------
+        CheckpointValueError
+            For what is no path.
+        """
+        if not isinstance(path, str) or "\0" in path:
+            raise CheckpointValueError(f"path is {path!r:.200}; allowed: the folder of a version")
+        loop = asyncio.get_running_loop()
+        if path not in self._read:
+            found = await asyncio.to_thread(_locked, path)
+            if found is None:
+                return {"locked": False}
+            if path in self._read:
+                found.lock.release()
+            else:
+                self._read[path] = found
+        self._read[path].until_s = loop.time() + _COMES_S
+        self._watched.listen(self)
+        if self._looking is None:
+            self._looking = loop.call_later(_LOOK_S, self._look_again)
+        return {"locked": True}
+
+    def look(self) -> None:
+        """Let go of versions that no task reads any more."""
+        now_s = asyncio.get_running_loop().time()
+        for path, one in list(self._read.items()):
+            if runs.in_use(self._scheduler, one.names):
+                one.until_s = 0.0
+            elif one.until_s <= now_s:
+                self._read.pop(path).lock.release()
+        if not self._read:
+            self._watched.leave(self)
+
+    async def closing(self) -> None:
+        """The scheduler is closing: no task reads any more."""
+        self.end()
+
+    def end(self) -> None:
+        """Let go of all of them."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        while self._read:
+            self._read.popitem()[1].lock.release()
+        self._watched.leave(self)
+
+    def _look_again(self) -> None:
+        self._looking = None
+        self.look()
+        if self._read:
+            self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look_again)
+
+
+def _locked(path: str) -> _Read | None:
+    """None: somebody is removing it, or it cannot be seen from here."""
+    try:
+        lock = Lock.shared(path)
+    except OSError:
+        return None
+    if lock is None:
+        return None
+    if (names := readers(path)) is None:
+        lock.release()
+        return None
+    return _Read(lock, names, 0.0)
