@@ -7,12 +7,13 @@ from collections import Counter
 from types import SimpleNamespace
 
 import dask
-from helpers import engine, live, started, until
+from helpers import engine, live, record, started, until
 from tasks import inc
 
 import dask_hpc
 from dask_hpc.scheduler.core.counting import counting
 from dask_hpc.scheduler.core.plugin import HPCSchedulerPlugin
+from dask_hpc.scheduler.internals.crowds import with_all_data
 
 COUNTS = ("unfinished", "held", "processing", "guests", "erred")
 
@@ -196,3 +197,36 @@ def test_the_last_task_ends_its_job() -> None:
     last = Alone()
     last.lane.job.unfinished = 1
     assert last.step("processing", "memory") == ["done"]
+
+
+def test_what_is_not_weighed_goes_where_stock_would_send_it() -> None:
+    a, b, c = (SimpleNamespace(address=name) for name in "abc")
+    scheduler = SimpleNamespace(running=[a, b])
+
+    def chosen(*holders, allowed="ab", actor=False):
+        dependencies = [SimpleNamespace(who_has=held) for held in holders]
+        ts = SimpleNamespace(dependencies=dependencies, actor=actor)
+        found = with_all_data(scheduler, ts, allowed)
+        return found and found.address
+
+    assert chosen([a]) == chosen([a], [a]) == "a"
+    # stock weighs several, or looks elsewhere
+    assert chosen([a], [b]) is chosen([a, b]) is chosen([]) is chosen() is None
+    assert chosen([c]) is chosen([b], allowed="a") is chosen([a], actor=True) is None
+
+
+@live(2)
+async def test_of_a_group_each_task_counts_and_what_is_said_of_one_alone_holds(c, s, a, b):
+    rt = await dask_hpc.install(c, "fcfs")
+    async with rt.job("own", nodes=2) as job:
+        await started(s, job)
+        parts = [dask.delayed(inc, pure=False)(number) for number in range(8)]
+        after = [dask.delayed(inc, pure=False)(part) for part in parts]
+        with dask.annotate(workers=[b.address]):
+            there = dask.delayed(inc, pure=False)(parts[0])
+        futures = c.compute([*after, there], optimize_graph=False)
+        assert await c.gather(futures) == [*range(2, 10), 2]
+        assert record(s, job).expected.came_tasks == 17
+        assert [ws.address for ws in s.tasks[futures[-1].key].who_has] == [b.address]
+        kinds = {engine(s).state.owner[future.key].kind for future in futures}
+        assert kinds == {"rest", "free"}

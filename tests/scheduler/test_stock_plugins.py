@@ -9,7 +9,7 @@ import pytest
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.shuffle import ShuffleSchedulerPlugin
 from distributed.stealing import WorkStealing
-from helpers import asleep, live, started, traces_of_ours, until
+from helpers import asleep, engine, live, started, traces_of_ours, until
 from tasks import inc
 
 import dask_hpc
@@ -58,6 +58,30 @@ class Listener(SchedulerPlugin):
         self.transition = seen.step  # type: ignore[method-assign]
 
 
+async def look(c, s, seen):
+    """Run tasks that end in every way: what is looked at was seen, once; whether other calls were spared."""
+    for each in (seen.all, *seen.by.values()):
+        each.clear()
+    s.add_plugin(Listener(seen), name="seen")
+    with dask.annotate(hpc_job=None):
+        plain = c.map(inc, range(40), pure=False)
+    own = c.map(inc, plain[:20], pure=False)
+    wrong = c.submit(inc, "no number", pure=False)
+    await c.gather(own)
+    await until(wrong.done, "one fails")
+    await c.cancel(plain[20:30])
+    del plain, own, wrong
+    await until(lambda: len(s.tasks) < 2, "all is forgotten")
+    s.remove_plugin("seen")
+    for kind in KINDS:
+        looked_at = seen.looked_at(kind)
+        assert looked_at
+        missed = {step: (n, seen.by[kind][step]) for step, n in looked_at.items()}
+        assert all(n == found for n, found in missed.values()), missed
+    steps = sum(seen.all.values())
+    return all(sum(each.values()) < 0.7 * steps for each in seen.by.values())
+
+
 @live(2)
 async def test_they_see_each_step_that_they_look_at_once(c, s, *workers):
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -67,29 +91,39 @@ async def test_they_see_each_step_that_they_look_at_once(c, s, *workers):
             await started(s, idle)
             assert len(traces_of_ours(s)) > 2
             assert sum("transition of" in trace for trace in traces_of_ours(s)) == 3  # ours has its own
-            for each in seen.by.values():
-                each.clear()
-            listener = Listener(seen)
-            s.add_plugin(listener, name="seen")
-            with dask.annotate(hpc_job=None):
-                plain = c.map(inc, range(40), pure=False)
-            own = c.map(inc, plain[:20], pure=False)
-            wrong = c.submit(inc, "no number", pure=False)
-            await c.gather(own)
-            await until(wrong.done, "one fails")
-            await c.cancel(plain[20:30])
-            del plain, own, wrong
-            await until(lambda: not s.tasks, "all is forgotten")
-            s.remove_plugin("seen")
-            for kind in KINDS:
-                looked_at = seen.looked_at(kind)
-                assert looked_at
-                missed = {step: (n, seen.by[kind][step]) for step, n in looked_at.items()}
-                assert all(n == found for n, found in missed.values()), missed
-            steps = sum(seen.all.values())
-            assert all(sum(each.values()) < 0.7 * steps for each in seen.by.values())
+            assert await look(c, s, seen), "most calls are spared"
     await asleep(s)
     await until(lambda: traces_of_ours(s) == [], "nothing of ours is left")
+
+
+@live(2)
+async def test_they_do_while_something_is_watched_with_a_job_and_without(c, s, *workers):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        seen, told = Seen(monkeypatch), []
+        rt = await dask_hpc.install(c, "fcfs")
+        watched = engine(s).watched
+
+        def hears(key, start, finish):
+            told.append((start, finish))
+            if finish == "memory":
+                raise ZeroDivisionError("keeps nothing from others")
+
+        watched.watch("kept", hears)
+        kept = c.submit(inc, 1, key="kept")
+        assert await kept == 2
+        assert told == [*told[:-1], ("processing", "memory")]
+        assert await look(c, s, seen), "most calls are spared"
+        async with rt.job("idle", nodes=1) as idle:
+            await started(s, idle)
+            assert await look(c, s, seen), "most calls are spared"
+            watched.unwatch("kept", hears)
+            await look(c, s, seen)
+            watched.watch("kept", hears)
+        await asleep(s)
+        await look(c, s, seen)
+        watched.unwatch("kept", hears)
+        assert traces_of_ours(s) == []
+        assert await kept == 2
 
 
 @live(2)

@@ -118,7 +118,8 @@ def traces_of_ours(scheduler: Scheduler) -> list[str]:
         for name, handler in scheduler.stream_handlers.items()
         if "dask_hpc" in (getattr(handler, "__module__", None) or "") and name not in ENTRIES
     ]
-    found += [f"transition of {n}" for n, one in scheduler.plugins.items() if "transition" in vars(one)]
+    if "plugin dask-hpc-watched" not in found:  # it calls stock's plugins, and they are given back with it
+        found += [f"transition of {n}" for n, one in scheduler.plugins.items() if "transition" in vars(one)]
     found += ["valid_workers"] if "valid_workers" in vars(scheduler) else []
     found += ["log_event"] if "log_event" in vars(scheduler) and not installed(scheduler) else []
     found += [

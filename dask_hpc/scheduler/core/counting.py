@@ -14,6 +14,7 @@ from typing import Any
 
 from dask_hpc.scheduler.internals.allotment import Lane
 from dask_hpc.scheduler.internals.stock_plugins import ENDS
+from dask_hpc.scheduler.internals.writes import restrict
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.small import SmallResults
@@ -116,6 +117,19 @@ def counting(
                 return
             elif start == "released" and finish == "waiting" and not job.resting:
                 job.unfinished += 1
+                return
+            elif start == "waiting":
+                if finish == "waiting":  # stock has found no worker: that comes next
+                    return
+                if finish == "no-worker" and lane.kind == "root":
+                    job.held += 1
+                    job.park(tasks[key])
+                    return
+            elif start == "memory" and finish == "released" and not held:
+                try:
+                    shuffles(key, start, finish, stimulus_id=stimulus_id)
+                finally:
+                    restrict(tasks[key], lane)
                 return
         if finish == "forgotten" and start in _AT_REST and lane is not None and not held and not doubtful:
             del owner[key]

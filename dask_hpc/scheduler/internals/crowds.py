@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
@@ -46,6 +46,27 @@ def moving_pays(scheduler: Scheduler, ts: TaskState, thief: WorkerState) -> bool
     compute_s = scheduler._get_prefix_duration(ts.prefix)
     here_s = scheduler.get_comm_cost(ts, victim) + compute_s
     return scheduler.get_comm_cost(ts, thief) + compute_s <= victim.occupancy - here_s / 2
+
+
+def with_all_data(scheduler: Scheduler, ts: TaskState, allowed: Container[str]) -> WorkerState | None:
+    """The worker that alone has all that a task depends on, if it is among those that are allowed and runs.
+
+    Stock weighs no other one then, for nothing has to be moved. None where it would weigh some, and for an
+    actor. Runs for every task that depends on others.
+    """
+    found: WorkerState | None = None
+    for dts in ts.dependencies:
+        holders = dts.who_has
+        if holders is None or len(holders) != 1:
+            return None
+        (ws,) = holders
+        if found is None:
+            found = ws
+        elif ws is not found:
+            return None
+    if found is None or ts.actor or found.address not in allowed or found not in scheduler.running:
+        return None
+    return found
 
 
 def sent_to_a_thread(scheduler: Scheduler) -> float | None:

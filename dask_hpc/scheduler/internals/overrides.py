@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet
+from dask_hpc.scheduler.internals.crowds import with_all_data
 from dask_hpc.scheduler.internals.reads import BARRIER, free_slots, load, priority_with
 from dask_hpc.scheduler.internals.stock_plugins import StockPlugins
 from dask_hpc.wire import HELPER_RESOURCE
@@ -246,16 +247,16 @@ class Overrides:
     def place(self) -> None:
         """Place tasks as stock does, but for held ones, those whose worker has been chosen, and actors.
 
-        There is nothing to weigh for a held task, nor for one that `writes.admit` has chosen a worker for;
-        stock would take longer over that than over all else. An actor that no worker may have yet waits like
-        any other task: stock has a state for such tasks, and takes it for granted that no actor is ever in
-        it. Until there is a worker for it, it is therefore no actor.
+        There is nothing to weigh for a held task, one that `writes.admit` has chosen a worker for, and
+        one whose data is all on one worker; stock would take longer over that than over all else. An actor
+        that no worker may have yet waits like any other task: stock has a state for such tasks, and takes it
+        for granted that no actor is ever in it. Until there is a worker for it, it is therefore no actor.
         """
         scheduler: Any = self._scheduler
         stock, waiting = type(scheduler).decide_worker_non_rootish, self._waiting_actors
 
         def decide_worker_non_rootish(ts: TaskState) -> WorkerState | None:
-            if self._turn is not None and ts.worker_restrictions:
+            if self._turn is not None and ts.worker_restrictions is not None:
                 turn = self._turn(ts)
                 if turn is not None:
                     ts.priority = priority_with(ts, turn)
@@ -265,10 +266,10 @@ class Overrides:
             where = ts.worker_restrictions
             ws: WorkerState | None
             # a result that was read back may be made again where its user has said
-            free = not (ts.resource_restrictions or ts.host_restrictions)
-            if free and (where is HOLD or (type(where) is AllotmentSet and where.worker is not None)):
+            free = type(where) is AllotmentSet and not (ts.resource_restrictions or ts.host_restrictions)
+            if free and (where is HOLD or where.worker is not None):
                 ws = where.worker if where.worker in scheduler.running else None
-            else:
+            elif not free or (ws := with_all_data(scheduler, ts, where)) is None:
                 ws = stock(scheduler, ts)
                 if ws is None and HELPER_RESOURCE in (ts.resource_restrictions or ()):
                     # where it may run there are no helper cores (yet): it takes turns there

@@ -1,4 +1,4 @@
-"""Two of stock's scheduler plugins, whose ``transition`` is called by ours while that is in the scheduler.
+"""Two of stock's scheduler plugins, whose ``transition`` one of ours calls while that is in the scheduler.
 
 Stock calls every plugin for every step of every task. The one for shuffles looks at tasks that end, the one
 for work stealing at those that come to a worker or leave one; the other calls only cost. Ours looks at each
@@ -8,6 +8,7 @@ step anyway: it calls them for the steps that they look at, which spares every t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from distributed.shuffle import ShuffleSchedulerPlugin
@@ -56,9 +57,10 @@ class StockPlugins:
             vars(plugin).pop("transition", None)
         self._taken.clear()
 
-    def _transition(self, plugin_type: type) -> Callable[..., Any]:
+    def _transition(self, plugin_type: Any) -> Callable[..., Any]:
         found = [one for one in self._scheduler.plugins.values() if type(one) is plugin_type]
-        if len(found) != 1 or "transition" in vars(found[0]) or not _is_idle(plugin_type):
+        looks = plugin_type.transition
+        if len(found) != 1 or "transition" in vars(found[0]) or not _is_idle(plugin_type, looks):
             return nothing
         stock: Callable[..., Any] = found[0].transition
         found[0].transition = nothing  # type: ignore[method-assign]
@@ -66,14 +68,15 @@ class StockPlugins:
         return stock
 
 
-def _is_idle(plugin_type: Any) -> bool:
+@cache
+def _is_idle(plugin_type: type, transition: Callable[..., Any]) -> bool:
     """Whether plugins of this type do nothing in the steps that are said to be of no concern to them.
 
     They are given no scheduler here, so whatever they would do fails.
     """
     try:
         for start, finish in _IDLE_STEPS[plugin_type]:
-            plugin_type.transition(object(), "key", start, finish, stimulus_id="hpc-check")
+            transition(object(), "key", start, finish, stimulus_id="hpc-check")
     except Exception:
         return False
     return True

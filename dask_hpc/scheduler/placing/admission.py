@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from dask_hpc.scheduler.internals import reads, writes
+from dask_hpc.scheduler.internals import crowds, reads, writes
 from dask_hpc.scheduler.internals.allotment import AllotmentSet
 from dask_hpc.scheduler.placing.gate import Gate
 from dask_hpc.scheduler.placing.lending import Lending
@@ -71,6 +71,7 @@ class Admission:
         self.sharing = Sharing(state, parts, turns, self.lending.takes)
         #: Parts that limit how many tasks a worker takes.
         self._limits = parts.slots
+        self._serving = state.serving
         self._handle = handle
         self.watched = watched
         self._scheduled = False
@@ -89,6 +90,13 @@ class Admission:
 
     def freed(self, address: str | None, lane: Lane | None) -> None:
         """A task has left a worker (None: one that is not known any more). Runs for every task."""
+        if address is not None:
+            holder = self._serving.get(address)
+            if holder is not None and holder.queue:  # most tasks of jobs that have more to do
+                self.dirty.add(address)
+                if not self._scheduled:
+                    self.wake()
+                return
         lending, watched = self.lending, False
         if self._aside and not self._scheduled:
             self.wake()
@@ -188,7 +196,7 @@ class Admission:
                 left.append(address)
         for worker, jobs in shared:
             lent += self._deal(worker, jobs, False, batch, stimulus_id)
-        if shared:
+        if len(shared) > 1:
             sent = Counter([ws.address for _, ws, _ in batch])
             shared.sort(key=lambda each: sent[each[0].address] + self.sharing.before(*each))
         for worker, jobs in shared:
@@ -279,7 +287,11 @@ class Admission:
         if open_slots > 0 and self.queue.waits() and any(job.is_default for job in jobs):
             self.queue.draw(open_slots, stimulus_id)
         lent: Batch = []
-        while (job := self.sharing.turn(jobs, worker.address)) is not None:
+        crowded = crowds.crowd(worker) > 0
+        while crowded or open_threads > 0 or (ahead and open_slots > 0):  # else there is nothing to deal
+            job = self.sharing.turn(jobs, worker.address)
+            if job is None:
+                break
             ts = job.first()
             assert ts is not None
             # what waits there and would be done later takes no slot from it

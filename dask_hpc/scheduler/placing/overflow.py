@@ -59,6 +59,14 @@ class Overflow:
         if not crowded or self.state.settings.lend_s <= 0:
             return
         idle = self._lending.idle()
+        # who has every worker with an idle thread within reach gets there by itself (work stealing)
+        thieves: dict[JobRecord, str] = {}
+        for job in self.state.jobs.active.values() if idle else ():
+            thief = next((address for address in idle if address not in job.reach), None)
+            if thief is not None:
+                thieves[job] = thief
+        if not thieves:
+            return
         room = sum(idle.values()) - len(self._requests)
         first = self._looked % len(crowded)
         looked = 0
@@ -73,12 +81,12 @@ class Overflow:
             count = min(room, crowds.crowd(worker))
             for ts in tasks:
                 run = (ts.key, ts.run_id)
-                if count > 0 and run not in self._asked and self._may_go(ts, worker, idle):
+                if count > 0 and run not in self._asked and self._may_go(ts, worker, thieves):
                     self._asked.add(run)
                     count -= 1
                     room -= self._ask(ts, worker)
 
-    def _may_go(self, ts: TaskState, worker: WorkerState, idle: dict[str, int]) -> bool:
+    def _may_go(self, ts: TaskState, worker: WorkerState, thieves: dict[JobRecord, str]) -> bool:
         """Whether a task on a worker is its job's own, and would be done sooner where a thread is idle."""
         scheduler, lane = self.state.scheduler, self.state.owner.get(ts.key)
         if (
@@ -91,11 +99,10 @@ class Overflow:
         if ts.actor or ts in worker.long_running or node is None or node.reserved:
             return False
         job = lane.job
-        reach = job.reach
-        if job.request.exclusive or worker.address not in reach or not self._lending.takes(ts):
+        thief = thieves.get(job)
+        if thief is None or job.request.exclusive or worker.address not in job.reach:
             return False
-        thief = next((address for address in idle if address not in reach), None)
-        return thief is not None and crowds.moving_pays(scheduler, ts, scheduler.workers[thief])
+        return self._lending.takes(ts) and crowds.moving_pays(scheduler, ts, scheduler.workers[thief])
 
     def _ask(self, ts: TaskState, worker: WorkerState) -> bool:
         number, self._next = self._next, self._next + 1

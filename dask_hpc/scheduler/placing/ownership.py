@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dask.utils import key_split
 
 from dask_hpc.scheduler.internals import reads, writes
-from dask_hpc.scheduler.internals.allotment import AllotmentSet, Lane, LaneKind
+from dask_hpc.scheduler.internals.allotment import AllotmentSet, LaneKind
 from dask_hpc.scheduler.internals.origins import WorkerClients
 from dask_hpc.scheduler.placing.guests import Guests
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -118,8 +118,12 @@ class Ownership:
         starving = any(state.unserved(job) for job in state.plain)
         whole = GRAPH_JOB.get()
         by_key = callable(whole)
-        #: Lanes of plain tasks that stock queues, by task group: the other tasks of the group are like them.
-        alike: dict[Any, Lane] | None = None if declared or by_key or nodes or shuffles else {}
+        #: Lanes of tasks without dependencies and of others, by task group, and how many more tasks they got:
+        #: the other tasks of a group are like its first.
+        bare: dict[Any, list[Any]] = {}
+        alike: dict[Any, list[Any]] = {}
+        one_kind = not (declared or by_key or nodes or shuffles)
+        inviting = starving or state.intake not in state.plain
         for key in declared:
             writes.unannotate(tasks[key])
         for key in keys:
@@ -128,19 +132,14 @@ class Ownership:
                 writes.await_data(ts)
                 continue
             known = owner.get(key)
-            # nobody has asked for it yet, nor said where it may run, nor that it is an actor (this runs for
-            # every task)
-            if (
-                alike
-                and known is None
-                and ts.group in alike
-                and ts.state == "released"
-                and not (
-                    ts.actor or ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions
-                )
-            ):
-                owner[key] = alike[ts.group]
-                continue
+            if one_kind and known is None and ts.state == "released":
+                row = (alike if ts.dependencies else bare).get(ts.group)
+                if row is not None and not _told_apart(ts):
+                    lane = owner[key] = row[0]
+                    row[1] += 1
+                    if lane.restriction is not None:
+                        ts.worker_restrictions = lane.restriction
+                    continue
             # as in stock: what is said of a task comes before what is said of the whole graph
             name = declared.get(key, whole) if declared else whole
             if by_key and name is whole:
@@ -171,10 +170,15 @@ class Ownership:
             if not job.is_default:
                 job.expected.came(ts.prefix)
                 of_job.setdefault(job, set()).add(ts.group)
-                if starving or state.intake not in state.plain:
+                if inviting:
                     self._guests.invite(list(ts.dependencies), job)
-            elif alike is not None and lane.kind == "queue" and groups.get(ts.group):
-                alike[ts.group] = lane
+                elif one_kind and lane is job.lanes[lane.kind] and lane.kind != "free":
+                    (alike if ts.dependencies else bare)[ts.group] = [lane, 0]
+            elif one_kind and lane.kind == "queue" and groups.get(ts.group):
+                (alike if ts.dependencies else bare)[ts.group] = [lane, 0]
+        for group, (lane, more) in chain(bare.items(), alike.items()):
+            if more and not lane.job.is_default:
+                lane.job.expected.came(group.prefix, more)
         for job, its_groups in of_job.items():
             writes.put_in_span(state.scheduler, its_groups, job.name, job.span_id)
         return set(jobs.values())
@@ -366,3 +370,14 @@ class Ownership:
                     unplaced.append(ts)
             writes.requeue(scheduler, unplaced, f"hpc-hand-back-{state.now_s()}")
             await asyncio.sleep(0)
+
+
+def _told_apart(ts: TaskState) -> Any:
+    """Whether something was said of this task alone that decides how it is treated. Runs for every task."""
+    return (
+        ts.actor
+        or ts.worker_restrictions
+        or ts.host_restrictions
+        or ts.resource_restrictions
+        or (ts.dependencies and ts.run_spec is not None and ts.run_spec.data_producer)
+    )

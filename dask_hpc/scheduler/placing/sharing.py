@@ -107,6 +107,8 @@ class Sharing:
         Those do not count whose job has its turn before by what is known now, though they were sent with a
         later one: they would be overtaken for ever.
         """
+        if crowds.crowd(ws) <= 0:
+            return 0
         priority, turn = self._priority(job), self._turns.turn(job)
         if priority is None or turn is None:
             return 0
@@ -138,8 +140,8 @@ class Sharing:
 
     def turn(self, jobs: Sequence[JobRecord], address: str) -> JobRecord | None:
         """Whose turn it is on the worker; None when nobody has a task for it."""
-        able = [job for job in jobs if self._able(job, address)]
-        return min(able, key=self._turns.place, default=None)
+        in_turn = sorted(jobs, key=self._turns.place)
+        return next((job for job in in_turn if self._able(job, address)), None)
 
     def ahead(self, ts: TaskState) -> bool:
         """Whether the task may be sent to wait behind what executes."""

@@ -47,13 +47,13 @@ class Expected:
         self.grown = False
         self._kinds: dict[TaskPrefix, _Kind] = {}
 
-    def came(self, kind: TaskPrefix) -> None:
-        """A task of the kind was submitted. Runs for every task."""
+    def came(self, kind: TaskPrefix, tasks: int = 1) -> None:
+        """Tasks of the kind were submitted. Runs for every task that is looked at by itself."""
         row = self._kinds.get(kind)
         if row is None:
             row = self._kinds[kind] = _Kind()
-        row.came += 1
-        self.came_tasks += 1
+        row.came += tasks
+        self.came_tasks += tasks
         self.grown = True
 
     def ended(self, kind: TaskPrefix, seconds: float) -> None:

@@ -75,7 +75,7 @@ class State:
         self.pins: dict[JobRecord, dict[str, Lane]] = {}
         #: Workers of nodes that jobs hold together, whoever of them has the node; see `join_common`.
         self.common = AllotmentSet()
-        self._serving: dict[str, JobRecord] = {}
+        self.serving: dict[str, JobRecord] = {}  #: who has the node of a worker: always this very object
         #: Called with addresses whose holder has changed.
         self.moved: Callable[[Collection[str]], None] = _nobody
 
@@ -94,7 +94,7 @@ class State:
 
     def served_by(self, address: str) -> list[JobRecord]:
         """The jobs whose held tasks may be admitted to the worker, first come first."""
-        job = self._serving.get(address)
+        job = self.serving.get(address)
         if job is not None:
             return [job]
         node = self.nodes.at.get(address)
@@ -244,7 +244,7 @@ class State:
             return
         job = self.jobs.active.get(node.job) if node.job is not None else None
         if job is not None:
-            self._serving.update(dict.fromkeys(addresses, job))
+            self.serving.update(dict.fromkeys(addresses, job))
             job.allotment.grant(addresses)
             if job.reach is self.common and self._parts.lends(node):
                 self.common.grant(addresses)
@@ -256,7 +256,7 @@ class State:
     def _revoke(self, addresses: list[str]) -> None:
         if not self.common.isdisjoint(addresses):
             self.common.revoke(addresses)
-        served = {self._serving.pop(address, None) for address in addresses}
+        served = {self.serving.pop(address, None) for address in addresses}
         if any(job is None or job.resting for job in served):
             served.update(self.plain)
         for job in served:

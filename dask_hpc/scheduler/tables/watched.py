@@ -1,15 +1,18 @@
 """Keys that somebody watches: one plugin for all of them, in the scheduler only while there is something.
 
 Results on disk and data that is still to come have to be followed also while no job is active. Each plugin in
-the scheduler costs every task something; so there is one table, and one look into it a transition.
+the scheduler costs every task something; so there is one table, and one look into it a transition. What that
+costs comes back: two plugins of stock's are called through it, for the steps that they look at alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from distributed.diagnostics.plugin import SchedulerPlugin
+
+from dask_hpc.scheduler.internals.stock_plugins import ENDS, StockPlugins
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -53,8 +56,10 @@ class Watched(SchedulerPlugin):
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        #: Always this very object.
         self._keys: dict[Any, tuple[Hears, ...]] = {}
         self._listeners: list[Listener] = []
+        self._stock = StockPlugins(scheduler)
 
     def watch(self, key: Any, hears: Hears) -> None:
         """Tell `hears` of every transition of the key, after those that were told before."""
@@ -86,13 +91,10 @@ class Watched(SchedulerPlugin):
         if there != bool(self._keys or self._listeners):
             if there:
                 self._scheduler.remove_plugin(self.name)
+                self._stock.give_back()
             else:
+                self.transition = _telling(self._keys, *self._stock.take())  # type: ignore[method-assign]
                 self._scheduler.add_plugin(self, name=self.name)
-
-    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """A key has gone from one state to another. Runs for every task."""
-        for hears in self._keys.get(key, ()):
-            hears(key, start, finish)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """An event was logged."""
@@ -112,3 +114,42 @@ class Watched(SchedulerPlugin):
     def _methods(self, name: str) -> list[Callable[..., Any]]:
         """Those of this name, of the listeners that have one."""
         return [found for each in self._listeners if (found := getattr(each, name, None)) is not None]
+
+
+def _telling(
+    keys: Mapping[Any, tuple[Hears, ...]], shuffles: Callable[..., Any], stealing: Callable[..., Any]
+) -> Callable[..., None]:
+    """The plugin's ``transition``: a key has gone from one state to another. Runs for every task.
+
+    `shuffles` and `stealing` get those that stock's plugins look at. What workers report with a result is
+    named, as in `core.counting`: the rest of a call's arguments would be put into a dictionary.
+    """
+
+    def transition(
+        key: Any,
+        start: str,
+        finish: str,
+        stimulus_id: str = "",
+        worker: Any = None,
+        metadata: Any = None,
+        nbytes: Any = None,
+        startstops: Any = None,
+        type: Any = None,
+        typename: Any = None,
+        thread: Any = None,
+        **more: Any,
+    ) -> None:
+        # as with stock, an error of one plugin, which it logs, keeps nothing from the others
+        try:
+            if finish in ENDS:
+                shuffles(key, start, finish, stimulus_id=stimulus_id)
+        finally:
+            try:
+                if start == "processing" or finish == "processing":
+                    stealing(key, start, finish)
+            finally:
+                if key in keys:
+                    for hears in keys[key]:
+                        hears(key, start, finish)
+
+    return transition
