@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from distributed.scheduler import heartbeat_interval
-from harness import Options, Row, differences, interleave, main, percentile, row
+from harness import Options, Row, differences, interleave, listed, main, percentile, row
 from machine import Graph, Machine, without_gc
 from spinning import SPIN
 
@@ -34,6 +34,8 @@ from power_worlds import series  # isort: skip
 
 TASK_US, TICK_MS, GAP_RATIO, SAMPLING_SHARE = 20.0, 2.0, 1.5, 0.3
 WATTS: dict[str, Any] = {"power_model_idle_w": 70.0, "power_model_busy_w": 200.0}
+#: What may be asked for alone.
+PARTS = ("tasks", "ticks", "gaps", "sampling")
 #: Jobs on the large cluster.
 JOBS = 50
 #: The loop sleeps for so long, again and again; what it oversleeps is its gap.
@@ -42,12 +44,18 @@ HERE = Path(__file__).resolve().parent
 
 
 def run(options: Options) -> list[Row]:
-    """All rows."""
-    rows = _tasks(options.pick(4000, 4000, 200), options.pick(9, 5, 2))
-    workers, ticks = options.pick((1000, 300), (1000, 100), (32, 5))
-    rows += asyncio.run(_ticks(workers, ticks))
-    rows += asyncio.run(_gaps(*options.pick((50, 5), (50, 5), (2, 1))))
-    return [*rows, _sampling(options.pick(10.0, 5.0, 1.0))]
+    """All rows, or those that ``--only`` names."""
+    only = getattr(options.given, "only", None) or PARTS
+    rows: list[Row] = []
+    if "tasks" in only:
+        rows += _tasks(options.pick(4000, 4000, 200), options.pick(9, 5, 2))
+    if "ticks" in only:
+        rows += asyncio.run(_ticks(*options.pick((1000, 300), (1000, 100), (32, 5))))
+    if "gaps" in only:
+        rows += asyncio.run(_gaps(*options.pick((50, 5), (50, 5), (2, 1))))
+    if "sampling" in only:
+        rows.append(_sampling(options.pick(10.0, 5.0, 1.0)))
+    return rows
 
 
 async def _set(machine: Machine) -> Any:
@@ -222,4 +230,9 @@ def _sampling(length_s: float) -> Row:
 
 
 if __name__ == "__main__":
-    main("corridor_cost", "Power corridor: what it costs while it is set", run)
+    main(
+        "corridor_cost",
+        "Power corridor: what it costs while it is set",
+        run,
+        lambda parser: parser.add_argument("--only", type=listed(PARTS)),
+    )

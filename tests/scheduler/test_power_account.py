@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 from helpers import engine, live, until
 from hypothesis import given
@@ -9,11 +12,12 @@ from hypothesis import strategies as st
 
 import dask_hpc
 from dask_hpc.report.power import power_bills, power_report
-from dask_hpc.scheduler.power.account import Account, History
+from dask_hpc.scheduler.power.account import ENOUGH, Account, History
 from dask_hpc.scheduler.power.draw import Sample
 from dask_hpc.scheduler.power.noted import Noted
 from dask_hpc.trace.files import parse_trace, read_trace
 from dask_hpc.trace.records import Header, Other, encode_line
+from dask_hpc_policies.model import JobRequest
 
 
 def sample(t_s: float, job_w: float, idle_w: float = 100.0, label: str = "modelled") -> Sample:
@@ -70,12 +74,32 @@ def test_the_mean_is_that_of_all_that_lies_in_the_time(tiny: float, watts: list[
 def test_what_was_measured_of_a_name_is_kept_by_size_and_noise_does_not_count() -> None:
     history = History()
     for nodes, watts in ((4, 100.2), (1, 180.0), (4, 101.0)):
-        history.add("heat", nodes, watts)
+        history.add("heat-1", "heat", nodes, watts)
     assert history.of("heat") == {1: 180.0, 4: 100.0}
-    history.add("heat", 4, 107.0)
+    history.add("heat-1", "heat", 4, 107.0)
     assert history.of("heat") == {1: 180.0, 4: 103.0}
     assert list(history.of("heat")) == [1, 4]
     assert history.of("pi") == {}
+
+
+def test_what_a_user_says_holds_against_earlier_jobs_until_the_job_itself_was_measured() -> None:
+    history = History()
+    history.add("heat-1", "heat", 2, 100.0)
+    silent = JobRequest(name="heat")
+    assert history.holds("heat-2", silent) == {2: 100.0}
+    for hint in ({"min_power_w": 300.0}, {"max_power_w": 300.0}):
+        says = replace(silent, **hint)
+        id = str(hint)
+        for _ in range(ENOUGH):
+            assert history.holds(id, says) == {}
+            # a job that only begins, or that others of its name go on beside, is not measured
+            history.add("heat-1", "heat", 2, 100.0)
+            history.add(id, "heat", 4, 120.0)
+            history.keep({id, "heat-1"})
+        assert history.holds(id, says) == {2: 100.0, 4: 120.0}
+        # one that has ended is forgotten: its id says nothing of another one
+        history.keep({"heat-1"})
+        assert history.holds(id, says) == {}
 
 
 def test_who_drew_it_is_told_now_and_then_for_a_scheduler_that_is_killed():
@@ -92,6 +116,28 @@ def test_who_drew_it_is_told_now_and_then_for_a_scheduler_that_is_killed():
     lines += [encode_line(Other(kind="draw", data={"t_s": t_s, "bill": bill})) for t_s, bill in told if bill]
     lines.append(encode_line(Other(kind="corridor", data={"mode": "none"})))
     assert [one["total"]["energy_j"] for one in power_bills(parse_trace(lines))] == [120_000.0]
+
+
+@live(workers=2)
+async def test_runs_of_a_name_on_two_sizes_tell_how_it_scales_also_when_the_corridor_is_cleared(c, s, a, b):
+    rt = await dask_hpc.install(c, power_model_idle_w=70, power_model_busy_w=200, tick_s=0.05)
+    await rt.corridor(mode="monitor", upper_w=1_000)
+    for nodes in (1, 2):
+        async with rt.job("steps", nodes=nodes) as job:
+            futures = c.map(lambda _: time.sleep(0.05), range(6), pure=False)
+            await c.gather(futures)
+        await job.wait()
+    async with rt.job("other", nodes=1) as job:
+        await c.submit(abs, 1)
+        await job.cancel()
+    found = (await rt.power())["history"]
+    assert set(found) == {"steps"}
+    (_, one_s, one_w), (nodes, two_s, two_w) = found["steps"]["runs"]
+    assert (nodes, two_s < one_s, one_w < two_w) == (2, True, True)
+    fitted = found["steps"]["fitted"]
+    assert fitted["alone_s"] + fitted["shared_s"] / 2 == pytest.approx(two_s, rel=fitted["error_s"] + 1e-6)
+    assert max(fitted["error_s"], fitted["error_w"]) < 0.5
+    assert (await rt.corridor(clear=True))["history"] == found
 
 
 @live(workers=2)

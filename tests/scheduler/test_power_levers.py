@@ -10,7 +10,7 @@ from itertools import pairwise
 import dask
 import pytest
 from distributed import Worker
-from helpers import live, started
+from helpers import Gate, engine, live, started
 
 import dask_hpc
 from dask_hpc.report.spans import PowerSpan
@@ -98,6 +98,45 @@ async def test_an_adaptive_cluster_has_the_nodes_that_the_bounds_leave_it(c, s, 
         await rt.update(power_levers=list(USUAL))
         await is_told(4)
         await job.cancel()
+    await rt.corridor(clear=True)
+
+
+@live(workers=4)
+async def test_an_idle_node_goes_for_what_a_job_may_then_have_of_the_others(c, s, *workers):
+    model = {"power_model_idle_w": 50, "power_model_busy_w": 75, "power_levers": [*USUAL, "pool"]}
+    with dask.config.set({"hpc.pool.hold": "0 s", "hpc.tick": "50 ms"}):
+        rt = await dask_hpc.install(c, policy="power-aware", **model)
+    # three idle nodes leave watts for one that computes, one that is off leaves them for three
+    await rt.corridor(upper_w=225)
+    gate = Gate()
+    async with rt.job("wide", nodes=1, min_nodes=1, max_nodes=4) as job:
+        mine = [c.submit(gate.wait, number) for number in range(100)]
+        await started(s, job, 1)
+
+        async def is_told(nodes: int, **view) -> None:
+            async def told() -> bool:
+                return await wanted(s, **view) == nodes
+
+            await until_true(told, f"{nodes} nodes")
+
+        # its own minimum comes first
+        await is_told(4, minimum=4)
+        await is_told(3)
+        reasons = [one["reason"] for one in await rt.decisions()]
+        assert any("4 nodes is to have 3" in text and "with 1 node off" in text for text in reasons)
+        idle = next(node for node in engine(s).state.nodes.free())
+        await next(worker for worker in workers if worker.address in idle.workers).close()
+        await started(s, job, 3)
+        # no node comes while there are no watts for it, and one does once there are
+        assert await wanted(s) == 3
+        await rt.corridor(upper_w=900)
+
+        async def more_may_come() -> bool:
+            return await wanted(s) > 3
+
+        await until_true(more_may_come, "it comes again")
+        gate.open()
+        assert len(await c.gather(mine)) == 100
     await rt.corridor(clear=True)
 
 

@@ -271,6 +271,24 @@ def test_nodes_come_back_for_jobs_that_wait_once_there_are_watts_for_them(policy
     assert found.runs[2].start_s == pytest.approx(401.0)
 
 
+def test_idle_nodes_go_for_what_a_job_may_then_have_of_the_others_and_come_again() -> None:
+    job = Job(id="a", submit_s=0.0, kind="malleable", start_nodes=1, min_nodes=1, max_nodes=4,
+              runtime_s=1200.0, power_by_nodes=((1, 75.0),))  # fmt: skip
+    bounds = corridor(((0.0, 0.0, 225.0), (300.0, 0.0, 900.0)))
+    power = NodePower(idle_w=50.0, busy_w=200.0)
+    machine = Machine(nodes=4, power=power, corridor=bounds, pool=Pool(initial_nodes=4, wait_s=1.0))
+    work = Workload(name="off", jobs=(job,), machine=machine)
+    # with three idle nodes there are watts for one that computes, with one that is off for three
+    found, pulled = with_levers(work, "power-aware", "pool")
+    assert [type(one) for one in pulled] == [ReleaseNodes, RequestNodes]
+    assert found.pool == ((0.0, 3), (301.0, 4))
+    assert "with 1 node off jobs may have more of the others" in pulled[0].reason.text
+    assert found.metrics()["corridor_outside_s"] == 0
+    assert found.runs[0].end_s == pytest.approx(301 + (1200 - 3 * 301) / 4, abs=1)
+    without, _ = with_levers(work, "power-aware")
+    assert without.runs[0].end_s == pytest.approx(300 + 900 / 4, abs=1)
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "power-aware"])
 def test_a_waiting_job_takes_the_nodes_of_a_malleable_one_on_request_alone(policy: str) -> None:
     common: Any = {"walltime_s": 1000.0}

@@ -125,7 +125,7 @@ class PoolTarget:
         self._most = maximum
         there, leaving = list(there), list(leaving)
         pending = None if pending is None else list(pending)
-        self._note_away(len(there) + len(leaving), len(pending or ()), len(queued))
+        self._note_away(len(there) + len(leaving), len(pending or ()), len(queued), len(there) - minimum)
         minimum, maximum = self._within_range(minimum, maximum, frozenset(elsewhere))
         view = pool.PoolView(
             now_s=now_s,
@@ -141,13 +141,14 @@ class PoolTarget:
         decision, self._memory = pool.decide(view, self._memory, params)
         return replace(decision, stay=decision.stay | self._aside(elsewhere))
 
-    def _note_away(self, up: int, coming: int, queued: int) -> None:
+    def _note_away(self, up: int, coming: int, queued: int, spare: int) -> None:
         """Note which nodes are not there, from numbers of workers."""
         per_node, most = self._workers_per_node(), self._most
         off = 0 if most is None else max(0, math.floor((most - up - coming) / per_node))
         starting = math.ceil((coming - queued) / per_node)
-        nodes = self.engine.state.nodes
-        nodes.away = Away(starting=starting, off=off, up=nodes.up() if self.engine.awake else None)
+        nodes, beyond = self.engine.state.nodes, max(0, math.floor(spare / per_node))
+        up_now = nodes.up() if self.engine.awake else None
+        nodes.away = Away(starting=starting, off=off, up=up_now, spare=beyond)
 
     def _within_range(
         self, minimum: int, maximum: int | None, elsewhere: frozenset[str]

@@ -2,20 +2,26 @@
 
 Rules of the file: it adds up samples and knows no cluster. Between two samples the draw is that of the first.
 The total is added up apart from its parts; both must agree. What was measured of a job is kept by its name
-and size, for its next run.
+and size, for its next run. What a job's user says of it holds against what others of its name drew, until
+the job itself was measured: then a figure that is wrong would keep the draw outside for as long as it runs.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from dask_hpc.scheduler.power.draw import Sample
+from dask_hpc_policies.model import JobRequest
 from dask_hpc_policies.power.bill import Uses
 from dask_hpc_policies.power.view import Step
+from dask_hpc_policies.power.watts import declares_watts
 
 #: Names whose watts are kept.
 _NAMES_KEPT = 1000
+#: What a job was seen to draw counts in place of what its user says after so many samples: the first ones
+#: are of a job that only begins.
+ENOUGH = 5
 #: What is measured differs by that share all the time.
 _NOISE = 0.01
 #: Less than this share of the upper bound outside is inside.
@@ -105,9 +111,12 @@ class History:
         self._tables: dict[str, dict[int, tuple[float, int, float]]] = {}
         #: What was told of each name, by size; made anew when any of it has changed.
         self._told: dict[str, dict[int, float]] = {}
+        #: Samples of each job that runs, by its id.
+        self._samples: dict[str, int] = {}
 
-    def add(self, name: str, nodes: int, watts: float) -> None:
-        """A job of that name, on so many nodes, drew so many watts a node."""
+    def add(self, id: str, name: str, nodes: int, watts: float) -> None:
+        """The job `id` of that name, on so many nodes, drew so many watts a node."""
+        self._samples[id] = self._samples.get(id, 0) + 1
         table = self._tables.setdefault(name, {})
         total, count, told = table.get(nodes, (0.0, 0, 0.0))
         total, count = total + watts, count + 1
@@ -123,3 +132,14 @@ class History:
     def of(self, name: str) -> Mapping[int, float]:
         """Mean watts of a node of jobs of that name by size, to 1 %; empty: none was measured."""
         return self._told.get(name, {})
+
+    def holds(self, id: str, request: JobRequest) -> Mapping[int, float]:
+        """`of` its name where that counts for the job `id`; empty: what its user says of it does."""
+        if declares_watts(request) and self._samples.get(id, 0) < ENOUGH:
+            return {}
+        return self.of(request.name)
+
+    def keep(self, ids: Container[str]) -> None:
+        """Forget which jobs were measured but for these, which go on."""
+        if any(id not in ids for id in self._samples):
+            self._samples = {id: count for id, count in self._samples.items() if id in ids}

@@ -15,6 +15,7 @@ from dask_hpc.scheduler.power.draw import Draw, Sample
 from dask_hpc.scheduler.power.node_model import NodeModel
 from dask_hpc.scheduler.power.noted import Noted
 from dask_hpc.scheduler.power.recent import Recent
+from dask_hpc.scheduler.power.runs import Runs
 from dask_hpc.scheduler.tables.nodes import Away
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.trace.records import CORRIDOR, DRAW, Other
@@ -42,7 +43,7 @@ class Books:
         self._state = state
         self.draw = Draw(state, saving, lambda: state.settings.power_model_nic_w or 0.0)
         self.model = NodeModel(state, fitted)
-        self._history = History()
+        self._history, self._ran = History(), Runs()
         self._noted, self.recent = Noted(), Recent()
         #: None: nobody keeps one.
         self.account: Account | None = None
@@ -64,6 +65,7 @@ class Books:
 
     def shut(self) -> None:
         """Keep none any more."""
+        self._book()
         self.account = None
 
     def now(self, now_s: float) -> Account:
@@ -111,6 +113,15 @@ class Books:
         """Who has drawn what since the account was opened; of nobody anything is known without one."""
         return bill(Uses() if self.account is None else self.account.uses, **self._tariff())
 
+    def history(self) -> dict[str, Any]:
+        """What jobs took and drew on how many nodes, as far as an account was kept (`Runs.told`)."""
+        self._book()
+        return self._ran.told()
+
+    def _book(self) -> None:
+        if self.account is not None:
+            self._ran.book(self._state.jobs.ended, self.account.uses.jobs)
+
     def _tariff(self) -> dict[str, Any]:
         settings = self._state.settings
         return {"price": settings.power_price, "carbon": settings.power_carbon}
@@ -118,6 +129,7 @@ class Books:
     def note(self, sample: Sample, view: PowerView | None) -> None:
         """Note what was measured of jobs, and what charts show."""
         self._measure(sample)
+        self._book()
         self.recent.add(sample, self._step, view)
 
     def note_bounds(self, step: Step | None, mode: str) -> None:
@@ -133,8 +145,9 @@ class Books:
             job = state.jobs.active.get(id)
             # an adapting job has nodes that do nothing yet, or any more
             if job is not None and job.state == "running" and not job.is_default:
-                history.add(job.name, nodes, watts)
+                history.add(id, job.name, nodes, watts)
+        history.keep(state.jobs.active)
         for job in state.jobs.named:
-            table = history.of(job.name)
+            table = history.holds(job.id, job.request)
             if table and tuple(table.items()) != job.request.power_by_nodes:
                 job.measured(power_by_nodes=table)

@@ -125,8 +125,10 @@ class Corridor:
         return await self.power()
 
     async def power(self) -> dict[str, Any]:
-        """What is drawn, between which bounds, and what it has come to, for each (`told`, `bill`)."""
-        return {**self._told(), "bill": self._books.bill(), "recent": self.charted()["power"]}
+        """What is drawn, between which bounds, and what it has come to, for each (`told`, `bill`, `Runs`)."""
+        books = self._books
+        more = {"bill": books.bill(), "history": books.history(), "recent": self.charted()["power"]}
+        return {**self._told(), **more}
 
     def charted(self) -> Mapping[str, Any]:
         """What has been drawn since the corridor was set: too much for what is asked twice a second."""
@@ -347,6 +349,9 @@ class Corridor:
     def _pool(self, view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
         """The nodes that an adaptive cluster may have (lever ``pool``); tells of it when they are others."""
         found, wished = pool_range(view, power), wished_nodes(view)
+        if power.off_nodes is None:
+            # it is being asked: what was told holds until that is known
+            return found
         limits = found is not None and found.bounded(wished) != wished
         step = pool_step(view, found) if found is not None and limits else None
         told, self._pool_told = self._pool_told, None if step is None else step.nodes

@@ -60,12 +60,10 @@ def power_of(
 
 
 def with_away(power: PowerView, away: Away, settings: Settings) -> PowerView:
-    """`power` with what nodes draw that are off or start, as far as settings say it."""
+    """`power` with what nodes draw that are off or start, as far as settings say it, and how many may be."""
     boot_w = settings.power_model_boot_w
-    off_w = settings.power_model_powered_off_w or 0.0
-    if boot_w is None:
-        return replace(power, off_w=off_w)
-    return replace(power, off_w=off_w, boot_w=boot_w, boot_nodes=away.starting)
+    power = replace(power, off_w=settings.power_model_powered_off_w or 0.0, max_off_nodes=away.spare)
+    return power if boot_w is None else replace(power, boot_w=boot_w, boot_nodes=away.starting)
 
 
 def widened(power: PowerView, forecast_w: tuple[float, float] | None) -> PowerView:

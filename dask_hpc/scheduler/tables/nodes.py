@@ -58,6 +58,8 @@ class Away:
     off: int = 0
     #: Nodes that were up when that was told; None: they were not looked at.
     up: int | None = 0
+    #: That are up beyond the least that the cluster has to have.
+    spare: int = 0
 
 
 class Node:

@@ -52,8 +52,9 @@ class CorridorTwin:
         self._levers = tuple(given.get(LEVERS_GIVEN, DEFAULT_LEVERS))
         if unknown := [lever for lever in self._levers if lever not in LEVERS]:
             raise SimulationError(f"corridor: lever {unknown[0]!r}; allowed: {', '.join(LEVERS)}")
-        #: What was asked of the pool last: from how many nodes to how many.
+        #: What was asked of the pool last: from how many nodes to how many; nodes that were given back.
         self._asked: tuple[int, int] | None = None
+        self._gone = 0
         self._guards: tuple[SumGuard, ...] = ()
         #: Answers by question: the policy is asked several times about one state of things.
         self._answers: dict[Problem, Plan] = {}
@@ -80,6 +81,7 @@ class CorridorTwin:
             boot_w=self._power.watts("booting"),
             boot_nodes=self._world.absent["booting"],
             base_w=self._beside_w(view),
+            max_off_nodes=max(0, view.pool_nodes - 1) if self._lets_go else 0,
             levers=self._levers,
         )
         low_w, high_w = drawn_w(view, power)
@@ -104,15 +106,22 @@ class CorridorTwin:
 
     def _pool_step(self, view: ClusterSnapshot) -> RequestNodes | ReleaseNodes | None:
         """What is asked of a pool whose nodes come and go: once until something else is to be."""
-        pool, power = self._world.machine.pool, seen(view)
-        if pool is None or pool.wait_s is None or power is None:
+        power = seen(view)
+        if power is None or not self._lets_go:
             return None
         allowed = pool_range(view, power)
-        step = None if allowed is None else pool_step(view, allowed)
+        step = None if allowed is None else pool_step(view, allowed, self._gone)
         if step is None or self._asked == (view.pool_nodes, step.nodes):
             return None
         self._asked = view.pool_nodes, step.nodes
+        self._gone = max(0, self._gone + view.pool_nodes - step.nodes)
         return step
+
+    @property
+    def _lets_go(self) -> bool:
+        """Whether nodes of the machine go and come when that is asked for."""
+        pool = self._world.machine.pool
+        return pool is not None and pool.wait_s is not None
 
     def _beside_w(self, view: ClusterSnapshot) -> float:
         """What nodes draw that no job has and that are not idle: of other roles, lost, absent, set aside."""

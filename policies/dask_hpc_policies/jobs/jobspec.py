@@ -98,7 +98,8 @@ def job_spec(
     priority
         Larger is served first.
     min_power_w, max_power_w
-        Expected power per node in watts, or text such as ``"200 W"``.
+        Expected power per node in watts, or text such as ``"200 W"``. A power corridor goes by it until the
+        job was measured.
     io_intensity
         Share of time in file-system I/O, 0 to 1.
     deadline, soft_deadline

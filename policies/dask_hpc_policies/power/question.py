@@ -10,7 +10,7 @@ program does (`program.solve`). Inside the corridor it is asked about the runnin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -91,6 +91,11 @@ def planned(
     plan = None if problem is None else solve(problem)
     if plan is not None:
         power = replace(power, plan=answered(view, power, plan))
+    further = off_question(view, power, terms)
+    if further is not None:
+        # one after the other: of several questions at once a planner answers the last alone
+        found = None if problem is not None and plan is None else solve(further)
+        power = replace(power, off_nodes=None if found is None else found.off_nodes)
     return replace(view, sections={**view.sections, SECTION: encode(power)})
 
 
@@ -101,12 +106,59 @@ def question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Problem |
     assert power.lower_w is not None
     assert power.upper_w is not None
     broken = outside_w(power, terms) > 0
-    resizes = power.may("resize")
-    jobs = [job for job in view.running if resizes and _changeable(job)]
     waiting = candidates(view, power, terms) if broken and terms.hold and power.may("hold") else []
+    jobs = _resizable(view, power)
     if not waiting and (not jobs or not (broken or view.idle_nodes)):
         return None
-    rigid = [job for job in view.running if not (resizes and _changeable(job))]
+    return _about(view, power, terms, jobs, waiting)
+
+
+def off_question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Problem | None:
+    """The same where idle nodes may be off: would jobs have more then, or would the draw be inside?
+
+    None: none may be (lever ``pool``), or nobody would have more: inside the corridor that is left to a
+    policy that is only held to it, but for whom it would start next. Its sizes are not carried out, for as
+    long as those nodes are on they may lead outside; once they are off `question` finds them.
+    """
+    most = min(power.max_off_nodes, view.idle_nodes)
+    if not (power.acts and power.bounded and power.may("pool")) or view.adapting or most <= 0:
+        return None
+    jobs = _resizable(view, power)
+    waiting = candidates(view, power, terms) if terms.hold and power.may("hold") else []
+    if not outside_w(power, terms):
+        # whoever lacks nodes is waited for
+        lacking = (at for at, job in enumerate(waiting) if _first_nodes(job) > view.idle_nodes)
+        waiting = waiting[: next(lacking, None)]
+        if power.mode != "policy":
+            jobs, waiting = [], waiting[:1]
+    if power.off_w >= power.idle_w or not (waiting or jobs):
+        return None
+    problem = _about(view, power, terms, jobs, waiting)
+    return None if problem is None else replace(problem, off_w=power.off_w, max_off_nodes=most)
+
+
+def _resizable(view: ClusterSnapshot, power: PowerView) -> list[JobView]:
+    """Running jobs that may get other sizes."""
+    return [job for job in view.running if _changeable(job)] if power.may("resize") else []
+
+
+def _first_nodes(job: JobView) -> int:
+    """The fewest nodes that a job starts on."""
+    return job.start_nodes or job.min_nodes
+
+
+def _about(
+    view: ClusterSnapshot,
+    power: PowerView,
+    terms: Terms,
+    jobs: Sequence[JobView],
+    waiting: Iterable[JobView],
+) -> Problem | None:
+    """The question about `jobs` that run and those that wait, others as they are; None: there is no node."""
+    assert power.lower_w is not None
+    assert power.upper_w is not None
+    changed = {job.id for job in jobs}
+    rigid = [job for job in view.running if job.id not in changed]
     sizes = sum([job.nodes for job in view.running])
     total = view.idle_nodes + sizes
     if not total:

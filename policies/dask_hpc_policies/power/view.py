@@ -71,6 +71,11 @@ class PowerView:
     boot_nodes: int = 0
     #: What is drawn beside the nodes that jobs may get: other roles, nodes that start, switches.
     base_w: float = 0.0
+    #: So many of the nodes may be given back (lever ``pool``).
+    max_off_nodes: int = 0
+    #: So many idle ones the program would rather have off, for what jobs then may have; None: it is being
+    #: asked.
+    off_nodes: int | None = 0
     #: The last answer of the program; it may be about other sizes (`fits`).
     plan: PowerPlan | None = None
     #: Where `draw_w` comes from: ``measured``, ``modelled`` or ``unavailable``; empty: not said.

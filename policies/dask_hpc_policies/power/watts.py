@@ -1,7 +1,9 @@
 """What a job is known to draw: watts of one of its nodes, least and most, by size.
 
-Rules of the file: what was measured by size (`power_by_nodes`) holds, then what the user says
-(`min_power_w`, `max_power_w`), then what any busy node draws. Watts are of one node.
+Rules of the file: a table by size (`power_by_nodes`) holds, then what the user says (`min_power_w`,
+`max_power_w`), then what any busy node draws. A workload's table was measured. A live job has one as soon as
+it was measured itself; before that what its user says holds, and where nothing is said what jobs of its name
+drew. Watts are of one node.
 """
 
 from __future__ import annotations
@@ -37,7 +39,12 @@ def node_w(job: JobRequest, nodes: int, busy_w: float) -> tuple[float, float]:
 
 def says_watts(job: JobRequest) -> bool:
     """Whether anything is known of what the job draws."""
-    return bool(job.power_by_nodes) or job.min_power_w is not None or job.max_power_w is not None
+    return bool(job.power_by_nodes) or declares_watts(job)
+
+
+def declares_watts(job: JobRequest) -> bool:
+    """Whether the job's user says what a node of it draws."""
+    return job.min_power_w is not None or job.max_power_w is not None
 
 
 def mean_w(job: JobRequest, nodes: int, busy_w: float) -> float:

@@ -2,7 +2,8 @@
 
 An idle node draws its idle watts, one that has gone back or is off draws next to none, one that starts draws
 what that takes. Nodes that jobs hold stay; sizes of jobs come first: the pool moves for what no sizes of the
-present nodes mend. Nodes that start count as what they will be: asked for again, or not to come.
+present nodes mend, and where the program would rather have idle nodes off: the watts that they draw are then
+those of nodes that compute. Nodes that start count as what they will be: asked for again, or not to come.
 
 Rules of the file: pure, the same live and simulated. The range is that of now: it is found anew with each
 picture, so nodes that went may come back as soon as there are watts for them.
@@ -58,19 +59,38 @@ def pool_range(view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
     least = max(0, pool + _steps(under_w / gain_w))
     if under_w <= 0:
         least = min(pool, max(least, kept)) if power.lower_w > 0 else 0
+    # a lower bound holds at the present sizes, too: others come once the nodes are off
+    off = min(power.off_nodes or 0, pool - max(kept, min(least, pool)))
+    if off > 0:
+        most = min(most, pool - off)
+    if power.off_nodes is None:
+        # it is being asked: until then the pool stays as it is
+        least = most = pool
     least = min(least, most)
     text = (
         f"the jobs and {counted(view.idle_nodes)} idle draw {low_w:g} to {high_w:g} W, allowed are "
         f"{power.lower_w:g} to {power.upper_w:g} W; an idle node draws {node_w:g} W more than one that is off"
         f"{f', one that starts {come_w:g} W' if come_w > node_w else ''}"
+        f"{f'; with {counted(off)} off jobs may have more of the others' if off > 0 else ''}"
     )
     data = {"min_w": low_w, "max_w": high_w, "lower_w": power.lower_w, "upper_w": power.upper_w}
     return PoolRange(least=least, most=most, reason=Reason(ReasonCode.CORRIDOR, text, data))
 
 
-def pool_step(view: ClusterSnapshot, allowed: PoolRange) -> RequestNodes | ReleaseNodes | None:
-    """What is asked of a pool that follows nobody else: what the range says, within it what jobs wait for."""
-    target = allowed.bounded(wished_nodes(view))
+def pool_step(
+    view: ClusterSnapshot, allowed: PoolRange, gone: int = 0
+) -> RequestNodes | ReleaseNodes | None:
+    """What is asked of a pool that follows nobody else: what the range says, within it what jobs wait for.
+
+    Parameters
+    ----------
+    gone
+        Nodes that were given back for the corridor: they come again for jobs that run, too.
+    """
+    wished = wished_nodes(view)
+    if gone > 0 and not view.idle_nodes and _grows(view):
+        wished = max(wished, view.pool_nodes + gone)
+    target = allowed.bounded(wished)
     if target == view.pool_nodes:
         return None
     kind = RequestNodes if target > view.pool_nodes else ReleaseNodes
@@ -99,5 +119,9 @@ def _steps(nodes: float) -> int:
 
 def _wanted(view: ClusterSnapshot) -> bool:
     """Whether a job would have more nodes than there are."""
-    grows = any(job.kind == "malleable" and job.nodes < job.max_nodes for job in view.running)
-    return grows or any(not job.is_default for job in view.pending)
+    return _grows(view) or any(not job.is_default for job in view.pending)
+
+
+def _grows(view: ClusterSnapshot) -> bool:
+    """Whether a job that runs would have more nodes."""
+    return any(job.kind == "malleable" and job.nodes < job.max_nodes for job in view.running)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_hpc_policies.combine.corridor import amended
 from dask_hpc_policies.decision import Decision, Hold, Reason, ReasonCode, ReleaseNodes, Start
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
-from dask_hpc_policies.power.program import solve
+from dask_hpc_policies.power.problem import Problem
+from dask_hpc_policies.power.program import Plan, solve
 from dask_hpc_policies.power.question import Terms, drawn_w, planned
 from dask_hpc_policies.power.view import DEFAULT_LEVERS, Mode, PowerView, seen
 from dask_hpc_policies.rules.pool_range import pool_range, pool_step
@@ -28,9 +30,16 @@ def job(id: str, watts: float, nodes: int, low: int, high: int) -> JobView:
 
 
 def shown(
-    lower_w: float, upper_w: float, *jobs: JobView, nodes: int = 4, mode: Mode = "policy", levers: Any = BOTH
+    lower_w: float,
+    upper_w: float,
+    *jobs: JobView,
+    nodes: int = 4,
+    mode: Mode = "policy",
+    levers: Any = BOTH,
+    solve: Callable[[Problem], Plan | None] = solve,
+    **more: Any,
 ) -> tuple[ClusterSnapshot, PowerView]:
-    """A picture with the plan, and what it says of power."""
+    """A picture with the plan, and what it says of power; `more` of that is given."""
     view = ClusterSnapshot(
         now_s=0.0,
         nodes=tuple(NodeView(id=f"n{i}") for i in range(nodes)),
@@ -38,6 +47,7 @@ def shown(
         idle_nodes=nodes - sum(one.nodes for one in jobs),
     )
     power = PowerView(mode=mode, lower_w=lower_w, upper_w=upper_w, idle_w=IDLE_W, busy_w=200.0, levers=levers)
+    power = replace(power, **more)
     low_w, high_w = drawn_w(view, power)
     power = replace(power, draw_w=low_w, min_w=low_w, max_w=high_w)
     view = planned(view, power, Terms(), solve)
@@ -88,6 +98,82 @@ def test_what_sizes_mend_is_not_mended_by_the_pool() -> None:
     assert "allowed are 0 to 760 W" in step.reason.text
     for levers, mode in ((DEFAULT_LEVERS, "policy"), (BOTH, "monitor"), (BOTH, "advise")):
         assert pool_range(*shown(0.0, 760.0, job("a", 250.0, 3, 3, 4), levers=levers, mode=mode)) is None
+
+
+def test_idle_nodes_are_off_where_jobs_may_then_have_more_of_the_others() -> None:
+    # one node of 75 W and three idle ones are 225 W; with one of them off it may have all three others
+    hungry, off = job("a", 75.0, 1, 1, 4), {"max_off_nodes": 3}
+    view, power = shown(0.0, 225.0, hungry, **off)
+    assert power.plan is not None
+    assert (power.plan.nodes, power.off_nodes) == ({"a": 1}, 1)
+    allowed = pool_range(view, power)
+    assert allowed is not None
+    step = pool_step(view, allowed)
+    assert isinstance(step, ReleaseNodes)
+    assert step.nodes == 3
+    assert "with 1 node off jobs may have more of the others" in step.reason.text
+    # nobody has more before it is off; then the plan for what is left says so
+    assert not pulled(view)
+    _, after = shown(0.0, 225.0, hungry, nodes=3, **off)
+    assert after.plan is not None
+    assert (after.plan.nodes, after.off_nodes) == ({"a": 3}, 0)
+    # a job that waits may be whom it is for
+    waits = job("b", 100.0, 0, 1, 1)
+    assert shown(0.0, 250.0, job("a", 75.0, 2, 2, 2), waits, **off)[1].off_nodes == 1
+    # none goes below the lower bound, none that may not go, and none unasked or for nothing
+    narrow = shown(200.0, 225.0, hungry, **off)
+    assert narrow[1].off_nodes == 1
+    assert pool_range(*narrow).most == 4  # type: ignore[union-attr]
+    for other in ({"max_off_nodes": 0}, {**off, "off_w": IDLE_W}, {**off, "levers": DEFAULT_LEVERS}):
+        assert shown(0.0, 225.0, hungry, **other)[1].off_nodes == 0
+    assert shown(0.0, 900.0, hungry, **off)[1].off_nodes == 0
+    assert shown(0.0, 225.0, hungry, mode="advise", **off)[1].off_nodes == 0
+    # who gets more inside the corridor is another policy's, but for whom it starts next
+    calm, wide = job("a", 75.0, 2, 2, 2), job("w", 75.0, 0, 4, 4)
+    assert shown(0.0, 225.0, hungry, mode="enforce", **off)[1].off_nodes == 0
+    assert shown(0.0, 250.0, calm, waits, mode="enforce", **off)[1].off_nodes == 1
+    for mode in ("policy", "enforce"):
+        # whoever lacks nodes is waited for: nobody behind it starts
+        assert shown(0.0, 250.0, calm, wide, waits, mode=mode, **off)[1].off_nodes == 0  # type: ignore[arg-type]
+
+
+def test_the_pool_stays_as_it_is_while_it_is_being_asked_which_nodes_would_better_be_off() -> None:
+    asked: list[Problem] = []
+
+    def later(problem: Problem) -> Plan | None:
+        asked.append(problem)
+        return solve(problem) if answers >= len(asked) else None
+
+    for answers in (0, 1):
+        asked.clear()
+        view, power = shown(60.0, 225.0, job("a", 75.0, 1, 1, 4), max_off_nodes=3, solve=later)
+        # the second question waits for the answer to the first one
+        assert [one.max_off_nodes for one in asked] == [0, 3][: answers + 1]
+        assert power.off_nodes is None
+        allowed = pool_range(view, power)
+        assert allowed is not None
+        assert (allowed.least, allowed.most) == (4, 4)
+
+
+@given(st.floats(0, 700), st.integers(1, 3), st.integers(2, 5), st.sampled_from([0.0, 20.0]))
+@settings(max_examples=30, deadline=None)
+def test_nodes_that_are_off_do_not_come_back_to_go_again(upper_w, held, most, off_w) -> None:
+    nodes = 5
+    for _ in range(8):
+        # those that have gone draw what one does that is off
+        off = {"max_off_nodes": 4, "off_w": off_w, "base_w": (5 - nodes) * off_w}
+        view, power = shown(0.0, upper_w, job("a", 75.0, held, 1, most), nodes=nodes, **off)
+        plan = power.plan
+        if plan is not None and plan.nodes["a"] != held:
+            held = plan.nodes["a"]
+            continue
+        allowed = pool_range(view, power)
+        assert allowed is not None
+        step = pool_step(view, allowed, 5 - nodes)
+        if step is None:
+            return
+        nodes = step.nodes
+    raise AssertionError(f"at {upper_w:g} W it never rests")
 
 
 @given(st.integers(1, 12), st.integers(0, 12), st.floats(0, 1500), st.floats(0, 1500))
