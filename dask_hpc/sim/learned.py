@@ -19,8 +19,8 @@ source       remaining time                                                     
 ``assumed``  nothing is known of it: what the caller says                                         poor
 ===========  ==================================================================================  ==========
 
-An average over fewer than `FEW_TASKS` tasks is no better than fair; the mean of it and of what Dask has
-learned of tasks of their names is taken. What is under way is taken as done: a job that is shrinking has
+An average over fewer than `FEW_TASKS` tasks is no better than fair; of it and of what Dask has learned of
+tasks of their names the shorter is taken: what disturbs a task makes it longer, never shorter. What is under way is taken as done: a job that is shrinking has
 left its nodes, one that is about to start has them.
 """
 
@@ -160,7 +160,7 @@ def _known(
             # the first ones of a job are often slow: it has just been sent
             text = f"{left}; {tasks.ended} took {own_s:.3g} s each, the last of their names {alike_s:.3g} s"
             text += more
-            own_s = (own_s + alike_s) / 2
+            own_s = min(own_s, alike_s)
         return knowledge(tasks.left * own_s / slots, "tasks" if closed else "so-far", sure, text)
     if job.recorded_s is not None and not (alike_s is not None and tasks.left and closed):
         return knowledge(expected_s(job), "recorded", "fair", "mean of earlier jobs of its name")

@@ -77,6 +77,12 @@ def test_every_code_cell_of_a_story_is_introduced_and_clusters_are_closed(path: 
     assert bool(closing) == ("Cluster(" in source and path.parent.name != "apps")
 
 
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=by_name)
+def test_the_last_that_a_numbered_story_shows_is_a_picture(path: Path) -> None:
+    shown = [output for cell in code(read(path)) for output in cell.outputs]
+    assert "image/png" in shown[-1].get("data", {}), "of what it was good for"
+
+
 @pytest.mark.parametrize("path", STORIES, ids=by_name)
 def test_what_a_story_links_to_is_there(path: Path) -> None:
     prose = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")

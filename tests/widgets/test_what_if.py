@@ -51,6 +51,9 @@ LEFT_S = 10 * 3.0 / 4
     [
         ("tasks", "good", LEFT_S, job(), row(tasks=FEW_TASKS, compute_s=3.0 * FEW_TASKS, closed=True)),
         ("tasks", "fair", LEFT_S, job(), row(tasks=FEW_TASKS - 1, compute_s=57.0, closed=True)),
+        # of few tasks the shorter of what they took and what Dask has learned: none is quicker than it can be
+        ("tasks", "fair", 10 * 2.0 / 4, job(), row(tasks=2, compute_s=6.0, closed=True, held_task_s=2.0)),
+        ("tasks", "fair", LEFT_S, job(), row(tasks=2, compute_s=6.0, closed=True, held_task_s=4.0)),
         # closed: what was recorded says less than its own tasks
         ("tasks", "fair", LEFT_S, job(recorded_s=500.0), row(tasks=2, compute_s=6.0, closed=True)),
         ("tasks", "fair", 0.0, job(unfinished_tasks=0, processing_tasks=0), row("j", 2, 6.0, True)),
