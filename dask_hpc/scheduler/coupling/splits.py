@@ -76,7 +76,7 @@ class Splits:
     def view(self, flow: Flow) -> FlowView:
         """What a policy sees of a flow whose producers are all there."""
         nodes, threads = self._workers.node_threads(set(flow.places))
-        available = set(self._staging.available())
+        available = set(self._workers.may_stage())
         staging, cores = self._workers.node_threads(available)
         staging_now, _ = self._workers.node_threads(set(self._workers.staging()))
         helpers, spare = (max(0, threads - n) for n in (flow.kept_threads(threads), flow.own_threads))
@@ -246,7 +246,7 @@ class Splits:
         """
         self._workers.left(address)
         self._aim_again(f"hpc-placed-{address}")
-        if not self._staging.available():
+        if not self._workers.may_stage():
             for flow in self._flows.values():
                 flow.sides = {name: side for name, side in flow.sides.items() if side != "in-transit"}
 
@@ -273,7 +273,7 @@ class Splits:
         flow.measured.whole(now_s, room)
         if now_s - self._asked_s >= _ASK_S:
             self._asked_s = now_s
-            choice = self._staging.available() or flow.own_threads > 1
+            choice = self._workers.may_stage() or flow.own_threads > 1
             if choice and any(said["where"] == "auto" for said in flow.analyses.values()):
                 self._engine.controller.request("tick")
 

@@ -25,12 +25,6 @@ class Staging:
         #: Whether there are as many as are wanted.
         self.settled = True
 
-    def available(self) -> list[str]:
-        """Addresses of the workers of nodes that stage, or may again: no job holds them."""
-        nodes = self._engine.state.nodes.nodes
-        free = [id for id in self._workers.lent if id in nodes and nodes[id].job is None]
-        return [*self._workers.of_role(STAGING), *self._workers.of_nodes(free)]
-
     def settle(self, flows: Collection[Flow]) -> None:
         """Lend what no flow needs, and take back what one does, as far as that can be done now."""
         engine, workers = self._engine, self._workers

@@ -55,10 +55,16 @@ class Workers:
         """Addresses of those that analyses in transit run on, as of a moment ago."""
         now_s = self._engine.state.now_s()
         if now_s - self._looked_s >= APART_S:
-            leaving = set(self.of_nodes(self.leaving))
+            leaving = set(self.of_nodes(self.leaving)) if self.leaving else set()
             self._staging = [address for address in self.of_role(STAGING) if address not in leaving]
             self._looked_s = now_s
         return self._staging
+
+    def may_stage(self) -> list[str]:
+        """Addresses of those whose nodes stage, or may again: no job holds them."""
+        nodes = self._engine.state.nodes.nodes if self.lent else {}
+        free = [id for id in self.lent if id in nodes and nodes[id].job is None]
+        return [*self.of_role(STAGING), *self.of_nodes(free)]
 
     def look(self) -> None:
         """Look again at who has which role."""
