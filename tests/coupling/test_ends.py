@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 
+import numpy as np
 from coupled import FIELDS, HALVES, opened, started
 from helpers import live, until
 from sources import asked, nothing_left, producers, told
@@ -99,5 +100,28 @@ async def test_a_step_that_a_rank_has_left_without_is_refused_to_the_others(c, s
         assert answer == {"error": "ValueError", "text": "step 1 can never be whole: rank 1 has left"}
         assert await asked(made[0], "close") == "closed"
         assert [each async for each in values] == []
+    await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_blocks_of_a_rank_that_has_left_wait_for_one_that_comes_later(c, s, a):
+    flow, values = await started(c)
+    go = threading.Event()
+
+    class Late(dask_hpc.Source):
+        async def _connected(self, told):
+            await asyncio.to_thread(go.wait, 30)
+            return await super()._connected(told)
+
+    def send(kind, rank):
+        with kind("heat", s.address, rank=rank, size=2) as source:
+            source.send(0, {"T": np.zeros((4, 6))}, at={"y": HALVES[rank][0]})
+
+    late = asyncio.create_task(asyncio.to_thread(send, Late, 1))
+    await asyncio.to_thread(send, dask_hpc.Source, 0)
+    go.set()
+    await late
+    assert [each async for each in values] == [(0, 0.0)]
     await flow.close()
     await nothing_left(s, a)

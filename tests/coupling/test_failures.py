@@ -19,6 +19,7 @@ from tasks import inc
 import dask_hpc
 from dask_hpc.client.turns import value_of
 from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.coupling import flow as of_flow
 from dask_hpc.worker.coupling.receiver import Receiver
 
 
@@ -46,6 +47,30 @@ async def test_a_source_that_is_killed_fails_the_flow_and_leaves_no_file(c, s, a
     await flow.close()
     await nothing_left(s, a)
     await until(lambda: not rings(), "the worker has let go of the ring")
+
+
+@live(workers=2, timeout=60)
+async def test_a_source_that_dies_with_its_worker_is_not_waited_for_for_ever(c, s, a, b):
+    flow, values = await started(c)
+    async with producers(s, *HALVES) as made:
+        await opened(made)
+        for one in made:
+            one.tell("send", step=0)
+        assert [await told(one) for one in made] == [True, True]
+        assert await anext(values) == (0, 0.0)
+        host = (await flow.status())["workers"][0]
+        gone, stays = sorted((a, b), key=lambda worker: worker.address != host)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(of_flow, "BACK_S", 0.5)
+            patch.setattr(of_flow, "BACK_STEPS", 0.0)
+            await gone.close()
+            made[0].process.kill()
+            made[1].tell("many", first=1, last=9)
+            with pytest.raises(CouplingError, match="rank 0 has not come for"):
+                await anext(values)
+        assert (await told(made[1]))["error"] == "CouplingError"
+    await flow.close()
+    await nothing_left(s, stays)
 
 
 @live(workers=1, timeout=60)

@@ -16,6 +16,7 @@ from programs import Shared, going, start
 import dask_hpc
 from dask_hpc.errors import CouplingError
 from dask_hpc.wire import HELPER_RESOURCE
+from dask_hpc_policies import registry
 
 
 @live(workers=1, threads=3, timeout=60)
@@ -89,3 +90,31 @@ async def test_values_in_situ_follow_a_node_that_comes_back_under_another_addres
             with pytest.raises(CouplingError, match="is closed"):
                 await run
             await job.cancel()
+
+
+@live(workers=1, threads=4, timeout=60)
+async def test_threads_of_a_program_become_helper_cores_for_dear_analyses_and_go_back_to_it(c, s, a):
+    placing = {"policy": "placement", "params": {"cooldown_steps": 0}}
+    policy = registry.create({"policy": "chain", "policies": ["fcfs", placing]})
+    rt = await dask_hpc.install(c, policy)
+    flow = await rt.couple("heat", FIELDS, queue=2)
+    seconds = [0.2]
+    for name in "abc":
+        await flow.analyse(Shared(lambda ds: time.sleep(seconds[0])), name=name)
+    values = flow.results("a", timeout=30)
+
+    async def come_to(count):
+        while s.resources.get(HELPER_RESOURCE, {}).get(a.address) != count:
+            await anext(values)
+
+    async with rt.job("heat", nodes=1) as job:
+        program = job.program(8, "y", blocks_per_node=3)
+        run = start(program.init(begin).elastic(advance, going, couple=(flow, "T")))
+        # that which the program has no block for; all but one while they are dear
+        for count, dear_s in ((1, 0.2), (3, 0.001), (1, 0.001)):
+            await come_to(count)
+            seconds[0] = dear_s
+        await flow.close()
+        with pytest.raises(CouplingError, match="is closed"):
+            await run
+        await job.cancel()

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from beside_programs import FIELDS, STEP_S, on_the_cluster, sleeps
 from distributed import Worker, get_worker
-from helpers import live, until
+from helpers import engine, live, until
 from sources import asked, producers, told
 
 import dask_hpc
@@ -32,7 +32,7 @@ from dask_hpc_policies.placement.view import FlowView, Split
 
 #: Seconds of a value. One helper core and two cores for staging: the best is each on a side of its own.
 SLOW_S, FAST_S = 0.4, 0.1
-BEST = Split(in_situ=("fast",), in_transit=("slow",), nodes=1, helper_cores=1)
+BEST = Split(in_situ=("fast",), in_transit=("slow",), nodes=1, helper_cores=1, staging_nodes=1)
 
 
 def held(ds):
@@ -82,7 +82,7 @@ def simulated(view):
     job = Job(id="j", submit_s=0.0, start_nodes=2, min_nodes=2, max_nodes=2, program=Program(stages=(run,)))
     work = Workload(name="w", jobs=(job,), machine=Machine(nodes=2))
     last = sim.simulate(work, "placement").flows[0]["splits"][-1]
-    names = ("in_situ", "in_transit", "nodes", "helper_cores")
+    names = ("in_situ", "in_transit", "nodes", "helper_cores", "staging_nodes")
     return Split(**{name: tuple(last[name]) if "in_" in name else last[name] for name in names})
 
 
@@ -150,6 +150,36 @@ async def test_places_are_taken_whole_or_not_at_all_and_say_why(c, s, a):
 
 
 @live(workers=1, timeout=60)
+async def test_staging_nodes_that_no_plan_needs_compute_until_one_does_or_no_flow_is_left(c, s, a):
+    also = Worker(s.address, name="also", nthreads=2, resources={f"{ROLE_RESOURCE}staging": 1})
+    async with running(c, s, "fcfs", slow=sleeps(0.05)) as (_rt, flow, producer, staging), also:
+
+        def roles():
+            nodes = engine(s).state.nodes.nodes
+            return [nodes[worker.name].role for worker in (also, staging)]
+
+        values = flow.results("slow", timeout=30)
+        producer.tell("many", first=0, last=100)
+        await anext(values)
+        assert enacted(s, places("in-transit", "slow", "fast", nodes=2))[0][0] == "under way"
+        await anext(values)
+        assert enacted(s, places("in-transit", "slow", "fast", nodes=1))[0][0] == "under way"
+        while roles() != ["staging", "compute"]:
+            await anext(values)
+        # two steps may have begun before
+        assert [(await anext(values))[1] for _ in range(5)][-2:] == [also.address] * 2
+        plan = await flow.plan()
+        assert (plan["present"]["staging_nodes"], decode(FlowView, plan["view"]).platform.nodes) == (1, 3)
+        assert enacted(s, places("in-transit", "slow", "fast", nodes=2))[0][0] == "under way"
+        await until(lambda: roles() == ["staging"] * 2, "it has come back")
+        assert enacted(s, places("in-situ", "slow", "fast", nodes=1, cores=1))[0][0] == "under way"
+        while roles() != ["compute"] * 2:
+            await anext(values)
+        await flow.close()
+        await until(lambda: roles() == ["staging"] * 2, "no flow is left")
+
+
+@live(workers=1, timeout=60)
 async def test_what_the_user_has_said_of_where_holds_against_a_policy(c, s, a):
     async with running(c, s, "fcfs", where="in-situ") as (rt, flow, producer, _staging):
         values = flow.results("fast", timeout=30)
@@ -157,8 +187,10 @@ async def test_what_the_user_has_said_of_where_holds_against_a_policy(c, s, a):
         await anext(values)
         assert enacted(s, places("in-transit", "slow")) == [("refused", ReasonCode.OUT_OF_BOUNDS)]
         plan = await flow.plan()
-        assert plan["best"] == plan["present"]
-        assert plan["reason"] == "the present split is the best by what is known"
+        assert plan["best"] == {**plan["present"], "staging_nodes": 0}
+        assert plan["reason"] == (
+            "the present split is the best by what is known, and 0 of 1 staging nodes are enough"
+        )
         with pytest.raises(CouplingError, match="its producers have not come"):
             await (await rt.couple("other", FIELDS)).plan()
 

@@ -57,6 +57,7 @@ def study(chance: np.random.Generator, load: float, bandwidth: float, analyses: 
 def any_application(chance: random.Random, most: int = 6, nodes: int = 12) -> Application:
     """A small one of any kind; it may have room for nothing."""
     of, cores = chance.randint(1, nodes), chance.choice([1, 2, 3, 4, 4, 6, 8])
+    fixed = chance.choice([*[None] * 6, chance.randrange(cores)])
     return Application(
         platform=Platform(
             nodes=of,
@@ -66,7 +67,8 @@ def any_application(chance: random.Random, most: int = 6, nodes: int = 12) -> Ap
             staging_memory_bytes=chance.choice([*[None] * 6, 0.5, 2.0]),
             max_staging_nodes=chance.choice([*[None] * 6, 1, 3]),
             simulation_nodes=chance.choice([*[None] * 6, chance.randint(1, of)]),
-            helper_cores=chance.choice([*[None] * 6, chance.randrange(cores)]),
+            helper_cores=fixed,
+            least_helper_cores=chance.choice([0, 0, 0, chance.randrange(cores)]) if fixed is None else 0,
         ),
         simulation=Simulation(
             one_core_s=100.0,
@@ -114,6 +116,8 @@ def step_s(app: Application, split: Sequence[bool], nodes: int, helpers: int, mo
         return math.inf
     if outside and platform.staging_memory_bytes and sent > staging * platform.staging_memory_bytes:
         return math.inf
+    if mode == "asynchronous" and helpers < platform.least_helper_cores:
+        return math.inf
     if inside and mode == "asynchronous" and not 1 <= helpers < platform.cores:
         return math.inf
     on = platform.cores if mode == "synchronous" else platform.cores - helpers
@@ -140,7 +144,10 @@ def helper_cores(app: Application, mode: Mode, in_situ: bool) -> Sequence[int]:
     """Helper cores that may be; those that are fixed are there whether anything runs on them or not."""
     if mode == "asynchronous" and app.platform.helper_cores is not None:
         return (app.platform.helper_cores,)
-    return range(1, app.platform.cores) if mode == "asynchronous" and in_situ else (0,)
+    least = app.platform.least_helper_cores
+    if mode == "asynchronous" and (in_situ or least):
+        return range(max(1, least), app.platform.cores)
+    return (0,)
 
 
 def brute_force(app: Application, mode: Mode) -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc_policies.coupling.contract import Field, Place, block_key, uncovered
 from dask_hpc_policies.coupling.turns import Turns
@@ -16,6 +17,9 @@ from dask_hpc_policies.placement.application import Where
 
 #: Slots of a ring beyond those that queue and longest window need: it takes a moment until one is free.
 _SPARE = 2
+#: A producer that does not come to its worker, or to another after that one was lost, is taken for dead after
+#: so many seconds, and so many times the longest step so far: it notices with its next `send`.
+BACK_S, BACK_STEPS = 60.0, 10.0
 
 
 class Arrived(NamedTuple):
@@ -44,6 +48,8 @@ class Rank:
     connected: bool = False
     #: Whether it will send no more.
     left: bool = False
+    #: Since when its worker waits for it.
+    awaited_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -59,11 +65,13 @@ class Flow:
     ranks: dict[int, Rank] = field(default_factory=dict)
     #: The last step that each of those has sent that have left.
     gone: dict[int, int | None] = field(default_factory=dict)
-    #: Whether a program on the cluster hands over its steps: no other may. Turns that it has begun, and
-    #: threads of a node that it computes a step on.
+    #: Whether a program on the cluster hands over its steps: no other may. Turns that it has begun, and the
+    #: most threads of a node that it computes a step on.
     inside: bool = False
     own_turns: int = 0
     own_threads: int = 0
+    #: Helper cores of a node that a policy has taken of that program; None: those that it cannot use.
+    helper_cores: int | None = None
     #: Whether that program has begun its last step.
     inside_over: bool = False
     #: How many producers there are; None: none has come.
@@ -79,8 +87,10 @@ class Flow:
     #: Steps of the longest window, and what was said of analyses.
     window: int = 1
     analyses: dict[str, dict[str, Any]] = field(default_factory=dict)
-    #: Where a policy has placed analyses from the next step on, and what was measured of all of them.
+    #: Where a policy has placed analyses from the next step on, on how many staging nodes (None: it has said
+    #: nothing of that), and what was measured of all of them.
     sides: dict[str, Where] = field(default_factory=dict)
+    staging: int | None = None
     measured: Measured = field(default_factory=Measured)
     #: Why it has failed, or that it is closed.
     failed: str = ""
@@ -91,6 +101,9 @@ class Flow:
     #: What the client has not heard: number and event.
     events: deque[tuple[int, dict[str, Any]]] = field(default_factory=deque)
     told: int = 0
+    #: When the last step has begun, and the longest time from one to the next.
+    begun_s: float | None = None
+    longest_s: float = 0.0
     _bell: asyncio.Event = field(default_factory=asyncio.Event)
 
     def key(self, turn: int, place: int) -> str:
@@ -132,6 +145,23 @@ class Flow:
         self.ranks[number] = Rank(token, list(hosts), -1 if there is None else there.place)
         self.ring()
 
+    def came(self, number: int) -> None:
+        """A producer is connected to its worker."""
+        rank = self.ranks[number]
+        rank.connected, rank.awaited_s = True, None
+
+    def await_all(self, members: Iterable[int]) -> None:
+        """These producers have to come to their worker now."""
+        for rank in map(self.ranks.__getitem__, members):
+            rank.awaited_s = None if rank.left else stopwatch_s()
+
+    def look(self) -> None:
+        """Fail when a producer does not come any more: it may have died with its worker, or on its way."""
+        most_s, now_s = max(BACK_S, BACK_STEPS * self.longest_s), stopwatch_s()
+        for number, rank in self.ranks.items():
+            if rank.awaited_s is not None and now_s - rank.awaited_s > most_s:
+                self.fail(f"flow {self.name!r} has failed: rank {number} has not come for {most_s:.0f} s")
+
     def move(self, place: int, workers: Mapping[str, Collection[str]]) -> None:
         """Have another worker take what goes to a place whose worker is lost."""
         hosts = {host for number in self.members[place] for host in self.ranks[number].hosts}
@@ -165,6 +195,11 @@ class Flow:
     def begun(self, given: int) -> None:
         """Tell the client of turns that have begun since so many were given."""
         assert self.turns is not None
+        if self.turns.given > given:
+            now_s = stopwatch_s()
+            if self.begun_s is not None:
+                self.longest_s = max(self.longest_s, now_s - self.begun_s)
+            self.begun_s = now_s
         for turn in range(given, self.turns.given):
             self.say("begun", turn=turn, step=self.turns.flight[turn])
 
@@ -212,6 +247,11 @@ class Flow:
         """Turns that have begun and are not done."""
         return list(range(self.finished, self.own_turns) if self.turns is None else self.turns.flight)
 
+    def kept_threads(self, threads: int) -> int:
+        """Threads of a node that its program keeps, of so many that the node has; the others are helpers."""
+        taken = self.helper_cores
+        return self.own_threads if taken is None else max(1, min(self.own_threads, threads - taken))
+
     def side(self, analysis: str) -> Where:
         """Where an analysis runs from the next step on; ``auto``: where most of its blocks are."""
         said: Where = self.analyses[analysis]["where"]
@@ -257,3 +297,4 @@ def placed(flow: Flow, workers: Mapping[str, Collection[str]]) -> None:
         for number in members:
             flow.ranks[number].place = place
     flow.turns = Turns(flow.queue, flow.when_full, len(flow.places))
+    flow.await_all(flow.ranks)

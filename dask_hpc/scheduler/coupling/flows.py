@@ -111,9 +111,9 @@ class Flows:
 
     async def flow_events(self, flow: str, after: int) -> list[Any]:
         """What has happened since event number `after`, as soon as anything has."""
-        found = self._by_id.get(flow)
-        if found is None:
+        if (found := self._by_id.get(flow)) is None:
             return [(after + 1, {"kind": "failed", "reason": "the flow is closed"})]
+        found.look()
         while found.events and found.events[0][0] <= after:
             found.events.popleft()
         if not found.events:
@@ -126,8 +126,7 @@ class Flows:
 
     async def flow_computed(self, flow: str, turn: int) -> None:
         """All values of a turn are there, and wait for whoever reads."""
-        found = self._by_id.get(flow)
-        if found is not None and found.turns is not None:
+        if (found := self._by_id.get(flow)) is not None and found.turns is not None:
             found.turns.computed(turn)
 
     async def flow_done(self, flow: str, turn: int) -> None:
@@ -194,8 +193,7 @@ class Flows:
         CouplingError
             When the flow has failed, or no worker is left.
         """
-        flow = self._named.get(name)
-        if flow is None:
+        if (flow := self._named.get(name)) is None:
             return {"wait": f"there is no flow {name!r} (rt.couple declares one)"}
         self._check(flow)
         if flow.inside:
@@ -231,6 +229,7 @@ class Flows:
             for place, there in enumerate(flow.places):
                 if there == address:
                     self._lose_all(flow, place, address, None)
+                    flow.await_all(flow.members[place])
 
     def _lose_all(self, flow: Flow, place: int, address: str, upto: int | None) -> None:
         """A worker has gone with what it had of steps that were not whole."""
@@ -246,7 +245,7 @@ class Flows:
 
     async def flow_connected(self, flow: str, rank: int, worker: str) -> None:
         """A producer is connected to its worker."""
-        self._found(flow).ranks[rank].connected = True
+        self._found(flow).came(rank)
 
     async def flow_begin(
         self, flow: str, place: int, step: int, unasked: tuple[int, int] | None = None
@@ -331,8 +330,8 @@ class Flows:
 
     async def flow_left(
         self, flow: str, rank: int, closed: bool, sent: int | None, unasked: tuple[int, int] | None = None
-    ) -> None:
-        """A producer is not connected any more.
+    ) -> bool:
+        """A producer is not connected any more; whether its flow goes on.
 
         Parameters
         ----------
@@ -341,9 +340,8 @@ class Flows:
         unasked
             A step that its place has taken without asking, and its turn.
         """
-        found = self._by_id.get(flow)
-        if found is None or found.failed or found.turns is None:
-            return
+        if (found := self._by_id.get(flow)) is None or found.failed or found.turns is None:
+            return False
         it = found.ranks[rank]
         if unasked is not None:
             self._took(found, it.place, *unasked)
@@ -356,6 +354,7 @@ class Flows:
         elif found.over():
             found.say("ended", turns=found.turns.given)
         found.ring()
+        return not found.failed
 
     def _moved(self, key: Any, start: str, finish: str) -> None:
         """What was there may be lost; or nobody wants it any more."""
@@ -386,6 +385,7 @@ class Flows:
         """Raise `CouplingError` when a flow does not go on."""
         if not flow.failed and flow.client not in self._scheduler.clients:
             self._end(flow, f"flow {flow.name!r} has failed: its client is gone")
+        flow.look()
         if flow.failed:
             raise CouplingError(flow.failed)
 

@@ -59,7 +59,7 @@ class Inside:
         flow.inside, flow.inside_over, flow.own_turns = True, False, turn + 1
         flow.places = self._workers.of_nodes(nodes)
         flow.own_threads = ceil(len(nodes) / len(set(nodes)))
-        self._splits.helpers.leave(flow.places, flow.own_threads)
+        self._splits.share(flow)
         keys = [flow.key(turn, place) for place in range(len(nodes))]
         step = _Step(flow, turn, set(keys))
         for key in keys:
@@ -68,6 +68,7 @@ class Inside:
 
     def drop(self, flow: Flow) -> None:
         """A flow has ended."""
+        self._splits.drop(flow)
         for key in [key for key, step in self._steps.items() if step.flow is flow]:
             self._forget(key)
 
@@ -91,8 +92,9 @@ class Inside:
     def _whole(self, step: _Step) -> None:
         flow = step.flow
         if step.taken_s:
-            # no less than its longest block, nor than all of them on all threads
-            threads = max(1, self._workers.threads(flow.places))
-            flow.measured.simulated(max(*step.taken_s, sum(step.taken_s) / threads))
+            # no less than its longest block, nor than all of them on all threads that are the program's
+            nodes, threads = self._workers.node_threads(flow.places)
+            kept = max(1, nodes * min(threads, flow.kept_threads(threads)))
+            flow.measured.simulated(max(*step.taken_s, sum(step.taken_s) / kept))
         self._splits.aim(flow, step.turn)
         self._splits.whole(flow, step.turn)

@@ -6,8 +6,8 @@ those that come are aimed (`Splits.aim`) right before their data is there: no ta
 no client is asked. Blocks in memory go where they are needed, each once to a node.
 
 The simulation stays on the nodes whose workers have its blocks. Of a program outside all threads of these are
-helper cores, of one on the cluster (`inside`) those that it has no block for; so what a policy may choose is
-the side of each analysis.
+helper cores, of one on the cluster (`inside`) those that it has no block for, and as many more as a policy
+takes of it; it gets them back when a plan has fewer.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.coupling.helpers import Helpers
+from dask_hpc.scheduler.coupling.staging import Staging
 from dask_hpc.scheduler.coupling.workers import Workers
 from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.tables.events import ActionEnded
@@ -52,6 +53,7 @@ class Splits:
         self._engine, self._workers, self._flow_of = engine, workers, flow_of
         #: What analyses in situ take beside a program on the cluster.
         self.helpers = Helpers(engine, workers)
+        self._staging = Staging(engine, workers)
         #: Flows that have begun, by name.
         self._flows: dict[str, Flow] = {}
         #: What a decision has said, by flow, until all of it is known; plans of flows that take long to plan.
@@ -74,10 +76,14 @@ class Splits:
     def view(self, flow: Flow) -> FlowView:
         """What a policy sees of a flow whose producers are all there."""
         nodes, threads = self._workers.node_threads(set(flow.places))
-        staging, cores = self._workers.node_threads(set(self._workers.staging()))
-        helpers = max(0, threads - flow.own_threads)
+        available = set(self._workers.may_stage())
+        staging, cores = self._workers.node_threads(available)
+        staging_now, _ = self._workers.node_threads(set(self._workers.staging()))
+        helpers, spare = (max(0, threads - n) for n in (flow.kept_threads(threads), flow.own_threads))
         # a program that leaves no thread takes turns with its analyses on all of them
-        cores = max(cores, helpers + 1) if helpers else max(1, threads)
+        cores = max(cores, threads, spare + 1) if spare else max(1, threads)
+        # one outside has no thread of these; of one on the cluster some may be taken
+        free = flow.inside and spare > 0 and cores == threads
         if nodes:  # all workers that take its blocks may be gone: it is learned once it has others
             flow.measured.learn(nodes * (cores - helpers))
         return FlowView(
@@ -85,15 +91,17 @@ class Splits:
             steps=flow.given,
             nodes=nodes,
             helper_cores=helpers,
+            staging_nodes=staging_now,
             simulation=flow.measured.simulation.of_simulation(),
             platform=PlatformView(
                 nodes=nodes + staging,
                 cores=cores,
                 memory_bytes=self._workers.node_bytes(set(flow.places)),
-                staging_memory_bytes=self._workers.node_bytes(set(self._workers.staging())),
+                staging_memory_bytes=self._workers.node_bytes(available),
                 bandwidth_bytes_s=flow.measured.bandwidth.mean or self._workers.bandwidth_bytes_s,
                 nodes_fixed=True,
-                cores_fixed=True,
+                cores_fixed=not free,
+                least_helper_cores=spare if free else 0,
             ),
             analyses=tuple([self._analysis(flow, name) for name in flow.analyses]),
             measured=flow.measured.view(),
@@ -167,17 +175,44 @@ class Splits:
             why = misfit(view, split)
             if why is None:
                 flow.sides = flow.sides | {one.analysis: one.where for one in places}
+                flow.staging = split.staging_nodes
+                self._settle()
+                if not view.platform.cores_fixed:
+                    # what runs on those that go back ends first: workers give none of them out again
+                    flow.helper_cores = split.helper_cores
+                    self.share(flow)
                 result, why = "done", Reason(ReasonCode.DONE, f"from turn {flow.given} of flow {name} on")
         assert why is not None
         for one in places:
             self._engine.handle(ActionEnded(Outcome(action=one, result=result, reason=why), "request"))
+
+    def _settle(self) -> None:
+        """Have as many staging nodes as flows need; values that wait for one that goes run elsewhere."""
+        self._staging.settle([one for one in self._flows.values() if not one.failed])
+        if self._workers.leaving:
+            self._aim_again("hpc-staging")
+
+    def drop(self, flow: Flow) -> None:
+        """A flow has ended."""
+        if self._flows.get(flow.name) is flow:
+            del self._flows[flow.name]
+        if self._workers.lent or self._workers.leaving:
+            self._settle()
+
+    def share(self, flow: Flow) -> None:
+        """Have the workers of a program give out its helper cores."""
+        _, threads = self._workers.node_threads(flow.places)
+        self.helpers.leave(flow.places, flow.kept_threads(threads))
 
     def aim(self, flow: Flow, turn: int) -> None:
         """A part of a step is about to be there: its values are to be computed where they are placed.
 
         Until all parts are there these tasks wait, so that the last part decides for the whole step.
         """
-        self._flows[flow.name] = flow
+        if self._flows.get(flow.name) is not flow:
+            self._flows[flow.name] = flow
+            # it may need nodes that others do without
+            self._staging.settled = not self._workers.lent
         if placed := self._placed(flow, turn):
             by_side = self._workers.by_where(flow)
             for key, side in placed:
@@ -210,19 +245,26 @@ class Splits:
         Once nobody is left for analyses in transit they have no place any more, until the policy finds one.
         """
         self._workers.left(address)
+        self._aim_again(f"hpc-placed-{address}")
+        if not self._workers.may_stage():
+            for flow in self._flows.values():
+                flow.sides = {name: side for name, side in flow.sides.items() if side != "in-transit"}
+
+    def _aim_again(self, stimulus_id: str) -> None:
+        """Values that have not begun run on the workers that there are for them now."""
         scheduler, staging = self._engine.scheduler, self._workers.staging()
         for flow in self._flows.values():
             inside = [one for one in flow.places if one in scheduler.workers]
             keys = [pair for turn in flow.flight() for pair in self._placed(flow, turn)]
             for key, side in keys:
                 self._aim(flow, key, side, (side == "in-transit" and staging) or inside)
-            writes.retry_unplaced(scheduler, [key for key, _ in keys], f"hpc-placed-{address}")
-            if not staging:
-                flow.sides = {name: side for name, side in flow.sides.items() if side != "in-transit"}
+            writes.retry_unplaced(scheduler, [key for key, _ in keys], stimulus_id)
 
     def whole(self, flow: Flow, turn: int) -> None:
         """All parts of a step are there; a policy may want to look, once a step and not too often."""
         now_s = self._engine.state.now_s()
+        if not self._staging.settled:
+            self._settle()
         if flow.when_full == "wait" or flow.inside:
             room = turn + 1 < flow.room()
         else:
@@ -231,7 +273,8 @@ class Splits:
         flow.measured.whole(now_s, room)
         if now_s - self._asked_s >= _ASK_S:
             self._asked_s = now_s
-            if self._workers.staging() and any(said["where"] == "auto" for said in flow.analyses.values()):
+            choice = self._workers.may_stage() or flow.own_threads > 1
+            if choice and any(said["where"] == "auto" for said in flow.analyses.values()):
                 self._engine.controller.request("tick")
 
     # --------------------------------------------------------------------- clients
@@ -275,6 +318,9 @@ class Splits:
         row |= {"best": encode(best), "step_s": step_s, "present_step_s": present_s}
         if best == present:
             return row | {"reason": "the present split is the best by what is known"}
+        if replace(best, staging_nodes=present.staging_nodes) == present and step_s == present_s:
+            enough = f"{best.staging_nodes} of {present.staging_nodes} staging nodes are enough"
+            return row | {"reason": f"the present split is the best by what is known, and {enough}"}
         if fits is not None:
             return row | {"reason": f"the present split does not fit: {fits.text}"}
         return row | {

@@ -23,6 +23,9 @@ class Workers:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._staging: list[str] = []
+        #: Nodes for staging that compute meanwhile, and those that still stage and get no more to do.
+        self.lent: set[str] = set()
+        self.leaving: set[str] = set()
         self._looked_s = -APART_S
 
     def of_role(self, role: str) -> list[str]:
@@ -33,7 +36,10 @@ class Workers:
     def hosts(self) -> dict[str, list[str]]:
         """The host of each that blocks may go to; `CouplingError` when there is none."""
         workers = self._engine.scheduler.workers
-        found = {address: [workers[address].host] for address in self.of_role(COMPUTE)}
+        # what is lent is wanted again
+        lent = set(self.of_nodes(self.lent))
+        computing = [address for address in self.of_role(COMPUTE) if address not in lent]
+        found = {address: [workers[address].host] for address in computing or self.of_role(COMPUTE)}
         if not found:
             raise CouplingError("no worker is there that blocks could go to; add workers")
         return found
@@ -49,8 +55,20 @@ class Workers:
         """Addresses of those that analyses in transit run on, as of a moment ago."""
         now_s = self._engine.state.now_s()
         if now_s - self._looked_s >= APART_S:
-            self._staging, self._looked_s = self.of_role(STAGING), now_s
+            leaving = set(self.of_nodes(self.leaving)) if self.leaving else set()
+            self._staging = [address for address in self.of_role(STAGING) if address not in leaving]
+            self._looked_s = now_s
         return self._staging
+
+    def may_stage(self) -> list[str]:
+        """Addresses of those whose nodes stage, or may again: no job holds them."""
+        nodes = self._engine.state.nodes.nodes if self.lent else {}
+        free = [id for id in self.lent if id in nodes and nodes[id].job is None]
+        return [*self.of_role(STAGING), *self.of_nodes(free)]
+
+    def look(self) -> None:
+        """Look again at who has which role."""
+        self._looked_s = -APART_S
 
     def left(self, address: str) -> None:
         """A worker has gone."""
@@ -93,7 +111,7 @@ class Workers:
 
     def check(self, analysis: str, where: str) -> None:
         """Raise `CouplingError` when an analysis cannot run where it is said to."""
-        if where == "in-transit" and not self.of_role(STAGING):
+        if where == "in-transit" and not (self.of_role(STAGING) or self.lent):
             raise CouplingError(
                 f"where of {analysis!r} is {where!r}; no node has the role {STAGING!r}, give it to one"
             )

@@ -30,7 +30,7 @@ def taking(spec: Coupled, seed: int, lane: str, step: int, split: Split) -> tupl
         assert spec.reader is not None
         return spec.reader.seconds + sum([s for number, s in spec.reader.stalls if number == step]), ()
     simulation, platform = spec.application.simulation, spec.application.platform
-    synchronous, staging = spec.mode == "synchronous", platform.nodes - split.nodes
+    synchronous, staging = spec.mode == "synchronous", split.staging(platform.nodes)
     if lane == SIMULATION:
         cores = split.nodes * (platform.cores if synchronous else platform.cores - split.helper_cores)
         work_s = simulation.one_core_s * _noise(spec, seed, SIMULATION, step)

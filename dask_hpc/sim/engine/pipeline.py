@@ -117,6 +117,8 @@ class Pipeline:
             steps=self.handed,
             nodes=split.nodes,
             helper_cores=split.helper_cores,
+            # others have use for nodes that a simulation which stays where it is cannot take
+            staging_nodes=None if platform.simulation_nodes is None else split.staging(platform.nodes),
             simulation=self._learners[STEP].of_simulation(),
             platform=PlatformView(
                 nodes=platform.nodes,
@@ -126,6 +128,7 @@ class Pipeline:
                 bandwidth_bytes_s=platform.bandwidth_bytes_s,
                 nodes_fixed=platform.simulation_nodes is not None,
                 cores_fixed=platform.helper_cores is not None,
+                least_helper_cores=platform.least_helper_cores,
             ),
             analyses=tuple(
                 [
@@ -264,6 +267,7 @@ class Pipeline:
                 "in_transit": list(split.in_transit),
                 "nodes": split.nodes,
                 "helper_cores": split.helper_cores,
+                "staging_nodes": split.staging(self.spec.application.platform.nodes),
                 "reason": why,
             }
         )

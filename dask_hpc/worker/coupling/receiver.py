@@ -59,6 +59,8 @@ class _Place:
     unasked: tuple[int, int] | None = None
     #: Where its blocks lay the last time.
     layout: list[Any] | None = None
+    #: Ranks that were here and are not any more.
+    left: set[int] = field(default_factory=set)
     #: Held while the scheduler is told that a step is whole: one after the other.
     telling: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -96,8 +98,6 @@ class Receiver:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self._places: dict[tuple[str, int], _Place] = {}
-        #: Producers that are connected.
-        self._connected = 0
         self._running: set[asyncio.Task[None]] = set()
 
     async def serve(
@@ -109,7 +109,7 @@ class Receiver:
         there.drop(last, rank)
         producer = _Producer(comm, rank)
         closed, sent = False, last
-        self._connected += 1
+        there.left.discard(rank)
         try:
             await self._tell("flow_connected", flow=flow, rank=rank, worker=self._worker.address)
             await comm.write({"ok": True})
@@ -138,27 +138,30 @@ class Receiver:
         finally:
             producer.drop_ring()
             there.hold(rank, False)
-            self._connected -= 1
-            if not self._connected:
-                self._places.clear()
-            await self._left(there, rank, closed, sent)
+            there.left.add(rank)
+            going = await self._left(there, rank, closed, sent)
+            # one that has not come yet may lack in a step of those that have left
+            if (not going or there.left == there.members) and self._places.get((flow, place)) is there:
+                del self._places[flow, place]
         if closed:
             await comm.write({"ok": True})
         return Status.dont_reply
 
-    async def _left(self, place: _Place, rank: int, closed: bool, sent: int | None) -> None:
+    async def _left(self, place: _Place, rank: int, closed: bool, sent: int | None) -> bool:
+        """Say that a producer has left; whether its flow goes on."""
         # whoever sends now has to ask: some steps can never be whole any more
         place.next = None
         if self._worker.status not in (Status.running, Status.paused):
-            return
+            return False
         try:
             for task in list(self._running):
                 await asyncio.wait([task])
             arguments = {"rank": rank, "closed": closed, "sent": sent, "unasked": place.unasked}
-            await self._tell("flow_left", flow=place.flow, **arguments)
+            return bool(await self._tell("flow_left", flow=place.flow, **arguments))
         except (DaskHPCError, OSError) as error:
             name = place.flow
             logger.info("The scheduler could not be told that rank %d of %s has gone: %s", rank, name, error)
+            return False
 
     async def _tell(self, method: str, **arguments: Any) -> Any:
         return answered(await self._worker.scheduler.hpc(method=method, arguments=arguments))

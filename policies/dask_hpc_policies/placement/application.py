@@ -58,6 +58,8 @@ class Platform:
     #: they are to be found.
     simulation_nodes: int | None = None
     helper_cores: int | None = None
+    #: Cores of each node of a simulation that it cannot use (asynchronous): helper cores in any case.
+    least_helper_cores: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +161,7 @@ class Application:
         yield "platform.max_staging_nodes", platform.max_staging_nodes, 0, LARGEST
         yield "platform.simulation_nodes", platform.simulation_nodes, 1, platform.nodes
         yield "platform.helper_cores", platform.helper_cores, 0, platform.cores - 1
+        yield "platform.least_helper_cores", platform.least_helper_cores, 0, platform.cores - 1
         yield "simulation.one_core_s", simulation.one_core_s, SMALLEST, LARGEST
         yield "simulation.memory_bytes", simulation.memory_bytes, 0, LARGEST
         yield "simulation.serial_fraction", simulation.serial_fraction, 0, 1

@@ -56,9 +56,10 @@ def bound_s(application: Application, mode: Mode, step_s: float) -> float:
 def cells_below(application: Application, mode: Mode, below_s: float) -> Cells:
     """The cells whose bound is below `below_s`, lowest first."""
     cores, fixed = application.platform.cores, application.platform.helper_cores
+    least = max(1, application.platform.least_helper_cores)
     parts = [
         _below(application, helpers, mode, below_s)
-        for helpers in (range(1) if mode == "synchronous" else range(1, cores))
+        for helpers in (range(1) if mode == "synchronous" else range(1 if fixed else least, cores))
         if mode == "synchronous" or fixed in (None, helpers)
     ]
     whole = _joined(parts)

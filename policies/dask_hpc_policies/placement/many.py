@@ -81,6 +81,8 @@ def _best(application: Application, splits: Masks, mode: Mode) -> Best:
         if platform.helper_cores is not None:
             enough = platform.helper_cores > 0 or load["in_situ"][:, None] == 0
             usable = enough & (helpers == platform.helper_cores)
+        elif platform.least_helper_cores:
+            usable = np.broadcast_to(helpers >= platform.least_helper_cores, usable.shape)
         per_node = np.divide(inside, helpers, out=np.zeros((len(splits), platform.cores)), where=helpers > 0)
         meets = np.maximum(
             _crossings(

@@ -6,6 +6,7 @@ Rules of the file: pure; the models are those of the planner, fed with estimates
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dask_hpc_policies.placement.application import (
     LARGEST,
@@ -17,7 +18,7 @@ from dask_hpc_policies.placement.application import (
 )
 from dask_hpc_policies.placement.exact import ENUMERATED, exact
 from dask_hpc_policies.placement.packs import packs
-from dask_hpc_policies.placement.times import Phases, load_of, phases_of
+from dask_hpc_policies.placement.times import Load, Phases, least_staging, load_of, phases_of
 from dask_hpc_policies.placement.view import FlowView, PlanView, Split
 
 #: What the work of a step of the simulation is called in `known`.
@@ -59,6 +60,7 @@ def application_of(flow: FlowView) -> Application | None:
             staging_memory_bytes=platform.staging_memory_bytes,
             simulation_nodes=flow.nodes if platform.nodes_fixed else None,
             helper_cores=flow.helper_cores if platform.cores_fixed else None,
+            least_helper_cores=platform.least_helper_cores,
         ),
         simulation=Simulation(
             one_core_s=simulation.one_core_s,
@@ -108,12 +110,22 @@ def best_split(application: Application, flow: FlowView) -> Split | None:
     if found is None:
         return None
     names = [one.name for one in application.analyses]
-    return Split(
+    split = Split(
         in_situ=tuple([name for name, inside in zip(names, found.split, strict=True) if inside]),
         in_transit=tuple([name for name, inside in zip(names, found.split, strict=True) if not inside]),
         nodes=found.nodes,
         helper_cores=found.helper_cores,
     )
+    return lean(application, flow, split)
+
+
+def lean(application: Application, flow: FlowView, split: Split) -> Split:
+    """The same with no more staging nodes than it takes for its step, where others are for someone else."""
+    if flow.staging_nodes is None:
+        return split
+    load = _load(application, split)
+    least = least_staging(application, load, split.nodes, split.helper_cores, flow.mode)
+    return replace(split, staging_nodes=least)
 
 
 def plan_of(flow: FlowView) -> PlanView | None:
@@ -129,6 +141,9 @@ def plan_of(flow: FlowView) -> PlanView | None:
 
 def phases(application: Application, flow: FlowView, split: Split) -> Phases:
     """How long the phases of a step are with that split; infinite where something has nothing to run on."""
-    inside = [one.name in split.in_situ for one in application.analyses]
-    load = load_of(application, inside)
-    return phases_of(application, load, split.nodes, split.helper_cores, flow.mode)
+    load = _load(application, split)
+    return phases_of(application, load, split.nodes, split.helper_cores, flow.mode, split.staging_nodes)
+
+
+def _load(application: Application, split: Split) -> Load:
+    return load_of(application, [one.name in split.in_situ for one in application.analyses])

@@ -1,17 +1,17 @@
 """How long things take: the phases of a step, a step, a whole run (Honoré 2020, sections 3.3 and 4.2.1).
 
 Rules of the file: a split says of every analysis whether it runs in situ; nodes and helper cores may be real
-numbers. Analyses in transit have all nodes that the simulation has not, with all their cores, and pay for the
-transfer of what they read.
+numbers. Analyses in transit have all nodes that the simulation has not, or so many as is said, with all their
+cores, and pay for the transfer of what they read.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dask_hpc_policies.placement.application import Application, Mode
+from dask_hpc_policies.placement.application import ROUNDING_ERROR, Application, Mode, nodes_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,23 +77,49 @@ def load_of(application: Application, split: Sequence[bool]) -> Load:
     )
 
 
-def phases_of(application: Application, load: Load, nodes: float, helper_cores: float, mode: Mode) -> Phases:
+def phases_of(
+    application: Application,
+    load: Load,
+    nodes: float,
+    helper_cores: float,
+    mode: Mode,
+    staging_nodes: float | None = None,
+) -> Phases:
     """Times of the phases with so many nodes for the simulation and helper cores on each.
 
+    Staging nodes are all others where it is not said how many there are.
     In synchronous mode helper cores are not looked at: simulation and analyses in situ use all cores in turn.
     What has no node or no core to run on takes for ever.
     """
     platform, simulation = application.platform, application.simulation
     synchronous = mode == "synchronous"
     cores = platform.cores if synchronous else platform.cores - helper_cores
+    staging = platform.nodes - nodes if staging_nodes is None else staging_nodes
     serial = simulation.serial_fraction
     return Phases(
         simulation_s=simulation.one_core_s * serial
         + _over(simulation.one_core_s * (1 - serial), nodes * cores),
         in_situ_s=load.in_situ_serial_s
         + _over(load.in_situ_s, nodes * (platform.cores if synchronous else helper_cores)),
-        in_transit_s=load.in_transit_serial_s + _over(load.in_transit_s, platform.nodes - nodes),
+        in_transit_s=load.in_transit_serial_s + _over(load.in_transit_s, staging),
     )
+
+
+def least_staging(application: Application, load: Load, nodes: int, helper_cores: int, mode: Mode) -> int:
+    """Fewest staging nodes with which a step is as short as with all; 0 where nothing runs in transit."""
+    if not load.in_transit:
+        return 0
+    platform = application.platform
+    most, least = platform.nodes - nodes, 1
+    if platform.staging_memory_bytes is not None:
+        least = nodes_for(load.in_transit_bytes, platform.staging_memory_bytes)
+    others = replace(phases_of(application, load, nodes, helper_cores, mode), in_transit_s=0.0)
+    room_s = others.step_s(mode) - load.in_transit_serial_s
+    if load.in_transit_s > most * room_s:
+        return most
+    if load.in_transit_s > 0:
+        least = max(least, math.ceil(load.in_transit_s / room_s * (1 - ROUNDING_ERROR)))
+    return min(most, least)
 
 
 def _over(work_s: float, units: float) -> float:

@@ -74,6 +74,8 @@ class PlatformView:
     #: ours cannot be told to go elsewhere.
     nodes_fixed: bool = False
     cores_fixed: bool = False
+    #: Cores of each of its nodes that the simulation cannot use: they are helper cores in any case.
+    least_helper_cores: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,12 @@ class Split:
     #: Nodes of the simulation, and cores of each that analyses in situ have.
     nodes: int = 1
     helper_cores: int = 0
+    #: Staging nodes; None: all that the simulation has not.
+    staging_nodes: int | None = None
+
+    def staging(self, nodes: int) -> int:
+        """Staging nodes, of so many nodes in all."""
+        return nodes - self.nodes if self.staging_nodes is None else self.staging_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +126,10 @@ class FlowView:
     mode: Mode = "asynchronous"
     #: Steps that the simulation has handed over so far.
     steps: int = 0
-    #: Nodes of the simulation now; all others of the platform are staging nodes.
+    #: Nodes of the simulation now; all others of the platform are staging nodes, or may be.
     nodes: int = 1
+    #: Staging nodes now, of a flow that does not need to have all others; None: it has them.
+    staging_nodes: int | None = None
     #: Cores of each of them that analyses in situ have now; 0 in synchronous mode.
     helper_cores: int = 0
     simulation: SimulationView = SimulationView()
@@ -140,6 +150,7 @@ class FlowView:
             in_transit=tuple([one.name for one in self.analyses if one.where == "in-transit"]),
             nodes=self.nodes,
             helper_cores=self.helper_cores,
+            staging_nodes=self.staging_nodes,
         )
 
 

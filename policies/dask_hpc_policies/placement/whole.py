@@ -66,16 +66,17 @@ def rounded(
     """
     fewest, most = bounds_of(application, load)
     cores, fixed = application.platform.cores, application.platform.helper_cores
+    least = application.platform.least_helper_cores if mode == "asynchronous" else 0
     in_helpers = mode == "asynchronous" and load.in_situ > 0
     if fewest > most or (in_helpers and (cores < 2 or fixed == 0)):
         return None
     found: Whole | None = None
     for nodes in {min(max(n, fewest), most) for n in _neighbours(real.nodes, rounding)}:
-        helpers = {0}
+        helpers = {least}
         if in_helpers:
             moved = not fewest <= real.nodes <= most
             share = helper_cores(application, load, nodes) if moved and load.in_situ_s else real.helper_cores
-            helpers = {min(max(h, 1), cores - 1) for h in _neighbours(share, rounding)}
+            helpers = {min(max(h, least, 1), cores - 1) for h in _neighbours(share, rounding)}
         if mode == "asynchronous" and fixed is not None:
             helpers = {fixed}
         for h in helpers:

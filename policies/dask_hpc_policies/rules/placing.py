@@ -18,21 +18,26 @@ from dask_hpc_policies.wording import counted
 def split_of(flow: FlowView, places: Iterable[Place]) -> Split:
     """The split of a flow once all that a decision says of it is done; the last word counts."""
     where = {one.name: one.where for one in flow.analyses}
-    nodes, helpers = flow.nodes, flow.helper_cores
+    nodes, helpers, staging = flow.nodes, flow.helper_cores, flow.staging_nodes
     for place in places:
         where[place.analysis] = place.where
         if place.where == "in-situ":
             nodes, helpers = place.nodes, place.cores
-        else:
+        elif staging is None:
             nodes = flow.platform.nodes - place.nodes
+        else:
+            staging = place.nodes
     in_situ = tuple([name for name, side in where.items() if side == "in-situ"])
     if not in_situ and not (flow.platform.cores_fixed and flow.mode == "asynchronous"):
-        helpers = 0
+        helpers = flow.platform.least_helper_cores
+    in_transit = tuple([name for name, side in where.items() if side == "in-transit"])
     return Split(
         in_situ=in_situ,
-        in_transit=tuple([name for name, side in where.items() if side == "in-transit"]),
+        in_transit=in_transit,
         nodes=nodes,
         helper_cores=helpers,
+        # nobody needs them then
+        staging_nodes=staging if in_transit or staging is None else 0,
     )
 
 
@@ -58,15 +63,15 @@ def refusal(action: Place, flow: FlowView | None) -> Reason | None:
     platform = flow.platform
     if action.where == "in-situ":
         return _wrong_in_situ(action, flow)
-    if not 1 <= action.nodes < platform.nodes:
-        text = (
-            f"{counted(action.nodes)} for staging: allowed are 1 to {platform.nodes - 1} of {platform.nodes}"
-        )
+    all_others = flow.staging_nodes is None
+    most = platform.nodes - (1 if all_others else flow.nodes)
+    if not 1 <= action.nodes <= most:
+        text = f"{counted(action.nodes)} for staging: allowed are 1 to {most} of {platform.nodes}"
         return Reason(ReasonCode.OUT_OF_BOUNDS, text)
     if action.cores != platform.cores:
         text = f"{action.cores} cores for staging: a staging node gives all of its {platform.cores}"
         return Reason(ReasonCode.OUT_OF_BOUNDS, text)
-    return _moved(platform.nodes - action.nodes, flow)
+    return _moved(platform.nodes - action.nodes, flow) if all_others else None
 
 
 def _wrong_in_situ(action: Place, flow: FlowView) -> Reason | None:
@@ -74,7 +79,9 @@ def _wrong_in_situ(action: Place, flow: FlowView) -> Reason | None:
     if not 1 <= action.nodes <= platform.nodes:
         text = f"{counted(action.nodes)} for the simulation: allowed are 1 to {platform.nodes}"
         return Reason(ReasonCode.OUT_OF_BOUNDS, text)
-    least, most = (1, platform.cores - 1) if flow.mode == "asynchronous" else (0, 0)
+    least, most = 0, 0
+    if flow.mode == "asynchronous":
+        least, most = max(1, platform.least_helper_cores), platform.cores - 1
     if not least <= action.cores <= most:
         text = f"{action.cores} helper cores: allowed are {least} to {most} of {platform.cores} ({flow.mode})"
         return Reason(ReasonCode.OUT_OF_BOUNDS, text)
@@ -96,8 +103,8 @@ def misfit(flow: FlowView, split: Split) -> Reason | None:
     missing = [one.name for one in flow.analyses if one.name not in (*split.in_situ, *split.in_transit)]
     if missing:
         return Reason(ReasonCode.INCOMPLETE, f"nothing is said of where {missing[0]!r} runs")
-    platform = flow.platform
-    if split.in_transit and split.nodes >= platform.nodes:
+    platform, staging = flow.platform, split.staging(flow.platform.nodes)
+    if split.in_transit and staging < 1:
         text = f"{split.in_transit[0]!r} runs in transit, and no node is left of {platform.nodes} for staging"
         return Reason(ReasonCode.NOT_ENOUGH_NODES, text)
     peaks = {one.name: one.memory_bytes or 0.0 for one in flow.analyses}
@@ -109,7 +116,7 @@ def misfit(flow: FlowView, split: Split) -> Reason | None:
             flow.simulation.memory_bytes,
             platform.memory_bytes,
         ),
-        ("in transit", split.in_transit, platform.nodes - split.nodes, 0.0, platform.staging_memory_bytes),
+        ("in transit", split.in_transit, staging, 0.0, platform.staging_memory_bytes),
     ):
         needed = own_bytes + sum([peaks[name] for name in names])
         if node_bytes is not None and needed > 0 and nodes_for(needed, node_bytes) > nodes:

@@ -2,8 +2,9 @@
 
 Rules of the file: a flow is planned when an analysis has no place yet, or a number that its plan depends on
 has left what it was when it was judged last, by more than noise. It is split anew when its step is to be
-shorter by more than a margin, and its last change lies some steps back. Going back to the split that was left
-last takes twice as many: a machine on which measurements depend on the split is not to swing between two.
+shorter by more than a margin, or fewer staging nodes are enough, and its last change lies some steps back.
+Going back to the split that was left last takes twice as many: a machine on which measurements depend on the
+split is not to swing between two.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dask_hpc_policies.placement.replan import (
     best_split,
     is_quick,
     known,
+    lean,
     phases,
 )
 from dask_hpc_policies.placement.view import FlowView, Split, seen
@@ -122,7 +124,11 @@ def _judged(name: str, flow: FlowView, past: Past, params: Mapping[str, Any]) ->
     gain = inf if present_s is None else 1 - step_s / present_s
     before = "does not fit any more" if present_s is None else f"takes {present_s:.3g} s"
     text = f"a step is to take {step_s:.3g} s ({_shown(best)}); with the present split it {before}"
-    if gain <= params["margin"]:
+    code = ReasonCode.SHORTER_STEP
+    if gain <= params["margin"] and (fewer := lean(application, flow, present)) != present:
+        best, code, data = fewer, ReasonCode.NO_DEMAND, _figures(flow, fewer, step_s, present_s, drifted)
+        text = f"a step takes no longer than {present_s:.3g} s with fewer nodes: {_shown(best)}"
+    elif gain <= params["margin"]:
         text = f"{text}: {gain:.1%} less is not above the margin, {params['margin']:.1%}"
         reason = Reason(ReasonCode.HYSTERESIS, text, data)
         return _Answer(judged, refused=_turned_down(name, flow, best, reason))
@@ -133,7 +139,7 @@ def _judged(name: str, flow: FlowView, past: Past, params: Mapping[str, Any]) ->
         reason = Reason(ReasonCode.COOLDOWN, text, data)
         return _Answer(past, refused=_turned_down(name, flow, best, reason))
     changes = [f"{key} is {ratio:.3g} times what it was" for key, ratio in drifted.items() if ratio]
-    reason = Reason(ReasonCode.SHORTER_STEP, "; ".join([text, *changes]), data)
+    reason = Reason(code, "; ".join([text, *changes]), data)
     after = replace(
         judged,
         changed=flow.steps,
@@ -180,6 +186,7 @@ def _figures(
         "in_situ": list(best.in_situ),
         "nodes": best.nodes,
         "helper_cores": best.helper_cores,
+        "staging_nodes": best.staging_nodes,
         "drifted": dict(drifted),
     }
 
@@ -187,15 +194,16 @@ def _figures(
 def _shown(split: Split) -> str:
     inside, outside = (", ".join(names) or "nothing" for names in (split.in_situ, split.in_transit))
     on = f"{counted(split.nodes)}, {counted(split.helper_cores, 'helper core')}"
+    if split.staging_nodes is not None:
+        on += f", {counted(split.staging_nodes, 'staging node')}"
     return f"{inside} in situ, {outside} in transit, {on}"
 
 
 def _placed(name: str, flow: FlowView, split: Split, reason: Reason) -> tuple[Place, ...]:
     """A place for every analysis of the flow that the split says something of."""
     inside = partial(Place, where="in-situ", nodes=split.nodes, cores=split.helper_cores)
-    outside = partial(
-        Place, where="in-transit", nodes=flow.platform.nodes - split.nodes, cores=flow.platform.cores
-    )
+    staging = split.staging(flow.platform.nodes)
+    outside = partial(Place, where="in-transit", nodes=staging, cores=flow.platform.cores)
     return tuple(
         [
             (inside if one.name in split.in_situ else outside)(flow=name, analysis=one.name, reason=reason)

@@ -78,6 +78,7 @@ def with_split(flow: FlowView, split: Split) -> FlowView:
         flow,
         nodes=split.nodes,
         helper_cores=split.helper_cores,
+        staging_nodes=split.staging_nodes,
         analyses=tuple(
             dataclasses.replace(one, where="in-situ" if one.name in split.in_situ else "in-transit")
             for one in flow.analyses
@@ -251,6 +252,11 @@ def test_what_is_decided_can_be_done_and_is_the_best(chance: Any, mode: Any) -> 
     after = placed(flow, decision)
     found_s = phases(known_as, after, after.present).step_s(mode)
     assert found_s == pytest.approx(least_s, rel=1e-9)
+    if after.staging_nodes:
+        # it has no staging node that it could do without
+        fewer = dataclasses.replace(after.present, staging_nodes=after.staging_nodes - 1)
+        fits = misfit(flow, fewer) is None
+        assert not fits or phases(known_as, after, fewer).step_s(mode) > found_s * (1 + 1e-10)
 
 
 def flow_of(application: Application) -> FlowView:
@@ -260,6 +266,7 @@ def flow_of(application: Application) -> FlowView:
     return FlowView(
         nodes=platform.nodes if fixed_nodes is None else fixed_nodes,
         helper_cores=0 if fixed_cores is None else fixed_cores,
+        staging_nodes=None if fixed_nodes is None else platform.nodes - fixed_nodes,
         simulation=SimulationView(
             one_core_s=application.simulation.one_core_s,
             memory_bytes=application.simulation.memory_bytes,
@@ -273,6 +280,7 @@ def flow_of(application: Application) -> FlowView:
             bandwidth_bytes_s=platform.bandwidth_bytes_s,
             nodes_fixed=fixed_nodes is not None,
             cores_fixed=fixed_cores is not None,
+            least_helper_cores=platform.least_helper_cores,
         ),
         analyses=tuple(
             AnalysisView(
@@ -299,6 +307,8 @@ BOUND = dataclasses.replace(
     platform=dataclasses.replace(FLOW.platform, nodes_fixed=True, cores_fixed=True),
     nodes=12,
 )
+LENDING = dataclasses.replace(BOUND, staging_nodes=2)
+LEAST = dataclasses.replace(FLOW, platform=dataclasses.replace(FLOW.platform, least_helper_cores=2))
 DECLARED = dataclasses.replace(
     FLOW, analyses=(dataclasses.replace(FLOW.analyses[0], declared="in-transit"), *FLOW.analyses[1:])
 )
@@ -325,6 +335,9 @@ DECLARED = dataclasses.replace(
         (place(nodes=12, cores=1), BOUND, ReasonCode.OUT_OF_BOUNDS, "the simulation leaves 2"),
         (place(where="in-transit", nodes=3, cores=4), BOUND, ReasonCode.OUT_OF_BOUNDS, "stays on the 12"),
         (place(nodes=12, cores=2), BOUND, None, ""),
+        (place(where="in-transit", nodes=3, cores=4), LENDING, None, ""),
+        (place(where="in-transit", nodes=5, cores=4), LENDING, ReasonCode.OUT_OF_BOUNDS, "are 1 to 4 of 16"),
+        (place(cores=1), LEAST, ReasonCode.OUT_OF_BOUNDS, "allowed are 2 to 3 of 4"),
     ],
 )
 def test_each_refusal_has_its_reason(
@@ -347,6 +360,7 @@ NAMES = tuple(one.name for one in FLOW.analyses)
         (Split(in_situ=NAMES[1:], in_transit=NAMES[:1], nodes=4), ReasonCode.NOT_ENOUGH_NODES, "3.78e+10"),
         (Split(in_transit=NAMES, nodes=3), ReasonCode.NOT_ENOUGH_NODES, "takes 3.2e+10 bytes, 3 nodes have"),
         (Split(in_transit=NAMES, nodes=4), None, ""),
+        (Split(in_transit=NAMES, nodes=4, staging_nodes=0), ReasonCode.NOT_ENOUGH_NODES, "no node is left"),
     ],
 )
 def test_what_does_not_fit_is_told_of_the_whole_split(
@@ -360,3 +374,22 @@ def test_what_does_not_fit_is_told_of_the_whole_split(
 def test_a_flow_written_before_it_had_all_fields_loads() -> None:
     assert decode(FlowView, {}) == FlowView()
     assert decode(FlowView, {"analyses": [{"name": "a"}], "later": 1}).analyses == (AnalysisView(name="a"),)
+
+
+def test_staging_nodes_go_back_when_fewer_are_enough_and_come_when_more_are_needed() -> None:
+    platform = dataclasses.replace(FLOW.platform, nodes_fixed=True)
+    simulation = dataclasses.replace(FLOW.simulation, one_core_s=100.0)
+    ask = Asked()
+    flow = dataclasses.replace(FLOW, platform=platform, simulation=simulation, nodes=12, staging_nodes=4)
+    flow = placed(flow, ask(flow))
+    assert (flow.present.in_transit, flow.staging_nodes) == (("vortices",), 4)
+    faster = dataclasses.replace(platform, bandwidth_bytes_s=1e10)
+    eased = dataclasses.replace(flow, steps=20, platform=faster)
+    flow = placed(eased, decision := ask(eased))
+    # a step is as long as it was
+    assert codes(decision) == {ReasonCode.NO_DEMAND}
+    assert flow.present == dataclasses.replace(eased.present, staging_nodes=2)
+    again = dataclasses.replace(flow, steps=40, platform=platform)
+    flow = placed(again, decision := ask(again))
+    assert codes(decision) == {ReasonCode.SHORTER_STEP}
+    assert flow.staging_nodes == 4
