@@ -65,7 +65,7 @@ class Commits:
 
     def methods(self) -> Mapping[str, Method]:
         """What clients may call."""
-        own = {"checkpoint": self.checkpoint, "checkpoint_row": self.row}
+        own: dict[str, Method] = {"checkpoint": self.checkpoint, "checkpoint_row": self.row}
         return {**own, **self.left.methods(), **self._reading.methods()}
 
     async def checkpoint(
