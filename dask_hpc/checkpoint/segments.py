@@ -27,8 +27,7 @@ _SUFFIX, _UNUSED = ".segment", ".unused"
 #: A segment is used again for at least this share of its length.
 _FITS = 0.5
 #: What a refusal for lack of room says.
-NO_ROOM = "raise hpc.checkpoint.host-memory"
-_REMEDY = f"{NO_ROOM}, or leave out L1 and L2 (levels=('L3',))"
+NO_ROOM = "or leave out L1 and L2 (levels=('L3',))"
 #: Bytes that are written and summed while they are in the processor's cache.
 _PIECE = 1 << 18
 #: Files of a memory file system have whole pages.
@@ -172,7 +171,8 @@ class Segments:
         except OSError as error:
             self._sizes.pop(name)
             raise CheckpointError(
-                f"{self._folder} has no room for {size} bytes more: {error.strerror}; {_REMEDY}"
+                f"{self._folder} has no room for {size} bytes more: {error.strerror}; free some there, "
+                f"set hpc.node.memory-folder to a folder with more, {NO_ROOM}"
             ) from None
         return name
 
@@ -216,7 +216,7 @@ class Segments:
         if (taken := others + self._taken) + size > self.limit_bytes:
             raise CheckpointError(
                 f"checkpoints have {taken} of the {self.limit_bytes} bytes that they may have in this "
-                f"host's memory, {size} more do not fit; {_REMEDY}"
+                f"host's memory, {size} more do not fit; raise hpc.checkpoint.host-memory, {NO_ROOM}"
             )
 
     @property

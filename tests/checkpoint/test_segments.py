@@ -153,3 +153,11 @@ def test_a_range_is_in_the_stripes_of_its_parts_in_order():
     assert list(group.cover(0, 7, 12)) == [(first, 1, 7, 10), (last, 0, 0, 2)]
     assert list(group.cover(0, 3, 5)) == [(first, 1, 3, 5)]
     assert not list(group.cover(0, 5, 5))
+
+
+def test_a_file_system_that_is_full_is_not_said_to_be_a_limit(tmp_path):
+    segments = Segments(str(tmp_path), 1 << 62)
+    with pytest.raises(CheckpointError, match=r"no room for .*; free some there, set hpc.node.memory-folder"):
+        segments.reserve(1 << 61)
+    assert segments.names() == []
+    assert list(tmp_path.iterdir()) == []

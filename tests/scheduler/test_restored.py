@@ -13,6 +13,7 @@ import pytest
 from distributed import wait
 from helpers import live, until
 from losses import kill
+from saved import save
 from unchanged import unchanged
 
 import dask_hpc
@@ -91,7 +92,7 @@ async def test_a_version_stays_while_what_was_made_of_it_may_be_lost(c, s, a, b,
 
 @live(workers=1)
 async def test_who_knows_nothing_of_the_cluster_leaves_what_its_tasks_read(c, s, a, tmp_path, monkeypatch):
-    await dask_hpc.install(c)
+    rt = await dask_hpc.install(c)
     # they have come when they are there
     monkeypatch.setattr(reading, "_COMES_S", 0.0)
 
@@ -115,6 +116,13 @@ async def test_who_knows_nothing_of_the_cluster_leaves_what_its_tasks_read(c, s,
     await until(lambda: not s.tasks, "nobody reads it")
     of(s).commits._reading.look()
     assert Store(tmp_path).collect() == [str(tmp_path / "heat" / "000001")]
+    # nor do other writers of a name remove what protects results here
+    made = c.submit(np.ones, 3)
+    await rt.checkpoint(made, "made", store=tmp_path)
+    for _ in range(3):
+        save(da.arange(20, chunks=6), tmp_path, "made")
+    of(s).commits._reading.look()
+    assert Store(tmp_path).collect() == [str(tmp_path / "made" / "000002")]
     # nor can what is not there be read
     with pytest.raises(CheckpointValueError, match="allowed: the folder of a version"):
         await of(s).commits._reading.version_is_read("a\0b")

@@ -50,7 +50,7 @@ class Commits:
         self._held = Held(engine.state, watched, self.protected, memory, self._store_instead, self._under_way)
         lost = engine.losses.scheduler_lost
         self.left = Left(engine.state, watched, self.protected, memory, self._held, lost)
-        self._reading = Reading(engine.state, watched)
+        self._reading = Reading(engine.state, watched, self.protected.folders)
         self._levels = ToLevels(
             engine.state, engine.admission.gate, watched, self.protected, self._held, self.left, self._reading
         )
@@ -65,7 +65,7 @@ class Commits:
 
     def methods(self) -> Mapping[str, Method]:
         """What clients may call."""
-        own = {"checkpoint": self.checkpoint, "checkpoint_row": self.row}
+        own: dict[str, Method] = {"checkpoint": self.checkpoint, "checkpoint_row": self.row}
         return {**own, **self.left.methods(), **self._reading.methods()}
 
     async def checkpoint(

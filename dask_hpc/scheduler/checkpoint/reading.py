@@ -1,13 +1,14 @@
 """Versions that tasks of this cluster read: nobody else removes them meanwhile, which a lock says.
 
-Who restores says so. Whoever collects old versions (sessions, ``dask hpc checkpoint gc``, other clusters)
-leaves out those that are locked, where the file system has locks.
+Who restores says so, and what was written here protects results here. Whoever collects old versions
+(sessions, ``dask hpc checkpoint gc``, other clusters) leaves out those that are locked, where the file system
+has locks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,9 +38,11 @@ class _Read:
 class Reading:
     """The versions in stores that tasks of one scheduler read."""
 
-    def __init__(self, state: State, watched: Watched) -> None:
+    def __init__(self, state: State, watched: Watched, protecting: Callable[[], Collection[str]]) -> None:
         self._scheduler = state.scheduler
         self._watched = watched
+        #: Gives the versions that protected results may be read from.
+        self._protecting = protecting
         self._read: dict[str, _Read] = {}
         self._looking: asyncio.TimerHandle | None = None
 
@@ -59,28 +62,36 @@ class Reading:
         """
         if not isinstance(path, str) or "\0" in path:
             raise CheckpointValueError(f"path is {path!r:.200}; allowed: the folder of a version")
-        loop = asyncio.get_running_loop()
+        if (one := await self._lock(path)) is None:
+            return {"locked": False}
+        one.until_s = asyncio.get_running_loop().time() + _COMES_S
+        return {"locked": True}
+
+    async def protects(self, path: str) -> None:
+        """Results are protected by this version from now on."""
+        await self._lock(path)
+
+    async def _lock(self, path: str) -> _Read | None:
         if path not in self._read:
             found = await asyncio.to_thread(_locked, path)
             if found is None:
-                return {"locked": False}
+                return None
             if path in self._read:
                 found.lock.release()
             else:
                 self._read[path] = found
-        self._read[path].until_s = loop.time() + _COMES_S
         self._watched.listen(self)
         if self._looking is None:
-            self._looking = loop.call_later(_LOOK_S, self._look_again)
-        return {"locked": True}
+            self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look_again)
+        return self._read[path]
 
     def look(self) -> None:
-        """Let go of versions that no task reads any more."""
-        now_s = asyncio.get_running_loop().time()
+        """Let go of versions that nothing is read from any more."""
+        now_s, protecting = asyncio.get_running_loop().time(), self._protecting()
         for path, one in list(self._read.items()):
             if runs.in_use(self._scheduler, one.names):
                 one.until_s = 0.0
-            elif one.until_s <= now_s:
+            elif one.until_s <= now_s and path not in protecting:
                 self._read.pop(path).lock.release()
         if not self._read:
             self._watched.leave(self)

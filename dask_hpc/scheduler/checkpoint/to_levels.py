@@ -172,6 +172,7 @@ class ToLevels:
         if commit.protect:
             self._protected.add(copies)
             self._held.stored(name, in_memory)
+            await self._reading.protects(version.path)
         if commit.job is not None:
             commit.copies = copies
         await self._tidy(store, version.path)
