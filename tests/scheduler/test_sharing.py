@@ -6,7 +6,18 @@ import time
 
 import dask
 import pytest
-from helpers import Gate, engine, live, record, started, state_of, through, until, within
+from helpers import (
+    Gate,
+    engine,
+    live,
+    record,
+    started,
+    state_of,
+    through,
+    until,
+    within,
+    without_validation,
+)
 
 import dask_hpc
 
@@ -81,6 +92,26 @@ async def test_dependents_of_plain_work_are_all_sent_once_it_has_a_node(c, s, a,
         assert await within(c.gather(plain)) == list(range(20))
         del backlog
         await large.cancel()
+
+
+@live(4, lend="5 s")
+async def test_plain_work_has_its_share_of_all_nodes_beside_a_busy_job(c, s, *workers):
+    without_validation(s, workers)
+    rt = await dask_hpc.install(c, policy="fair")
+    async with rt.job("busy") as job:
+        await started(s, job)
+        backlog = c.map(a_while, range(240), key="busy", pure=False)
+        await until(lambda: record(s, job).queue, "it is under way")
+        before = record(s, job).unfinished
+        with dask.annotate(hpc_job=None):
+            plain = c.map(a_while, range(60), key="plain", pure=False)
+        assert await within(c.gather(plain)) == list(range(60))
+        theirs = before - record(s, job).unfinished
+        # with one node of four it would have a quarter
+        assert theirs < 60 * 1.5
+        assert record(s, job).unfinished
+        del backlog
+        await job.cancel()
 
 
 @pytest.mark.parametrize("how", ["nodes", "exclusive", "producer", "setting", "asks"])

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dask_hpc.scheduler.internals.allotment import Lane
+from dask_hpc.scheduler.internals.reads import spent
 from dask_hpc.scheduler.internals.stock_plugins import ENDS
 from dask_hpc.scheduler.internals.writes import restrict
 from dask_hpc.scheduler.placing.admission import Admission
@@ -92,6 +93,8 @@ def counting(
                     freed(worker, lane)
                 job.processing -= 1
                 job.unfinished -= 1
+                if startstops:
+                    job.expected.done_s += sum(spent(startstops))
                 if job.unfinished == job.guests:
                     maybe_done(job)
                 stealing(key, start, finish)

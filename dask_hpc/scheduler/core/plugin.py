@@ -16,7 +16,7 @@ from dask_hpc.scheduler.core.lifecycle import Lifecycle
 from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.internals.allotment import Lane
 from dask_hpc.scheduler.internals.origins import TOPIC
-from dask_hpc.scheduler.internals.reads import IN_PLAY
+from dask_hpc.scheduler.internals.reads import IN_PLAY, spent
 from dask_hpc.scheduler.internals.stock_plugins import StockPlugins
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.placing.guests import Guests
@@ -143,7 +143,9 @@ class HPCSchedulerPlugin(SchedulerPlugin):
                 job.guests -= 1
             if start == "processing":
                 job.processing -= 1
-                if startstops and not (lane.guest or job.is_default):
+                if startstops and job.is_default:
+                    job.expected.done_s += sum(spent(startstops))
+                elif startstops and not lane.guest:
                     seconds = job.meter.observe(startstops)
                     job.expected.ended(self._tasks[key].prefix, seconds)
                     if nbytes is not None:

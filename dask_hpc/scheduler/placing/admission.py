@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Batch = list[tuple[TaskState, WorkerState, Lane]]
 
 _PASSED = AdmissionPassed()
-#: Tasks that plain work without a node has drawn from stock's queue at a time.
+#: Tasks that plain work without a node, or that takes turns, has drawn from stock's queue at a time.
 _DRAWN = 20
 
 
@@ -164,6 +164,8 @@ class Admission:
             self.offered |= self.gate.reopen()
         if self.grown or self.offered:
             lent = self._look_everywhere(batch, stimulus_id)
+        if self.sharing.with_plain and self.queue.waits():
+            self.queue.draw(_DRAWN, stimulus_id)
         promised = Counter([ws.address for _, ws, _ in batch]) if batch else None
         dirty, self.dirty = self.dirty, set()
         owner = self.state.owner
@@ -244,7 +246,7 @@ class Admission:
         jobs = sorted(grown | offered, key=lambda job: job.submit_s)
         if not any(len(job.allotment) for job in self.state.plain) and self.queue.waits():
             self.queue.draw(_DRAWN, stimulus_id)
-        self.sharing.look(self.lending.wants)
+        self.sharing.look(lambda job: self.lending.wants(job) or self.queue.is_for(job))
         workers = self.state.scheduler.workers
         shared = self.sharing.addresses(dict.values(workers))
         self.dirty.update(shared)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from dask_hpc.scheduler.internals import writes
+from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ class PlainQueue:
     def waits(self) -> bool:
         """Whether plain work has tasks in the queue and holds none."""
         return self.first() is not None and not self.held()
+
+    def is_for(self, job: JobRecord) -> bool:
+        """Whether the task that stock would send next is the job's."""
+        ts = self.first()
+        lane = self.state.owner.get(ts.key) if ts is not None else None
+        return lane is not None and lane.job is job
 
     def draw(self, count: int, stimulus_id: str) -> None:
         """Hold the next tasks of the queue in place of stock's queuing them."""

@@ -8,8 +8,8 @@ slots open more often than nodes change hands. Whose turn it is, is the rule of
 answered soon, and nobody starves.
 
 Nodes of a producer, pinned ones, those that take part in a round, and those of a job that is ``exclusive`` or
-asked for nodes are not shared; those of plain work only with jobs that have no node. ``hpc.lend: 0 s`` ends
-sharing, too.
+asked for nodes are not shared; those of plain work only with jobs that have no node, while plain work takes
+its turns as a job of one user, wherever jobs do. ``hpc.lend: 0 s`` ends sharing, too.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Sharing:
         self._takes = takes
         #: Jobs that take turns on nodes that are not theirs, since `look`; some may hold no task.
         self.waiting: list[JobRecord] = []
+        #: Whether plain work is one of them.
+        self.with_plain = False
 
     def look(self, wants: Callable[[JobRecord], bool]) -> None:
         """See who takes turns now; `wants` says whether a job has held tasks that may run anywhere."""
@@ -54,9 +56,10 @@ class Sharing:
         common = [job for job in jobs if job.undeclared and job.reach is state.common]
         # what a job has sent is in the way of what another holds
         sent = [job for job in common if job.processing and job not in wanting]
-        if state.in_turn and (len(wanting) > 1 or (sent and any(job in common for job in wanting))):
-            turns = [job for job in wanting if job in common or not len(job.allotment)]
+        turns = [job for job in wanting if job in common or job.is_default or not len(job.allotment)]
+        if state.in_turn and (len(wanting) > 1 or (sent and turns)):
             self.waiting = turns + sent
+        self.with_plain = any(job.is_default for job in self.waiting)
         if self.waiting:
             self._turns.advance()
 

@@ -78,7 +78,7 @@ class Turns:
 
         None for a job whose tasks are not ordered among those of others.
         """
-        if job.reach is not self.state.common:
+        if job.reach is not self.state.common and not (job.is_default and len(self.state.common)):
             return None
         if job.expected.grown or job.id not in self._end:
             job.expected.grown = False
@@ -99,7 +99,35 @@ class Turns:
 
     def _works(self, usual_s: Usual = _usual_s, grown: JobRecord | None = None) -> list[Work]:
         jobs = self.state.jobs.active.values()
-        return [_work(job, usual_s, job is grown) for job in jobs if job.undeclared]
+        return [self._work(job, usual_s, job is grown) for job in jobs if job.undeclared]
+
+    def _work(self, job: JobRecord, usual_s: Usual, grown: bool) -> Work:
+        """What is known of a job; of one that has `grown`, not all tasks are counted as unfinished yet."""
+        request = job.request
+        if job.is_default:  # its tasks are not counted by kind
+            ts = self._next(job)
+            left_s = job.unfinished * usual_s(ts.prefix) if ts is not None else 0.0
+        else:
+            left_s = job.expected.left_s(usual_s, None if grown else job.unfinished)
+        return Work(
+            id=job.id,
+            done_s=job.expected.done_s,
+            left_s=left_s,
+            width=job.processing + job.held,
+            user=request.user,
+            weight=request.weight,
+            priority=request.priority,
+            submit_s=request.submit_s,
+        )
+
+    def _next(self, job: JobRecord) -> TaskState | None:
+        """The next task of plain work that waits, held or in stock's queue."""
+        ts: TaskState | None = job.first()
+        queued = self.state.scheduler.queued
+        if ts is None and queued:
+            lane = self.state.owner.get(queued.peek().key)
+            ts = queued.peek() if lane is not None and lane.job is job else None
+        return ts
 
     def _guess_s(self, kind: TaskPrefix) -> float:
         """What a task of the kind takes; what stock assumes when Dask does not know."""
@@ -111,22 +139,3 @@ class Turns:
         left_s = end_s - self._virtual.clock_s
         if old_s is None or abs(end_s - old_s) > _SAME * left_s:
             self._end[id] = end_s
-
-
-def _work(job: JobRecord, usual_s: Usual, grown: bool) -> Work:
-    """What is known of a job; of one that has `grown`, not all tasks are counted as unfinished yet."""
-    request = job.request
-    left_s = job.expected.left_s(usual_s, None if grown else job.unfinished)
-    if job.is_default:  # its tasks are not counted by kind
-        ts = job.first()
-        left_s = job.unfinished * usual_s(ts.prefix) if ts is not None else 0.0
-    return Work(
-        id=job.id,
-        done_s=job.expected.done_s,
-        left_s=left_s,
-        width=job.processing + job.held,
-        user=request.user,
-        weight=request.weight,
-        priority=request.priority,
-        submit_s=request.submit_s,
-    )
