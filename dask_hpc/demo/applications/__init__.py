@@ -19,8 +19,9 @@ class Application:
     """Something to compute as one graph."""
 
     title: str
-    #: Gives the graph, a `dask.delayed` object, for a size from 1 on: the larger, the more tasks.
-    graph: Callable[[int], Any]
+    #: Gives the graph, a `dask.delayed` object, for a size from 1 on: the larger, the more tasks. Further
+    #: ``task_s``: what a task takes at least, 0 s by default.
+    graph: Callable[..., Any]
     #: How far a result is from what is known of it, as a share: rounding alone, but for Pi.
     error: Callable[[Any], float]
 

@@ -58,18 +58,18 @@ def joined(tiles: list[list[Tile]]) -> Tile:
     return np.block(tiles)
 
 
-def graph(size: int, rows: int = ROWS) -> Any:
+def graph(size: int, task_s: float = 0.0, rows: int = ROWS) -> Any:
     """L and U, packed into one matrix of ``size * TILES`` tiles a side, as a `dask.delayed` object."""
-    n, tasks = size * TILES, Tasks()
+    n, tasks = size * TILES, Tasks(task_s)
     a = [[tasks.add(tile, i, j, n, rows) for j in range(n)] for i in range(n)]
     for k in range(n):
-        a[k][k] = tasks.add(factored, a[k][k])
+        a[k][k] = tasks.work(factored, a[k][k])
         for j in range(k + 1, n):
-            a[k][j] = tasks.add(right_of, a[k][k], a[k][j])
-            a[j][k] = tasks.add(below, a[k][k], a[j][k])
+            a[k][j] = tasks.work(right_of, a[k][k], a[k][j])
+            a[j][k] = tasks.work(below, a[k][k], a[j][k])
         for i in range(k + 1, n):
             for j in range(k + 1, n):
-                a[i][j] = tasks.add(less, a[i][j], a[i][k], a[k][j])
+                a[i][j] = tasks.work(less, a[i][j], a[i][k], a[k][j])
     return tasks.result(tasks.add(joined, a))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from dask_hpc.demo.applications.tasks import Tasks
 
 #: Terms of a block, and blocks of a size.
-TERMS, BLOCKS = 200_000, 4
+TERMS, BLOCKS = 1_000_000, 16
 
 
 def block(first: int, terms: int) -> float:
@@ -28,12 +28,11 @@ def total(sums: list[float]) -> float:
     return math.fsum(sums)
 
 
-def graph(size: int, terms: int = TERMS) -> Any:
+def graph(size: int, task_s: float = 0.0, terms: int = TERMS) -> Any:
     """Pi from ``size * BLOCKS`` blocks of `terms` terms, as a `dask.delayed` object."""
-    tasks = Tasks()
-    return tasks.result(
-        tasks.add(total, [tasks.add(block, number * terms, terms) for number in range(size * BLOCKS)])
-    )
+    tasks = Tasks(task_s)
+    sums = [tasks.work(block, number * terms, terms) for number in range(size * BLOCKS)]
+    return tasks.result(tasks.add(total, sums))
 
 
 def error(found: float) -> float:

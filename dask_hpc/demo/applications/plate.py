@@ -33,15 +33,15 @@ def joined(blocks: list[xr.DataArray]) -> xr.DataArray:
     return xr.concat(blocks, "y")
 
 
-def graph(size: int, steps: int = STEPS) -> Any:
+def graph(size: int, task_s: float = 0.0, steps: int = STEPS) -> Any:
     """The plate of ``size * BLOCKS`` blocks after `steps` steps, as a `dask.delayed` object."""
-    count, tasks = size * BLOCKS, Tasks()
+    count, tasks = size * BLOCKS, Tasks(task_s)
     heat = Heat(count * ROWS, COLUMNS)
     blocks = [tasks.add(start, heat, number) for number in range(count)]
     for _ in range(steps):
         before = [None, *(tasks.add(edge, block, -1) for block in blocks[:-1])]
         after = [*(tasks.add(edge, block, 0) for block in blocks[1:]), None]
-        blocks = [tasks.add(heat.step, *three) for three in zip(blocks, before, after, strict=True)]
+        blocks = [tasks.work(heat.step, *three) for three in zip(blocks, before, after, strict=True)]
     return tasks.result(tasks.add(joined, blocks))
 
 

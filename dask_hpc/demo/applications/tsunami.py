@@ -22,7 +22,7 @@ Water = NDArray[np.float64]
 Edges = dict[str, Water]
 
 #: Cells of the coarsest patch, how often they may be halved, patches a side for each size, and steps.
-CELLS, LEVELS, PATCHES, STEPS = 8, 2, 4, 24
+CELLS, LEVELS, PATCHES, STEPS = 8, 2, 4, 12
 #: A step is so long that no wave crosses more than a part of the smallest cell: of a patch's side of 1.
 STEP_S = 0.2 / (CELLS * 2**LEVELS)
 #: Depth that differs by more between two cells wants smaller ones; by less than a quarter of it, larger ones.
@@ -108,7 +108,9 @@ def basin(patches: list[list[Water]]) -> list[list[Water]]:
     return patches
 
 
-def graph(size: int, steps: int = STEPS, steep: float | None = STEEP, level: int = 0) -> Any:
+def graph(
+    size: int, task_s: float = 0.0, steps: int = STEPS, steep: float | None = STEEP, level: int = 0
+) -> Any:
     """The basin of ``size * PATCHES`` patches a side after `steps` steps, as a `dask.delayed` object.
 
     Parameters
@@ -118,13 +120,13 @@ def graph(size: int, steps: int = STEPS, steep: float | None = STEEP, level: int
     level
         How often cells are halved at the beginning.
     """
-    n, tasks = size * PATCHES, Tasks()
+    n, tasks = size * PATCHES, Tasks(task_s)
     sea = [[tasks.add(start, i, j, n, level) for j in range(n)] for i in range(n)]
     for number in range(1, steps + 1):
         told = [[tasks.add(edges, water) for water in row] for row in sea]
         looks = steep if number % EVERY == 0 else None
         sea = [
-            [tasks.add(next_one, sea[i][j], _beside(told, i, j), looks) for j in range(n)] for i in range(n)
+            [tasks.work(next_one, sea[i][j], _beside(told, i, j), looks) for j in range(n)] for i in range(n)
         ]
     return tasks.result(tasks.add(basin, sea))
 
