@@ -20,8 +20,8 @@ source       remaining time                                                     
 ===========  ==================================================================================  ==========
 
 An average over fewer than `FEW_TASKS` tasks is no better than fair; of it and of what Dask has learned of
-tasks of their names the shorter is taken: what disturbs a task makes it longer, never shorter. What is under way is taken as done: a job that is shrinking has
-left its nodes, one that is about to start has them.
+tasks of their names the shorter is taken: what disturbs a task makes it longer, never shorter. What is under
+way is taken as done: a job that is shrinking has left its nodes, one that is about to start has them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether forecasts deserve trust: ends inside the stated interval, and candidates in the predicted order.
 
 A cluster of four nodes, threads of this process, runs five to eight jobs of sleeping tasks at once; their
-numbers of tasks and lengths are unknown at first, and lengths differ within a job. A third of the jobs are
-rigid, of any width up to the whole cluster; in two of three worlds jobs keep their nodes to themselves
+numbers of tasks and lengths are unknown at first, and lengths differ within a job. Half of the jobs are
+rigid, of any width up to the whole cluster; in three of four worlds jobs keep their nodes to themselves
 (``exclusive``), so that who has nodes is who computes. All begin under fcfs. Once every job that runs has
 shown some tasks, the simulator says from there what the candidates of this world, drawn from the policies
 that decide about nodes of jobs, would come to by the goals that *Try all policies* ranks by; one of them is
@@ -42,7 +42,7 @@ WIDTH_BAR = 0.5
 WRONG_BAR, APART = 0.1, 0.1
 #: So many candidates a world, each in so many runs of its jobs; drawn from those that decide about nodes of
 #: jobs by what is known of any job: not by power, reads and writes, versions, or the load of the pool.
-EACH, AGAIN = 4, 2
+EACH, AGAIN = 5, 2
 CANDIDATES = (
     "fcfs", "easy", "conservative", "fair", "prma-fpsma", "prma-egs", "pwma-fpsma", "pwma-egs",
     "equipartition", "performance-aware", "fcfs-malleable", "mebf", "sfsj",
@@ -50,7 +50,7 @@ CANDIDATES = (
 #: What candidates are compared by, less is better: from the question on, of the jobs that were there.
 GOALS = ("mean end", "last end")
 #: Lengths of tasks, how far those of a job differ from their mean, and node-seconds of a job.
-TASK_S, APART_TASKS, WORK_S = (0.06, 0.3), 0.3, (1.0, 10.0)
+TASK_S, APART_TASKS, WORK_S = (0.06, 0.3), 0.3, (0.7, 14.0)
 _PATIENCE_S = 180.0
 
 
@@ -77,13 +77,13 @@ def candidates(seed: int) -> list[str]:
 def jobs_of(seed: int, number: int) -> list[tuple[Sleeps, list[float]]]:
     """The jobs of a seed with the lengths of their tasks, under names of their own in each run."""
     chance, found = random.Random(seed), []
-    exclusive = chance.random() < 2 / 3
+    exclusive = chance.random() < 3 / 4
     for i in range(chance.randint(5, 8)):
         task_s = chance.uniform(*TASK_S)
-        low, high = sorted(chance.choices(range(1, NODES + 1), k=2))
-        request: dict[str, Any] = {"nodes": low, "min_nodes": 1, "max_nodes": high}
-        if chance.random() < 1 / 3:
-            request = {"nodes": chance.randint(1, NODES)}
+        rigid, sizes = chance.random() < 0.5, chance.choices(range(1, NODES + 1), k=2)
+        request: dict[str, Any] = {"nodes": sizes[0]}
+        if not rigid:
+            request = {"nodes": min(sizes), "min_nodes": 1, "max_nodes": NODES}
         # most jobs are short, most work is of few
         work_s = math.exp(chance.uniform(*map(math.log, WORK_S)))
         tasks = max(8, round(work_s / task_s))
@@ -165,7 +165,7 @@ def pairs_of(ran: list[Ran]) -> list[Pair]:
 
 
 def run(options: Options) -> list[Row]:
-    runs = options.given.runs or options.pick(48, 12, 3)
+    runs = options.given.runs or options.pick(50, 12, 3)
     with cluster() as made, made.get_client() as client:
         runtime = dask_hpc.install(client, policy="fcfs", tick="50 ms")
         ran = []
@@ -214,7 +214,7 @@ def run(options: Options) -> list[Row]:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Those of this benchmark alone."""
-    parser.add_argument("--runs", type=int, help="live runs in place of 48")
+    parser.add_argument("--runs", type=int, help="live runs in place of 50")
     parser.add_argument("--seed", type=int, default=SEED, help="of the first jobs")
 
 

@@ -49,12 +49,14 @@ class LabPage:
         What serves it.
     notebook
         Name of a file in the server's folder.
+    address
+        Where it is shown; empty: in JupyterLab.
     """
 
-    def __init__(self, page: Page, server: JupyterServer, notebook: str) -> None:
+    def __init__(self, page: Page, server: JupyterServer, notebook: str, address: str = "") -> None:
         self.page = page
         self.notebook = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook")
-        page.goto(server.address(notebook), timeout=_LOAD_MS)
+        page.goto(address or server.address(notebook), timeout=_LOAD_MS)
         self._loaded()
 
     def save(self) -> None:

@@ -43,6 +43,7 @@ _ARGUMENTS = (
     "--LabApp.extension_manager=readonly",
     # the page can be asked whether the kernel is there
     "--LabApp.expose_app_in_browser=True",
+    "--JupyterNotebookApp.expose_app_in_browser=True",
 )
 
 
