@@ -20,8 +20,9 @@ source       remaining time                                                     
 ===========  ==================================================================================  ==========
 
 An average over fewer than `FEW_TASKS` tasks is no better than fair; of it and of what Dask has learned of
-tasks of their names the shorter is taken: what disturbs a task makes it longer, never shorter. What is under
-way is taken as done: a job that is shrinking has left its nodes, one that is about to start has them.
+tasks like those left the shorter is taken: what disturbs a task makes it longer, never shorter. When those
+left take more than `DISTURBED` times as long, they are of another kind, and their own time is taken. What is
+under way is taken as done: a job that is shrinking has left its nodes, one that is about to start has them.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from dask_hpc_policies.rules.reservation import expected_s
 
 #: Tasks below which an average says little.
 FEW_TASKS = 20
+#: The first tasks of a job take up to about twice as long as later ones of their kind.
+DISTURBED = 2.0
 
 Source = Literal["tasks", "recorded", "so-far", "alike", "others", "walltime", "assumed"]
 Confidence = Literal["good", "fair", "poor"]
@@ -158,9 +161,9 @@ def _known(
         text = f"{left}; {tasks.ended} took {own_s:.3g} s each{more}"
         if tasks.ended < FEW_TASKS and alike_s is not None:
             # the first ones of a job are often slow: it has just been sent
-            text = f"{left}; {tasks.ended} took {own_s:.3g} s each, the last of their names {alike_s:.3g} s"
-            text += more
-            own_s = min(own_s, alike_s)
+            text = f"{left}; {tasks.ended} took {own_s:.3g} s each, those like what is left {alike_s:.3g} s"
+            own_s = own_s if own_s <= alike_s <= DISTURBED * own_s else alike_s
+            text += f", {own_s:.3g} s is taken{more}"
         return knowledge(tasks.left * own_s / slots, "tasks" if closed else "so-far", sure, text)
     if job.recorded_s is not None and not (alike_s is not None and tasks.left and closed):
         return knowledge(expected_s(job), "recorded", "fair", "mean of earlier jobs of its name")

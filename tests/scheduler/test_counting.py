@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from types import SimpleNamespace
 
@@ -230,3 +231,24 @@ async def test_of_a_group_each_task_counts_and_what_is_said_of_one_alone_holds(c
         assert [ws.address for ws in s.tasks[futures[-1].key].who_has] == [b.address]
         kinds = {engine(s).state.owner[future.key].kind for future in futures}
         assert kinds == {"rest", "free"}
+
+
+class Tally:
+    """An actor."""
+
+
+@live(1)
+async def test_an_actor_among_tasks_does_not_stand_for_them(c, s, a):
+    rt = await dask_hpc.install(c, "fcfs")
+    async with rt.job("own", nodes=1) as job:
+        await started(s, job)
+        # in which order keys of a graph are claimed is not ours to say: an actor in the midst of each of many
+        for number in range(6):
+            keys = [f"x{number}-{place:032x}" for place in range(8)]
+            graph = {key: (time.sleep, 0) for key in keys}
+            graph[keys[number]] = (Tally,)
+            futures = c.get(graph, keys, sync=False, actors=(keys[number],))
+            await c.gather(futures)
+            kinds = {key: engine(s).state.owner[key].kind for key in keys}
+            assert kinds == {key: "rest" if key == keys[number] else "root" for key in keys}
+            assert record(s, job).expected.came_tasks == 8 * (number + 1)

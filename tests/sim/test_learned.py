@@ -52,12 +52,16 @@ def test_a_job_that_waits_is_timed_by_earlier_tasks_of_their_names_at_its_start_
     assert found.remaining_s == pytest.approx(10 * 0.25 / 2)
 
 
-def test_a_few_tasks_of_its_own_are_weighed_against_the_last_ones_of_their_names():
+def test_a_few_tasks_of_its_own_are_weighed_against_those_like_what_is_left():
     runs = job(nodes=1, unfinished_tasks=10)
     few = known(runs, row(ended=FEW_TASKS - 1, mean_s=1.0, held_task_s=0.25))
     assert (few.source, few.confidence) == ("tasks", "fair")
-    assert few.remaining_s == pytest.approx(10 * (1.0 + 0.25) / 2 / 2)
-    assert few.text == "10 tasks left; 19 took 1 s each, the last of their names 0.25 s"
+    assert few.remaining_s == pytest.approx(10 * 0.25 / 2), "the first ones of a job are slow"
+    assert few.text == "10 tasks left; 19 took 1 s each, those like what is left 0.25 s, 0.25 s is taken"
+    disturbed = known(runs, row(ended=2, mean_s=0.25, held_task_s=0.4))
+    assert disturbed.remaining_s == pytest.approx(10 * 0.25 / 2), "so are the first ones of their names"
+    others = known(runs, row(ended=2, mean_s=0.25, held_task_s=60.0))
+    assert others.remaining_s == pytest.approx(10 * 60.0 / 2), "two that loaded say nothing of ten that learn"
     many = known(runs, row(ended=FEW_TASKS, mean_s=1.0, held_task_s=0.25))
     assert many.remaining_s == pytest.approx(10 * 1.0 / 2)
 

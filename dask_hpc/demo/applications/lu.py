@@ -38,14 +38,12 @@ def factored(values: Tile) -> Tile:
 
 def right_of(diagonal: Tile, values: Tile) -> Tile:
     """The tile of U right of a diagonal one."""
-    found: Tile = np.linalg.solve(np.tril(diagonal, -1) + np.eye(len(diagonal)), values)
-    return found
+    return np.asarray(np.linalg.solve(np.tril(diagonal, -1) + np.eye(len(diagonal)), values), np.float64)
 
 
 def below(diagonal: Tile, values: Tile) -> Tile:
     """The tile of L below a diagonal one."""
-    found: Tile = np.linalg.solve(np.triu(diagonal).T, values.T).T
-    return found
+    return np.asarray(np.linalg.solve(np.triu(diagonal).T, values.T).T, np.float64)
 
 
 def less(values: Tile, left: Tile, above: Tile) -> Tile:

@@ -263,7 +263,7 @@ class Overrides:
             if waiting and ts in waiting:
                 waiting.discard(ts)
                 ts.actor = True
-            where = ts.worker_restrictions
+            where: Any = ts.worker_restrictions
             ws: WorkerState | None
             # a result that was read back may be made again where its user has said
             free = type(where) is AllotmentSet and not (ts.resource_restrictions or ts.host_restrictions)

@@ -65,7 +65,7 @@ def user_restricted(ts: TaskState) -> bool:
 
 
 def was_sent(ts: TaskState) -> bool:
-    """Whether the task has been on a worker before: it has had a result, or would have one by now."""
+    """Whether the task has been on a worker before: it has had a result, or would have one."""
     return ts.run_id is not None
 
 
@@ -102,13 +102,17 @@ def is_root(scheduler: Scheduler, ts: TaskState, groups: dict[Any, bool]) -> boo
 
 def is_queued(scheduler: Scheduler, ts: TaskState, groups: dict[Any, bool]) -> bool:
     """Whether stock would queue the task; see `is_root`."""
-    if ts.run_spec is not None and ts.run_spec.data_producer:
+    if is_producer(ts):
         return True
-    group = ts.group
-    answer = groups.get(group)
+    answer = groups.get(ts.group)
     if answer is None:
-        answer = groups[group] = scheduler.is_rootish(ts)
+        answer = groups[ts.group] = scheduler.is_rootish(ts)
     return answer
+
+
+def is_producer(ts: TaskState) -> bool:
+    """Whether the task reads data in, which stock queues whatever it depends on."""
+    return ts.run_spec is not None and ts.run_spec.data_producer
 
 
 def spent(startstops: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
@@ -392,9 +396,4 @@ def all_tasks(scheduler: Scheduler) -> Iterator[TaskState]:
 
 def worker_facts(ws: WorkerState) -> dict[str, Any]:
     """What the node table keeps about a worker."""
-    return {
-        "name": ws.name,
-        "host": ws.host,
-        "nthreads": ws.nthreads,
-        "memory_bytes": ws.memory_limit,
-    }
+    return {"name": ws.name, "host": ws.host, "nthreads": ws.nthreads, "memory_bytes": ws.memory_limit}

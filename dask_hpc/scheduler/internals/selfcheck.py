@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import distributed
+from dask._task_spec import GraphNode
 from distributed import batched, broker, spans, stealing, worker_state_machine
 from distributed import scheduler as module
 from distributed.shuffle import ShuffleSchedulerPlugin
@@ -118,6 +119,7 @@ _FIELDS: Mapping[Any, list[str]] = {
         "group actor who_wants who_has dependencies dependents processing_on key state waiters type "
         "has_lost_dependencies loose_restrictions prefix nbytes suspicious metadata _run_id_iterator"
     ).split(),
+    GraphNode: ["data_producer"],
     module.ClientState: ["client_key", "wants_what"],
     module.TaskPrefix: ["duration_average", "name"],
     module.TaskGroup: ["states", "prefix", "span_id", "last_worker", "last_worker_tasks_left"],
@@ -181,6 +183,8 @@ def _has(owner: Any, name: str) -> bool:
 def check_scheduler(scheduler: Scheduler) -> list[str]:
     """Like `check`, for a running scheduler."""
     problems = [f"Scheduler.{name} is missing" for name in _ATTRIBUTES if not hasattr(scheduler, name)]
+    if ("processing", "memory") not in getattr(scheduler, "_TRANSITIONS_TABLE", ()):
+        problems.append("Scheduler._TRANSITIONS_TABLE has no step from processing to memory")
     handlers = getattr(scheduler, "stream_handlers", {})
     stealing_off = "stealing" not in scheduler.extensions
     problems += [

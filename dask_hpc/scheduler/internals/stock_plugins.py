@@ -69,7 +69,7 @@ class StockPlugins:
 
 
 @cache
-def _is_idle(plugin_type: type, transition: Callable[..., Any]) -> bool:
+def _is_idle(plugin_type: Any, transition: Callable[..., Any]) -> bool:
     """Whether plugins of this type do nothing in the steps that are said to be of no concern to them.
 
     They are given no scheduler here, so whatever they would do fails.

@@ -8,6 +8,7 @@ scheduler can be taken out again. Every attribute of `distributed` that is not d
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm import CommClosedError
@@ -113,7 +114,7 @@ def arrive(
     scheduler.unrunnable.pop(ts, None)
     ts.state = "processing"
     ts.run_id = next(TaskState._run_id_iterator)
-    scheduler._TRANSITIONS_TABLE = _ARRIVAL  # type: ignore[misc]
+    scheduler._TRANSITIONS_TABLE = _arrival()  # type: ignore[misc]
     try:
         recommendations, to_clients, to_workers = scheduler._transition(
             key,
@@ -147,8 +148,10 @@ def _arrived(
     return recommendations, to_clients, {}
 
 
-#: Stock's steps, and that one.
-_ARRIVAL: Any = {**SchedulerState._TRANSITIONS_TABLE, ("processing", "memory"): _arrived}
+@cache
+def _arrival() -> Any:
+    """Stock's steps, and that one."""
+    return {**SchedulerState._TRANSITIONS_TABLE, ("processing", "memory"): _arrived}
 
 
 def hurry(scheduler: Scheduler, addresses: Iterable[str]) -> None:

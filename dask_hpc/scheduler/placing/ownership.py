@@ -132,9 +132,12 @@ class Ownership:
                 writes.await_data(ts)
                 continue
             known = owner.get(key)
-            if one_kind and known is None and ts.state == "released":
-                row = (alike if ts.dependencies else bare).get(ts.group)
-                if row is not None and not _told_apart(ts):
+            #: Where the others of its group are, if it stands for them.
+            rows = None
+            if one_kind and known is None and ts.state == "released" and not _told_apart(ts):
+                rows = alike if ts.dependencies else bare
+                row = rows.get(ts.group)
+                if row is not None:
                     lane = owner[key] = row[0]
                     row[1] += 1
                     if lane.restriction is not None:
@@ -172,10 +175,10 @@ class Ownership:
                 of_job.setdefault(job, set()).add(ts.group)
                 if inviting:
                     self._guests.invite(list(ts.dependencies), job)
-                elif one_kind and lane is job.lanes[lane.kind] and lane.kind != "free":
-                    (alike if ts.dependencies else bare)[ts.group] = [lane, 0]
-            elif one_kind and lane.kind == "queue" and groups.get(ts.group):
-                (alike if ts.dependencies else bare)[ts.group] = [lane, 0]
+                elif rows is not None and lane is job.lanes[lane.kind]:
+                    rows[ts.group] = [lane, 0]
+            elif rows is not None and lane.kind == "queue" and groups.get(ts.group):
+                rows[ts.group] = [lane, 0]
         for group, (lane, more) in chain(bare.items(), alike.items()):
             if more and not lane.job.is_default:
                 lane.job.expected.came(group.prefix, more)
@@ -374,10 +377,4 @@ class Ownership:
 
 def _told_apart(ts: TaskState) -> Any:
     """Whether something was said of this task alone that decides how it is treated. Runs for every task."""
-    return (
-        ts.actor
-        or ts.worker_restrictions
-        or ts.host_restrictions
-        or ts.resource_restrictions
-        or (ts.dependencies and ts.run_spec is not None and ts.run_spec.data_producer)
-    )
+    return ts.actor or reads.user_restricted(ts) or (ts.dependencies and reads.is_producer(ts))
