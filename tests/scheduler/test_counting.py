@@ -245,7 +245,7 @@ async def test_an_actor_among_tasks_does_not_stand_for_them(c, s, a):
         # in which order keys of a graph are claimed is not ours to say: an actor in the midst of each of many
         for number in range(6):
             keys = [f"x{number}-{place:032x}" for place in range(8)]
-            graph = {key: (time.sleep, 0) for key in keys}
+            graph = dict.fromkeys(keys, (time.sleep, 0))
             graph[keys[number]] = (Tally,)
             futures = c.get(graph, keys, sync=False, actors=(keys[number],))
             await c.gather(futures)
