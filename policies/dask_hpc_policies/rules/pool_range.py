@@ -29,9 +29,13 @@ class PoolRange:
     least: int
     most: int
     reason: Reason
+    #: More are not asked for: idle ones beyond it go once nobody has needed them for a while; None: no limit.
+    enough: int | None = None
 
     def bounded(self, nodes: int) -> int:
-        """`nodes` within it."""
+        """`nodes` within it, and no more than are enough."""
+        if self.enough is not None:
+            nodes = min(nodes, self.enough)
         return max(self.least, min(nodes, self.most))
 
 
@@ -61,11 +65,11 @@ def pool_range(view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
         least = min(pool, max(least, kept)) if power.lower_w > 0 else 0
     # a lower bound holds at the present sizes, too: others come once the nodes are off
     off = min(power.off_nodes or 0, pool - max(kept, min(least, pool)))
-    if off > 0:
-        most = min(most, pool - off)
+    # a wish and no bound: a node that took long to come is not let go for it at once
+    enough = pool - off if off > 0 else None
     if power.off_nodes is None:
-        # it is being asked: until then the pool stays as it is
-        least = most = pool
+        # it is being asked: until then the pool stays as it is, and so does what is on its way
+        least, most, enough = pool, max(most, pool), pool
     least = min(least, most)
     text = (
         f"the jobs and {counted(view.idle_nodes)} idle draw {low_w:g} to {high_w:g} W, allowed are "
@@ -74,7 +78,8 @@ def pool_range(view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
         f"{f'; with {counted(off)} off jobs may have more of the others' if off > 0 else ''}"
     )
     data = {"min_w": low_w, "max_w": high_w, "lower_w": power.lower_w, "upper_w": power.upper_w}
-    return PoolRange(least=least, most=most, reason=Reason(ReasonCode.CORRIDOR, text, data))
+    reason = Reason(ReasonCode.CORRIDOR, text, data)
+    return PoolRange(least=least, most=most, enough=enough, reason=reason)
 
 
 def pool_step(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dask_hpc_policies.combine.corridor import amended
 from dask_hpc_policies.decision import Decision, Hold, Reason, ReasonCode, ReleaseNodes, Start
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
+from dask_hpc_policies.pool import PoolState, PoolView, decide, within
 from dask_hpc_policies.power.problem import Problem
 from dask_hpc_policies.power.program import Plan, solve
 from dask_hpc_policies.power.question import Terms, drawn_w, planned
@@ -135,6 +136,32 @@ def test_idle_nodes_are_off_where_jobs_may_then_have_more_of_the_others() -> Non
     for mode in ("policy", "enforce"):
         # whoever lacks nodes is waited for: nobody behind it starts
         assert shown(0.0, 250.0, calm, wide, waits, mode=mode, **off)[1].off_nodes == 0  # type: ignore[arg-type]
+
+
+def test_a_node_that_has_just_come_is_held_before_it_goes_for_what_jobs_may_have_of_the_others() -> None:
+    allowed = pool_range(*shown(0.0, 225.0, job("a", 75.0, 1, 1, 4), max_off_nodes=3))
+    assert allowed is not None
+    assert allowed.enough == 3
+    # nodes take 600 s to come, and the last one has come a second ago
+    came = PoolState(waits_s=(600.0,), came_s={"a": 0.0, "b": 0.0, "c": 0.0, "d": 999.0}, peaks=((999.0, 4),))
+    state = came
+    for now_s, nodes in ((1000.0, 4), (1598.0, 4), (1600.0, 3)):
+        there = PoolView(now_s=now_s, demand_nodes=9, there=frozenset("abcd"))
+        asked = within(there, allowed.least, allowed.most, allowed.enough)
+        decision, state = decide(asked, state, {"hold_s": None})
+        assert decision.nodes == nodes
+    # nor is a node that is still on its way called off while it is being asked which would better be off
+    asking = pool_range(*shown(0.0, 900.0, job("a", 75.0, 1, 1, 4), max_off_nodes=3, solve=lambda _: None))
+    assert asking is not None
+    there = PoolView(now_s=1000.0, demand_nodes=9, there=frozenset("abcd"), pending=frozenset("e"))
+    asked = within(there, asking.least, asking.most, asking.enough)
+    state = PoolState(asked_s={"e": 990.0}, came_s=came.came_s, peaks=((990.0, 5),))
+    assert decide(asked, state, {"hold_s": None})[0].nodes == 5
+    # bounds that are broken hold at once
+    broken = pool_range(*shown(0.0, 200.0, job("a", 75.0, 1, 1, 1), max_off_nodes=3))
+    assert broken is not None
+    asked = within(there, broken.least, broken.most, broken.enough)
+    assert decide(asked, state, {"hold_s": None})[0].nodes == 3
 
 
 def test_the_pool_stays_as_it_is_while_it_is_being_asked_which_nodes_would_better_be_off() -> None:
