@@ -96,10 +96,18 @@ def test_what_a_user_says_holds_against_earlier_jobs_until_the_job_itself_was_me
             history.add("heat-1", "heat", 2, 100.0)
             history.add(id, "heat", 4, 120.0)
             history.keep({id, "heat-1"})
-        assert history.holds(id, says) == {2: 100.0, 4: 120.0}
+        # now that alone: others of its name have drawn 100 W on other sizes
+        assert history.holds(id, says) == {4: 120.0}
         # one that has ended is forgotten: its id says nothing of another one
         history.keep({"heat-1"})
         assert history.holds(id, says) == {}
+    # a thousand samples of others do not outweigh its own
+    for _ in range(1000):
+        history.add("heat-1", "heat", 4, 100.0)
+    for _ in range(205):
+        history.add("heat-3", "heat", 4, 300.0)
+    assert history.holds("heat-3", replace(silent, min_power_w=300.0)) == {4: 300.0}
+    assert history.of("heat")[4] < 140
 
 
 def test_who_drew_it_is_told_now_and_then_for_a_scheduler_that_is_killed():
