@@ -348,7 +348,7 @@ class Corridor:
 
     def _pool(self, view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
         """The nodes that an adaptive cluster may have (lever ``pool``); tells of it when they are others."""
-        found, wished = pool_range(view, power), wished_nodes(view)
+        found, wished = pool_range(view, power, self._state.pool_range), wished_nodes(view)
         if power.off_nodes is None:
             # it is being asked: what was told holds until that is known
             return found

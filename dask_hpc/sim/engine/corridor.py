@@ -29,7 +29,7 @@ from dask_hpc_policies.power.question import asked_by, drawn_w, mode_of, planned
 from dask_hpc_policies.power.states import NETWORKED
 from dask_hpc_policies.power.view import DEFAULT_LEVERS, LEVERS, Mode, PowerView, seen
 from dask_hpc_policies.protocol import Policy
-from dask_hpc_policies.rules.pool_range import pool_range, pool_step
+from dask_hpc_policies.rules.pool_range import PoolRange, pool_range, pool_step
 
 #: The key in `Options.extra`, and its setting.
 EXTRA, MODE, LEVERS_GIVEN = "corridor", "mode", "levers"
@@ -55,6 +55,8 @@ class CorridorTwin:
         #: What was asked of the pool last: from how many nodes to how many; nodes that were given back.
         self._asked: tuple[int, int] | None = None
         self._gone = 0
+        #: What was said of the pool last.
+        self._range: PoolRange | None = None
         self._guards: tuple[SumGuard, ...] = ()
         #: Answers by question: the policy is asked several times about one state of things.
         self._answers: dict[Problem, Plan] = {}
@@ -109,7 +111,7 @@ class CorridorTwin:
         power = seen(view)
         if power is None or not self._lets_go:
             return None
-        allowed = pool_range(view, power)
+        self._range = allowed = pool_range(view, power, self._range)
         step = None if allowed is None else pool_step(view, allowed, self._gone)
         if step is None or self._asked == (view.pool_nodes, step.nodes):
             return None

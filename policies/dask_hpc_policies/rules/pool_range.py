@@ -11,7 +11,7 @@ picture, so nodes that went may come back as soon as there are watts for them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 
 from dask_hpc_policies.decision import Reason, ReasonCode, ReleaseNodes, RequestNodes
@@ -39,8 +39,13 @@ class PoolRange:
         return max(self.least, min(nodes, self.most))
 
 
-def pool_range(view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
+def pool_range(view: ClusterSnapshot, power: PowerView, last: PoolRange | None = None) -> PoolRange | None:
     """The range of `view.pool_nodes`; None: the corridor says nothing of the pool.
+
+    Parameters
+    ----------
+    last
+        What was said before: that holds while sizes change, but for nodes that jobs have got since.
 
     Raises
     ------
@@ -48,8 +53,10 @@ def pool_range(view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
         When the picture says of the pool what is no number.
     """
     node_w = power.idle_w - power.off_w
-    if not (power.acts and power.bounded and power.may("pool")) or node_w <= 0 or view.adapting:
+    if not (power.acts and power.bounded and power.may("pool")) or node_w <= 0:
         return None
+    if view.adapting:
+        return None if last is None else _kept(last, max(1, view.pool_nodes - view.idle_nodes))
     assert power.lower_w is not None
     assert power.upper_w is not None
     come_w = max(node_w, power.boot_w - power.off_w)
@@ -57,6 +64,9 @@ def pool_range(view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
     low_w, high_w = (watts - begun_w for watts in drawn_w(view, power))
     pool, kept = view.pool_nodes, max(1, view.pool_nodes - view.idle_nodes)
     over_w = _beyond(view, power, high_w - power.upper_w)
+    if fits(view, power):
+        # no node comes for watts that the sizes which come next draw
+        over_w = max(over_w, _planned_w(view, power) - begun_w - power.upper_w)
     under_w = _beyond(view, power, power.lower_w - low_w)
     most = max(kept, pool - _steps(over_w / (node_w if over_w > 0 else come_w)))
     gain_w = power.busy_w - power.off_w if under_w > 0 and _wanted(view) else node_w
@@ -108,6 +118,21 @@ def wished_nodes(view: ClusterSnapshot) -> int:
     """Nodes that there would be for jobs alone: those that are there, and what the next one lacks."""
     needs = [need - view.idle_nodes for job in view.pending if (need := needed_nodes(job)) is not None]
     return view.pool_nodes + max(0, min(needs, default=0))
+
+
+def _kept(last: PoolRange, held: int) -> PoolRange:
+    """`last` for jobs that hold so many nodes."""
+    enough = None if last.enough is None else max(last.enough, held)
+    return replace(last, most=max(last.most, held), enough=enough)
+
+
+def _planned_w(view: ClusterSnapshot, power: PowerView) -> float:
+    """Most watts at the sizes of the plan."""
+    assert power.plan is not None
+    sizes = power.plan.nodes
+    jobs = tuple(replace(job, nodes=sizes.get(job.id, job.nodes)) for job in view.jobs)
+    used = sum(job.nodes for job in jobs) - sum(job.nodes for job in view.jobs)
+    return drawn_w(replace(view, jobs=jobs, idle_nodes=view.idle_nodes - used), power)[1]
 
 
 def _beyond(view: ClusterSnapshot, power: PowerView, beyond_w: float) -> float:

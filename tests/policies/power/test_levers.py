@@ -182,24 +182,44 @@ def test_the_pool_stays_as_it_is_while_it_is_being_asked_which_nodes_would_bette
         assert (allowed.least, allowed.most) == (4, 4)
 
 
-@given(st.floats(0, 700), st.integers(1, 3), st.integers(2, 5), st.sampled_from([0.0, 20.0]))
-@settings(max_examples=30, deadline=None)
-def test_nodes_that_are_off_do_not_come_back_to_go_again(upper_w, held, most, off_w) -> None:
-    nodes = 5
-    for _ in range(8):
+def test_no_node_comes_for_the_watts_of_sizes_that_come_next() -> None:
+    # 175 W, and 225 W once it has the other two: a fourth node would be 275 W
+    small = job("a", 75.0, 1, 1, 4)
+    view, power = shown(0.0, 225.0, small, nodes=3, max_off_nodes=3)
+    assert power.plan is not None
+    assert power.plan.nodes == {"a": 3}
+    allowed = pool_range(view, power)
+    assert allowed is not None
+    assert allowed.most == 3
+    # while it gets them the same holds, but for what jobs hold
+    grows = replace(view, jobs=(replace(small, state="adapting", nodes=3),), idle_nodes=0)
+    assert pool_range(grows, power, allowed) == allowed
+    few = replace(allowed, least=1, most=2, enough=1)
+    assert pool_range(grows, power, few) == replace(few, most=3, enough=3)
+    assert pool_range(grows, power) is None
+    assert pool_range(grows, replace(power, levers=DEFAULT_LEVERS), allowed) is None
+
+
+@given(st.floats(0, 700), st.integers(1, 3), st.integers(2, 5), st.sampled_from([0.0, 20.0]), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_nodes_that_are_off_do_not_come_back_to_go_again(upper_w, held, most, off_w, pool_first) -> None:
+    nodes, went = 5, False
+    for _ in range(10):
         # those that have gone draw what one does that is off
         off = {"max_off_nodes": 4, "off_w": off_w, "base_w": (5 - nodes) * off_w}
         view, power = shown(0.0, upper_w, job("a", 75.0, held, 1, most), nodes=nodes, **off)
-        plan = power.plan
-        if plan is not None and plan.nodes["a"] != held:
-            held = plan.nodes["a"]
-            continue
         allowed = pool_range(view, power)
         assert allowed is not None
-        step = pool_step(view, allowed, 5 - nodes)
-        if step is None:
+        # its tasks ask for as many as there can be
+        target = min(5, allowed.bounded(5))
+        assert not (went and target > nodes), f"at {upper_w:g} W one comes back"
+        size = held if power.plan is None else power.plan.nodes["a"]
+        if size != held and not (pool_first and target < nodes):
+            held = size
+        elif target != nodes:
+            nodes, went = target, True
+        else:
             return
-        nodes = step.nodes
     raise AssertionError(f"at {upper_w:g} W it never rests")
 
 
