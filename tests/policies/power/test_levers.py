@@ -15,7 +15,7 @@ from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
 from dask_hpc_policies.pool import PoolState, PoolView, decide, within
 from dask_hpc_policies.power.problem import Problem
 from dask_hpc_policies.power.program import Plan, solve
-from dask_hpc_policies.power.question import Terms, drawn_w, planned
+from dask_hpc_policies.power.question import Terms, drawn_w, off_question, planned
 from dask_hpc_policies.power.view import DEFAULT_LEVERS, Mode, PowerView, seen
 from dask_hpc_policies.rules.pool_range import pool_range, pool_step
 
@@ -165,6 +165,12 @@ def test_a_node_that_has_just_come_is_held_before_it_goes_for_what_jobs_may_have
 
 
 def test_the_pool_stays_as_it_is_while_it_is_being_asked_which_nodes_would_better_be_off() -> None:
+    # with many jobs that wait it is one program more, and for that of the first one alone
+    waits = [replace(job(f"w{i}", 80.0 + i, 0, 1, 1), kind="rigid") for i in range(5)]
+    view, power = shown(0.0, 100.0, job("a", 75.0, 1, 1, 4), *waits, max_off_nodes=3)
+    further = off_question(view, power, Terms())
+    assert further is not None
+    assert [one.id for one in further.waiting] == ["w0"]
     asked: list[Problem] = []
 
     def later(problem: Problem) -> Plan | None:
