@@ -126,9 +126,10 @@ class Corridor:
 
     async def power(self) -> dict[str, Any]:
         """What is drawn, between which bounds, and what it has come to, for each (`told`, `bill`, `Runs`)."""
-        books = self._books
+        # the account is brought up to date first: the bill is of the same moment
+        books, told = self._books, self._told()
         more = {"bill": books.bill(), "history": books.history(), "recent": self.charted()["power"]}
-        return {**self._told(), **more}
+        return {**told, **more}
 
     def charted(self) -> Mapping[str, Any]:
         """What has been drawn since the corridor was set: too much for what is asked twice a second."""
