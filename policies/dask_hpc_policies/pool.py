@@ -104,7 +104,7 @@ class PoolDecision:
     reason: Reason
 
 
-def within(view: PoolView, least: int, most: int, enough: int | None = None) -> PoolView:
+def within(view: PoolView, least: int, most: int, enough: int | None = None, again: int = 0) -> PoolView:
     """`view` with the bounds that somebody else leaves the pool; those that it has come first.
 
     Parameters
@@ -113,11 +113,15 @@ def within(view: PoolView, least: int, most: int, enough: int | None = None) -> 
         Bounds, which take effect at once.
     enough
         More are not asked for; what is there or was asked for is held for its time. None: no limit.
+    again
+        So many are asked for at least, within the bounds.
     """
     most = max(view.minimum_nodes, most)
     maximum = most if view.maximum_nodes is None else min(view.maximum_nodes, most)
     minimum = min(max(view.minimum_nodes, least), max(view.minimum_nodes, maximum))
-    demand = view.demand_nodes if enough is None else min(view.demand_nodes, enough)
+    demand = max(view.demand_nodes, again)
+    if enough is not None:
+        demand = min(demand, enough)
     return replace(view, demand_nodes=demand, minimum_nodes=minimum, maximum_nodes=maximum)
 
 

@@ -160,7 +160,8 @@ class PoolTarget:
         more = len(self._aside(elsewhere)) - others
         enough = None if allowed.enough is None else math.ceil(allowed.enough * per_node) + more
         least, most = math.ceil(allowed.least * per_node) + more, math.floor(allowed.most * per_node) + more
-        return pool.within(view, least, most, enough)
+        again = math.ceil(allowed.again * per_node) + more if allowed.again else 0
+        return pool.within(view, least, most, enough, again)
 
     def take(self, action: RequestNodes | ReleaseNodes) -> Outcome:
         """Have the pool follow a job policy's action; refused when nobody asks for the target."""

@@ -52,9 +52,8 @@ class CorridorTwin:
         self._levers = tuple(given.get(LEVERS_GIVEN, DEFAULT_LEVERS))
         if unknown := [lever for lever in self._levers if lever not in LEVERS]:
             raise SimulationError(f"corridor: lever {unknown[0]!r}; allowed: {', '.join(LEVERS)}")
-        #: What was asked of the pool last: from how many nodes to how many; nodes that were given back.
+        #: What was asked of the pool last: from how many nodes to how many.
         self._asked: tuple[int, int] | None = None
-        self._gone = 0
         #: What was said of the pool last.
         self._range: PoolRange | None = None
         self._guards: tuple[SumGuard, ...] = ()
@@ -112,11 +111,10 @@ class CorridorTwin:
         if power is None or not self._lets_go:
             return None
         self._range = allowed = pool_range(view, power, self._range)
-        step = None if allowed is None else pool_step(view, allowed, self._gone)
+        step = None if allowed is None else pool_step(view, allowed)
         if step is None or self._asked == (view.pool_nodes, step.nodes):
             return None
         self._asked = view.pool_nodes, step.nodes
-        self._gone = max(0, self._gone + view.pool_nodes - step.nodes)
         return step
 
     @property

@@ -31,9 +31,15 @@ class PoolRange:
     reason: Reason
     #: More are not asked for: idle ones beyond it go once nobody has needed them for a while; None: no limit.
     enough: int | None = None
+    #: So many are asked for at least: jobs that run would have those again that went for the corridor.
+    again: int = 0
+    #: Nodes that there were, and of those that were before so many had gone for the corridor.
+    pool: int = 0
+    gone: int = 0
 
     def bounded(self, nodes: int) -> int:
-        """`nodes` within it, and no more than are enough."""
+        """`nodes`, or those that went, within it, and no more than are enough."""
+        nodes = max(nodes, self.again)
         if self.enough is not None:
             nodes = min(nodes, self.enough)
         return max(self.least, min(nodes, self.most))
@@ -45,7 +51,8 @@ def pool_range(view: ClusterSnapshot, power: PowerView, last: PoolRange | None =
     Parameters
     ----------
     last
-        What was said before: that holds while sizes change, but for nodes that jobs have got since.
+        What was said before: that holds while sizes change, but for nodes that jobs have got since; and from
+        it is known which nodes have gone for the corridor.
 
     Raises
     ------
@@ -55,14 +62,16 @@ def pool_range(view: ClusterSnapshot, power: PowerView, last: PoolRange | None =
     node_w = power.idle_w - power.off_w
     if not (power.acts and power.bounded and power.may("pool")) or node_w <= 0:
         return None
+    pool, gone = view.pool_nodes, _gone(view, last)
     if view.adapting:
-        return None if last is None else _kept(last, max(1, view.pool_nodes - view.idle_nodes))
+        held = max(1, pool - view.idle_nodes)
+        return None if last is None else replace(_kept(last, held), again=0, pool=pool, gone=gone)
     assert power.lower_w is not None
     assert power.upper_w is not None
     come_w = max(node_w, power.boot_w - power.off_w)
     begun_w = power.boot_nodes * (power.boot_w - power.off_w)
     low_w, high_w = (watts - begun_w for watts in drawn_w(view, power))
-    pool, kept = view.pool_nodes, max(1, view.pool_nodes - view.idle_nodes)
+    kept = max(1, pool - view.idle_nodes)
     over_w = _beyond(view, power, high_w - power.upper_w)
     if fits(view, power):
         # no node comes for watts that the sizes which come next draw
@@ -89,23 +98,17 @@ def pool_range(view: ClusterSnapshot, power: PowerView, last: PoolRange | None =
     )
     data = {"min_w": low_w, "max_w": high_w, "lower_w": power.lower_w, "upper_w": power.upper_w}
     reason = Reason(ReasonCode.CORRIDOR, text, data)
-    return PoolRange(least=least, most=most, enough=enough, reason=reason)
+    again = pool + gone if gone and not view.idle_nodes and _grows(view) else 0
+    return PoolRange(
+        least=least, most=most, enough=enough, reason=reason, again=again, pool=pool, gone=gone
+    )  # fmt: skip
 
 
 def pool_step(
-    view: ClusterSnapshot, allowed: PoolRange, gone: int = 0
+    view: ClusterSnapshot, allowed: PoolRange
 ) -> RequestNodes | ReleaseNodes | None:
-    """What is asked of a pool that follows nobody else: what the range says, within it what jobs wait for.
-
-    Parameters
-    ----------
-    gone
-        Nodes that were given back for the corridor: they come again for jobs that run, too.
-    """
-    wished = wished_nodes(view)
-    if gone > 0 and not view.idle_nodes and _grows(view):
-        wished = max(wished, view.pool_nodes + gone)
-    target = allowed.bounded(wished)
+    """What is asked of a pool that follows nobody else: what the range says, within it what jobs wait for."""
+    target = allowed.bounded(wished_nodes(view))
     if target == view.pool_nodes:
         return None
     kind = RequestNodes if target > view.pool_nodes else ReleaseNodes
@@ -118,6 +121,15 @@ def wished_nodes(view: ClusterSnapshot) -> int:
     """Nodes that there would be for jobs alone: those that are there, and what the next one lacks."""
     needs = [need - view.idle_nodes for job in view.pending if (need := needed_nodes(job)) is not None]
     return view.pool_nodes + max(0, min(needs, default=0))
+
+
+def _gone(view: ClusterSnapshot, last: PoolRange | None) -> int:
+    """Nodes that have gone for the corridor and not come back; those that went by themselves are not."""
+    if last is None:
+        return 0
+    fewer = last.pool - view.pool_nodes
+    let_go = last.bounded(last.pool) < last.pool
+    return max(0, last.gone + fewer) if fewer < 0 or let_go else last.gone
 
 
 def _kept(last: PoolRange, held: int) -> PoolRange:

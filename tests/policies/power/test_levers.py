@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_hpc_policies.combine.corridor import amended
-from dask_hpc_policies.decision import Decision, Hold, Reason, ReasonCode, ReleaseNodes, Start
+from dask_hpc_policies.decision import Decision, Hold, Reason, ReasonCode, ReleaseNodes, RequestNodes, Start
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
 from dask_hpc_policies.pool import PoolState, PoolView, decide, within
 from dask_hpc_policies.power.problem import Problem
@@ -186,6 +186,29 @@ def test_the_pool_stays_as_it_is_while_it_is_being_asked_which_nodes_would_bette
         allowed = pool_range(view, power)
         assert allowed is not None
         assert (allowed.least, allowed.most) == (4, 4)
+
+
+def test_nodes_that_went_for_the_corridor_come_again_for_jobs_that_run() -> None:
+    off = {"max_off_nodes": 3}
+    before = pool_range(*shown(0.0, 225.0, job("a", 75.0, 1, 1, 4), **off))
+    full = job("a", 75.0, 3, 1, 4)
+    tight = pool_range(*shown(0.0, 225.0, full, nodes=3, **off), before)
+    assert tight is not None
+    assert (tight.gone, tight.bounded(3)) == (1, 3)
+    view, power = shown(0.0, 900.0, full, nodes=3, **off)
+    wide = pool_range(view, power, tight)
+    assert wide is not None
+    step = pool_step(view, wide)
+    assert isinstance(step, RequestNodes)
+    assert step.nodes == 4
+    # a cluster that follows the load asks for the same, though its tasks ask for less
+    there = PoolView(now_s=0.0, demand_nodes=3, there=frozenset("abc"))
+    asked = within(there, wide.least, wide.most, wide.enough, wide.again)
+    assert decide(asked, PoolState(), {"hold_s": None})[0].nodes == 4
+    # nothing is left of it once that node has come; one that has gone by itself is not asked for
+    back = pool_range(*shown(0.0, 900.0, job("a", 75.0, 4, 1, 6), **off), wide)
+    lost = pool_range(view, power, replace(before, enough=None, least=0, most=9))  # type: ignore[type-var]
+    assert [one.gone for one in (back, lost) if one is not None] == [0, 0]
 
 
 def test_no_node_comes_for_the_watts_of_sizes_that_come_next() -> None:
