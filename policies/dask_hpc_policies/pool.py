@@ -104,6 +104,27 @@ class PoolDecision:
     reason: Reason
 
 
+def within(view: PoolView, least: int, most: int, enough: int | None = None, again: int = 0) -> PoolView:
+    """`view` with the bounds that somebody else leaves the pool; those that it has come first.
+
+    Parameters
+    ----------
+    least, most
+        Bounds, which take effect at once.
+    enough
+        More are not asked for; what is there or was asked for is held for its time. None: no limit.
+    again
+        So many are asked for at least, within the bounds.
+    """
+    most = max(view.minimum_nodes, most)
+    maximum = most if view.maximum_nodes is None else min(view.maximum_nodes, most)
+    minimum = min(max(view.minimum_nodes, least), max(view.minimum_nodes, maximum))
+    demand = max(view.demand_nodes, again)
+    if enough is not None:
+        demand = min(demand, enough)
+    return replace(view, demand_nodes=demand, minimum_nodes=minimum, maximum_nodes=maximum)
+
+
 def decide(view: PoolView, state: PoolState, params: Mapping[str, Any]) -> tuple[PoolDecision, PoolState]:
     """The size for `view`, and what to remember. `params` holds the values of `PARAMETERS`."""
     state = _remember(view, state)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,12 +14,18 @@ from hypothesis import strategies as st
 
 import dask_hpc
 from dask_hpc.report.power import power_bills, power_report
+from dask_hpc.scheduler.power import runs as runs_module
 from dask_hpc.scheduler.power.account import ENOUGH, Account, History
 from dask_hpc.scheduler.power.draw import Sample
 from dask_hpc.scheduler.power.noted import Noted
+from dask_hpc.scheduler.power.runs import Runs
+from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.trace.files import parse_trace, read_trace
 from dask_hpc.trace.records import Header, Other, encode_line
+from dask_hpc_policies.jobs.jobspec import JobSpec
 from dask_hpc_policies.model import JobRequest
+from dask_hpc_policies.power.bill import Use
+from dask_hpc_policies.power.scaling import Run, Scaling, fit_scaling
 
 
 def sample(t_s: float, job_w: float, idle_w: float = 100.0, label: str = "modelled") -> Sample:
@@ -96,10 +104,18 @@ def test_what_a_user_says_holds_against_earlier_jobs_until_the_job_itself_was_me
             history.add("heat-1", "heat", 2, 100.0)
             history.add(id, "heat", 4, 120.0)
             history.keep({id, "heat-1"})
-        assert history.holds(id, says) == {2: 100.0, 4: 120.0}
+        # now that alone: others of its name have drawn 100 W on other sizes
+        assert history.holds(id, says) == {4: 120.0}
         # one that has ended is forgotten: its id says nothing of another one
         history.keep({"heat-1"})
         assert history.holds(id, says) == {}
+    # a thousand samples of others do not outweigh its own
+    for _ in range(1000):
+        history.add("heat-1", "heat", 4, 100.0)
+    for _ in range(205):
+        history.add("heat-3", "heat", 4, 300.0)
+    assert history.holds("heat-3", replace(silent, min_power_w=300.0)) == {4: 300.0}
+    assert history.of("heat")[4] < 140
 
 
 def test_who_drew_it_is_told_now_and_then_for_a_scheduler_that_is_killed():
@@ -116,6 +132,38 @@ def test_who_drew_it_is_told_now_and_then_for_a_scheduler_that_is_killed():
     lines += [encode_line(Other(kind="draw", data={"t_s": t_s, "bill": bill})) for t_s, bill in told if bill]
     lines.append(encode_line(Other(kind="corridor", data={"mode": "none"})))
     assert [one["total"]["energy_j"] for one in power_bills(parse_trace(lines))] == [120_000.0]
+
+
+def test_runs_are_fitted_when_they_are_booked_and_few_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, fits = Runs(), 0
+
+    def counted(given: Sequence[Run]) -> Scaling:
+        nonlocal fits
+        fits += 1
+        return fit_scaling(given)
+
+    monkeypatch.setattr(runs_module, "fit_scaling", counted)
+    ended: list[JobRecord] = []
+    uses: dict[str, Use] = {}
+    for number in range(210 * 2 + 40):
+        # two of each name, then forty of one
+        name, nodes = f"n{number // 2}" if number < 420 else "last", 1 + number % 2
+        job = JobRecord(f"j{number}", JobSpec(name=name), JobRequest(name=name), client=None)
+        job.state, job.start_s, job.end_s = "completed", 0.0, 2.0 + 8.0 / nodes
+        job.sizes.append((0.0, nodes))
+        ended.append(job)
+        uses[job.id] = Use(energy_j=100.0 * nodes * job.end_s, known_s=job.end_s)
+    runs.book(ended, uses)
+    assert fits == len(ended)
+    told = runs.told()
+    assert fits == len(ended)
+    assert list(told)[-2:] == ["n209", "last"]
+    assert len(told) == 50
+    assert len(told["last"]["runs"]) == 8
+    for one in told.values():
+        assert one["fitted"]["alone_s"] == pytest.approx(2.0)
+        assert one["fitted"]["node_w"] == pytest.approx(100.0)
+    assert len(json.dumps(told)) < 20_000
 
 
 @live(workers=2)

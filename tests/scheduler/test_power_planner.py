@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 from helpers import until
@@ -47,6 +48,36 @@ def test_a_question_that_failed_is_asked_again_and_answered(monkeypatch: pytest.
     # whoever asked hears of both
     assert answered[0]
     assert not answered[-1]
+
+
+@pytest.mark.errors("Which nodes would better be off is not known")
+def test_a_failed_question_about_nodes_to_be_off_is_none_about_the_corridor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planners, "_MOST_WAIT_S", 0.05)
+    heard: list[str] = []
+
+    async def go() -> None:
+        planner = Planner(lambda: heard.append(planner.off_failure))
+        right, planners.solving.SOLVED = solving.SOLVED, "dask_hpc.scheduler.power.solving:nothing"
+        try:
+            assert planner.solve(replace(problem(700.0), max_off_nodes=2)) is None
+            await until(lambda: len(heard) == 2, "it may be asked again")
+            assert "nothing" in heard[0]
+            assert (heard[1], planner.failure, planner.asked) == ("", "", 1)
+            solving.SOLVED = right
+            planner.solve(problem(700.0))
+            await until(lambda: planner.solve(problem(700.0)) is not None, "the other one is answered")
+        finally:
+            solving.SOLVED = right
+            planner.close()
+
+    asyncio.run(go())
+
+
+def test_questions_about_nodes_to_be_off_have_little_time() -> None:
+    assert solving.limit_s(problem(700.0)) == 5.0
+    assert solving.limit_s(replace(problem(700.0), max_off_nodes=2)) == 0.5
 
 
 def test_a_process_that_cannot_be_started_is_a_failure_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,6 @@ class PoolTarget:
         there, leaving = list(there), list(leaving)
         pending = None if pending is None else list(pending)
         self._note_away(len(there) + len(leaving), len(pending or ()), len(queued), len(there) - minimum)
-        minimum, maximum = self._within_range(minimum, maximum, frozenset(elsewhere))
         view = pool.PoolView(
             now_s=now_s,
             demand_nodes=self._demand(frozenset(elsewhere), frozenset(resources), **options),
@@ -137,6 +136,7 @@ class PoolTarget:
             maximum_nodes=maximum,
             unit=unit,
         )
+        view = self._within_range(view, frozenset(elsewhere))
         params = {"hold_s": self.engine.state.settings.pool_hold_s}
         decision, self._memory = pool.decide(view, self._memory, params)
         return replace(decision, stay=decision.stay | self._aside(elsewhere))
@@ -150,20 +150,18 @@ class PoolTarget:
         up_now = nodes.up() if self.engine.awake else None
         nodes.away = Away(starting=starting, off=off, up=up_now, spare=beyond)
 
-    def _within_range(
-        self, minimum: int, maximum: int | None, elsewhere: frozenset[str]
-    ) -> tuple[int, int | None]:
-        """Bounds, in workers, that a power corridor leaves the pool; those that were set come first."""
+    def _within_range(self, view: pool.PoolView, elsewhere: frozenset[str]) -> pool.PoolView:
+        """The view with what a power corridor leaves the pool, in workers; its own bounds come first."""
         allowed = self.engine.state.pool_range
         if allowed is None:
-            return minimum, maximum
+            return view
         workers, per_node = self.engine.scheduler.workers.values(), self._workers_per_node()
         others = sum(str(ws.name) in elsewhere and self._computes(ws) for ws in workers)
         more = len(self._aside(elsewhere)) - others
-        least = max(minimum, math.ceil(allowed.least * per_node) + more)
-        most = max(minimum, math.floor(allowed.most * per_node) + more)
-        maximum = most if maximum is None else min(maximum, most)
-        return min(least, max(minimum, maximum)), maximum
+        enough = None if allowed.enough is None else math.ceil(allowed.enough * per_node) + more
+        least, most = math.ceil(allowed.least * per_node) + more, math.floor(allowed.most * per_node) + more
+        again = math.ceil(allowed.again * per_node) + more if allowed.again else 0
+        return pool.within(view, least, most, enough, again)
 
     def take(self, action: RequestNodes | ReleaseNodes) -> Outcome:
         """Have the pool follow a job policy's action; refused when nobody asks for the target."""

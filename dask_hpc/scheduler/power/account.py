@@ -3,7 +3,8 @@
 Rules of the file: it adds up samples and knows no cluster. Between two samples the draw is that of the first.
 The total is added up apart from its parts; both must agree. What was measured of a job is kept by its name
 and size, for its next run. What a job's user says of it holds against what others of its name drew, until
-the job itself was measured: then a figure that is wrong would keep the draw outside for as long as it runs.
+the job itself was measured: then what it drew itself holds alone, for a figure that is wrong would keep the
+draw outside for as long as it runs.
 """
 
 from __future__ import annotations
@@ -104,42 +105,60 @@ def steady(last: float, now: float) -> float:
 
 
 class History:
-    """What jobs were measured to draw, by their name and size."""
+    """What jobs were measured to draw: by their name and size, and of each job that runs by its size."""
 
     def __init__(self) -> None:
-        #: Sums and counts of watts of a node, and the mean that was told.
-        self._tables: dict[str, dict[int, tuple[float, int, float]]] = {}
-        #: What was told of each name, by size; made anew when any of it has changed.
-        self._told: dict[str, dict[int, float]] = {}
-        #: Samples of each job that runs, by its id.
-        self._samples: dict[str, int] = {}
+        #: Of each name.
+        self._names: dict[str, _Means] = {}
+        #: Of each job that runs, by its id.
+        self._jobs: dict[str, _Means] = {}
 
     def add(self, id: str, name: str, nodes: int, watts: float) -> None:
         """The job `id` of that name, on so many nodes, drew so many watts a node."""
-        self._samples[id] = self._samples.get(id, 0) + 1
-        table = self._tables.setdefault(name, {})
-        total, count, told = table.get(nodes, (0.0, 0, 0.0))
-        total, count = total + watts, count + 1
-        # a plan is asked for anew whenever watts change: a mean must not creep
-        mean = steady(told, float(round(total / count)))
-        table[nodes] = total, count, mean
-        if mean != told or count == 1:
-            self._told[name] = {size: watts for size, (_, _, watts) in sorted(table.items())}
-        while len(self._tables) > _NAMES_KEPT:
-            oldest = next(iter(self._tables))
-            del self._tables[oldest], self._told[oldest]
+        self._jobs.setdefault(id, _Means()).add(nodes, watts)
+        self._names.setdefault(name, _Means()).add(nodes, watts)
+        while len(self._names) > _NAMES_KEPT:
+            del self._names[next(iter(self._names))]
 
     def of(self, name: str) -> Mapping[int, float]:
         """Mean watts of a node of jobs of that name by size, to 1 %; empty: none was measured."""
-        return self._told.get(name, {})
+        found = self._names.get(name)
+        return {} if found is None else found.told
 
     def holds(self, id: str, request: JobRequest) -> Mapping[int, float]:
-        """`of` its name where that counts for the job `id`; empty: what its user says of it does."""
-        if declares_watts(request) and self._samples.get(id, 0) < ENOUGH:
-            return {}
-        return self.of(request.name)
+        """What was measured that counts for the job `id`, as `of`; empty: what its user says of it does.
+
+        Of a job whose user says nothing that is what jobs of its name drew. Of another one it is what it drew
+        itself, once that is known: others of its name are no reason to doubt its user.
+        """
+        if not declares_watts(request):
+            return self.of(request.name)
+        own = self._jobs.get(id)
+        return {} if own is None or own.samples < ENOUGH else own.told
 
     def keep(self, ids: Container[str]) -> None:
-        """Forget which jobs were measured but for these, which go on."""
-        if any(id not in ids for id in self._samples):
-            self._samples = {id: count for id, count in self._samples.items() if id in ids}
+        """Forget what jobs have drawn but for these, which go on."""
+        if any(id not in ids for id in self._jobs):
+            self._jobs = {id: means for id, means in self._jobs.items() if id in ids}
+
+
+class _Means:
+    """Mean watts of a node by size."""
+
+    def __init__(self) -> None:
+        #: Sums and counts, and the mean that was told.
+        self._table: dict[int, tuple[float, int, float]] = {}
+        #: What was told, by size; made anew when any of it has changed.
+        self.told: Mapping[int, float] = {}
+        self.samples = 0
+
+    def add(self, nodes: int, watts: float) -> None:
+        """So many watts a node were seen on so many nodes."""
+        self.samples += 1
+        total, count, told = self._table.get(nodes, (0.0, 0, 0.0))
+        total, count = total + watts, count + 1
+        # a plan is asked for anew whenever watts change: a mean must not creep
+        mean = steady(told, float(round(total / count)))
+        self._table[nodes] = total, count, mean
+        if mean != told or count == 1:
+            self.told = {size: watts for size, (_, _, watts) in sorted(self._table.items())}

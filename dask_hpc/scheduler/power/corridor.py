@@ -126,9 +126,10 @@ class Corridor:
 
     async def power(self) -> dict[str, Any]:
         """What is drawn, between which bounds, and what it has come to, for each (`told`, `bill`, `Runs`)."""
-        books = self._books
+        # the account is brought up to date first: the bill is of the same moment
+        books, told = self._books, self._told()
         more = {"bill": books.bill(), "history": books.history(), "recent": self.charted()["power"]}
-        return {**self._told(), **more}
+        return {**told, **more}
 
     def charted(self) -> Mapping[str, Any]:
         """What has been drawn since the corridor was set: too much for what is asked twice a second."""
@@ -348,7 +349,7 @@ class Corridor:
 
     def _pool(self, view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
         """The nodes that an adaptive cluster may have (lever ``pool``); tells of it when they are others."""
-        found, wished = pool_range(view, power), wished_nodes(view)
+        found, wished = pool_range(view, power, self._state.pool_range), wished_nodes(view)
         if power.off_nodes is None:
             # it is being asked: what was told holds until that is known
             return found

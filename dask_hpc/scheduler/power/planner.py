@@ -2,7 +2,8 @@
 
 Rules of the file: the loop never waits. A question whose answer is not known is handed to a process of its
 own; when the answer is there, whoever asked is told and asks again. Of questions that come while one is under
-way the last alone counts. What has failed is asked again, after a while.
+way the last alone counts. What has failed is asked again, after a while. Which nodes would better be off is a
+question that need not be answered: that it failed says nothing of the others.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ class Planner:
         self._task: asyncio.Task[None] | None = None
         #: Why the last question has no answer; empty when it has one.
         self.failure = ""
+        #: Why the last one about nodes to be off had none; empty once such ones may be asked again.
+        self.off_failure = ""
+        self._off_again: asyncio.TimerHandle | None = None
         #: Questions that were handed on.
         self.asked = 0
 
@@ -82,8 +86,9 @@ class Planner:
         self._closed = True
         if self._task is not None:
             self._task.cancel()
-        if self._again is not None:
-            self._again.cancel()
+        for timer in (self._again, self._off_again):
+            if timer is not None:
+                timer.cancel()
         self._process.close()
 
     async def _work(self, warm: bool = False) -> None:
@@ -101,6 +106,9 @@ class Planner:
             except ProcessError as error:
                 if self._closed:
                     return
+                if problem.max_off_nodes:
+                    self._off_failed(str(error))
+                    continue
                 if not self.failure:
                     logger.error("The corridor's program has no answer, and is tried again: %s", error)
                 self.failure = str(error)
@@ -112,3 +120,14 @@ class Planner:
             self._answers[problem] = solving.answer(found)
             self.failure, self._wait_s = "", _FIRST_WAIT_S
             self._answered()
+
+    def _off_failed(self, why: str) -> None:
+        """No such question is asked for a while; those about the corridor go on."""
+        logger.error("Which nodes would better be off is not known, and asked later: %s", why)
+        self.off_failure = why
+        self._off_again = asyncio.get_running_loop().call_later(_MOST_WAIT_S, self._ask_off_again)
+        self._answered()
+
+    def _ask_off_again(self) -> None:
+        self.off_failure = ""
+        self._answered()

@@ -68,7 +68,7 @@ class Shown:
             self._beside_w = steady(self._beside_w, 0.0 if last is None else last.beside_w)
         power = power_of(view, asked, mode, books.levers, account, curve, self._beside_w, free_nodes)
         power = with_away(power, books.away, books.settings)
-        if planner is None or planner.failure:
+        if planner is None or planner.failure or planner.off_failure:
             # nobody answers which nodes would better be off
             power = replace(power, max_off_nodes=0)
         # what another policy decides is held to what is known of the jobs alone

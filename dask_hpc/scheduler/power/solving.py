@@ -18,6 +18,8 @@ from dask_hpc_policies.power.program import Plan, solve
 SOLVED = f"{__name__}:solved"
 #: Seconds for one question.
 LIMIT_S = 5.0
+#: And for one about nodes that would better be off: the next one about the corridor may wait behind it.
+OFF_LIMIT_S = 0.5
 
 
 def asked(problem: Problem) -> dict[str, Any]:
@@ -30,7 +32,13 @@ def solved(arguments: Mapping[str, Any], tell: Tell) -> dict[str, Any] | None:
     load_solver()
     if "problem" not in arguments:
         return None
-    return solve(decode(Problem, arguments["problem"]), "highs", LIMIT_S).to_json(several=True)
+    problem = decode(Problem, arguments["problem"])
+    return solve(problem, "highs", limit_s(problem)).to_json(several=True)
+
+
+def limit_s(problem: Problem) -> float:
+    """Seconds that the question may take."""
+    return OFF_LIMIT_S if problem.max_off_nodes else LIMIT_S
 
 
 def answer(data: Mapping[str, Any]) -> Plan:

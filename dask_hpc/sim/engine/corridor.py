@@ -29,7 +29,7 @@ from dask_hpc_policies.power.question import asked_by, drawn_w, mode_of, planned
 from dask_hpc_policies.power.states import NETWORKED
 from dask_hpc_policies.power.view import DEFAULT_LEVERS, LEVERS, Mode, PowerView, seen
 from dask_hpc_policies.protocol import Policy
-from dask_hpc_policies.rules.pool_range import pool_range, pool_step
+from dask_hpc_policies.rules.pool_range import PoolRange, pool_range, pool_step
 
 #: The key in `Options.extra`, and its setting.
 EXTRA, MODE, LEVERS_GIVEN = "corridor", "mode", "levers"
@@ -52,9 +52,10 @@ class CorridorTwin:
         self._levers = tuple(given.get(LEVERS_GIVEN, DEFAULT_LEVERS))
         if unknown := [lever for lever in self._levers if lever not in LEVERS]:
             raise SimulationError(f"corridor: lever {unknown[0]!r}; allowed: {', '.join(LEVERS)}")
-        #: What was asked of the pool last: from how many nodes to how many; nodes that were given back.
+        #: What was asked of the pool last: from how many nodes to how many.
         self._asked: tuple[int, int] | None = None
-        self._gone = 0
+        #: What was said of the pool last.
+        self._range: PoolRange | None = None
         self._guards: tuple[SumGuard, ...] = ()
         #: Answers by question: the policy is asked several times about one state of things.
         self._answers: dict[Problem, Plan] = {}
@@ -109,12 +110,11 @@ class CorridorTwin:
         power = seen(view)
         if power is None or not self._lets_go:
             return None
-        allowed = pool_range(view, power)
-        step = None if allowed is None else pool_step(view, allowed, self._gone)
+        self._range = allowed = pool_range(view, power, self._range)
+        step = None if allowed is None else pool_step(view, allowed)
         if step is None or self._asked == (view.pool_nodes, step.nodes):
             return None
         self._asked = view.pool_nodes, step.nodes
-        self._gone = max(0, self._gone + view.pool_nodes - step.nodes)
         return step
 
     @property

@@ -130,7 +130,9 @@ def off_question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Probl
         lacking = (at for at, job in enumerate(waiting) if _first_nodes(job) > view.idle_nodes)
         waiting = waiting[: next(lacking, None)]
         if power.mode != "policy":
-            jobs, waiting = [], waiting[:1]
+            jobs = []
+    # each is a program of its own, and the corridor's own questions must not wait for them
+    waiting = waiting[:1]
     if power.off_w >= power.idle_w or not (waiting or jobs):
         return None
     problem = _about(view, power, terms, jobs, waiting)

@@ -1,9 +1,9 @@
 """What a job is known to draw: watts of one of its nodes, least and most, by size.
 
 Rules of the file: a table by size (`power_by_nodes`) holds, then what the user says (`min_power_w`,
-`max_power_w`), then what any busy node draws. A workload's table was measured. A live job has one as soon as
-it was measured itself; before that what its user says holds, and where nothing is said what jobs of its name
-drew. Watts are of one node.
+`max_power_w`), then what any busy node draws. A workload's table was measured. A live job whose user says
+what it draws has one once it was measured itself, of that alone; another one has that of jobs of its name.
+Watts are of one node.
 """
 
 from __future__ import annotations

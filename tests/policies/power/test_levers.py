@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_hpc_policies.combine.corridor import amended
-from dask_hpc_policies.decision import Decision, Hold, Reason, ReasonCode, ReleaseNodes, Start
+from dask_hpc_policies.decision import Decision, Hold, Reason, ReasonCode, ReleaseNodes, RequestNodes, Start
 from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
+from dask_hpc_policies.pool import PoolState, PoolView, decide, within
 from dask_hpc_policies.power.problem import Problem
 from dask_hpc_policies.power.program import Plan, solve
-from dask_hpc_policies.power.question import Terms, drawn_w, planned
+from dask_hpc_policies.power.question import Terms, drawn_w, off_question, planned
 from dask_hpc_policies.power.view import DEFAULT_LEVERS, Mode, PowerView, seen
 from dask_hpc_policies.rules.pool_range import pool_range, pool_step
 
@@ -137,7 +138,39 @@ def test_idle_nodes_are_off_where_jobs_may_then_have_more_of_the_others() -> Non
         assert shown(0.0, 250.0, calm, wide, waits, mode=mode, **off)[1].off_nodes == 0  # type: ignore[arg-type]
 
 
+def test_a_node_that_has_just_come_is_held_before_it_goes_for_what_jobs_may_have_of_the_others() -> None:
+    allowed = pool_range(*shown(0.0, 225.0, job("a", 75.0, 1, 1, 4), max_off_nodes=3))
+    assert allowed is not None
+    assert allowed.enough == 3
+    # nodes take 600 s to come, and the last one has come a second ago
+    came = PoolState(waits_s=(600.0,), came_s={"a": 0.0, "b": 0.0, "c": 0.0, "d": 999.0}, peaks=((999.0, 4),))
+    state = came
+    for now_s, nodes in ((1000.0, 4), (1598.0, 4), (1600.0, 3)):
+        there = PoolView(now_s=now_s, demand_nodes=9, there=frozenset("abcd"))
+        asked = within(there, allowed.least, allowed.most, allowed.enough)
+        decision, state = decide(asked, state, {"hold_s": None})
+        assert decision.nodes == nodes
+    # nor is a node that is still on its way called off while it is being asked which would better be off
+    asking = pool_range(*shown(0.0, 900.0, job("a", 75.0, 1, 1, 4), max_off_nodes=3, solve=lambda _: None))
+    assert asking is not None
+    there = PoolView(now_s=1000.0, demand_nodes=9, there=frozenset("abcd"), pending=frozenset("e"))
+    asked = within(there, asking.least, asking.most, asking.enough)
+    state = PoolState(asked_s={"e": 990.0}, came_s=came.came_s, peaks=((990.0, 5),))
+    assert decide(asked, state, {"hold_s": None})[0].nodes == 5
+    # bounds that are broken hold at once
+    broken = pool_range(*shown(0.0, 200.0, job("a", 75.0, 1, 1, 1), max_off_nodes=3))
+    assert broken is not None
+    asked = within(there, broken.least, broken.most, broken.enough)
+    assert decide(asked, state, {"hold_s": None})[0].nodes == 3
+
+
 def test_the_pool_stays_as_it_is_while_it_is_being_asked_which_nodes_would_better_be_off() -> None:
+    # with many jobs that wait it is one program more, and for that of the first one alone
+    waits = [replace(job(f"w{i}", 80.0 + i, 0, 1, 1), kind="rigid") for i in range(5)]
+    view, power = shown(0.0, 100.0, job("a", 75.0, 1, 1, 4), *waits, max_off_nodes=3)
+    further = off_question(view, power, Terms())
+    assert further is not None
+    assert [one.id for one in further.waiting] == ["w0"]
     asked: list[Problem] = []
 
     def later(problem: Problem) -> Plan | None:
@@ -155,24 +188,67 @@ def test_the_pool_stays_as_it_is_while_it_is_being_asked_which_nodes_would_bette
         assert (allowed.least, allowed.most) == (4, 4)
 
 
-@given(st.floats(0, 700), st.integers(1, 3), st.integers(2, 5), st.sampled_from([0.0, 20.0]))
-@settings(max_examples=30, deadline=None)
-def test_nodes_that_are_off_do_not_come_back_to_go_again(upper_w, held, most, off_w) -> None:
-    nodes = 5
-    for _ in range(8):
+def test_nodes_that_went_for_the_corridor_come_again_for_jobs_that_run() -> None:
+    off = {"max_off_nodes": 3}
+    before = pool_range(*shown(0.0, 225.0, job("a", 75.0, 1, 1, 4), **off))
+    full = job("a", 75.0, 3, 1, 4)
+    tight = pool_range(*shown(0.0, 225.0, full, nodes=3, **off), before)
+    assert tight is not None
+    assert (tight.gone, tight.bounded(3)) == (1, 3)
+    view, power = shown(0.0, 900.0, full, nodes=3, **off)
+    wide = pool_range(view, power, tight)
+    assert wide is not None
+    step = pool_step(view, wide)
+    assert isinstance(step, RequestNodes)
+    assert step.nodes == 4
+    # a cluster that follows the load asks for the same, though its tasks ask for less
+    there = PoolView(now_s=0.0, demand_nodes=3, there=frozenset("abc"))
+    asked = within(there, wide.least, wide.most, wide.enough, wide.again)
+    assert decide(asked, PoolState(), {"hold_s": None})[0].nodes == 4
+    # nothing is left of it once that node has come; one that has gone by itself is not asked for
+    back = pool_range(*shown(0.0, 900.0, job("a", 75.0, 4, 1, 6), **off), wide)
+    lost = pool_range(view, power, replace(before, enough=None, least=0, most=9))  # type: ignore[type-var]
+    assert [one.gone for one in (back, lost) if one is not None] == [0, 0]
+
+
+def test_no_node_comes_for_the_watts_of_sizes_that_come_next() -> None:
+    # 175 W, and 225 W once it has the other two: a fourth node would be 275 W
+    small = job("a", 75.0, 1, 1, 4)
+    view, power = shown(0.0, 225.0, small, nodes=3, max_off_nodes=3)
+    assert power.plan is not None
+    assert power.plan.nodes == {"a": 3}
+    allowed = pool_range(view, power)
+    assert allowed is not None
+    assert allowed.most == 3
+    # while it gets them the same holds, but for what jobs hold
+    grows = replace(view, jobs=(replace(small, state="adapting", nodes=3),), idle_nodes=0)
+    assert pool_range(grows, power, allowed) == allowed
+    few = replace(allowed, least=1, most=2, enough=1)
+    assert pool_range(grows, power, few) == replace(few, most=3, enough=3)
+    assert pool_range(grows, power) is None
+    assert pool_range(grows, replace(power, levers=DEFAULT_LEVERS), allowed) is None
+
+
+@given(st.floats(0, 700), st.integers(1, 3), st.integers(2, 5), st.sampled_from([0.0, 20.0]), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_nodes_that_are_off_do_not_come_back_to_go_again(upper_w, held, most, off_w, pool_first) -> None:
+    nodes, went = 5, False
+    for _ in range(10):
         # those that have gone draw what one does that is off
         off = {"max_off_nodes": 4, "off_w": off_w, "base_w": (5 - nodes) * off_w}
         view, power = shown(0.0, upper_w, job("a", 75.0, held, 1, most), nodes=nodes, **off)
-        plan = power.plan
-        if plan is not None and plan.nodes["a"] != held:
-            held = plan.nodes["a"]
-            continue
         allowed = pool_range(view, power)
         assert allowed is not None
-        step = pool_step(view, allowed, 5 - nodes)
-        if step is None:
+        # its tasks ask for as many as there can be
+        target = min(5, allowed.bounded(5))
+        assert not (went and target > nodes), f"at {upper_w:g} W one comes back"
+        size = held if power.plan is None else power.plan.nodes["a"]
+        if size != held and not (pool_first and target < nodes):
+            held = size
+        elif target != nodes:
+            nodes, went = target, True
+        else:
             return
-        nodes = step.nodes
     raise AssertionError(f"at {upper_w:g} W it never rests")
 
 
