@@ -260,10 +260,13 @@ class Store:
                 _remove(path)
 
     def remove(self, name: str, newest: int) -> None:
-        """Remove versions up to a number, oldest first; raises CheckpointError when that cannot be."""
+        """Remove versions up to a number, oldest first, but for those that a cluster reads.
+
+        Raises CheckpointError when that cannot be.
+        """
         for number in numbers(self.folder / checked_name(name)):
             if number <= newest:
-                _remove(str(self.folder / name / folder_name(number)), read=True)
+                _remove(str(self.folder / name / folder_name(number)))
 
 
 def _is_name(name: str) -> bool:
@@ -324,12 +327,12 @@ def _attempt(path: str) -> Lock | None:
         return Lock(None)  # what cannot be opened nobody reads
 
 
-def _remove(path: str, read: bool = False) -> bool:
-    """Remove a folder; gives whether it has. A version that is read stays, unless `read`."""
+def _remove(path: str) -> bool:
+    """Remove a folder; gives whether it has. A version that is read stays."""
     try:
         folder, name = os.path.split(path)
         if not name.startswith("."):
-            lock = Lock(None) if read else _attempt(path)
+            lock = _attempt(path)
             if lock is None:
                 return False
             hidden = os.path.join(folder, f".{name}-{uuid.uuid4().hex}")
