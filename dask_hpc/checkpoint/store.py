@@ -323,8 +323,10 @@ def _is_read(path: str) -> bool:
 def _attempt(path: str) -> Lock | None:
     try:
         return Lock.attempt(path)
+    except FileNotFoundError:
+        return Lock(None)  # by another collector
     except OSError:
-        return Lock(None)  # what cannot be opened nobody reads
+        return None  # nobody can tell who reads it
 
 
 def _remove(path: str) -> bool:
