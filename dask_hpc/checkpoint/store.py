@@ -6,7 +6,8 @@ A version replaces the one that its writer saw, and no other. Folders and files 
 as the umask lets them, and never be written to.
 
 Writers of one name on several machines are told apart by locks on folders, where the file system has those
-between machines; where it has none, the rename alone decides, and drafts are abandoned when they are old.
+between machines; where it has none, as NFS and Lustre, the rename alone decides, and drafts are abandoned
+when they are old. Versions that are read are told by a lock on a file as well, which these have (`locks`).
 """
 
 from __future__ import annotations
@@ -324,7 +325,7 @@ def _attempt(path: str) -> Lock | None:
     try:
         return Lock.attempt(path)
     except FileNotFoundError:
-        return Lock(None)  # by another collector
+        return Lock()  # by another collector
     except OSError:
         return None  # nobody can tell who reads it
 
