@@ -1,61 +1,99 @@
-"""Locks on folders, which end with the process that holds them."""
+"""Locks on folders, which end with the process that holds them.
+
+On NFS and Lustre a lock on a folder is known on its own host alone, though the system says that it is locked;
+one on a file is known to all hosts, where the file system is mounted with locks. So a version, which has a
+manifest, is locked by that as well.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
 
-#: What file systems say that have no locks.
-_NONE = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+from dask_hpc.checkpoint.manifest import FILE
+
+#: What file systems say that have no locks; the last one: who may not write the file cannot exclude others.
+_NONE = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF}
+#: What a file says that is not there, or not ours to open.
+_CLOSED = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP}
 
 
 class Lock:
-    """A lock on a folder; where its file system has none, it holds nothing."""
+    """A lock on a folder and on its manifest, if it has one; without locks of the file system on nothing."""
 
-    def __init__(self, descriptor: int | None) -> None:
-        self._descriptor = descriptor
+    def __init__(self, *descriptors: int) -> None:
+        self._descriptors = list(descriptors)
 
     @classmethod
     def take(cls, folder: str | os.PathLike[str]) -> Lock:
-        """Wait for the lock; raises OSError when the folder cannot be opened."""
+        """Wait for the lock; raises OSError when the folder cannot be opened, or goes meanwhile."""
         found = cls._opened(folder, fcntl.LOCK_EX)
         assert found is not None
         return found
 
     @classmethod
     def attempt(cls, folder: str | os.PathLike[str]) -> Lock | None:
-        """The lock, or None when somebody else holds it; raises OSError when the folder cannot be opened."""
+        """The lock, or None when somebody else holds it; raises as `take`."""
         return cls._opened(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     @classmethod
     def shared(cls, folder: str | os.PathLike[str]) -> Lock | None:
-        """A lock that several may hold at once, and nobody beside them, or None; raises as `attempt`."""
+        """A lock that several may hold at once, and nobody beside them, or None; raises as `take`."""
         return cls._opened(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def release(self) -> None:
         """Let others have it."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
     @classmethod
     def _opened(cls, folder: str | os.PathLike[str], how: int) -> Lock | None:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(folder, flags)
+        lock = cls()
         try:
-            fcntl.flock(descriptor, how)
+            for descriptor in _parts(folder, how):
+                lock._descriptors.append(descriptor)
+                _lock(descriptor, how)
+            # who held it before may have removed it, or given it another name
+            if not os.path.samestat(os.fstat(lock._descriptors[0]), os.lstat(folder)):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(folder))
         except BlockingIOError:
-            os.close(descriptor)
+            lock.release()
             return None
-        except OSError as error:
-            if error.errno not in _NONE:
-                os.close(descriptor)
-                raise
-        return cls(descriptor)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
 
     def __enter__(self) -> Lock:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _parts(folder: str | os.PathLike[str], how: int) -> Iterator[int]:
+    """Descriptors of what is to be locked, each opened when those before are locked."""
+    common = os.O_NOFOLLOW | os.O_CLOEXEC
+    yield os.open(folder, os.O_RDONLY | os.O_DIRECTORY | common)
+    # between hosts only who may write a file can exclude others from it
+    for mode in (os.O_RDONLY,) if how & fcntl.LOCK_SH else (os.O_RDWR, os.O_RDONLY):
+        try:
+            descriptor = os.open(os.path.join(folder, FILE), mode | os.O_NONBLOCK | common)
+        except OSError as error:
+            if error.errno not in _CLOSED:
+                raise
+            continue
+        yield descriptor
+        return
+
+
+def _lock(descriptor: int, how: int) -> None:
+    try:
+        fcntl.flock(descriptor, how)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno not in _NONE:
+            raise

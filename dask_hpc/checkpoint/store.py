@@ -6,7 +6,8 @@ A version replaces the one that its writer saw, and no other. Folders and files 
 as the umask lets them, and never be written to.
 
 Writers of one name on several machines are told apart by locks on folders, where the file system has those
-between machines; where it has none, the rename alone decides, and drafts are abandoned when they are old.
+between machines; where it has none, as NFS and Lustre, the rename alone decides, and drafts are abandoned
+when they are old. Versions that are read are told by a lock on a file as well, which these have (`locks`).
 """
 
 from __future__ import annotations
@@ -260,10 +261,13 @@ class Store:
                 _remove(path)
 
     def remove(self, name: str, newest: int) -> None:
-        """Remove versions up to a number, oldest first; raises CheckpointError when that cannot be."""
+        """Remove versions up to a number, oldest first, but for those that a cluster reads.
+
+        Raises CheckpointError when that cannot be.
+        """
         for number in numbers(self.folder / checked_name(name)):
             if number <= newest:
-                _remove(str(self.folder / name / folder_name(number)), read=True)
+                _remove(str(self.folder / name / folder_name(number)))
 
 
 def _is_name(name: str) -> bool:
@@ -320,16 +324,18 @@ def _is_read(path: str) -> bool:
 def _attempt(path: str) -> Lock | None:
     try:
         return Lock.attempt(path)
+    except FileNotFoundError:
+        return Lock()  # by another collector
     except OSError:
-        return Lock(None)  # what cannot be opened nobody reads
+        return None  # nobody can tell who reads it
 
 
-def _remove(path: str, read: bool = False) -> bool:
-    """Remove a folder; gives whether it has. A version that is read stays, unless `read`."""
+def _remove(path: str) -> bool:
+    """Remove a folder; gives whether it has. A version that is read stays."""
     try:
         folder, name = os.path.split(path)
         if not name.startswith("."):
-            lock = Lock(None) if read else _attempt(path)
+            lock = _attempt(path)
             if lock is None:
                 return False
             hidden = os.path.join(folder, f".{name}-{uuid.uuid4().hex}")

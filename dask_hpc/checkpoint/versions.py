@@ -53,6 +53,11 @@ def folder_name(version: int) -> str:
     return f"{version:06d}"
 
 
+def is_folder_name(name: str) -> bool:
+    """Whether the folder of a whole version may be called so."""
+    return _WHOLE.fullmatch(name) is not None
+
+
 def numbered(store: Path, name: str) -> list[Version]:
     """Versions that were finished, in no order."""
     found = []

@@ -8,7 +8,6 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future as Answer
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +231,7 @@ def restore(
     The runtime need not be installed; the workers need dask_hpc and the store. Reading goes on in the
     background, and what is lost later is read again: whoever removes old versions leaves this one for that,
     where the runtime is installed, this client and the scheduler reach the store by the same path, and its
-    file system has locks.
+    file system has locks. A warning says when the scheduler could not lock it.
 
     Parameters
     ----------
@@ -307,13 +306,28 @@ async def _restore(
             if not records:
                 raise type(error)(f"{error}; {held['why']}" if held else str(error)) from None
     if newest_s is not None and (not records or newest_s >= held["created_s"]):
-        with suppress(RuntimeError):  # it is not installed there
-            await Channel(client).ask("version_is_read", path=found.path)
+        await _is_read(client, found.path)
         opened = partial(open_checkpoint, found.path, allow_pickle=allow_pickle, key_file=key_file)
-        return on_cluster(client, await asyncio.to_thread(opened))
+        made = on_cluster(client, await asyncio.to_thread(opened))
+        # opening may have taken longer than the scheduler waits for the tasks
+        if not await _is_read(client, found.path) and found.manifest().plan.arrays:
+            warnings.warn(
+                f"version {found.version} of {name!r} may be removed while it is read: the scheduler cannot "
+                f"lock {found.path}; have it see the store by this path, and collect no versions meanwhile",
+                stacklevel=2,
+            )
+        return made
     if not records:
         raise CheckpointError(f"{name!r} cannot be restored: {held['why']}; no store is named")
     return on_cluster(client, await asyncio.to_thread(open_records, records, allow_pickle))
+
+
+async def _is_read(client: Client, path: str) -> bool:
+    """Have the scheduler lock a version; whether it has, or nobody has to as it is not installed there."""
+    try:
+        return bool((await Channel(client).ask("version_is_read", path=path))["locked"])
+    except RuntimeError:
+        return True
 
 
 async def _in_memory(client: Client, asked: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -217,7 +217,7 @@ class Places:
         )
 
     def remove(self) -> None:
-        """Remove the versions that this session has written or gone on from."""
+        """Remove the versions that this session has written or gone on from, and no cluster reads."""
         if self._memory is not None:
             self._memory.forget(self.newest)
         if self.store is not None and self._ranks.rank == 0:

@@ -345,7 +345,8 @@ class CheckpointSession:
         Parameters
         ----------
         persist
-            Whether versions stay; those that this session has written or gone on from are removed otherwise.
+            Whether versions stay; those that this session has written or gone on from are removed otherwise,
+            but for those that a cluster reads, which `dask hpc checkpoint gc` collects later.
 
         Raises
         ------

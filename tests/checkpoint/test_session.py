@@ -22,6 +22,7 @@ from unchanged import unchanged
 
 import dask_hpc
 from dask_hpc import CheckpointSession, open_checkpoint
+from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.verify import verify
 from dask_hpc.cli import hpc
@@ -122,10 +123,17 @@ def test_two_versions_stay_or_none(tmp_path: Path) -> None:
         session.finalize(persist=False)
     assert store.versions() == []
     # those that a session has not seen are not its own
-    saved(tmp_path, a=np.zeros(3))
+    saved(tmp_path, steps=2, a=np.zeros(3))
     with CheckpointSession("run", store=tmp_path) as session:
         session.finalize(persist=False)
-    assert len(store.versions()) == 1
+    assert [each.version for each in store.versions()] == [1, 2]
+    # nor does it take from a cluster what that reads
+    lock = Lock.shared(store.versions()[0].path)
+    assert lock is not None
+    with lock, CheckpointSession("run", store=tmp_path) as session:
+        session.restart()
+        session.finalize(persist=False)
+    assert [each.version for each in store.versions()] == [1]
 
 
 def test_buffers_are_written_as_they_are_then_and_other_values_are_copied(tmp_path: Path) -> None:

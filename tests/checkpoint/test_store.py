@@ -211,6 +211,23 @@ def test_collecting_reads_no_manifest_which_may_be_large(
     assert store.collect(dry_run=True) == old[1:]
 
 
+def test_a_version_of_which_nobody_can_tell_who_reads_it_stays(tmp_path: Path) -> None:
+    for _ in range(3):
+        save(FIELD, tmp_path)
+    store, before = Store(tmp_path), resource.getrlimit(resource.RLIMIT_NOFILE)
+    old = store.collect(dry_run=True)
+    # no file can be opened any more
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
+    try:
+        store.discard(old)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert store.collect(dry_run=True) == old == [str(tmp_path / "field" / "000001")]
+    # while one that another collector had first is none
+    store.discard([*old, *old])
+    assert store.collect(dry_run=True) == []
+
+
 def test_what_a_killed_scheduler_has_left_is_collected_when_it_is_old_and_unused(tmp_path: Path) -> None:
     store, owned = Store(tmp_path), passing.Owned()
     left, used, late, foreign = (Path(passing.drawn(str(tmp_path))) for _ in range(4))

@@ -18,6 +18,7 @@ import dask_hpc
 from dask_hpc.checkpoint import whereabouts
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.checkpoint import held
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
 from dask_hpc.worker.fetching import ask
@@ -46,6 +47,27 @@ async def test_a_host_without_room_says_so_and_the_store_has_it(c, s, a, b, tmp_
     for levels in ([], ["L2"], ["L2", "L3"], ["L4"], "", "L4"):
         with pytest.raises(ValueError, match="allowed: some of L1, L2, L3"):
             await rt.checkpoint(small, "small", levels=levels)
+
+
+@live(workers=1)
+async def test_hosts_that_have_no_room_for_what_was_lost_are_told_of_once(c, s, a, monkeypatch, caplog):
+    rt = await dask_hpc.install(c)
+    small = await c.scatter([np.zeros(10)])
+    await rt.checkpoint(small, "small", levels=["L1"])
+    tries = []
+
+    async def full(folders):
+        tries.append(folders)
+        raise CheckpointError("/dev/shm has no room")
+
+    kept = of(s).commits._held
+    monkeypatch.setattr(kept._memory, "lacking", full)
+    monkeypatch.setattr(held, "_SETTLE_S", 0.0)
+    for lost in (1, 2):
+        kept.left(f"tcp://host{lost}")
+        await kept._task
+        assert len(tries) == lost * held._TRIES
+        assert caplog.text.count("is not held elsewhere yet: /dev/shm has no room") == lost
 
 
 #: What was computed; workers of these tests are in this process.

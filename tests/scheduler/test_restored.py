@@ -17,6 +17,7 @@ from saved import save
 from unchanged import unchanged
 
 import dask_hpc
+from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.opening import open_checkpoint, readers
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError, CheckpointTypeError, CheckpointValueError, InstallError
@@ -37,7 +38,9 @@ class Bytes:
 
 
 @live(workers=2)
-async def test_a_version_stays_while_what_was_restored_from_it_is_there(c, s, a, b, tmp_path):
+async def test_a_version_stays_while_what_was_restored_from_it_is_there(c, s, a, b, tmp_path, monkeypatch):
+    # its tasks have come when they are there
+    monkeypatch.setattr(reading, "_COMES_S", 0.0)
     rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
     first = c.persist(da.arange(800, chunks=100))
     await rt.checkpoint(first, "field")
@@ -123,10 +126,66 @@ async def test_who_knows_nothing_of_the_cluster_leaves_what_its_tasks_read(c, s,
         save(da.arange(20, chunks=6), tmp_path, "made")
     of(s).commits._reading.look()
     assert Store(tmp_path).collect() == [str(tmp_path / "made" / "000002")]
-    # nor can what is not there be read
-    with pytest.raises(CheckpointValueError, match="allowed: the folder of a version"):
-        await of(s).commits._reading.version_is_read("a\0b")
-    assert await of(s).commits._reading.version_is_read(str(tmp_path / "no")) == {"locked": False}
+
+
+@live(workers=1)
+async def test_a_version_is_locked_while_it_may_be_read(c, s, a, tmp_path, monkeypatch):
+    await dask_hpc.install(c)
+    read = of(s).commits._reading
+    save(da.arange(20, chunks=6), tmp_path)
+    path = Store(tmp_path).find("field").path
+    # nor is what is no version, or not there
+    for wrong in ("a\0b", str(tmp_path / "field"), 5):
+        with pytest.raises(CheckpointValueError, match="allowed: the folder of a version"):
+            await read.version_is_read(wrong)
+    (tmp_path / "field" / "000007").mkdir()
+    for wrong in ("000006", "000007"):
+        assert await read.version_is_read(str(tmp_path / "field" / wrong)) == {"locked": False}
+    (tmp_path / "field" / "000007").rmdir()
+    # somebody else has it locked for a moment
+    lock = Lock.attempt(path)
+    asyncio.get_running_loop().call_later(0.1, lock.release)
+    assert await read.version_is_read(path) == {"locked": True}
+    # the tasks of one client are there, then those of another one come
+    back = await dask_hpc.restore("field", c, store=tmp_path)
+    await wait(back)
+    read.look()
+    del back
+    await until(lambda: not s.tasks, "nobody reads it")
+    read.look()
+    assert Lock.attempt(path) is None
+    for one in read._read.values():
+        one.until_s = 0.0
+    read.look()
+    assert Lock.attempt(path).release() is None
+    # its tasks come later than they are waited for: opening takes long
+    monkeypatch.setattr(reading, "_COMES_S", 0.0)
+    loop, there = asyncio.get_running_loop(), []
+
+    def slow(path, **options):
+        loop.call_soon_threadsafe(read.look)
+        loop.call_soon_threadsafe(lambda: there.append(path in read._read))
+        return open_checkpoint(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dask_hpc.checkpoint.opening.open_checkpoint", slow)
+        back = await dask_hpc.restore("field", c, store=tmp_path)
+    assert there == [False]
+    assert Lock.attempt(path) is None
+    del back
+    await until(lambda: not s.tasks, "nobody reads it")
+    read.look()
+    # who restores hears that somebody has it
+    monkeypatch.setattr(reading, "_HELD_S", 0.0)
+    with Lock.attempt(path), pytest.warns(UserWarning, match="version 1 of 'field' may be removed while"):
+        await dask_hpc.restore("field", c, store=tmp_path)
+    # the scheduler ends while it takes the lock
+    asked = asyncio.ensure_future(read.version_is_read(path))
+    await asyncio.sleep(0)
+    read.end()
+    assert await asked == {"locked": False}
+    assert read._looking is None
+    assert Lock.attempt(path).release() is None
 
 
 @live(workers=1)

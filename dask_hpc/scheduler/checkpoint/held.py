@@ -217,11 +217,12 @@ class Held:
 
     async def _look(self) -> None:
         """Make again what was held by hosts that are lost, once workers leave no more."""
-        tries = 0
+        tries, told = 0, False
         while self._left and tries < _TRIES:
             self._left = False
             await asyncio.sleep(_SETTLE_S)
             if self._left:
+                told = False
                 continue
             try:
                 lacking = await self._memory.lacking([*self._versions, *self._kept.folders])
@@ -232,7 +233,10 @@ class Held:
                 for folder in lacking:
                     await (self._again if folder in self._versions else self._remake)(folder)
             except (CheckpointError, OSError) as error:
-                logger.warning("What a lost host held in memory is not held elsewhere yet: %s", error)
+                # each try would say it again
+                level = logging.DEBUG if told else logging.WARNING
+                logger.log(level, "What a lost host held in memory is not held elsewhere yet: %s", error)
+                told = True
                 self._left, tries = True, tries + 1
 
     async def _again(self, folder: str) -> None:
@@ -290,10 +294,11 @@ class Held:
         return True
 
     def _tell(self, name: str, number: int, state: str, reason: str) -> None:
-        self._repairs[name] = {"name": name, "version": number, "state": state, "reason": reason}
+        row = {"name": name, "version": number, "state": state, "reason": reason}
+        known, self._repairs[name] = self._repairs.get(name) == row, row
         if state == "whole":
             logger.info("Version %d of %r is held again by as many hosts as before", number, name)
-        else:
+        elif not known:
             logger.warning("Version %d of %r has lost a host: %s", number, name, reason)
 
 

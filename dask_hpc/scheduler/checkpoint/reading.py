@@ -8,12 +8,16 @@ has locks.
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.opening import readers
+from dask_hpc.checkpoint.versions import is_folder_name
+from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointValueError
 from dask_hpc.scheduler.internals import runs
 from dask_hpc.scheduler.tables.parts import Method
@@ -22,6 +26,8 @@ from dask_hpc.scheduler.tables.watched import Watched
 
 #: Who has said that it reads a version has sent its tasks by then; and how often is looked, in seconds.
 _COMES_S, _LOOK_S = 60.0, 30.0
+#: Who collects has a version locked for less than that; how often one tries, in seconds.
+_HELD_S, _AGAIN_S = 1.0, 0.02
 
 
 @dataclass(slots=True)
@@ -31,7 +37,7 @@ class _Read:
     lock: Lock
     #: Of the tasks that read it.
     names: Collection[str]
-    #: They come by then, on the clock of the loop; 0: they have come.
+    #: They come by then, on the clock of the loop, whether or not those of another client are there.
     until_s: float
 
 
@@ -45,22 +51,23 @@ class Reading:
         self._protecting = protecting
         self._read: dict[str, _Read] = {}
         self._looking: asyncio.TimerHandle | None = None
+        self._ended = False
 
     def methods(self) -> Mapping[str, Method]:
         """What clients may call."""
         return {"version_is_read": self.version_is_read}
 
     async def version_is_read(self, path: str) -> dict[str, Any]:
-        """A client is about to restore a version from a store: it stays as long as its tasks are there.
+        """A client is about to restore a version from a store, or has: it stays while its tasks are there.
 
-        Gives whether it is locked: it may not be seen from here.
+        They have a minute to come. Gives whether it is locked: it may be out of sight, or no version.
 
         Raises
         ------
         CheckpointValueError
-            For what is no path.
+            For what is no path of a version.
         """
-        if not isinstance(path, str) or "\0" in path:
+        if not isinstance(path, str) or "\0" in path or not is_folder_name(os.path.basename(path)):
             raise CheckpointValueError(f"path is {path!r:.200}; allowed: the folder of a version")
         if (one := await self._lock(path)) is None:
             return {"locked": False}
@@ -76,6 +83,9 @@ class Reading:
             found = await asyncio.to_thread(_locked, path)
             if found is None:
                 return None
+            if self._ended:
+                found.lock.release()
+                return None
             if path in self._read:
                 found.lock.release()
             else:
@@ -89,9 +99,8 @@ class Reading:
         """Let go of versions that nothing is read from any more."""
         now_s, protecting = asyncio.get_running_loop().time(), self._protecting()
         for path, one in list(self._read.items()):
-            if runs.in_use(self._scheduler, one.names):
-                one.until_s = 0.0
-            elif one.until_s <= now_s and path not in protecting:
+            wanted = runs.in_use(self._scheduler, one.names) or path in protecting
+            if not wanted and one.until_s <= now_s:
                 self._read.pop(path).lock.release()
         if not self._read:
             self._watched.leave(self)
@@ -101,7 +110,8 @@ class Reading:
         self.end()
 
     def end(self) -> None:
-        """Let go of all of them."""
+        """Let go of all of them, and take no more."""
+        self._ended = True
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
@@ -117,14 +127,16 @@ class Reading:
 
 
 def _locked(path: str) -> _Read | None:
-    """None: somebody is removing it, or it cannot be seen from here."""
+    """None: somebody is removing it, or it cannot be seen from here, or is no version."""
+    end_s = stopwatch_s() + _HELD_S
     try:
-        lock = Lock.shared(path)
+        while (lock := Lock.shared(path)) is None:
+            if stopwatch_s() >= end_s:
+                return None
+            time.sleep(_AGAIN_S)
     except OSError:
         return None
-    if lock is None:
-        return None
-    if (names := readers(path)) is None:
+    if not (names := readers(path)):
         lock.release()
         return None
     return _Read(lock, names, 0.0)

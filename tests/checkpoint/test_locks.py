@@ -1,0 +1,68 @@
+"""Locks on versions, as another host sees them: not what is locked of a folder, only what of a file."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import threading
+import time
+from pathlib import Path
+
+import dask.array as da
+import pytest
+from saved import save
+
+from dask_hpc.checkpoint.locks import Lock
+from dask_hpc.checkpoint.store import Store
+
+LOCKS = Path("/proc/locks")
+
+
+def versions(folder: Path) -> list[str]:
+    for _ in range(3):
+        save(da.arange(6, chunks=3), folder)
+    return [each.path for each in Store(folder).versions()]
+
+
+def test_who_reads_a_version_on_another_host_keeps_it(tmp_path: Path) -> None:
+    old, *_ = versions(tmp_path)
+    # all that another host is told of its lock: one on a file that it may only read
+    with open(Path(old, "manifest.json"), "rb") as read:
+        fcntl.flock(read, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        assert Store(tmp_path).collect(dry_run=True) == Store(tmp_path).collect() == []
+        also = Lock.shared(old)
+        assert also is not None
+        also.release()
+    # nor does it take one away while this one reads
+    lock = Lock.shared(old)
+    assert lock is not None
+    with lock, open(Path(old, "manifest.json"), "r+b") as removing:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(removing, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert Store(tmp_path).collect() == []
+    assert Store(tmp_path).collect() == [old]
+
+
+def test_what_has_gone_while_its_lock_was_waited_for_is_not_locked(tmp_path: Path) -> None:
+    folder, errors = tmp_path / "folder", []
+    folder.mkdir()
+
+    def wait() -> None:
+        try:
+            Lock.take(folder).release()
+        except FileNotFoundError as error:
+            errors.append(error)
+
+    lock = Lock.take(folder)
+    waiting = threading.Thread(target=wait)
+    with lock:
+        waiting.start()
+        end_s = time.monotonic() + 10
+        # the lock that it waits for, as the system lists it
+        while f":{folder.stat().st_ino} " not in "".join(re.findall("-> FLOCK.*", LOCKS.read_text())):
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        folder.rename(tmp_path / "gone")
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert [error.filename for error in errors] == [str(folder)]
