@@ -123,7 +123,6 @@ class Ownership:
         bare: dict[Any, list[Any]] = {}
         alike: dict[Any, list[Any]] = {}
         one_kind = not (declared or by_key or nodes or shuffles)
-        inviting = starving or state.intake not in state.plain
         for key in declared:
             writes.unannotate(tasks[key])
         for key in keys:
@@ -173,7 +172,7 @@ class Ownership:
             if not job.is_default:
                 job.expected.came(ts.prefix)
                 of_job.setdefault(job, set()).add(ts.group)
-                if inviting:
+                if starving or state.intake not in state.plain:  # plain work of this graph may have made one
                     self._guests.invite(list(ts.dependencies), job)
                 elif rows is not None and lane is job.lanes[lane.kind]:
                     rows[ts.group] = [lane, 0]
