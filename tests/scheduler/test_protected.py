@@ -113,7 +113,7 @@ async def test_an_array_is_read_back_and_not_computed_again(c, s, *workers, lost
     del field, again, source, lazy
     await until(lambda: not s.tasks, "no task outlives the last future")
     assert checkpoints(s)["protected_results"] == 0
-    assert "dask-hpc-watched" not in s.plugins
+    await until(lambda: "dask-hpc-watched" not in s.plugins, "stock is left alone")
     assert Path(commit.path).is_dir()
 
 

@@ -258,6 +258,7 @@ class Commits:
 
     def _unused(self, folders: Collection[str]) -> None:
         self._held.drop(self.left.unneeded(folders))
+        self._reading.look()
 
     async def _run(
         self, commit: Commit, keys: Sequence[Any], known: Mapping[Any, tuple[Copy, str]] | None

@@ -186,7 +186,8 @@ def _figures(
         "in_situ": list(best.in_situ),
         "nodes": best.nodes,
         "helper_cores": best.helper_cores,
-        "staging_nodes": best.staging_nodes,
+        # as before there were any to give back
+        **({} if best.staging_nodes is None else {"staging_nodes": best.staging_nodes}),
         "drifted": dict(drifted),
     }
 
