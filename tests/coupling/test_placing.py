@@ -6,6 +6,7 @@ import asyncio
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from beside_programs import FIELDS, STEP_S, on_the_cluster, sleeps
@@ -16,6 +17,7 @@ from sources import asked, producers, told
 import dask_hpc
 from dask_hpc import sim
 from dask_hpc.errors import CouplingError
+from dask_hpc.scheduler.coupling.staging import Staging
 from dask_hpc.scheduler.install import service_of
 from dask_hpc.sim.model.coupled import Coupled
 from dask_hpc.sim.model.job import Job, Program
@@ -177,6 +179,13 @@ async def test_staging_nodes_that_no_plan_needs_compute_until_one_does_or_no_flo
             await anext(values)
         await flow.close()
         await until(lambda: roles() == ["staging"] * 2, "no flow is left")
+
+
+def test_a_node_that_was_lent_stages_also_when_nobody_counts_nodes_any_more() -> None:
+    state = SimpleNamespace(nodes=SimpleNamespace(nodes={}), roles={"a": "compute", "b": "compute"})
+    workers = SimpleNamespace(lent={"a"}, leaving=set(), look=lambda: None)
+    Staging(SimpleNamespace(state=state), workers).settle([])  # type: ignore[arg-type]
+    assert (state.roles, workers.lent) == ({"a": "staging", "b": "compute"}, set())
 
 
 @live(workers=1, timeout=60)

@@ -29,7 +29,10 @@ class Staging:
         """Lend what no flow needs, and take back what one does, as far as that can be done now."""
         engine, workers = self._engine, self._workers
         nodes = engine.state.nodes.nodes
-        workers.lent = {id for id in workers.lent if id in nodes}
+        for id in workers.lent - nodes.keys():
+            # it has gone, or nobody counts nodes while nothing is managed: it stages when it is there again
+            engine.state.roles[id] = STAGING
+        workers.lent &= nodes.keys()
         staging = sorted(id for id, node in nodes.items() if node.role == STAGING)
         lent = sorted(id for id in workers.lent if nodes[id].role != STAGING)
         wants = [flow.staging for flow in flows]

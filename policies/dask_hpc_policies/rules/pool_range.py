@@ -99,14 +99,10 @@ def pool_range(view: ClusterSnapshot, power: PowerView, last: PoolRange | None =
     data = {"min_w": low_w, "max_w": high_w, "lower_w": power.lower_w, "upper_w": power.upper_w}
     reason = Reason(ReasonCode.CORRIDOR, text, data)
     again = pool + gone if gone and not view.idle_nodes and _grows(view) else 0
-    return PoolRange(
-        least=least, most=most, enough=enough, reason=reason, again=again, pool=pool, gone=gone
-    )  # fmt: skip
+    return PoolRange(least=least, most=most, enough=enough, reason=reason, again=again, pool=pool, gone=gone)
 
 
-def pool_step(
-    view: ClusterSnapshot, allowed: PoolRange
-) -> RequestNodes | ReleaseNodes | None:
+def pool_step(view: ClusterSnapshot, allowed: PoolRange) -> RequestNodes | ReleaseNodes | None:
     """What is asked of a pool that follows nobody else: what the range says, within it what jobs wait for."""
     target = allowed.bounded(wished_nodes(view))
     if target == view.pool_nodes:
