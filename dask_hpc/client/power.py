@@ -118,9 +118,10 @@ class PowerMethods:
             and ``label``; None is not known; ``caps``, a row a host that was asked for one: ``host``,
             ``watts``, ``state`` (refused, ready, dry-run, written, released), ``values``, ``reason``;
             ``withheld``: ``nodes`` that plain work may not have
-            now, and the ``reason``; ``history``: by name of jobs that have completed on one size ``runs``
-            (nodes, seconds, mean watts of the job), the latest 32, and ``fitted`` to them, where there are
-            two sizes, ``alone_s`` and ``shared_s`` (seconds ``alone_s + shared_s / nodes``), ``base_w`` and
+            now, and the ``reason``; ``history``: by name of jobs that have completed on one size, the 50
+            latest names, ``runs`` (nodes, seconds, mean watts of the job), the latest 8, and ``fitted`` to
+            the latest 32, where there are two sizes, ``alone_s`` and ``shared_s`` (seconds
+            ``alone_s + shared_s / nodes``), ``base_w`` and
             ``node_w`` (watts ``base_w + node_w * nodes``) and by how much, as a share, they miss a run at
             most, ``error_s`` and ``error_w``. The rest as they are called.
         """
