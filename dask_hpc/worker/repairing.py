@@ -20,6 +20,10 @@ from dask_hpc_policies.codec import encode
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
 
+class TooManyLostError(CheckpointError):
+    """What is left of a version does not make it whole, whoever answers later."""
+
+
 async def repaired(
     pool: Any,
     record: Record,
@@ -43,11 +47,13 @@ async def repaired(
 
     Raises
     ------
+    TooManyLostError
+        When what is left is not enough.
     OSError, CheckpointError
-        When what is lost cannot be made again, or is not what was written.
+        When what is lost cannot be made again now, or is not what was written.
     """
     if not record.readable(domains):
-        raise CheckpointError("too many of the hosts that held it are lost")
+        raise TooManyLostError("too many of the hosts that held it are lost")
     planned = adoptions(record, domains)
 
     async def adopted(group: Any, blob: int, nbytes: int, heir: Home) -> tuple[Home, str]:

@@ -24,6 +24,7 @@ from dask_hpc.scheduler.checkpoint.writing import Writing
 from dask_hpc.scheduler.internals import reads
 from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
+from dask_hpc.worker.repairing import TooManyLostError
 from dask_hpc.worker.saved import MEMORY, copies_of
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
@@ -72,7 +73,7 @@ class Held:
         self._store_instead = store_instead
         #: What has become of versions that a host was lost of, by name.
         self._repairs: dict[str, dict[str, Any]] = {}
-        self._left = False
+        self._left, self._tries = False, 0
         self._task: asyncio.Task[None] | None = None
 
     async def write(
@@ -151,7 +152,7 @@ class Held:
 
     def left(self, address: str) -> None:
         """A worker has gone."""
-        self._left = True
+        self._left, self._tries = True, 0
         if (self._versions or self._kept) and (self._task is None or self._task.done()):
             self._task = asyncio.ensure_future(self._look())
 
@@ -217,27 +218,41 @@ class Held:
 
     async def _look(self) -> None:
         """Make again what was held by hosts that are lost, once workers leave no more."""
-        tries, told = 0, False
-        while self._left and tries < _TRIES:
+        told = False
+        while self._left and self._tries < _TRIES:
             self._left = False
             await asyncio.sleep(_SETTLE_S)
             if self._left:
                 told = False
                 continue
-            try:
-                lacking = await self._memory.lacking([*self._versions, *self._kept.folders])
-                if lacking and tries + 1 < _TRIES and await self._memory.answers(lacking):
-                    # a worker that was killed comes back to what its host still holds
-                    self._left, tries = True, tries + 1
-                    continue
-                for folder in lacking:
-                    await (self._again if folder in self._versions else self._remake)(folder)
-            except (CheckpointError, OSError) as error:
+            for problem in (problems := await self._make_again()):
                 # each try would say it again
                 level = logging.DEBUG if told else logging.WARNING
-                logger.log(level, "What a lost host held in memory is not held elsewhere yet: %s", error)
+                logger.log(level, "What a lost host held in memory is not held elsewhere yet: %s", problem)
+            if problems:
                 told = True
-                self._left, tries = True, tries + 1
+                self._try_again()
+
+    def _try_again(self) -> None:
+        self._left, self._tries = True, self._tries + 1
+
+    async def _make_again(self) -> list[Exception]:
+        """Make each again that can be; what is in the way of others."""
+        try:
+            lacking = await self._memory.lacking([*self._versions, *self._kept.folders])
+            if lacking and self._tries + 1 < _TRIES and await self._memory.answers(lacking):
+                # a worker that was killed comes back to what its host still holds
+                self._try_again()
+                return []
+        except (CheckpointError, OSError) as error:
+            return [error]
+        problems: list[Exception] = []
+        for folder in lacking:
+            try:
+                await (self._again if folder in self._versions else self._remake)(folder)
+            except (CheckpointError, OSError) as error:
+                problems.append(error)
+        return problems
 
     async def _again(self, folder: str) -> None:
         version = self._versions.get(folder)
@@ -250,8 +265,14 @@ class Held:
             return
         # all of it is what a client goes back to, also when some is nobody's result any more
         partly = self._is_last(version) and not set(version.keys) <= set(of_version)
-        if partly and await self._remake(folder):
-            return
+        if partly:
+            try:
+                if await self._remake(folder):
+                    return
+            except (CheckpointError, OSError):
+                # rather all of it in a moment than a part of it now
+                if self._tries + 1 < _TRIES:
+                    raise
         plan, every = _again(version, keys)
         writing = Writing(self._scheduler, self._watched, plan, every, _HOLDER, 0.0)
         self._memory.again(folder)
@@ -268,7 +289,13 @@ class Held:
         self._tell(plan.name, version.number, "less" if less else "whole", less)
 
     async def _remake(self, folder: str) -> bool:
-        """Have managers make a version whole again, no worker need have it; whether they have."""
+        """Have managers make a version whole again, no worker need have it; whether they have.
+
+        Raises
+        ------
+        OSError, CheckpointError
+            When they cannot do so now: who is silent may answer in a moment.
+        """
         record = self._memory.records.get(folder.removeprefix(MEMORY))
         if record is None or not record.groups:
             return False  # a newer one has come, or nobody else was to hold it
@@ -277,9 +304,11 @@ class Held:
         try:
             made, less = await self._memory.repair(folder, scheme)
         except (CheckpointError, OSError) as error:
-            # the program goes back to another version, or writes the next one
             self._tell(name, number, "failed", str(error))
-            return False
+            if isinstance(error, TooManyLostError):
+                # the program goes back to another version, or writes the next one
+                return False
+            raise
         if version := self._versions.pop(folder, None):
             self._versions[made] = version
             there = set(self._protected.of(folder))
