@@ -326,14 +326,14 @@ async def _is_read(client: Client, path: str) -> bool:
     """Have the scheduler lock a version; whether it has, or nobody has to as it is not installed there."""
     try:
         return bool((await Channel(client).ask("version_is_read", path=path))["locked"])
-    except RuntimeError:
+    except InstallError:
         return True
 
 
 async def _in_memory(client: Client, asked: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] | None = await Channel(client).ask("version_in_memory", **asked)
-    except RuntimeError:
+    except InstallError:
         return None  # it is not installed there
     return found
 
@@ -343,7 +343,7 @@ async def _folder(client: Client, store: str | os.PathLike[str] | None) -> str |
     if folder is None:
         try:
             folder = (await Channel(client).ask("status"))["settings"]["checkpoint_store"]
-        except RuntimeError:
+        except InstallError:
             folder = None  # it is not installed there
     return None if folder is None else os.fspath(folder)
 
