@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc_policies.rules.fair.turns import Virtual, Work, advance, ends, in_turn
+from dask_hpc_policies.rules.fair.turns import Virtual, Work, advance, ends, in_turn, taken_over
 
 #: Step of the served cluster below, in seconds.
 STEP_S = 0.25
@@ -140,3 +140,18 @@ def test_when_a_job_ends_on_its_clock_does_not_move_when_others_come(
             assert (ends(after, works)[each.id], ends(after, later)[each.id]) == (expected, expected)
     # who comes has waited for nothing yet
     assert ends(after, later)["late"] == pytest.approx(after.clock_s + late_s)
+
+
+def test_who_takes_work_over_has_the_turn_that_both_had_together() -> None:
+    others = work("other", 100.0, done_s=30.0, user="u")
+    one, heir = work("one", 0.0, done_s=40.0), work("heir", 20.0, done_s=5.0)
+    virtual = Virtual({"one": 25.0, "heir": 2.0, "other": 30.0}, 30.0)
+    both = work("heir", 20.0, done_s=45.0)
+    after = taken_over(virtual, "one", "heir")
+    # 15 s and 3 s ahead of their shares, and 20 s to do
+    assert ends(after, [both, others])["heir"] == 30.0 + 15 + 3 + 20
+    assert ends(after, [both, others])["other"] == ends(virtual, [one, heir, others])["other"]
+    assert after.served_s == {"heir": 27.0, "other": 30.0}
+    # one that has just come, and one that has served nobody
+    assert taken_over(Virtual({"one": 25.0}), "one", "new") == Virtual({"new": 25.0})
+    assert taken_over(after, "nobody", "heir") == after

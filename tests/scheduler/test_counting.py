@@ -23,7 +23,8 @@ class Both:
     """Counts each usual step in one go, undoes that, and has it counted as the others are."""
 
     def __init__(self, plugin: HPCSchedulerPlugin) -> None:
-        self.owner, self.general, self.was_usual = plugin._owner, plugin._count, True
+        self.owner, self.tasks = plugin._owner, plugin._tasks
+        self.general, self.was_usual = plugin._count, True
         #: Workers whose slots are looked at in the next pass.
         self.dirty = plugin._admission.dirty
         self.steps: Counter[tuple[str, str]] = Counter()
@@ -50,6 +51,9 @@ class Both:
     ):
         lane = self.owner.get(key)
         counts = lane and [getattr(lane.job, name) for name in COUNTS]
+        ts = self.tasks.get(key)  # once it is forgotten it is not there
+        queue, done_s = lane and list(lane.job.queue), lane and lane.job.expected.done_s
+        restrictions = ts and ts.worker_restrictions
         self.was_usual, dirty = True, set(self.dirty)
         given = {"worker": worker, "nbytes": nbytes, "startstops": startstops, **more}
         self.one_go(key, start, finish, *args, stimulus_id=stimulus_id, **given)
@@ -58,18 +62,25 @@ class Both:
             return
         self.steps[start, finish] += 1
         assert lane is not None
-        found = self._now(lane.job, key)
+        found = self._now(lane.job, key, ts)
         for name, value in zip(COUNTS, counts, strict=True):
             setattr(lane.job, name, value)
+        lane.job.queue, lane.job.expected.done_s = queue, done_s
+        if ts is not None:
+            ts.worker_restrictions = restrictions
         self.owner[key] = lane
         self.dirty.clear()
         self.dirty |= dirty
         self.general(key, start, finish, lane, worker, nbytes, startstops)
-        if found != (expected := self._now(lane.job, key)):
+        if found != (expected := self._now(lane.job, key, ts)):
             self.differences.append((key, start, finish, found, expected))
 
-    def _now(self, job, key):
-        return [getattr(job, name) for name in COUNTS], self.owner.get(key), set(self.dirty)
+    def _now(self, job, key, ts):
+        # held tasks in their order, which is not that in which the heap has them
+        held = [each.key for _, _, each in sorted(job.queue, key=lambda entry: entry[:2])]
+        where = None if ts is None or ts.worker_restrictions is None else id(ts.worker_restrictions)
+        counts = [getattr(job, name) for name in COUNTS], job.expected.done_s
+        return counts, held, where, self.owner.get(key), set(self.dirty)
 
 
 @live(2)

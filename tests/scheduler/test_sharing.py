@@ -6,8 +6,10 @@ import time
 
 import dask
 import pytest
+from dask.utils import key_split
 from helpers import (
     Gate,
+    Starts,
     engine,
     live,
     record,
@@ -95,21 +97,36 @@ async def test_dependents_of_plain_work_are_all_sent_once_it_has_a_node(c, s, a,
 
 
 @live(4, lend="5 s")
-async def test_plain_work_has_its_share_of_all_nodes_beside_a_busy_job(c, s, *workers):
+async def test_plain_work_has_its_share_of_all_nodes_beside_a_busy_job_and_no_more(c, s, *workers):
     without_validation(s, workers)
+    starts = Starts()
+    await starts.watch(workers)
+
+    def plain(count):
+        with dask.annotate(hpc_job=None):
+            return c.map(a_while, range(count), key="plain", pure=False)
+
+    def begun():
+        return [key_split(key) for key in starts.count]
+
     rt = await dask_hpc.install(c, policy="fair")
     async with rt.job("busy") as job:
         await started(s, job)
         backlog = c.map(a_while, range(240), key="busy", pure=False)
         await until(lambda: record(s, job).queue, "it is under way")
-        before = record(s, job).unfinished
-        with dask.annotate(hpc_job=None):
-            plain = c.map(a_while, range(60), key="plain", pure=False)
-        assert await within(c.gather(plain)) == list(range(60))
-        theirs = before - record(s, job).unfinished
+        assert await within(c.gather(plain(60))) == list(range(60))
+        order = begun()
         # with one node of four it would have a quarter
-        assert theirs < 60 * 1.5
-        assert record(s, job).unfinished
+        last = len(order) - order[::-1].index("plain")
+        assert order[order.index("plain") : last].count("busy") < 60 * 1.5
+        # with less to do than the job it comes first; but who goes on submitting has its share and no more
+        batches = [plain(20) for _ in range(3)]
+        while record(s, job).unfinished and begun().count("plain") < 500:
+            batches.append(plain(20))
+            await within(c.gather(batches.pop(0)))
+        order = begun()
+        assert order.count("busy") == 240
+        assert order[: len(order) - order[::-1].index("busy")].count("plain") < 240 * 1.5
         del backlog
         await job.cancel()
 

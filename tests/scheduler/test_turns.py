@@ -6,7 +6,7 @@ import time
 
 import dask
 import pytest
-from helpers import live, record, started, until, within
+from helpers import engine, live, record, started, until, within
 from tasks import inc
 
 import dask_hpc
@@ -92,6 +92,30 @@ async def test_priorities_of_users_come_first_and_are_as_before_in_the_end(c, s,
         await until(lambda: {len(s.tasks[key].priority) for key in own} == {3}, "all are as stock has them")
         assert s.tasks["urgent"].priority[0] == -1
         assert await within(c.gather(tasks)) == list(range(TASKS))
+
+
+@live(2)
+async def test_plain_work_keeps_what_it_has_done_when_one_job_of_it_takes_over_another(c, s, a, b):
+    rt = await dask_hpc.install(c, policy="fcfs")
+
+    def plain(count):
+        with dask.annotate(hpc_job=None):
+            return c.map(a_while, range(count), pure=False)
+
+    async with rt.job("one", nodes=1) as one:
+        await started(s, one)
+        assert await within(c.gather(plain(5))) == [*range(5)]
+        state = engine(s).state
+        (first,) = state.plain
+        async with rt.job("two", nodes=1) as two:
+            await started(s, two)
+            waits = plain(5)
+            await until(lambda: state.intake is not first, "no node is left for it")
+            second = state.intake
+        assert await within(c.gather(waits)) == [*range(5)]
+        await until(lambda: state.plain == [first] and state.intake is first, "the one has taken over")
+        # tasks of 20 ms
+        assert (first.expected.done_s >= 0.2, second.expected.done_s) == (True, 0)
 
 
 def seconds_of(kinds):

@@ -95,7 +95,7 @@ class Engine:
         self.controller = Controller(self.state, self.parts, self.rounds, policy)
         self.answers = Answers(self.state, lambda: self.controller.request("answer"))
         self.lifecycle = Lifecycle(
-            self.state, self.ownership, self.admission, self.controller, self.rounds, self.handle
+            self.state, self.ownership, self.turns, self.admission, self.controller, self.rounds, self.handle
         )
         self._handlers, self._hears = Handlers(self.ownership, self.handle), self._table()
         self.parts.add(self, self.answers, self.rounds.windows, self.rounds.thefts, StockWork(self.state))

@@ -10,6 +10,7 @@ from dask_hpc.scheduler.core.controller import Controller
 from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.placing.admission import Admission
 from dask_hpc.scheduler.placing.ownership import Ownership
+from dask_hpc.scheduler.placing.turns import Turns
 from dask_hpc.scheduler.resizing.rounds import Rounds
 from dask_hpc.scheduler.tables.events import Event, LastJobEnded
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -29,6 +30,7 @@ class Lifecycle:
         self,
         state: State,
         ownership: Ownership,
+        turns: Turns,
         admission: Admission,
         controller: Controller,
         rounds: Rounds,
@@ -37,6 +39,7 @@ class Lifecycle:
         self.state = state
         self.scheduler: Scheduler = state.scheduler
         self.ownership = ownership
+        self.turns = turns
         self.admission = admission
         self.controller = controller
         self.rounds = rounds
@@ -143,6 +146,7 @@ class Lifecycle:
         if state.intake is job:
             state.intake = heir
         self.ownership.inherit(job, heir)
+        self.turns.inherit(job, heir)
         state.jobs.end(job)
 
     def announce(self, spec: JobSpec, client: str, pool_hint: int) -> JobRecord:

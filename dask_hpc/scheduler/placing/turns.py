@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dask_hpc.scheduler.internals import durations
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
-from dask_hpc_policies.rules.fair.turns import Virtual, Work, advance, ends, in_turn
+from dask_hpc_policies.rules.fair.turns import Virtual, Work, advance, ends, in_turn, taken_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +72,12 @@ class Turns:
         if self.state.in_turn and self.state.settings.lend_s > 0 and job.undeclared:
             self.state.join_common(job)
             self._order_by(self._turn_of)
+
+    def inherit(self, job: JobRecord, heir: JobRecord) -> None:
+        """Let one job of plain work answer for what another one, which it takes over, has done."""
+        heir.expected.done_s += job.expected.done_s
+        job.expected.done_s = 0.0
+        self._virtual = taken_over(self._virtual, job.id, heir.id)
 
     def turn(self, job: JobRecord) -> tuple[float, ...] | None:
         """What comes between the user's priority of the job's tasks and their order in it.

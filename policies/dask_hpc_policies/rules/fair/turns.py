@@ -80,6 +80,17 @@ def ends(virtual: Virtual, works: Collection[Work]) -> dict[str, float]:
     }
 
 
+def taken_over(virtual: Virtual, id: str, heir: str) -> Virtual:
+    """The virtual cluster after a job's work has become another one's: what it was served has, too.
+
+    What the job has done is then the other's (`Work.done_s`), and neither owes more for it than before.
+    """
+    served_s = dict(virtual.served_s)
+    if id in served_s:
+        served_s[heir] = served_s.get(heir, 0.0) + served_s.pop(id)
+    return Virtual(served_s, virtual.clock_s)
+
+
 def in_turn(virtual: Virtual, works: Collection[Work]) -> list[str]:
     """Ids of the jobs in the order in which they are served: larger priorities, then who ends first."""
     end_s = ends(virtual, works)
