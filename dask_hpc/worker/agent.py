@@ -13,8 +13,8 @@
 Before the end of the walltime, on a notice (SIGUSR1) and on SIGTERM, the scheduler is asked to let the
 worker finish what it executes and to move what only it holds. The scheduler needs dask_hpc, too.
 
-Shortly before a worker would be emptied for the end of its Slurm job, Slurm is asked once more: a time limit
-that was extended meanwhile keeps it.
+Shortly before a worker would be emptied for the end of its Slurm job, and right before that, Slurm is asked
+again: a time limit that was extended meanwhile keeps it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ logger = logging.getLogger("distributed.dask_hpc.agent")
 
 #: By how long before SIGKILL a worker has to be through.
 _BEFORE_KILL_S = 2.0
-#: How long `squeue` may take to say whether a job has got more time; asked so long before it counts.
+#: How long `squeue` may take at most to say whether a job has got more time; asked so long before it counts.
 _ASK_AGAIN_S = 5.0
 #: Not all agents of a large job ask at once; they do within so many seconds.
 _SPREAD_S = 10
+#: Who was not given more time by then asks again right before it is emptied: all do within so many seconds.
+_LAST_ASK_S = 1.0
 #: Ends that differ by less are the same.
 _SAME_S = 1.0
 #: How long the scheduler may take to answer a call.
@@ -168,26 +170,32 @@ class Agent:
                 margin_s,
             )
             notice_s = max(0.0, left_s) / 2
+        # of a large job's agents, not all ask at the same moment
+        spread_s = os.getpid() % _SPREAD_S
+        early = (_ASK_AGAIN_S + spread_s, _ASK_AGAIN_S)
+        # a squeue that hangs takes from the notice
+        last = (_LAST_ASK_S * spread_s / _SPREAD_S, min(_ASK_AGAIN_S, notice_s / 4))
         while True:
-            begins_s = ends_s - margin_s - notice_s
-            before_s = _ASK_AGAIN_S + os.getpid() % _SPREAD_S
-            await asyncio.sleep(max(0.0, begins_s - before_s - time.time()))
-            asked_s = await self._end_now(ends_s)
-            if asked_s > ends_s + _SAME_S:
-                logger.info("The walltime of this worker ends %.0f s later than it did", asked_s - ends_s)
-                ends_s = asked_s
-                continue
-            await asyncio.sleep(max(0.0, min(begins_s, asked_s - margin_s) - time.time()))
-            await self.leave(max(0.0, asked_s - margin_s - time.time()), "its walltime ends")
-            return
+            begins_s, asked_s = ends_s - margin_s - notice_s, ends_s
+            for before_s, timeout_s in (early, last):
+                await asyncio.sleep(min(begins_s, asked_s - margin_s) - before_s - time.time())
+                asked_s = await self._end_now(asked_s, timeout_s)
+                if asked_s > ends_s + _SAME_S:
+                    break
+            else:
+                await asyncio.sleep(min(begins_s, asked_s - margin_s) - time.time())
+                await self.leave(max(0.0, asked_s - margin_s - time.time()), "its walltime ends")
+                return
+            logger.info("The walltime of this worker ends %.0f s later than it did", asked_s - ends_s)
+            ends_s = asked_s
 
-    async def _end_now(self, known_s: float) -> float:
+    async def _end_now(self, known_s: float, timeout_s: float) -> float:
         """When the walltime ends as Slurm sees it now; `known_s` without a job, and when it does not tell."""
         job = os.environ.get("SLURM_JOB_ID")
         if not job:
             return known_s
         try:
-            job_end_s = (await job_ends_s([job], timeout_s=_ASK_AGAIN_S)).get(job)
+            job_end_s = (await job_ends_s([job], timeout_s=timeout_s)).get(job)
         except SlurmError as error:
             logger.info("Whether job %s has got more time is not known: %s", job, error)
             return known_s

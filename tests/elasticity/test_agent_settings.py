@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from pathlib import Path
+
 import psutil
 import pytest
+from fake_queue import FakeQueue
+from helpers import until
 
 from dask_hpc.config import Settings
 from dask_hpc.worker.agent import Agent
@@ -30,3 +36,43 @@ def test_the_walltime_ends_with_the_setting_or_the_job_whichever_is_first(
     began_s = psutil.Process().create_time() - 100.0
     shifted_s = None if job_end_s is None else job_end_s + began_s
     assert walltime_end_s(limit_s, shifted_s) == (None if end_s is None else end_s + began_s)
+
+
+class _Told(Agent):
+    """An agent of nobody: notes what it was told of the end of its job, and that it would have left."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(None, settings)
+        self.told_s: list[float] = []
+        self.leaves = False
+
+    async def _end_now(self, known_s: float, timeout_s: float) -> float:
+        self.told_s.append(await super()._end_now(known_s, timeout_s))
+        return self.told_s[-1]
+
+    async def leave(self, within_s: float, why: str) -> None:
+        self.leaves = True
+
+
+def test_a_limit_that_is_extended_at_the_last_moment_keeps_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`squeue` is a program that says so; the real one is asked in tests/slurm."""
+    queue = FakeQueue(tmp_path / "bin")
+    monkeypatch.setenv("PATH", queue.path)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+    async def extended() -> None:
+        agent = _Told(Settings(walltime_notice_s=20.0, walltime_margin_s=1.0))
+        # it would be emptied in two seconds or so, and asks at once
+        ends_s = int(time.time()) + 24
+        queue.says({"7": ends_s})
+        agent.start(ends_s)
+        await until(lambda: agent.told_s, "it has asked")
+        queue.says({"7": ends_s + 600})
+        await until(lambda: len(agent.told_s) > 1 or agent.leaves, "it has asked again")
+        agent.stop()
+        assert not agent.leaves
+        assert agent.told_s == [ends_s, ends_s + 600]
+
+    asyncio.run(extended())

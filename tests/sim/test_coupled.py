@@ -150,14 +150,21 @@ def in_flight(steps: list[Mapping[str, Any]]) -> int:
     return max(itertools.accumulate(change for _, change in sorted(times)))
 
 
+#: In transit the simulation is the slowest, a step each 8.33 s.
+PLAIN: dict[str, Any] = {"policy": "fcfs", "in_situ": None, "steps": 1000}
+
+
+@pytest.fixture(scope="module")
+def plain_s() -> float:
+    """How long that run takes when nobody is gone."""
+    return float(flow(**PLAIN)["run_s"])
+
+
 @pytest.mark.parametrize("queue", [1, 3])
 @pytest.mark.parametrize("when_full", ["wait", "drop-oldest", "drop-newest"])
-def test_who_reads_is_gone_for_an_hour(when_full: str, queue: int) -> None:
-    # in transit the simulation is the slowest, a step each 8.33 s
-    plain = {"policy": "fcfs", "in_situ": None, "steps": 1000}
-    plain_s = flow(**plain)["run_s"]
+def test_who_reads_is_gone_for_an_hour(plain_s: float, when_full: str, queue: int) -> None:
     stall = {"reader_s": 0.1, "stall_step": 100, "stall_s": 3600.0}
-    found = flow(**plain, **stall, queue=queue, when_full=when_full)
+    found = flow(**PLAIN, **stall, queue=queue, when_full=when_full)
     steps = found["steps"]
     assert [step["step"] for step in steps] == list(range(1000))
     assert found["peak_in_flight"] == queue

@@ -198,9 +198,11 @@ def test_walltime_left_follows_a_time_limit_that_is_changed_while_the_job_runs(
         [extended] = [name for name in ids if "staging" not in name]
         [lowered] = [name for name in ids if "staging" in name]
         cluster.wait_for(int(ids[extended]), "RUNNING")
-        client.wait_for_workers(2, timeout=PATIENCE_S)
+        # its agent knows when it ends, and has it emptied 20 s after its start: there is no time to lose
+        until(lambda: extended in workers(client), "a worker that knows its end")
         began_s = time.monotonic()
         cluster.run("scontrol", "update", f"JobId={ids[extended]}", "TimeLimit=12")
+        client.wait_for_workers(2, timeout=PATIENCE_S)
         cluster.run("scontrol", "update", f"JobId={ids[lowered]}", "TimeLimit=10")
         runtime = dask_hpc.runtime(client)
 
