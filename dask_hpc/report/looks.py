@@ -31,7 +31,9 @@ _UNSAFE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u
 
 def printable(text: object) -> str:
     """`text` with every character that is not for reading replaced by U+FFFD."""
-    return _UNSAFE.sub("\ufffd", str(text))
+    found = str(text)
+    # most texts are, and are looked at twice a second
+    return found if found.isprintable() else _UNSAFE.sub("\ufffd", found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,12 @@ def looks(ids: Iterable[str]) -> dict[str, Look]:
 
 
 # a page is told of the same jobs twice a second
+@lru_cache(maxsize=10_000)
+def look(id: str) -> Look:
+    """What `looks` gives a job that is shown alone."""
+    return looks([id])[id]
+
+
 @lru_cache(maxsize=10_000)
 def _look(index: int) -> Look:
     """What the job with this number has, counted from 0."""

@@ -167,7 +167,7 @@ def decode_line(line: str) -> Record:
         When it is not JSON, says no kind, or does not fit its kind; the message says what was expected.
     """
     try:
-        data = json.loads(line, parse_constant=_refuse_constant)
+        data = _read(line)
     except RecursionError:
         raise ValueError("expected a record, got JSON that is nested too deeply") from None
     except ValueError as error:
@@ -188,6 +188,10 @@ def decode_line(line: str) -> Record:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+# made once: lines are read by the hundred thousand
+_read = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def _short(text: str, longest: int = 60) -> str:

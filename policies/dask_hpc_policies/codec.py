@@ -26,6 +26,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 #: Types that are written as they are.
 _PLAIN = frozenset({str, int, bool, type(None)})
+#: Types of fields that are read as they are.
+_TAKEN = frozenset({str, int, bool, float})
+_ABSENT = object()
 
 
 def encode(value: Any) -> Any:
@@ -183,11 +186,13 @@ def _decode_dataclass(kind: type, data: Any, where: str) -> Any:
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: expected an object, got {data!r}")
     hints = _hints(kind)
-    values = {
-        name: _decode(hints[name], data[name], f"{where}.{name}")
-        for name in field_names(kind)
-        if name in data
-    }
+    values = {}
+    for name in field_names(kind):
+        item, hint = data.get(name, _ABSENT), hints[name]
+        if item is not _ABSENT:
+            # what fits is taken as it is: most of the time would go into words of where it stands
+            fits = hint in _TAKEN and type(item) is hint
+            values[name] = item if fits else _decode(hint, item, f"{where}.{name}")
     try:
         return kind(**values)
     except TypeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import weakref
 from types import SimpleNamespace
@@ -150,3 +151,30 @@ def test_progress_is_told_ten_times_a_second_at_most(monkeypatch):
 
     Work(function, told.append, lambda outcome: None)
     assert told == [i / 20 for i in range(0, 20, 2)]
+
+
+def test_threads_take_turns_sooner_while_any_work_goes_on_and_as_before_afterwards():
+    before_s = sys.getswitchinterval()
+    first, second = threading.Event(), threading.Event()
+    found = []
+
+    def begin(tell):
+        def turns(event):
+            event.wait(PATIENCE_S)
+            return sys.getswitchinterval()
+
+        def done(turn_s):
+            found.append(turn_s)
+            second.set()
+            if len(found) == 2:
+                tell(None)
+
+        for event in (first, second):
+            Work(lambda progress, event=event: turns(event), lambda share: None, done)
+        first.set()
+
+    in_a_loop(begin)
+    assert ended()
+    # the second goes on when the first has ended
+    assert max(found) <= 0.001 < before_s
+    assert sys.getswitchinterval() == before_s

@@ -227,5 +227,5 @@ def test_memory_is_flat_over_ten_thousand_updates():
         update(step)
     gc.collect()
     after = len(gc.get_objects())
-    assert len(told._cells) == len(told._numbers) == len(told._order) == len(told._made_of) == 10
+    assert len(told._cells) == len(told._numbers) == len(told._keys) == len(told._made_of) == 10
     assert after - before < 200

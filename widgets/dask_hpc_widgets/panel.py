@@ -6,6 +6,7 @@ goes through `tuning`, and only `link` crosses threads.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import threading
 from typing import Any
@@ -290,8 +291,6 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             f"{begin}{counted(pool)}; {running}, {status['jobs_pending']} waiting; "
             f"{'decided' if over else 'decides'}: "
         )
-        more = (" ", markup.link("Dask's dashboard", dashboard), ".") if dashboard else ()
-        told = element("p", sentence, markup.strong(title(status["policy"])), ".", *more)
         sections = status.get("section_failures", {})
         errors = (
             self.trouble,
@@ -299,7 +298,14 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             status.get("policy_dropped"),
             *(f"{part} cannot tell its state: {error}" for part, error in sections.items()),
         )
-        return Markup().join([told, *(markup.alert(error) for error in errors if error)])
+        return _headed(sentence, title(status["policy"]), dashboard, tuple(filter(None, errors)))
+
+
+@functools.lru_cache(maxsize=8)
+def _headed(sentence: str, policy: str, dashboard: str, errors: tuple[str, ...]) -> Markup:
+    more = (" ", markup.link("Dask's dashboard", dashboard), ".") if dashboard else ()
+    told = element("p", sentence, markup.strong(policy), ".", *more)
+    return Markup().join([told, *map(markup.alert, errors)])
 
 
 def _dashboard(client: Any) -> str:

@@ -7,13 +7,18 @@ ends it when it was cancelled. What it came to is told in the loop from which it
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 #: Least time between two reports of progress.
 _PERIOD_S = 0.1
+#: Longest that a piece of work keeps the interpreter from other threads that wait for it. Python's own 5 ms
+#: add up: whatever the kernel sends a page lets go of it, ten messages so would take 50 ms.
+_TURN_S = 0.001
 
 #: Told the share that is done, 0 to 1.
 Progress = Callable[[float], None]
@@ -21,6 +26,34 @@ Progress = Callable[[float], None]
 
 class Cancelled(Exception):
     """The work was told to end."""
+
+
+class _Turns:
+    """Has threads take turns sooner while any work goes on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._before_s = 0.0
+
+    @contextmanager
+    def short(self) -> Iterator[None]:
+        """Short turns inside, and those of before once nothing needs them."""
+        with self._lock:
+            self._count += 1
+            if self._count == 1:
+                self._before_s = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._before_s, _TURN_S))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._count -= 1
+                if not self._count:
+                    sys.setswitchinterval(self._before_s)
+
+
+_turns = _Turns()
 
 
 class Work:
@@ -60,7 +93,8 @@ class Work:
         self._cancelled.set()
 
     def _run(self) -> None:
-        outcome = self._outcome()
+        with _turns.short():
+            outcome = self._outcome()
         self._tell(self._done, outcome)
 
     def _outcome(self) -> Any:

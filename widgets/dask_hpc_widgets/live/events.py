@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dask_hpc.report.looks import looks, printable
+from dask_hpc.report.looks import look, printable
 from dask_hpc.report.power import power_row
 from dask_hpc.trace.records import JobEvent, NodeEvent, Other, Record
 from dask_hpc_policies.power.checks import MOST_TOTAL_W
@@ -92,8 +92,8 @@ class Events:
         """The number of a job, which is told when it is new."""
         if id not in self._jobs:
             self._jobs[id] = len(self._jobs)
-            look = looks([id])[id]
-            self.all.append(["job", printable(id), printable(name), look.letter, look.color])
+            found = look(id)
+            self.all.append(["job", printable(id), printable(name), found.letter, found.color])
         return self._jobs[id]
 
     def number(self, id: str) -> int | None:

@@ -32,7 +32,7 @@ def tiles(picture: Picture, forecast: Forecast | None = None) -> list[Tile]:
     # a cluster may have been asked before its first job, when nobody counts who has which node
     now_s = float(status.get("now_s", 0.0))
     nodes = status.get("nodes", ())
-    held = sum(node["job"] is not None and node["state"] != "lost" for node in nodes)
+    held = sum([node["job"] is not None and node["state"] != "lost" for node in nodes])
     pending = [job for job in picture.jobs if job["state"] == "pending" and job["name"] != "default"]
     longest = max(pending, key=lambda job: now_s - job["submit_s"], default=None)
     count = status.get("jobs_pending", len(pending))

@@ -6,7 +6,7 @@ here is applied, or not, by *Apply to cluster*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dask_hpc.client.runtime import Runtime
@@ -74,6 +74,8 @@ class TryAll:
         self.stop.on_click(lambda _: self._work.cancel() if self._work else None)
         self.best.on_click(lambda _: self._choose())
         self.goal.observe(lambda _: self._show(), names="value")
+        #: The goals, and the jobs whose ends are some, that there are to pick from.
+        self._told: Any = None
         self._work: background.Work | None = None
         self._busy = False
         #: What was found, whole or up to where it was stopped.
@@ -88,8 +90,16 @@ class TryAll:
         active = [row for row in picture.jobs if row["end_s"] is None and row["name"] != "default"][
             :_MAX_JOBS
         ]
+        goals = [*GOALS, *([ENERGY] if "chart" in picture.status.get("power", {}) else [])]
+        told = (goals, [(row["id"], row["name"]) for row in active])
+        if told != self._told:
+            self._told = told
+            self._offer(goals, active)
+
+    def _offer(self, goals: Sequence[tuple[str, str]], active: Sequence[Mapping[str, Any]]) -> None:
+        """Have these goals to pick from, and the end of each of these jobs."""
         styles = looks([row["id"] for row in active])
-        options = [*GOALS, *([ENERGY] if "chart" in picture.status.get("power", {}) else [])]
+        options = list(goals)
         for row in active:
             name = printable(row["name"] or row["id"])
             options.append((f"End of {styles[row['id']].letter} {name}", f"{JOB}{row['id']}"))

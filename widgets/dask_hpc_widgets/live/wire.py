@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterator
+from itertools import compress
+from operator import ne
 from typing import Any
 
 from dask_hpc_widgets.views.table import Cell, Table
@@ -38,7 +40,8 @@ class Told:
         self._next = 0
         self._made_of: dict[Hashable, Any] = {}
         self._cells: dict[Hashable, list[Cell]] = {}
-        self._order: list[int] = []
+        #: Rows, in the order in which they are shown.
+        self._keys: list[Hashable] = []
         self._note = ""
         self._kind = kind
         self._head: list[Any] = []
@@ -58,21 +61,13 @@ class Told:
             columns = [list(one) for one in table.columns]
             self._head = [self._title, table.caption, columns, table.kind, table.search]
             found.update(new=True, head=self._head)
-        for key in [key for key in self._numbers if key not in table.rows]:
-            del self._numbers[key]
-            self._made_of.pop(key, None)
-            self._cells.pop(key, None)
-        for key in table.rows:
-            if key not in self._numbers:
-                self._numbers[key] = self._next
-                self._next += 1
-        order = [self._numbers[key] for key in table.rows]
-        if order != self._order:
-            self._order = found["order"] = order
+        keys = list(table.rows)
+        if keys != self._keys:
+            found["order"] = self._ordered(keys)
         if table.note != self._note:
             self._note = found["note"] = table.note
         used = _bytes(found) if found else 0
-        for key in self._keys(table):
+        for key in self._changed(table):
             if used >= allowed_bytes:
                 self._first = key
                 break
@@ -88,13 +83,28 @@ class Told:
             "new": True,
             "head": self._head,
             "note": self._note,
-            "order": self._order,
+            "order": [self._numbers[key] for key in self._keys],
             "rows": _shorter(rows),
         }
 
-    def _keys(self, table: Table) -> Iterator[Hashable]:
-        """Of the rows that are made of something else than before."""
-        changed = [key for key, row in table.rows.items() if self._made_of.get(key) != row]
+    def _ordered(self, keys: list[Hashable]) -> list[int]:
+        """Numbers of rows that are shown from now on; those that are not are forgotten."""
+        for key in self._numbers.keys() - keys:
+            del self._numbers[key]
+            self._made_of.pop(key, None)
+            self._cells.pop(key, None)
+        for key in keys:
+            if key not in self._numbers:
+                self._numbers[key] = self._next
+                self._next += 1
+        self._keys = keys
+        return [self._numbers[key] for key in keys]
+
+    def _changed(self, table: Table) -> Iterator[Hashable]:
+        """Rows that are made of something else than before."""
+        # thousands of rows, of which few have changed: no line of Python for each
+        before = map(self._made_of.get, table.rows)
+        changed = list(compress(table.rows, map(ne, table.rows.values(), before)))
         begin = changed.index(self._first) if self._first in changed else 0
         yield from changed[begin:]
         yield from changed[:begin]
@@ -134,5 +144,8 @@ def _step(before: Cell, cell: Cell) -> Cell | dict[str, Any]:
     return cell
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def _bytes(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+    return len(_encode(value).encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from dask_hpc_widgets.base import markup
@@ -15,6 +16,8 @@ MAX_ROWS = 30
 #: Jobs of a row that are named.
 _NAMED = 4
 _NONE = "Nothing was decided yet: the policy is asked when there is a job."
+_what = itemgetter("action", "nodes", "result", "reason_code", "reason")
+_shown = itemgetter("t_s", "action", "nodes", "result", "latency_s", "reason")
 _COLUMNS: tuple[Column, ...] = (
     ("When", False),
     ("Job", False),
@@ -48,7 +51,7 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
 
 def _key(row: Mapping[str, Any]) -> Hashable:
     """What repeats: jobs that are held for one reason, and jobs of one pass with which the same was done."""
-    what = tuple(row[name] for name in ("action", "nodes", "result", "reason_code", "reason"))
+    what = _what(row)
     return what if row["result"] == "held" else (*what, row["t_s"], row["trigger"], row["job"] is None)
 
 
@@ -56,8 +59,7 @@ def _brief(group: Sequence[Mapping[str, Any]]) -> list[Any]:
     """The newest of a group, and its jobs, each once: how many, and the first."""
     newest = group[0]
     jobs = list(dict.fromkeys(row["job"] for row in group if row["job"]))
-    what = [newest[name] for name in ("t_s", "action", "nodes", "result", "latency_s", "reason")]
-    return [*what, newest["reason_code"], newest["trigger"], len(jobs), tuple(jobs[:_NAMED])]
+    return [*_shown(newest), newest["reason_code"], newest["trigger"], len(jobs), tuple(jobs[:_NAMED])]
 
 
 def _cells(fields: Sequence[Any]) -> list[Cell]:

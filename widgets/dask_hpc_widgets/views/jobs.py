@@ -48,7 +48,7 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
     active = [job for job in shown if job["state"] not in _ENDED]
     ended = [job for job in shown if job["state"] in _ENDED]
     newest = sorted(ended, key=lambda job: job["end_s"] or 0.0, reverse=True)[:_MAX_ENDED]
-    rows = {job["id"]: tuple(job.get(key) for key in _FIELDS) for job in (*active[:_MAX_ACTIVE], *newest)}
+    rows = {job["id"]: tuple(map(job.get, _FIELDS)) for job in (*active[:_MAX_ACTIVE], *newest)}
     count = len(picture.jobs) - sum(job["state"] in _ENDED for job in picture.jobs)
     count += max(len(picture.jobs) - count, picture.ended_jobs)
     hidden = len(active) + max(len(ended), picture.ended_jobs if search == EVERY else 0) - len(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from dask_hpc.report.looks import Look, looks
@@ -21,6 +22,8 @@ _MAX_TILES = 64
 #: A job's tiles are marked so that they are found without reading: by colour, and by a letter.
 _STATES = {"up": "", "draining": "draining: leaves its job", "lost": "lost: expected back"}
 _GIB = 2**30
+#: There may be thousands of nodes, twice a second.
+_facts = itemgetter("id", "state", "job", "walltime_left_s", "workers", "nthreads", "memory_bytes")
 
 
 def html(picture: Picture) -> Markup:
@@ -45,11 +48,10 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
     now_s = float(picture.status.get("now_s", 0.0))
     rows = {}
     for node in nodes[:_MAX_NODES]:
-        job, left_s = node["job"], node["walltime_left_s"]
+        id, state, job, left_s, workers, threads, memory_bytes = _facts(node)
         holder = names.get(job, job) if job else _use(node)
         end_s = None if many or left_s is None else round(now_s + left_s, 1)
-        what = (node["workers"], node["nthreads"], node["memory_bytes"])
-        rows[node["id"]] = (node["id"], node["state"], job, holder, end_s, *what)
+        rows[id] = (id, state, job, holder, end_s, workers, threads, memory_bytes)
     note = f"{_count(nodes)}. {_hidden(nodes)}".strip()
     return Table(caption="Nodes", rows=rows, cells=_cells, note=note, kind="heat" if many else "map")
 
@@ -75,17 +77,14 @@ def _stock(picture: Picture) -> str:
 
 
 def _count(nodes: list[Mapping[str, Any]]) -> str:
-    kinds = Counter((node["job"] is not None, node["state"], _role(node)) for node in nodes)
-    held = sum(count for (has_job, _, _), count in kinds.items() if has_job)
-    roles, states = Counter[str](), Counter[str]()
-    for (_, state, role), count in kinds.items():
-        roles[role] += count
-        states[state] += count
-    parts = [counted(len(nodes)), f"{held} held by jobs"]
-    parts += [f"{kinds[False, 'up', COMPUTE]} for plain work or idle"]
+    free = [node for node in nodes if node["job"] is None]
+    idle = sum(node["state"] == "up" and _role(node) == COMPUTE for node in free)
+    roles = Counter([node.get("role", COMPUTE) for node in nodes])
+    states = Counter([node["state"] for node in nodes])
+    parts = [counted(len(nodes)), f"{len(nodes) - len(free)} held by jobs", f"{idle} for plain work or idle"]
     parts += [f"{count} for {role}" for role, count in sorted(roles.items()) if role != COMPUTE]
     parts += [f"{states[state]} {state}" for state in ("draining", "lost") if states[state]]
-    left = [node["walltime_left_s"] for node in nodes if node["walltime_left_s"] is not None]
+    left = [left_s for node in nodes if (left_s := node["walltime_left_s"]) is not None]
     if left:
         parts.append(f"the first ends in {markup.roughly(min(left))}")
     return "; ".join(parts)

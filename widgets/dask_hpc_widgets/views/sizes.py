@@ -24,6 +24,21 @@ _NONE = "No job has had a node yet."
 _COLUMNS: tuple[Column, ...] = (("Job", False), ("Nodes over time", False), ("Nodes now", True))
 
 
+class _Sizes:
+    """Sizes over time, which are compared without looking at each: changes come at the end, old ones go."""
+
+    __slots__ = ("_ends", "all")
+
+    def __init__(self, sizes: Sequence[tuple[float, int]]) -> None:
+        self.all = sizes
+        self._ends = len(sizes), tuple(sizes[0]), tuple(sizes[-1])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Sizes) and self._ends == other._ends
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def html(picture: Picture) -> Markup:
     """A row a job, in order of its first start, all on one axis of time up to now."""
     shown = _shown(picture)
@@ -45,7 +60,7 @@ def table(picture: Picture, search: Search = EVERY) -> Table:
     """The same as data; the browser draws the steps, on one axis of time up to now."""
     shown = _shown(picture)
     rows = {
-        job["id"]: (job["id"], job["name"] or job["id"], job["nodes"], job.get("end_s"), job["sizes"])
+        job["id"]: (job["id"], job["name"] or job["id"], job["nodes"], job.get("end_s"), _Sizes(job["sizes"]))
         for job in shown
     }
     note = "From the first start (left) to now (right), all on one scale." if shown else _NONE
@@ -57,7 +72,7 @@ def _cells(fields: Sequence[Any]) -> list[Cell]:
     look = letter(id)
     steps: list[int] = []
     told = 0
-    for t_s, count in sizes:
+    for t_s, count in sizes.all:
         before, told = told, round(10 * t_s)
         steps += [told - before, count]
     end = None if end_s is None else round(end_s, 1)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask_hpc.report.looks import looks, printable
+from dask_hpc.report.looks import look, printable
 from dask_hpc_widgets.base import markup
 from dask_hpc_widgets.base.markup import Column, Markup
 
@@ -80,8 +80,8 @@ def text(value: object) -> str:
 
 def letter(job: str) -> list[str]:
     """The letter of a job over its colour."""
-    look = looks([job])[job]
-    return ["letter", look.letter, look.color]
+    found = look(job)
+    return ["letter", found.letter, found.color]
 
 
 def named(name: str, id: str) -> Cell:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import nsmallest
+from operator import itemgetter
 from typing import Any
 
 from dask_hpc_widgets.base.markup import Column, Markup
@@ -12,6 +13,7 @@ from dask_hpc_widgets.views.view import Picture, View
 
 #: Nodes beyond these, those with the most time, are not shown.
 _MAX_ROWS = 32
+_left_s = itemgetter("walltime_left_s")
 _COLUMNS: tuple[Column, ...] = (
     ("Node", False),
     ("Walltime left", False),
@@ -28,10 +30,10 @@ def html(picture: Picture) -> Markup:
 def table(picture: Picture, search: Search = EVERY) -> Table:
     """The same as data."""
     nodes = picture.status.get("nodes", ())
-    limited = [node for node in nodes if node["walltime_left_s"] is not None]
+    limited = [node for node in nodes if _left_s(node) is not None]
     names = {job["id"]: job["name"] or job["id"] for job in picture.jobs}
-    ordered = nsmallest(_MAX_ROWS, limited, key=lambda node: float(node["walltime_left_s"]))
-    longest_s = max([1.0, *(node["walltime_left_s"] for node in limited)])
+    ordered = nsmallest(_MAX_ROWS, limited, key=_left_s)
+    longest_s = max([1.0, *map(_left_s, limited)])
     now_s = float(picture.status.get("now_s", 0.0))
     rows = {
         node["id"]: (
