@@ -47,6 +47,9 @@ def live(workers: int = 4, threads: int = 1, lend: str = "0 s", **kwargs: Any) -
         async def ends(*args: Any, **more: Any) -> None:
             try:
                 await test(*args, **more)
+            except TimeoutError as error:
+                # Dask's decorator takes it for its own, and waits for ever for a test that has ended
+                raise AssertionError(f"not in time: {error}") from error
             finally:
                 # the cluster of a test that has failed does not close while tasks wait at gates
                 Gate.open_all()
