@@ -223,6 +223,8 @@ def test_walltime_left_follows_a_time_limit_that_is_changed_while_the_job_runs(
         assert client.submit(_place, 0, pure=False).result() == extended
         assert as_squeue_says()
         assert 600 < _left_s(runtime)[extended] < 720
+        until(lambda: len(made.workers) == 2, "no job is to follow it any more")
+        assert extended in workers(client)
         # a minute more than it has run: less than it takes to empty it is left soon
         cluster.run("scontrol", "update", f"JobId={ids[lowered]}", "TimeLimit=1")
         until(lambda: lowered not in workers(client), "it has been emptied")

@@ -16,7 +16,7 @@ import dask_hpc
 from dask_hpc.config import Settings
 from dask_hpc.deploy.slurm.jobs import SLURMJob
 from dask_hpc.deploy.slurm.pools import read_pools
-from dask_hpc.deploy.slurm.reconcile import lead_s
+from dask_hpc.deploy.slurm.reconcile import is_followed, lead_s
 
 COMMON = {"cores": 4, "processes": 2, "memory": "8 GB", "queue": "compute", "interface": "lo"}
 
@@ -177,6 +177,11 @@ def test_a_successor_is_asked_for_in_time_and_not_at_once() -> None:
     # a job that has just started has none yet, however short it is and however long the queue
     for limit_s in (60.0, 120.0, 300.0):
         assert lead_s(limit_s, [900.0], known) < limit_s
+    # it keeps its successor until it is given more time
+    assert is_followed(1000.0, True, None)
+    assert is_followed(1000.0, False, 1000.0)
+    assert not is_followed(1060.0, False, 1000.0)
+    assert not is_followed(1000.0, False, None)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ FAILURES = 3
 RETRY_S = 300.0
 #: How long `squeue` may take.
 SQUEUE_S = 30.0
+#: Ends that differ by less are the same.
+_SAME_S = 1.0
 
 
 class Reconciled(Pooled):
@@ -42,8 +44,8 @@ class Reconciled(Pooled):
     _reconciling: asyncio.Task[None] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: Jobs (by specification) whose successor has been asked for.
-        self._expiring: set[Any] = set()
+        #: When jobs end (by specification) whose successor has been asked for.
+        self._expiring: dict[Any, float] = {}
         #: Seconds from the submission of a job to its first worker, by pool, the latest last.
         self.waits_s: dict[str, deque[float]] = {pool: deque(maxlen=20) for pool in self.pools}
         #: How often Slurm was asked what has become of the jobs.
@@ -80,7 +82,7 @@ class Reconciled(Pooled):
 
     def _excess(self, pool: str) -> int:
         # a job and its successor count once
-        expiring = sum(self._pool_of(spec) == pool for spec in self._expiring & set(self.worker_spec))
+        expiring = sum(self._pool_of(spec) == pool for spec in self._expiring.keys() & set(self.worker_spec))
         return super()._excess(pool) - (expiring if pool in self._wanted else 0)
 
     def _sensible(self, pool: str, jobs: int) -> int:
@@ -120,6 +122,7 @@ class Reconciled(Pooled):
         """Replace jobs (specifications by id) that Slurm has ended, or will end soon."""
         now_s, known = time.time(), settings()
         there = await self._there()
+        extended: set[str] = set()
         for id, spec in jobs.items():
             row = rows.get(id)
             if spec not in self.worker_spec:
@@ -139,15 +142,21 @@ class Reconciled(Pooled):
                 del self._failures[pool]
                 self.waits_s[pool].append(max(0.0, now_s - row.submit_s))
             if row.state == "RUNNING" and row.end_s is not None:
-                waits_s = self.waits_s[self._pool_of(spec)]
-                if row.end_s - now_s < lead_s(row.time_limit_s, waits_s, known):
-                    self._expiring.add(spec)
-        self._expiring &= set(self.worker_spec)
+                pool = self._pool_of(spec)
+                before_s = lead_s(row.time_limit_s, self.waits_s[pool], known)
+                if is_followed(row.end_s, row.end_s - now_s < before_s, self._expiring.get(spec)):
+                    self._expiring[spec] = row.end_s
+                elif self._expiring.pop(spec, None) is not None:
+                    # it counts again, and what was to follow it is one too many
+                    extended.add(pool)
+        self._expiring = {spec: end_s for spec, end_s in self._expiring.items() if spec in self.worker_spec}
         self._come &= set(self.worker_spec)
         self._begun &= set(self.worker_spec)
         for pool in self.pools:
             self._grow(pool)
         await self._open()
+        for pool in extended:
+            await self._adjust(pool)
 
     def _ended(self, id: str, spec: Any, row: QueuedJob | None) -> None:
         """Say that a job has ended; after several that never had a worker, ask for no more."""
@@ -167,6 +176,21 @@ class Reconciled(Pooled):
             self._failures[pool],
             self._job(pool).log_directory or "Slurm's output files",
         )
+
+
+def is_followed(end_s: float, is_due: bool, known_end_s: float | None) -> bool:
+    """Whether a job needs a successor.
+
+    Parameters
+    ----------
+    end_s
+        When it ends, in seconds.
+    is_due
+        Whether that is so soon that a successor is asked for now.
+    known_end_s
+        When it was to end as its successor was asked for; it keeps that unless it was given more time.
+    """
+    return is_due or (known_end_s is not None and end_s <= known_end_s + _SAME_S)
 
 
 def lead_s(limit_s: float | None, waits_s: Iterable[float], known: Settings) -> float:
