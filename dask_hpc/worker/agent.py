@@ -45,8 +45,8 @@ _BEFORE_KILL_S = 2.0
 _ASK_AGAIN_S = 5.0
 #: Not all agents of a large job ask at once; they do within so many seconds.
 _SPREAD_S = 10
-#: Who was not given more time by then asks again right before it is emptied: all do within so many seconds.
-_LAST_ASK_S = 1.0
+#: Who was not given more time by then asks again right before it is emptied, if there is time for that.
+_LEAST_ASK_S = 0.5
 #: Ends that differ by less are the same.
 _SAME_S = 1.0
 #: How long the scheduler may take to answer a call.
@@ -159,25 +159,18 @@ class Agent:
         return result
 
     async def _wait_for_end(self, ends_s: float) -> None:
-        margin_s, notice_s = self.settings.walltime_margin_s, self.settings.walltime_notice_s
-        left_s = ends_s - margin_s - time.time()
-        if left_s < notice_s:
-            logger.warning(
-                "The walltime ends in %.0f s: less than hpc.walltime.notice (%.0f s) and hpc.walltime.margin "
-                "(%.0f s) together; the worker takes tasks for half of that time only",
-                left_s + margin_s,
-                notice_s,
-                margin_s,
-            )
-            notice_s = max(0.0, left_s) / 2
+        margin_s = self.settings.walltime_margin_s
         # of a large job's agents, not all ask at the same moment
-        spread_s = os.getpid() % _SPREAD_S
-        early = (_ASK_AGAIN_S + spread_s, _ASK_AGAIN_S)
-        # a squeue that hangs takes from the notice
-        last = (_LAST_ASK_S * spread_s / _SPREAD_S, min(_ASK_AGAIN_S, notice_s / 4))
+        turn = os.getpid() % _SPREAD_S
         while True:
+            notice_s = self._notice_s(ends_s - margin_s - time.time())
+            early = (_ASK_AGAIN_S + turn, _ASK_AGAIN_S)
+            # a squeue that hangs takes from the notice; one that is given no time answers nothing
+            last = (turn / _SPREAD_S * min(_SPREAD_S, notice_s / 12), min(_ASK_AGAIN_S, notice_s / 4))
             begins_s, asked_s = ends_s - margin_s - notice_s, ends_s
             for before_s, timeout_s in (early, last):
+                if timeout_s < _LEAST_ASK_S:
+                    continue
                 await asyncio.sleep(min(begins_s, asked_s - margin_s) - before_s - time.time())
                 asked_s = await self._end_now(asked_s, timeout_s)
                 if asked_s > ends_s + _SAME_S:
@@ -188,6 +181,20 @@ class Agent:
                 return
             logger.info("The walltime of this worker ends %.0f s later than it did", asked_s - ends_s)
             ends_s = asked_s
+
+    def _notice_s(self, left_s: float) -> float:
+        """How long before the end of a worker that takes tasks for so long it is emptied."""
+        margin_s, notice_s = self.settings.walltime_margin_s, self.settings.walltime_notice_s
+        if left_s >= notice_s:
+            return notice_s
+        logger.warning(
+            "The walltime ends in %.0f s: less than hpc.walltime.notice (%.0f s) and hpc.walltime.margin "
+            "(%.0f s) together; the worker takes tasks for half of that time only",
+            left_s + margin_s,
+            notice_s,
+            margin_s,
+        )
+        return max(0.0, left_s) / 2
 
     async def _end_now(self, known_s: float, timeout_s: float) -> float:
         """When the walltime ends as Slurm sees it now; `known_s` without a job, and when it does not tell."""

@@ -147,11 +147,13 @@ def test_who_takes_work_over_has_the_turn_that_both_had_together() -> None:
     one, heir = work("one", 0.0, done_s=40.0), work("heir", 20.0, done_s=5.0)
     virtual = Virtual({"one": 25.0, "heir": 2.0, "other": 30.0}, 30.0)
     both = work("heir", 20.0, done_s=45.0)
-    after = taken_over(virtual, "one", "heir")
+    after = taken_over(virtual, "one", "heir", one.done_s)
     # 15 s and 3 s ahead of their shares, and 20 s to do
     assert ends(after, [both, others])["heir"] == 30.0 + 15 + 3 + 20
     assert ends(after, [both, others])["other"] == ends(virtual, [one, heir, others])["other"]
     assert after.served_s == {"heir": 27.0, "other": 30.0}
     # one that has just come, and one that has served nobody
-    assert taken_over(Virtual({"one": 25.0}), "one", "new") == Virtual({"new": 25.0})
-    assert taken_over(after, "nobody", "heir") == after
+    assert taken_over(Virtual({"one": 25.0}), "one", "new", 40.0) == Virtual({"new": 25.0})
+    assert taken_over(after, "nobody", "heir", 0.0) == after
+    # it was served for more than it did: work that was cancelled, or taken to be longer
+    assert taken_over(Virtual({"one": 60.0}), "one", "new", 10.0) == Virtual({"new": 10.0})

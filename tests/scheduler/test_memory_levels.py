@@ -18,6 +18,7 @@ import dask_hpc
 from dask_hpc.scheduler.checkpoint import memory
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.worker.managers import listening
+from dask_hpc.worker.repairing import TooManyLostError
 
 
 @pytest.fixture(scope="module")
@@ -211,11 +212,17 @@ def linger(seconds, dask_scheduler):
 def test_what_a_client_has_let_go_of_in_part_or_all_outlives_its_hosts(client, monkeypatch):
     repair, tried = memory.Memory.repair, []
 
+    async def workers_are_away(*_):
+        raise TooManyLostError("too many of the hosts that held it are lost")
+
     async def silent_at_first(self, *asked):
         tried.append(asked)
-        if len(tried) <= 2:
+        if len(tried) == 1:
             raise OSError("a manager does not answer")
-        return await repair(self, *asked)
+        with monkeypatch.context() as patched:
+            if len(tried) == 2:
+                patched.setattr(memory, "repaired", workers_are_away)
+            return await repair(self, *asked)
 
     monkeypatch.setattr(memory.Memory, "repair", silent_at_first)
     client.run_on_scheduler(linger, 1.0)

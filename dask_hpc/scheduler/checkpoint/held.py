@@ -31,8 +31,11 @@ from dask_hpc_policies.resilience.redundancy_sets import Scheme
 logger = logging.getLogger(__name__)
 
 _HOLDER = "hpc-checkpoint-again"
-#: After a worker has gone others of its host go, in seconds; how often it is tried.
-_SETTLE_S, _TRIES = 1.0, 20
+#: After a worker has gone others of its host go, in seconds; one that was killed is back by then, if at all.
+_SETTLE_S, _BACK_S = 1.0, 20.0
+#: How often it is tried, each time so much later than before, at most in so many seconds: a manager that
+#: hangs is asked again after ``hpc.checkpoint.ask-again``.
+_TRIES, _LATER, _LATEST_S = 20, 1.25, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Held:
         self._store_instead = store_instead
         #: What has become of versions that a host was lost of, by name.
         self._repairs: dict[str, dict[str, Any]] = {}
-        self._left, self._tries = False, 0
+        self._left = False
         self._task: asyncio.Task[None] | None = None
 
     async def write(
@@ -152,7 +155,7 @@ class Held:
 
     def left(self, address: str) -> None:
         """A worker has gone."""
-        self._left, self._tries = True, 0
+        self._left = True
         if (self._versions or self._kept) and (self._task is None or self._task.done()):
             self._task = asyncio.ensure_future(self._look())
 
@@ -218,43 +221,59 @@ class Held:
 
     async def _look(self) -> None:
         """Make again what was held by hosts that are lost, once workers leave no more."""
-        told = False
-        while self._left and self._tries < _TRIES:
+        tries, told, unfinished = 0, False, False
+        since_s: float | None = None
+        while self._left or unfinished:
+            if self._left and tries == _TRIES:
+                tries, since_s = 0, None
             self._left = False
-            await asyncio.sleep(_SETTLE_S)
+            await asyncio.sleep(min(_SETTLE_S * _LATER**tries, _LATEST_S))
             if self._left:
                 told = False
                 continue
-            for problem in (problems := await self._make_again()):
+            now_s = asyncio.get_running_loop().time()
+            since_s = now_s if since_s is None else since_s
+            waits, problems = await self._make_again(now_s - since_s < _BACK_S, tries + 1 == _TRIES)
+            for problem in problems:
                 # each try would say it again
                 level = logging.DEBUG if told else logging.WARNING
                 logger.log(level, "What a lost host held in memory is not held elsewhere yet: %s", problem)
             if problems:
-                told = True
-                self._try_again()
+                tries, told = tries + 1, True
+            unfinished = waits or (bool(problems) and tries < _TRIES)
+            if not waits and not problems:
+                tries, since_s = 0, None
 
-    def _try_again(self) -> None:
-        self._left, self._tries = True, self._tries + 1
+    async def _make_again(self, waits: bool, last: bool) -> tuple[bool, list[Exception]]:
+        """Make each again that can be.
 
-    async def _make_again(self) -> list[Exception]:
-        """Make each again that can be; what is in the way of others."""
+        Parameters
+        ----------
+        waits
+            Whether a worker that was killed may come back to what its host still holds.
+        last
+            Whether it is not tried again.
+
+        Returns
+        -------
+        tuple
+            Whether such a worker is waited for, and what is in the way of versions that are not made again.
+        """
         try:
             lacking = await self._memory.lacking([*self._versions, *self._kept.folders])
-            if lacking and self._tries + 1 < _TRIES and await self._memory.answers(lacking):
-                # a worker that was killed comes back to what its host still holds
-                self._try_again()
-                return []
+            if lacking and waits and await self._memory.answers(lacking):
+                return True, []
         except (CheckpointError, OSError) as error:
-            return [error]
+            return False, [error]
         problems: list[Exception] = []
         for folder in lacking:
             try:
-                await (self._again if folder in self._versions else self._remake)(folder)
+                await (self._again(folder, last) if folder in self._versions else self._remake(folder))
             except (CheckpointError, OSError) as error:
                 problems.append(error)
-        return problems
+        return False, problems
 
-    async def _again(self, folder: str) -> None:
+    async def _again(self, folder: str, last: bool) -> None:
         version = self._versions.get(folder)
         if version is None:
             return  # a newer one has come
@@ -271,7 +290,7 @@ class Held:
                     return
             except (CheckpointError, OSError):
                 # rather all of it in a moment than a part of it now
-                if self._tries + 1 < _TRIES:
+                if not last:
                     raise
         plan, every = _again(version, keys)
         writing = Writing(self._scheduler, self._watched, plan, every, _HOLDER, 0.0)

@@ -27,7 +27,7 @@ from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import host_memory
 from dask_hpc.worker.fetching import ManagerSilentError, Patience, ask, be_patient, patience
 from dask_hpc.worker.parities import blobs_of, protect
-from dask_hpc.worker.repairing import repaired
+from dask_hpc.worker.repairing import TooManyLostError, repaired
 from dask_hpc.worker.saved import MEMORY, MemoryCopy
 from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
@@ -175,18 +175,22 @@ class Memory:
         Raises
         ------
         OSError, CheckpointError
-            When that cannot be; it stays as it is.
+            When that cannot be; it stays as it is. `TooManyLostError`: nor later.
         """
         old = self.records[name.removeprefix(MEMORY)]
-        domains = (await self._begin()).domains
         new: dict[Home, set[str]] = {}
 
         def note(home: Home, segment: str) -> None:
             new.setdefault(home, set()).add(segment)
 
         try:
+            domains = (await self._begin()).domains
             record, reason = await repaired(self._scheduler.rpc, old, domains, scheme, note)
             await self._keep(record)
+        except TooManyLostError:
+            if not old.readable(await self.there(old.all_homes)):
+                raise
+            raise CheckpointError("hosts that hold it have no worker just now") from None
         except BaseException:
             for home, segments in new.items():
                 # its record is nobody's: that of the old one stays
@@ -202,8 +206,7 @@ class Memory:
         loop = asyncio.get_running_loop()
         for home, segments in self._segments.pop(old.id, {}).items():
             self._later(self._drop(home, set(), old.id))
-            if unused := segments - kept.get(home, set()):
-                # who reads it by its old record goes on
+            if unused := segments - kept.get(home, set()):  # who reads it by its old record goes on
                 loop.call_later(_READ_S, self._drop_late, home, unused, old.id)
         return f"{MEMORY}{record.id}", reason
 

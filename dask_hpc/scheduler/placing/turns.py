@@ -75,9 +75,9 @@ class Turns:
 
     def inherit(self, job: JobRecord, heir: JobRecord) -> None:
         """Let one job of plain work answer for what another one, which it takes over, has done."""
-        heir.expected.done_s += job.expected.done_s
-        job.expected.done_s = 0.0
-        self._virtual = taken_over(self._virtual, job.id, heir.id)
+        done_s, job.expected.done_s = job.expected.done_s, 0.0
+        heir.expected.done_s += done_s
+        self._virtual = taken_over(self._virtual, job.id, heir.id, done_s)
 
     def turn(self, job: JobRecord) -> tuple[float, ...] | None:
         """What comes between the user's priority of the job's tasks and their order in it.

@@ -80,14 +80,15 @@ def ends(virtual: Virtual, works: Collection[Work]) -> dict[str, float]:
     }
 
 
-def taken_over(virtual: Virtual, id: str, heir: str) -> Virtual:
-    """The virtual cluster after a job's work has become another one's: what it was served has, too.
+def taken_over(virtual: Virtual, id: str, heir: str, done_s: float) -> Virtual:
+    """The virtual cluster after what a job has done has become another one's: what it was served has, too.
 
-    What the job has done is then the other's (`Work.done_s`), and neither owes more for it than before.
+    That work (`done_s`, in seconds of a slot) is then the other's (`Work.done_s`), and neither owes more for
+    it than before. What the job was served beyond it, for work that is not there any more, is nobody's.
     """
     served_s = dict(virtual.served_s)
     if id in served_s:
-        served_s[heir] = served_s.get(heir, 0.0) + served_s.pop(id)
+        served_s[heir] = served_s.get(heir, 0.0) + min(served_s.pop(id), done_s)
     return Virtual(served_s, virtual.clock_s)
 
 
