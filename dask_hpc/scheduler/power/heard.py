@@ -102,6 +102,7 @@ class Workers:
         self.threads = self._by_node(np.add, self._threads)
         self._watts = np.array([_column_w(heard) for heard in self.heard])
         self._until_s = np.array([heard.until_s for heard in self.heard])
+        self._heard_s = np.array([heard.heard_s for heard in self.heard])
         self._transfers = np.array([heard.transfers for heard in self.heard], dtype=bool)
 
     def listen(self, now_s: float) -> list[Heard]:
@@ -115,12 +116,17 @@ class Workers:
                 heard.hear(now_s)
             self._watts[new] = [_column_w(heard) for heard in found]
             self._until_s[new] = [heard.until_s for heard in found]
+            self._heard_s[new] = [heard.heard_s for heard in found]
             self._transfers[new] = [heard.transfers for heard in found]
         return found
 
     def measured_w(self, now_s: float) -> NDArray[np.float64]:
         """Watts of each node; nan where any of its workers does not measure, or not any more."""
         return self._by_node(np.add, np.where(self._until_s < now_s, np.nan, self._watts))
+
+    def heard_s(self) -> float:
+        """When the oldest of these figures was heard of."""
+        return float(self._heard_s.min())
 
     def executing(self) -> NDArray[np.int64]:
         """Threads of each node that execute something."""
