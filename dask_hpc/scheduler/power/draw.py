@@ -1,8 +1,9 @@
 """What the nodes draw now: measured where their workers say so, else by the model, node by node.
 
 Rules of the file: it reads; a sample costs one short look at every worker, and is added up as columns. The
-model goes by the threads that execute: a node draws idle watts and a share of the way to the busy ones of the
-job that holds it (`load_curve`). What nobody knows is None or left out, never 0.
+model goes by the CPU time that a worker tells which has its host to itself, else by the threads that execute:
+a node draws idle watts and a share of the way to the busy ones of the job that holds it (`load_curve`). What
+a node does goes by its tasks alone. What nobody knows is None or left out, never 0.
 """
 
 from __future__ import annotations
@@ -126,15 +127,15 @@ class Draw:
             return self._with_away(Sample(now_s))
         self._hold()
         workers, active = self._workers, self._state.jobs.active
-        load = workers.executing() / workers.threads
-        doing = np.where(load > 0, _COMPUTE, np.where(workers.transfers(), _COMMUNICATE, _IDLE))
+        busy, told = workers.executing() / workers.threads, workers.loads(now_s)
+        doing = np.where(busy > 0, _COMPUTE, np.where(workers.transfers(), _COMMUNICATE, _IDLE))
         self._special(doing)
         seen = _Seen(
             names=self._names,
-            load=load,
+            load=np.where(np.isnan(told), busy, told),
             watts=workers.measured_w(now_s),
             doing=doing,
-            who=self._who + ((self._who == _FREE) & (load > 0)),
+            who=self._who + ((self._who == _FREE) & (busy > 0)),
             others=self._others,
         )
         jobs = [active[id] for id in self._holders]
@@ -239,7 +240,7 @@ class _Seen:
     """Nodes as they are now, as columns: an item is a node."""
 
     names: list[str]
-    #: The share of its threads that execute.
+    #: The share of its CPU time that is used, else of its threads that execute.
     load: NDArray[np.float64]
     #: What was measured; nan: it was not.
     watts: NDArray[np.float64]
