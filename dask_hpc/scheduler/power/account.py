@@ -41,7 +41,7 @@ class Account:
     Parameters
     ----------
     over_s
-        Bounds are held against the mean of the draw over this time; 0: against the draw.
+        What was drawn is held to the bounds as its mean over this time; 0: as it was.
     """
 
     def __init__(self, now_s: float, over_s: float = 0.0) -> None:
