@@ -16,7 +16,12 @@ from dask_hpc.terminal import echo_json, echo_pairs, json_option
 @power.command("set")
 @click.option("--lower", metavar="W", help="Lower bound of what all nodes draw, such as 1700 or '1.7 kW'.")
 @click.option("--upper", metavar="W", help="Upper bound.")
-@click.option("--over", metavar="TIME", help="Hold the mean over this time to the bounds, not the draw.")
+@click.option(
+    "--over",
+    metavar="TIME",
+    help="What has been drawn is held to the bounds as its mean over this time; what sizes of jobs let "
+    "expect is at every moment, but for mode=reactive of power-aware.",
+)
 @click.option(
     "--file",
     metavar="PATH",

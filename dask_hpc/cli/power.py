@@ -79,38 +79,42 @@ def solve(problems: str, solver: str, limit: float, as_json: bool) -> None:
 
     First comes the least violation, then the fewest unused nodes, then the least movement. status is
     infeasible when no allocation is inside: the nearest one is given, and the reason.
+
+    A line that is wrong has in its place a row of status error and the reason, with --json an object with
+    line and error; the others are answered, and the exit code is 1.
     """
     from dask_hpc.processes import load_solver
     from dask_hpc_policies.power.checks import ProgramError
     from dask_hpc_policies.power.program import solve as find
     from dask_hpc_policies.power.program_json import from_json
 
-    rows = []
+    rows: list[dict[str, Any]] = []
+    lines, wrong = 0, list[str]()
     load_solver()
-    with _opened(problems) as (file, where):
+    with _opened(problems) as (file, _):
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
-            where["line"] = number
+            lines += 1
+            row: dict[str, Any]
             try:
-                problem = from_json(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise ProgramError(f"no JSON: {error}; give one object a line") from None
-            except RecursionError:
-                raise ProgramError("no JSON that can be read: it is nested too deep") from None
-            began_s = _cpu_s()
-            plan = find(problem, solver, limit)  # type: ignore[arg-type]
-            rows.append({**plan.to_json(problem.several), "cpu_s": round(_cpu_s() - began_s, 6)})
-        where["line"] = None
-        if not rows:
+                problem, began_s = from_json(_object(line)), _cpu_s()
+                plan = find(problem, solver, limit)  # type: ignore[arg-type]
+                row = {**plan.to_json(problem.several), "cpu_s": round(_cpu_s() - began_s, 6)}
+            except ValueError as error:
+                # the others are good all the same
+                wrong.append(f"{problems}, line {number}: {error}")
+                row = {"line": number, "error": one_line(str(error))}
+            rows.append(row)
+            if as_json:
+                click.echo(json.dumps(row, allow_nan=False))
+        if not lines:
             raise ProgramError("no program in it; give one JSON object a line")
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(row, allow_nan=False))
-        return
-    for row in rows:
-        row["nodes"] = " ".join(f"{id}:{nodes}" for id, nodes in row["nodes"].items())
-    echo_table(rows, _PLAN_COLUMNS, "no program")
+    if not as_json and len(wrong) < lines:
+        echo_table(list(map(_cells, rows)), _PLAN_COLUMNS, "no program")
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise click.ClickException(one_line(wrong[0]) + more)
 
 
 @power.command()
@@ -316,6 +320,22 @@ def _number(name: str, text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{name} is {text.strip()}; give a finite number, or leave the row out")
     return value
+
+
+def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer as a row of a table."""
+    if "error" in row:
+        return {"status": "error", "reason": f"line {row['line']}: {row['error']}"}
+    return {**row, "nodes": " ".join(f"{id}:{nodes}" for id, nodes in row["nodes"].items())}
+
+
+def _object(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error}; give one object a line") from None
+    except RecursionError:
+        raise ValueError("no JSON that can be read: it is nested too deep") from None
 
 
 def _cpu_s() -> float:

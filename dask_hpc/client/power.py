@@ -46,8 +46,10 @@ class PowerMethods:
         lower_w, upper_w
             Watts, or text such as ``"1.7 kW"``; one alone leaves the other side open.
         over
-            Bounds are held against the mean of the draw over this time (seconds, or text). None: against the
-            draw.
+            What has been drawn is held to the bounds as its mean over this time (seconds, or text), also in
+            ``outside_ws``; None: as it is. What sizes of jobs let expect is held to them at every moment all
+            the same: a mean that leaves room does not let a plan draw more for a while. By the mean alone
+            decides ``power-aware`` with ``mode="reactive"``.
         schedule
             Rows ``[t_s, lower_w, upper_w]``: the bounds from so many seconds from now on.
         file

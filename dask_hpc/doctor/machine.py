@@ -172,17 +172,14 @@ def check_sensors(root: Path = Path("/"), seconds: float = 0.2) -> Finding:
     wanted = node_settings()
     found = look(wanted, seconds, root).figure
     if found.watts is None:
-        # whoever has set a source relies on it; a virtual machine has none, and no corridor either
-        relied = wanted.power_source != "auto" or "permission denied" in found.reason
-        text = f"power is not measured here: {found.reason}"
-        return Finding("power sensors", "warn" if relied else "ok", text, found.remedy if relied else "")
+        return Finding("power sensors", "warn", f"power is not measured here: {found.reason}", found.remedy)
     text = f"{found.watts:.0f} W, {found.label} by {found.source}"
     if found.source == "replay":
         return Finding("power sensors", "warn", f"{text}: of a file, not of this machine", "hpc.power.source")
     if found.reason:
         return Finding("power sensors", "warn", f"{text}; {found.reason}", "dask hpc power sensors says more")
     if found.label == "modelled":
-        return Finding("power sensors", "ok", f"{text} of load; nothing measures it")
+        return Finding("power sensors", "warn", f"{text} of load; nothing measures it", "hpc.power.source")
     return Finding("power sensors", "ok", text)
 
 

@@ -36,8 +36,8 @@ TASK_US, TICK_MS, GAP_RATIO, SAMPLING_SHARE = 20.0, 2.0, 1.5, 0.3
 WATTS: dict[str, Any] = {"power_model_idle_w": 70.0, "power_model_busy_w": 200.0}
 #: What may be asked for alone.
 PARTS = ("tasks", "ticks", "gaps", "sampling")
-#: Jobs on the large cluster.
-JOBS = 50
+#: Jobs on the large cluster, and those that wait while it is outside.
+JOBS, WAITING = 50, 20
 #: The loop sleeps for so long, again and again; what it oversleeps is its gap.
 BEAT_S = 0.001
 HERE = Path(__file__).resolve().parent
@@ -50,7 +50,8 @@ def run(options: Options) -> list[Row]:
     if "tasks" in only:
         rows += _tasks(options.pick(4000, 4000, 200), options.pick(9, 5, 2))
     if "ticks" in only:
-        rows += asyncio.run(_ticks(*options.pick((1000, 300), (1000, 100), (32, 5))))
+        for outside in (False, True):
+            rows += asyncio.run(_ticks(*options.pick((1000, 300), (1000, 100), (32, 5)), outside))
     if "gaps" in only:
         rows += asyncio.run(_gaps(*options.pick((50, 5), (50, 5), (2, 1))))
     if "sampling" in only:
@@ -58,11 +59,11 @@ def run(options: Options) -> list[Row]:
     return rows
 
 
-async def _set(machine: Machine) -> Any:
-    """A corridor in which everything fits; the part of the runtime that keeps it."""
+async def _set(machine: Machine, upper_w: float = 9e8) -> Any:
+    """A corridor, in which everything fits unless said otherwise; the part of the runtime that keeps it."""
     for ws in machine.scheduler.workers.values():
         ws.metrics["hpc"] = {"power": {"watts": 80.0, "label": "measured", "at_s": 1.0, "host": ws.address}}
-    await service.of(machine.scheduler).call("corridor", {"lower_w": 1.0, "upper_w": 9e8})
+    await service.of(machine.scheduler).call("corridor", {"lower_w": 1.0, "upper_w": upper_w})
     return machine.scheduler.extensions["hpc-corridor"]
 
 
@@ -89,8 +90,14 @@ def _tasks(tasks: int, repetitions: int) -> list[Row]:
     ]
 
 
-async def _ticks(workers: int, ticks: int) -> list[Row]:
-    """What the corridor does at a tick and in the pass that follows."""
+async def _ticks(workers: int, ticks: int, outside: bool) -> list[Row]:
+    """What the corridor does at a tick and in the pass that follows.
+
+    Parameters
+    ----------
+    outside
+        The draw is outside all the time, and jobs wait that are all different.
+    """
     took_ms: dict[str, list[float]] = {"tick": [], "picture": [], "decision": []}
     async with Machine(workers, 1) as machine:
         engine = machine.install("power-aware", tick_s=3600.0, sweep_s=10.0, **WATTS)
@@ -100,7 +107,10 @@ async def _ticks(workers: int, ticks: int) -> list[Row]:
             await machine.open_job(f"job-{number}", nodes=nodes, min_nodes=1, max_nodes=2 * nodes)
         # no passes but those that are measured
         engine.controller.enabled = False
-        corridor = await _set(machine)
+        for number in range(WAITING if outside else 0):
+            watts = 150.0 + number
+            await machine.queue_job(f"waits-{number}", nodes=2, min_power_w=watts, max_power_w=watts)
+        corridor = await _set(machine, 79.0 * workers if outside else 9e8)
         policy = engine.controller.policy
         beats_s = max(1, round(heartbeat_interval(workers)))
         with without_gc():
@@ -123,7 +133,7 @@ async def _ticks(workers: int, ticks: int) -> list[Row]:
                 await asyncio.sleep(0)
         await service.of(machine.scheduler).call("corridor", {"clear": True})
     both = [sum(pair) for pair in zip(*took_ms.values(), strict=True)]
-    name = f"{workers} workers, {jobs} jobs"
+    name = f"{workers} workers, {jobs} jobs" + outside * f", outside, {WAITING} wait"
     parts = {what: statistics.median(took) for what, took in took_ms.items()}
     note = f"median {statistics.median(both):.2f}: " + ", ".join(f"{k} {v:.2f}" for k, v in parts.items())
     return [Row(name=f"{name}: a tick, p99", value=percentile(both, 0.99), unit="ms", bar=TICK_MS, note=note)]

@@ -27,6 +27,8 @@ IDLE_W, WATTS = 71.0, {"pi": 170.0, "heat": 250.0}
 #: Centres of the corridor, and how far it reaches to both sides.
 CENTRES, HALF_W = (950.0, 1150.0, 1350.0, 1550.0, 1750.0), 100.0
 RESERVE_W = (max(CENTRES) - min(CENTRES)) / 2
+#: One node, for a tick.
+NODE_TICK_WS = max(WATTS.values()) * TICK_S
 #: A stretch inside counts when it holds for so long.
 HOLDS_S = 0.2
 
@@ -62,6 +64,9 @@ def run(options: harness.Options) -> list[Row]:
     held = _follow(bounds, period_s, True)
     away = sorted(abs(watts - centre) for _, watts, centre in held["draw"])
     outside = {name: _outside_ws(one["draw"]) for name, one in (("held", held), ("free", free))}
+    moved_ws = [
+        _outside_ws([one for one in held["draw"] if at_s <= one[0] < at_s + period_s]) for at_s, _ in bounds
+    ]
     back = [_back_s(held["draw"], at_s, period_s) for at_s, _ in bounds[1:]]
     return [
         Row(name="without a corridor: outside", value=outside["free"], unit="W s"),
@@ -71,6 +76,14 @@ def run(options: harness.Options) -> list[Row]:
             unit="%",
             bar=5.0,
             note=f"{outside['held']:.0f} W s; the runtime counts {held['told']['outside_ws']:.0f}",
+        ),
+        Row(
+            name="W s outside a move, most",
+            value=max(moved_ws),
+            unit="W s",
+            bar=NODE_TICK_WS,
+            note=f"a node of {max(WATTS.values()):g} W for a tick; of {len(moved_ws)}, "
+            f"median {percentile(sorted(moved_ws), 0.5):.0f}",
         ),
         harness.row("back inside after a move", back, "s", bar=2 * TICK_S + TASK_S),
         Row(

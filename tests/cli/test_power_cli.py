@@ -135,7 +135,20 @@ def job(**change: object) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_a_wrong_program_is_one_line_that_names_it(tmp_path: Path, problem: object, part: str) -> None:
-    refused(run("power", "solve", lines(tmp_path / "p.jsonl", UPPER, problem)), 1, "p.jsonl, line 2: ", part)
+    refused(run("power", "solve", lines(tmp_path / "p.jsonl", "", problem)), 1, "p.jsonl, line 2: ", part)
+
+
+def test_a_wrong_line_leaves_the_answers_of_the_others() -> None:
+    given = "\n".join([json.dumps(UPPER), "{", json.dumps(WAITING)])
+    result = CliRunner().invoke(hpc, ["power", "solve", "-", "--json"], input=given)
+    first, second, third = map(json.loads, result.stdout.splitlines())
+    assert (first["status"], second["line"], third["status"]) == ("optimal", 2, "optimal")
+    assert "no JSON" in second["error"]
+    assert result.exit_code == 1
+    result = CliRunner().invoke(hpc, ["power", "solve", "-"], input=given)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 4)
+    assert "line 2: no JSON" in result.stdout.splitlines()[2]
+    assert result.stderr.startswith("Error: -, line 2: no JSON")
 
 
 def test_an_empty_file_and_a_wrong_command_line(tmp_path: Path) -> None:

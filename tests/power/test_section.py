@@ -112,11 +112,15 @@ async def test_without_a_sensor_the_model_speaks_for_each_node_and_says_so(c, s,
         s, (a, b), lambda each: [one["watts"] for one in each] == [50.0, 50.0], "both are idle"
     )
     assert all("no energy counter" in one["reason"] for one in found)
+    assert all("load" not in one for one in found), "they share a host"
     gate = Gate()
     busy = c.submit(gate.wait, workers=[a.address])
     await beat(s, (a, b), lambda each: watts(each) == [50.0, 150.0], "one is busy")
     gate.open()
     await busy
+    await b.close()
+    found = await beat(s, (a,), lambda each: len(each) == 1 and "load" in each[0], "it is alone")
+    assert found[0]["watts"] == pytest.approx(50 + 100 * found[0]["load"])
     # it is there in any case
     await switched(s, on=False)
     assert samplers() != []

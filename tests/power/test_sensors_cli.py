@@ -106,14 +106,17 @@ def test_nothing_is_never_zero(tmp_path: Path) -> None:
     assert "0.0" not in text.split("LABEL")[1]
     with dask.config.set({"hpc.power.model.idle": 40, "hpc.power.model.busy": 90}):
         modelled = sensors("--root", tmp_path, "--seconds", "0.05")
+        row = check_sensors(tmp_path, 0.05)
     assert (modelled["label"], modelled["source"]) == ("modelled", "model")
     assert 40 <= modelled["watts"] <= 90
+    assert (row.verdict, "nothing measures it" in row.text) == ("warn", True)
 
 
 def test_what_may_not_be_read_is_a_warning_of_the_doctor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert check_sensors(tmp_path, 0.05).verdict == "ok"
+    row = check_sensors(tmp_path, 0.05)
+    assert (row.verdict, "not measured here" in row.text, bool(row.remedy)) == ("warn", True, True)
     Powercap(tmp_path).zone("intel-rapl:0", "package-0")
     real = os.open
 
@@ -134,7 +137,8 @@ def test_the_doctor_says_by_what_it_is_measured_and_warns_of_a_source_that_fails
     path = tmp_path / "watts.csv"
     path.write_text("t_s,watts\n0,120\n")
     with dask.config.set({"hpc.power.source": "command", "hpc.power.command": ["echo", "220 W"]}):
-        assert check_sensors(seconds=0.05).text == "220 W, measured by command"
+        row = check_sensors(seconds=0.05)
+    assert (row.verdict, row.text) == ("ok", "220 W, measured by command")
     with dask.config.set({"hpc.power.source": "command", "hpc.power.command": ["false"]}):
         row = check_sensors(seconds=0.05)
     assert (row.verdict, "false failed with exit code 1" in row.text) == ("warn", True)

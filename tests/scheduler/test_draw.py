@@ -33,7 +33,7 @@ class World:
         for number in range(count):
             name = str(number)
             self.workers[name] = Place(
-                name=name, address=name, nthreads=2, processing={}, metrics={}, memory_limit=0
+                name=name, address=name, host=name, nthreads=2, processing={}, metrics={}, memory_limit=0
             )
             nodes[name] = Node(name)
             nodes[name].workers[name] = (2, 0)
@@ -103,12 +103,30 @@ def test_measured_and_modelled_nodes_add_up() -> None:
     assert (found.nodes, found.measured_nodes, found.label) == (6, 3, "modelled")
     assert found.sized_w == 3 * 300 + 3 * 70
     assert found.beside_w == (75 - 70) + (180 - 70)
-    # of a job whose nodes are not all measured nothing is noted
-    assert found.measured_w == {}
+    # of a job whose nodes are not all measured those that are speak for it; it is not measured
+    assert (found.seen_w, found.measured) == ({"a": (3, 250.0)}, set())
     for name in ("1", "2"):
         world.says(name, 260.0, 1.0)
-    assert world.draw.sample(0.0, CURVE).measured_w == {"a": (3, pytest.approx(770 / 3))}
+    found = world.draw.sample(0.0, CURVE)
+    assert (found.seen_w, found.measured) == ({"a": (3, pytest.approx(770 / 3))}, {"a"})
     assert world.draw.sample(0.0, None).label == "unavailable"
+
+
+def test_cpu_time_is_the_load_where_a_worker_tells_it_and_busy_threads_where_not() -> None:
+    world = World(6, held=1)
+    world.workers["5"].host = "4"
+    for name, load in {"0": 0.5, "1": 0.1, "2": 7.0, "4": 0.9, "5": 0.9}.items():
+        metrics = {"label": "modelled", "watts": 1.0, "at_s": 1.0, "fresh_s": 10.0, "load": load}
+        world.workers[name].metrics = {"hpc": {"power": metrics}}
+    for name in ("0", "2"):
+        world.workers[name].processing = {"x": 1, "y": 1}
+    found = world.draw.sample(0.0, CURVE)
+    # what the third one says cannot be, the fourth says nothing, and the last two share a host
+    assert list(found.nodes_w) == pytest.approx([185, 83, 200, 70, 70, 70])
+    assert found.label == "modelled"
+    # a node does what its tasks do, whatever else uses its processors
+    assert (found.plain_nodes, found.idle_w) == (1, pytest.approx(293))
+    assert world.draw.sample(10.1, CURVE).jobs_w == {"a": 300}, "what was told has grown old"
 
 
 #: Of a worker: its node, watts (None: it does not measure), tasks, and whether data comes or goes.

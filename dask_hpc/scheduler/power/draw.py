@@ -1,8 +1,9 @@
 """What the nodes draw now: measured where their workers say so, else by the model, node by node.
 
 Rules of the file: it reads; a sample costs one short look at every worker, and is added up as columns. The
-model goes by the threads that execute: a node draws idle watts and a share of the way to the busy ones of the
-job that holds it (`load_curve`). What nobody knows is None or left out, never 0.
+model goes by the CPU time that a worker tells which has its host to itself, else by the threads that execute:
+a node draws idle watts and a share of the way to the busy ones of the job that holds it (`load_curve`). What
+a node does goes by its tasks alone. What nobody knows is None or left out, never 0.
 """
 
 from __future__ import annotations
@@ -58,8 +59,12 @@ class Sample:
     away_w: float = 0.0
     nodes: int = 0
     measured_nodes: int = 0
-    #: Of jobs whose nodes are all measured: these nodes, and the mean watts of one.
-    measured_w: dict[str, tuple[int, float]] = field(default_factory=dict)
+    #: When the oldest of what was measured was heard of.
+    heard_s: float = 0.0
+    #: Of jobs with nodes that are measured: all its nodes, and the mean watts of one that is.
+    seen_w: dict[str, tuple[int, float]] = field(default_factory=dict)
+    #: Jobs whose nodes are all measured.
+    measured: set[str] = field(default_factory=set)
     #: What the model says of these sizes: nodes of jobs busy, all others idle; and whether sizes stand still.
     sized_w: float = 0.0
     settled: bool = True
@@ -122,19 +127,21 @@ class Draw:
             return self._with_away(Sample(now_s))
         self._hold()
         workers, active = self._workers, self._state.jobs.active
-        load = workers.executing() / workers.threads
-        doing = np.where(load > 0, _COMPUTE, np.where(workers.transfers(), _COMMUNICATE, _IDLE))
+        busy, told = workers.executing() / workers.threads, workers.loads(now_s)
+        doing = np.where(busy > 0, _COMPUTE, np.where(workers.transfers(), _COMMUNICATE, _IDLE))
         self._special(doing)
         seen = _Seen(
             names=self._names,
-            load=load,
+            load=np.where(np.isnan(told), busy, told),
             watts=workers.measured_w(now_s),
             doing=doing,
-            who=self._who + ((self._who == _FREE) & (load > 0)),
+            who=self._who + ((self._who == _FREE) & (busy > 0)),
             others=self._others,
         )
         jobs = [active[id] for id in self._holders]
-        return self._with_away(_added_up(now_s, seen, jobs, curve, self._nic_w()))
+        found = _added_up(now_s, seen, jobs, curve, self._nic_w())
+        found.heard_s = workers.heard_s()
+        return self._with_away(found)
 
     def _with_away(self, found: Sample) -> Sample:
         """Put in nodes that are off or start, where it is said what such a one draws."""
@@ -233,7 +240,7 @@ class _Seen:
     """Nodes as they are now, as columns: an item is a node."""
 
     names: list[str]
-    #: The share of its threads that execute.
+    #: The share of its CPU time that is used, else of its threads that execute.
     load: NDArray[np.float64]
     #: What was measured; nan: it was not.
     watts: NDArray[np.float64]
@@ -252,6 +259,8 @@ def _added_up(
     who, watts, nodes = seen.who, seen.watts, np.bincount(seen.who, minlength=_JOBS + len(jobs)).tolist()
     is_measured = ~np.isnan(watts)
     measured = np.bincount(who, is_measured, len(nodes)).astype(np.int64).tolist()
+    # the others get what the model says, which goes by what is known of the job
+    measured_w = np.bincount(who, np.where(is_measured, watts, 0.0), len(nodes)).tolist()
     found = Sample(t_s, nodes=len(watts), measured_nodes=sum(measured))
     names, doing, tops_w = seen.names, seen.doing, [0.0] * len(jobs)
     if curve is not None:
@@ -288,8 +297,10 @@ def _added_up(
             continue
         found.jobs_w[job.id] = by_who[place]
         found.settled = found.settled and job.state == "running"
+        if measured[place]:
+            found.seen_w[job.id] = nodes[place], measured_w[place] / measured[place]
         if measured[place] == nodes[place]:
-            found.measured_w[job.id] = nodes[place], by_who[place] / nodes[place]
+            found.measured.add(job.id)
     return found
 
 

@@ -1,12 +1,14 @@
 """What the heartbeats of workers say of power, read once each, and kept as columns: workers are many.
 
 Rules of the file: what cannot be is not known. The section is
-``{"watts", "label", "at_s", "host", "fresh_s", "governed_w"}``, the watts the worker's own share of what its
-host draws; it holds for ``fresh_s`` after ``at_s`` has changed, whatever the clocks of two machines say.
+``{"watts", "label", "at_s", "host", "fresh_s", "governed_w", "load"}``, the watts the worker's own share of
+what its host draws; it holds for ``fresh_s`` after ``at_s`` has changed, whatever the clocks of two machines
+say. A load, of a host that does not measure and has no other worker, holds for as long after its heartbeat.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -44,6 +46,8 @@ class Heard:
     host: str = ""
     #: None: it does not measure.
     watts: float | None = None
+    #: Share of the CPU time of its host that is used; None: it measures, shares its host, or does not say.
+    load: float | None = None
     #: What the part of its host draws that caps are for; None: it does not say.
     governed_w: float | None = None
     #: Whether data came or went as it said so.
@@ -53,13 +57,18 @@ class Heard:
         """Read what it says anew."""
         # most say what they should, in floats: it is read from each worker at each of its heartbeats
         ws = self.ws
-        self.metrics, self.watts, self.governed_w = ws.metrics, None, None
+        self.metrics, self.watts, self.governed_w, self.load = ws.metrics, None, None, None
         self.transfers = remote.transfers(ws)
         section = remote.sections_of(ws).get(SECTION)
         self.silent = section is None
-        if not isinstance(section, dict) or section.get("label") != "measured":
+        if not isinstance(section, dict):
             return
         said = section.get
+        if said("label") != "measured":
+            load = _number(said("load"))
+            if load is not None and 0 <= load <= 1:
+                self.load, self.until_s = load, now_s + _fresh_s(said("fresh_s"))
+            return
         watts, at_s, governed_w, fresh_s = said("watts"), said("at_s"), said("governed_w"), said("fresh_s")
         if type(watts) is not float:
             watts = _number(watts)
@@ -73,8 +82,7 @@ class Heard:
         self.watts, self.host = watts, host if isinstance(host, str) else ""
         if governed_w is not None:
             self.governed_w = _number(governed_w)
-        fresh_s = FRESH_S if fresh_s is None else _number(fresh_s) or FRESH_S
-        self.until_s = self.heard_s + min(fresh_s, _MOST_FRESH_S)
+        self.until_s = self.heard_s + _fresh_s(fresh_s)
 
 
 _metrics, _processing = attrgetter("metrics"), attrgetter("processing")
@@ -98,10 +106,15 @@ class Workers:
         self._first = np.cumsum([0, *(len(its) for its in of_nodes)])[:-1]
         self._single = len(self.heard) == len(of_nodes)
         self._threads = np.array([ws.nthreads for ws in self._places], dtype=np.int64)
+        # a worker that has just come may not know yet of the others on its host
+        count = Counter(ws.host for ws in self._places)
+        self._shared = np.array([count[ws.host] > 1 for ws in self._places], dtype=bool)
         #: Threads of each node.
         self.threads = self._by_node(np.add, self._threads)
         self._watts = np.array([_column_w(heard) for heard in self.heard])
+        self._loads = np.array([_column_load(heard) for heard in self.heard])
         self._until_s = np.array([heard.until_s for heard in self.heard])
+        self._heard_s = np.array([heard.heard_s for heard in self.heard])
         self._transfers = np.array([heard.transfers for heard in self.heard], dtype=bool)
 
     def listen(self, now_s: float) -> list[Heard]:
@@ -114,13 +127,24 @@ class Workers:
             for heard in found:
                 heard.hear(now_s)
             self._watts[new] = [_column_w(heard) for heard in found]
+            self._loads[new] = [_column_load(heard) for heard in found]
             self._until_s[new] = [heard.until_s for heard in found]
+            self._heard_s[new] = [heard.heard_s for heard in found]
             self._transfers[new] = [heard.transfers for heard in found]
         return found
 
     def measured_w(self, now_s: float) -> NDArray[np.float64]:
         """Watts of each node; nan where any of its workers does not measure, or not any more."""
         return self._by_node(np.add, np.where(self._until_s < now_s, np.nan, self._watts))
+
+    def loads(self, now_s: float) -> NDArray[np.float64]:
+        """Share of CPU time of each node, 0 to 1; nan where a worker does not say it, or not any more."""
+        told = np.where(self._shared | (self._until_s < now_s), np.nan, self._loads)
+        return self._by_node(np.maximum, told)
+
+    def heard_s(self) -> float:
+        """When the oldest of these figures was heard of."""
+        return float(self._heard_s.min())
 
     def executing(self) -> NDArray[np.int64]:
         """Threads of each node that execute something."""
@@ -137,6 +161,16 @@ class Workers:
 
 def _column_w(heard: Heard) -> float:
     return np.nan if heard.watts is None else heard.watts
+
+
+def _column_load(heard: Heard) -> float:
+    return np.nan if heard.load is None else heard.load
+
+
+def _fresh_s(said: Any) -> float:
+    """For how long what a worker says holds."""
+    fresh_s = FRESH_S if said is None else _number(said) or FRESH_S
+    return min(fresh_s, _MOST_FRESH_S)
 
 
 def _number(value: Any) -> float | None:

@@ -38,8 +38,8 @@ class PowerSection:
 
     Told are ``watts`` (None when they are not known), ``label``, ``at_s`` (seconds since 1970), ``host``,
     ``energy_j`` (since it was made), ``source``, ``fresh_s`` (for how long it holds), ``governed_w``
-    (watts of the part of the host that its caps are for) where that is measured, and ``reason`` when
-    something is wrong.
+    (watts of the part of the host that its caps are for) where that is measured, ``load`` (CPU time of the
+    host, from 0 to 1) where nothing is and no other worker is there, and ``reason`` when something is wrong.
 
     Raises
     ------
@@ -54,6 +54,8 @@ class PowerSection:
         #: Energy by the model, and when it was told last.
         self._modelled_j, self._last_s = 0.0, stopwatch_s()
         self._said = ""
+        # it says what has been used since it was called before
+        psutil.cpu_percent()
 
     def __call__(self) -> Mapping[str, Any]:
         """The figure of now."""
@@ -61,12 +63,15 @@ class PowerSection:
         figure, watts = _own(told, self._sampler.member.id, self._settings)
         at_s, now_s = told.at_s, stopwatch_s()
         label, source, reason = figure.label, figure.source, figure.reason
+        load = None
+        if label != "measured" and told.workers == 1 and told.taken_s > float("-inf"):
+            load = min(1.0, psutil.cpu_percent() / 100)
         if watts is None and reason != FIRST and self._settings.power_source in ("auto", "model"):
             points = self._sampler.points
             if isinstance(points, SensorError):
                 reason = reason or points.reason
             else:
-                watts = self._modelled_w(told, points)
+                watts = self._modelled_w(told, points, load)
                 self._modelled_j += watts * (now_s - self._last_s)
                 label, source, at_s = "modelled", "model", epoch_s()
         self._last_s = now_s
@@ -76,13 +81,15 @@ class PowerSection:
         said["fresh_s"] = _fresh_s(self._settings)
         if label == "measured" and told.governed_w is not None:
             said["governed_w"] = told.governed_w
+        if load is not None:
+            said["load"] = load
         return {**said, "energy_j": energy_j, **({"reason": reason} if reason else {})}
 
-    def _modelled_w(self, told: Told, points: LoadCurve) -> float:
+    def _modelled_w(self, told: Told, points: LoadCurve, load: float | None) -> float:
         """Watts of this worker's node by its load, or of its part of the node that all of a host are."""
         state = self._worker.state
-        if told.workers == 1:
-            return points.watts(psutil.cpu_percent() / 100)
+        if load is not None:
+            return points.watts(load)
         watts = points.watts(len(state.executing) / max(1, state.nthreads))
         alone = self._settings.node_by == "worker"
         return watts if alone else watts * self._sampler.member.threads / told.threads

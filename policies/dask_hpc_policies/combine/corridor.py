@@ -45,9 +45,6 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard,
     """The same, where what `view` says of power has been read."""
     if power is None or power.mode != "enforce" or not power.bounded or outside_w(power, _TERMS) > 0:
         return ()
-    if not power.may("hold"):
-        # nobody is refused a start: what leads outside is mended afterwards
-        return ()
     held = sum([job.nodes for job in view.jobs if not job.is_default])
     base_w = power.base_w + (view.idle_nodes + held) * power.idle_w
 
@@ -55,6 +52,9 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard,
         def cost(job: JobView, nodes: int) -> float:
             if job.is_default:
                 # what plain work draws on idle nodes is in the base
+                return 0.0
+            if job.state == "pending" and not power.may("hold"):
+                # nobody is refused a start: what leads outside is mended afterwards
                 return 0.0
             return nodes * (node_w(job, nodes, power.busy_w)[which] - power.idle_w)
 

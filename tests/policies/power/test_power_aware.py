@@ -190,6 +190,14 @@ def test_steps_that_lead_outside_are_cut_or_refused_with_their_watts() -> None:
     found = arbitrate(view, wish, guards(view))
     assert steps(found) == {"pi-2": 2, "pi-1": 5}
     assert "W" in found.suppressed[0].reason.text
+    # without the lever that holds jobs they start, but none that runs is led outside
+    free = enforcing(picture(1000, 1700, job("pi-1", 2), job("pi-2"), nodes=14, levers=("resize", "start")))
+    big = Decision(
+        actions=(Expand(job="pi-1", nodes=12, reason=WHY), Start(job="pi-2", nodes=2, reason=WHY))
+    )
+    assert steps(arbitrate(free, big, guards(free))) == {"pi-2": 2, "pi-1": 7}
+    alone = Decision(actions=(Start(job="pi-2", nodes=12, reason=WHY),))
+    assert steps(arbitrate(free, alone, guards(free))) == {"pi-2": 12}
     low = Decision(actions=(Shrink(job="pi-1", nodes=1, reason=WHY),))
     near = enforcing(picture(14 * 71 + 198, 1700, job("pi-1", 2)))
     assert steps(arbitrate(near, low, guards(near))) == {}
