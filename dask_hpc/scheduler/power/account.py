@@ -4,8 +4,7 @@ Rules of the file: it adds up samples and knows no cluster. Between two samples 
 The total is added up apart from its parts; both must agree. What was measured of a job is kept by its name
 and size, for its next run. What a job's user says of it holds against what others of its name drew, until
 the job itself was measured: then what it drew itself holds alone, for a figure that is wrong would keep the
-draw outside for as long as it runs. A job that goes over to other work draws other watts: so does what is
-known of it, after a few samples.
+draw outside for as long as it runs.
 """
 
 from __future__ import annotations
@@ -26,11 +25,6 @@ _NAMES_KEPT = 1000
 ENOUGH = 5
 #: What is measured differs by that share all the time.
 _NOISE = 0.01
-#: A job draws otherwise than before, or than others of its name, where it differs by more than that share;
-#: than before after so many samples in a row. Fewer are those of a resize that sensors have not seen yet.
-_OTHER, _IN_A_ROW = 0.1, 5
-#: So many samples back the mean of a job reaches, about: what lies further back is forgotten.
-_REACHES = 50
 #: Less than this share of the upper bound outside is inside.
 _TOLERANCE = 1e-6
 
@@ -70,7 +64,7 @@ class Account:
             return
         measured = last.label == "measured"
         self.uses.add(
-            length_s, last.total_w, last.jobs_w, last.plain_w, last.idle_w, measured, last.measured,
+            length_s, last.total_w, last.jobs_w, last.plain_w, last.idle_w, measured, last.measured_w,
             last.states_w, last.names, last.nodes_w, last.away_w,
         )  # fmt: skip
         self._recent.append((last.t_s, sample.t_s, last.total_w))
@@ -117,11 +111,11 @@ class History:
         #: Of each name.
         self._names: dict[str, _Means] = {}
         #: Of each job that runs, by its id.
-        self._jobs: dict[str, _Recent] = {}
+        self._jobs: dict[str, _Means] = {}
 
     def add(self, id: str, name: str, nodes: int, watts: float) -> None:
         """The job `id` of that name, on so many nodes, drew so many watts a node."""
-        self._jobs.setdefault(id, _Recent()).add(nodes, watts)
+        self._jobs.setdefault(id, _Means()).add(nodes, watts)
         self._names.setdefault(name, _Means()).add(nodes, watts)
         while len(self._names) > _NAMES_KEPT:
             del self._names[next(iter(self._names))]
@@ -134,18 +128,11 @@ class History:
     def holds(self, id: str, request: JobRequest) -> Mapping[int, float]:
         """What was measured that counts for the job `id`, as `of`; empty: what its user says of it does.
 
-        Of a job whose user says nothing that is what jobs of its name drew, until it is seen to draw
-        otherwise. Of another one it is what it drew itself, once that is known: others of its name are no
-        reason to doubt its user.
+        Of a job whose user says nothing that is what jobs of its name drew. Of another one it is what it drew
+        itself, once that is known: others of its name are no reason to doubt its user.
         """
-        own = self._own(id)
         if not declares_watts(request):
-            named = self.of(request.name)
-            return own if _unlike(own, named) else named
-        return own
-
-    def _own(self, id: str) -> Mapping[int, float]:
-        """What the job itself drew, once that is known."""
+            return self.of(request.name)
         own = self._jobs.get(id)
         return {} if own is None or own.samples < ENOUGH else own.told
 
@@ -155,20 +142,11 @@ class History:
             self._jobs = {id: means for id, means in self._jobs.items() if id in ids}
 
 
-def _unlike(own: Mapping[int, float], named: Mapping[int, float]) -> bool:
-    """Whether a job draws otherwise than those of its name on the same size."""
-    both = own.keys() & named.keys()
-    return any(abs(own[size] - named[size]) > _OTHER * named[size] for size in both)
-
-
 class _Means:
-    """Mean watts of a node by size, over all samples."""
-
-    #: So many of the samples count.
-    _reaches = float("inf")
+    """Mean watts of a node by size."""
 
     def __init__(self) -> None:
-        #: Means, of how many samples, and the mean that was told.
+        #: Sums and counts, and the mean that was told.
         self._table: dict[int, tuple[float, int, float]] = {}
         #: What was told, by size; made anew when any of it has changed.
         self.told: Mapping[int, float] = {}
@@ -177,42 +155,10 @@ class _Means:
     def add(self, nodes: int, watts: float) -> None:
         """So many watts a node were seen on so many nodes."""
         self.samples += 1
-        mean, count, told = self._table.get(nodes, (0.0, 0, 0.0))
-        count += 1
-        mean += (watts - mean) / min(count, self._reaches)
-        self._tell(nodes, mean, count, told)
-
-    def _tell(self, nodes: int, mean: float, count: int, told: float) -> None:
+        total, count, told = self._table.get(nodes, (0.0, 0, 0.0))
+        total, count = total + watts, count + 1
         # a plan is asked for anew whenever watts change: a mean must not creep
-        now = steady(told, float(round(mean)))
-        self._table[nodes] = mean, count, now
-        if now != told or count == 1:
+        mean = steady(told, float(round(total / count)))
+        self._table[nodes] = total, count, mean
+        if mean != told or count == 1:
             self.told = {size: watts for size, (_, _, watts) in sorted(self._table.items())}
-
-
-class _Recent(_Means):
-    """The same, over the last samples; of those alone that are of what the job does now."""
-
-    _reaches = _REACHES
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: The last samples as long as they are all of one size and away from its mean, to one side.
-        self._size, self._away = 0, list[float]()
-
-    def add(self, nodes: int, watts: float) -> None:
-        """So many watts a node were seen on so many nodes."""
-        mean = self._table.get(nodes, (watts,))[0]
-        sides = {each > mean for each in (*self._away, watts)}
-        if nodes != self._size or abs(watts - mean) <= _OTHER * mean or len(sides) > 1:
-            self._size, self._away = nodes, []
-        if abs(watts - mean) > _OTHER * mean:
-            self._away.append(watts)
-        if len(self._away) < _IN_A_ROW:
-            super().add(nodes, watts)
-            return
-        self.samples += 1
-        # what it drew on other sizes was of what it did before
-        self._table.clear()
-        self._tell(nodes, sum(self._away) / len(self._away), len(self._away), 0.0)
-        self._away = []

@@ -59,12 +59,8 @@ class Sample:
     away_w: float = 0.0
     nodes: int = 0
     measured_nodes: int = 0
-    #: When the oldest of what was measured was heard of.
-    heard_s: float = 0.0
-    #: Of jobs with nodes that are measured: all its nodes, and the mean watts of one that is.
-    seen_w: dict[str, tuple[int, float]] = field(default_factory=dict)
-    #: Jobs whose nodes are all measured.
-    measured: set[str] = field(default_factory=set)
+    #: Of jobs whose nodes are all measured: these nodes, and the mean watts of one.
+    measured_w: dict[str, tuple[int, float]] = field(default_factory=dict)
     #: What the model says of these sizes: nodes of jobs busy, all others idle; and whether sizes stand still.
     sized_w: float = 0.0
     settled: bool = True
@@ -139,9 +135,7 @@ class Draw:
             others=self._others,
         )
         jobs = [active[id] for id in self._holders]
-        found = _added_up(now_s, seen, jobs, curve, self._nic_w())
-        found.heard_s = workers.heard_s()
-        return self._with_away(found)
+        return self._with_away(_added_up(now_s, seen, jobs, curve, self._nic_w()))
 
     def _with_away(self, found: Sample) -> Sample:
         """Put in nodes that are off or start, where it is said what such a one draws."""
@@ -259,8 +253,6 @@ def _added_up(
     who, watts, nodes = seen.who, seen.watts, np.bincount(seen.who, minlength=_JOBS + len(jobs)).tolist()
     is_measured = ~np.isnan(watts)
     measured = np.bincount(who, is_measured, len(nodes)).astype(np.int64).tolist()
-    # the others get what the model says, which goes by what is known of the job
-    measured_w = np.bincount(who, np.where(is_measured, watts, 0.0), len(nodes)).tolist()
     found = Sample(t_s, nodes=len(watts), measured_nodes=sum(measured))
     names, doing, tops_w = seen.names, seen.doing, [0.0] * len(jobs)
     if curve is not None:
@@ -297,10 +289,8 @@ def _added_up(
             continue
         found.jobs_w[job.id] = by_who[place]
         found.settled = found.settled and job.state == "running"
-        if measured[place]:
-            found.seen_w[job.id] = nodes[place], measured_w[place] / measured[place]
         if measured[place] == nodes[place]:
-            found.measured.add(job.id)
+            found.measured_w[job.id] = nodes[place], by_who[place] / nodes[place]
     return found
 
 

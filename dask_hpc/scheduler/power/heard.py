@@ -114,7 +114,6 @@ class Workers:
         self._watts = np.array([_column_w(heard) for heard in self.heard])
         self._loads = np.array([_column_load(heard) for heard in self.heard])
         self._until_s = np.array([heard.until_s for heard in self.heard])
-        self._heard_s = np.array([heard.heard_s for heard in self.heard])
         self._transfers = np.array([heard.transfers for heard in self.heard], dtype=bool)
 
     def listen(self, now_s: float) -> list[Heard]:
@@ -129,7 +128,6 @@ class Workers:
             self._watts[new] = [_column_w(heard) for heard in found]
             self._loads[new] = [_column_load(heard) for heard in found]
             self._until_s[new] = [heard.until_s for heard in found]
-            self._heard_s[new] = [heard.heard_s for heard in found]
             self._transfers[new] = [heard.transfers for heard in found]
         return found
 
@@ -141,10 +139,6 @@ class Workers:
         """Share of CPU time of each node, 0 to 1; nan where a worker does not say it, or not any more."""
         told = np.where(self._shared | (self._until_s < now_s), np.nan, self._loads)
         return self._by_node(np.maximum, told)
-
-    def heard_s(self) -> float:
-        """When the oldest of these figures was heard of."""
-        return float(self._heard_s.min())
 
     def executing(self) -> NDArray[np.int64]:
         """Threads of each node that execute something."""

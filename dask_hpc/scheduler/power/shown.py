@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dask_hpc.scheduler.power.account import Account, steady
+from dask_hpc.scheduler.power.account import steady
 from dask_hpc.scheduler.power.books import Books
 from dask_hpc.scheduler.power.forecaster import Forecaster
 from dask_hpc.scheduler.power.picture import power_of, widened, with_away
@@ -19,7 +19,6 @@ from dask_hpc_policies.combine import corridor as rules
 from dask_hpc_policies.combine.limits import SumGuard
 from dask_hpc_policies.decision import ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
-from dask_hpc_policies.power.excess import Excess
 from dask_hpc_policies.power.question import asked_by, mode_of, planned
 from dask_hpc_policies.power.view import PowerPlan, PowerView, seen
 from dask_hpc_policies.protocol import Policy
@@ -36,7 +35,7 @@ class Shown:
 
     def __init__(self, books: Books, tell: Callable[[str, ReasonCode, str], Any]) -> None:
         self._books, self._tell = books, tell
-        self._beside_w, self._excess = 0.0, Excess(0.0)
+        self._beside_w = 0.0
         #: What the last picture said, and what decisions about it are held to.
         self.view: PowerView | None = None
         self.guards: tuple[SumGuard, ...] = ()
@@ -44,7 +43,7 @@ class Shown:
 
     def forget(self) -> None:
         """There is no corridor any more."""
-        self.view, self.guards, self._advised, self._excess = None, (), "", Excess(0.0)
+        self.view, self.guards, self._advised = None, (), ""
 
     def completed(
         self,
@@ -69,7 +68,6 @@ class Shown:
             self._beside_w = steady(self._beside_w, 0.0 if last is None else last.beside_w)
         power = power_of(view, asked, mode, books.levers, account, curve, self._beside_w, free_nodes)
         power = with_away(power, books.away, books.settings)
-        power = self._measured(view, power, account)
         if planner is None or planner.failure or planner.off_failure:
             # nobody answers which nodes would better be off
             power = replace(power, max_off_nodes=0)
@@ -85,15 +83,6 @@ class Shown:
         if power.mode == "advise" and self.view is not None:
             self._advise(view, self.view.plan)
         return view
-
-    def _measured(self, view: ClusterSnapshot, power: PowerView, account: Account) -> PowerView:
-        """With what is drawn beyond what is expected, where all of the draw is measured."""
-        last, settings = account.last, self._books.settings
-        self._excess.every_s = 0.9 * settings.tick_s
-        # what a worker says is the mean of the interval before
-        is_measured = last is not None and last.label == "measured" and last.settled
-        drawn_s = last.heard_s - settings.power_interval_s if last is not None and is_measured else None
-        return self._excess.look(view, power, drawn_s, account.over_s)
 
     def _advise(self, view: ClusterSnapshot, plan: PowerPlan | None) -> None:
         """Say what would be done, once."""

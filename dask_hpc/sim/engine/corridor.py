@@ -23,7 +23,6 @@ from dask_hpc_policies.combine import corridor as rules
 from dask_hpc_policies.combine.limits import SumGuard
 from dask_hpc_policies.decision import Decision, ReleaseNodes, RequestNodes
 from dask_hpc_policies.model import ClusterSnapshot
-from dask_hpc_policies.power.excess import Excess
 from dask_hpc_policies.power.problem import Problem
 from dask_hpc_policies.power.program import Plan, solve
 from dask_hpc_policies.power.question import asked_by, drawn_w, mode_of, planned
@@ -36,8 +35,6 @@ from dask_hpc_policies.rules.pool_range import PoolRange, pool_range, pool_step
 EXTRA, MODE, LEVERS_GIVEN = "corridor", "mode", "levers"
 #: Answers of the program that are kept.
 _KEPT = 1000
-#: Seconds between two looks at what is drawn beyond what is expected: a tick by default.
-_LOOK_S = 1.0
 
 
 class CorridorTwin:
@@ -60,7 +57,6 @@ class CorridorTwin:
         #: What was said of the pool last.
         self._range: PoolRange | None = None
         self._guards: tuple[SumGuard, ...] = ()
-        self._excess = Excess(_LOOK_S)
         #: Answers by question: the policy is asked several times about one state of things.
         self._answers: dict[Problem, Plan] = {}
 
@@ -95,7 +91,6 @@ class CorridorTwin:
             jobs = self._world.active.values()
             draw_w += nic_w * sum([len(one.node_ids) for one in jobs if doing(one) in NETWORKED])
         power = replace(power, draw_w=draw_w, min_w=low_w, max_w=high_w)
-        power = self._excess.look(view, power, view.now_s)
         seen = planned(view, power, asked_by(policy, power.mode), self._solve)
         self._guards = rules.guards(seen)
         return seen

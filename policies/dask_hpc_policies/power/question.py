@@ -228,18 +228,14 @@ def kept_w(power: PowerView, terms: Terms) -> float:
 
 
 def outside_w(power: PowerView, terms: Terms) -> float:
-    """How far the draw is outside, or expected to be; 0 inside and on a bound (strict 5.1 and 5.2).
-
-    Measured or expected: a draw of other sizes than the present ones says nothing beside what is expected.
-    """
+    """How far the draw is outside, or expected to be; 0 inside and on a bound (strict 5.1 and 5.2)."""
     if not power.bounded:
         return 0.0
     assert power.lower_w is not None
     assert power.upper_w is not None
     low = high = power.draw_w
     if terms.forecast and power.min_w is not None and power.max_w is not None:
-        seen_w = [power.draw_w] if power.settled and power.draw_w is not None else []
-        low, high = min([power.min_w, *seen_w]), max([power.max_w, *seen_w])
+        low, high = power.min_w, power.max_w
     if low is None or high is None:
         return 0.0
     margin_w = kept_w(power, terms)
@@ -361,7 +357,7 @@ def _rigid(jobs: Iterable[JobView], power: PowerView, beyond_w: tuple[float, flo
     for job in jobs:
         least_w, most_w = node_w(job, job.nodes, power.busy_w)
         nodes, low, high = nodes + job.nodes, low + job.nodes * least_w, high + job.nodes * most_w
-    return Rigid(nodes=nodes, min_w=low, max_w=max(low, high))
+    return Rigid(nodes=nodes, min_w=low, max_w=high)
 
 
 def _changeable(job: JobView) -> bool:

@@ -58,8 +58,6 @@ class PowerView:
     announced: tuple[Step, ...] = ()
     #: What is drawn now; None: it is not known.
     draw_w: float | None = None
-    #: Whether that is what the present sizes draw: it was measured since they changed, more than once.
-    settled: bool = True
     #: Least and most watts expected over the next interval at the present sizes; None: no forecast.
     min_w: float | None = None
     max_w: float | None = None
@@ -71,8 +69,7 @@ class PowerView:
     #: What one draws that starts, and how many do.
     boot_w: float = 0.0
     boot_nodes: int = 0
-    #: What is drawn beside the nodes that jobs may get: other roles, nodes that start, switches; and beyond
-    #: what is expected of the sizes (`excess`), so that it may be below 0.
+    #: What is drawn beside the nodes that jobs may get: other roles, nodes that start, switches.
     base_w: float = 0.0
     #: So many of the nodes may be given back (lever ``pool``).
     max_off_nodes: int = 0
