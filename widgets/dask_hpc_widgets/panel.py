@@ -13,6 +13,7 @@ from typing import Any
 
 from dask_hpc.client import notices
 from dask_hpc.client.runtime import Runtime
+from dask_hpc_policies.params import ParameterError
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import views
 from dask_hpc_widgets.base import background, markup
@@ -81,7 +82,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             runtime, self._link, PolicyModel(picture.status["policy"]), self.timeline.predict
         )
         #: Which policy would be best.
-        self.trial = TryAll(runtime, self._link, self.tuning.choose)
+        self.trial = TryAll(runtime, self._link, self.tuning.choose, self.tuning.assumed.seconds)
         #: Look at and change settings.
         self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
         #: What is chosen, as Python.
@@ -216,8 +217,15 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 told(answer)
                 return
             view, rows, present = answer
+            try:
+                assumed_s = self.tuning.assumed.seconds()
+            except ParameterError as error:
+                told(error)
+                return
             # beside the loop: what would start it is a run for every policy
-            background.Work(lambda _: why.about(view, rows, present, job), lambda share: None, told)
+            background.Work(
+                lambda _: why.about(view, rows, present, job, assumed_s), lambda share: None, told
+            )
 
         def told(outcome: Any) -> None:
             if not self._link.closed:
