@@ -80,7 +80,7 @@ def test_names_are_told_once_and_pieces_are_small(part, monkeypatch):
     monkeypatch.setattr(timeline, "AnyWidget", object)
     monkeypatch.setattr(part.box, "send", sent.append, raising=False)
     first = [event for event in part._events.all if event[0] in ("job", "node")]
-    assert first == [["node", "n0"], ["node", "n1"], ["job", "heat-1", "heat", "A", "#E69F00"]]
+    assert first == [["node", "n0"], ["node", "n1"], ["job", "heat-1", "heat", "A", "#E69F00", 0]]
     changes = [resize(job, change) for change in range(80) for job in range(100)]
     part.heard(picture(changes, 8004, now_s=80.0))
     assert max(len(json.dumps(one)) for one in sent) <= 8_000

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from dask_hpc.report.looks import printable
+from dask_hpc.report.looks import PATTERNS, printable
 from dask_hpc.report.picture import TimelinePicture
+from dask_hpc.report.spans import Mark
 from dask_hpc.report.timeline import build_timeline
 from dask_hpc.trace.records import Other, Record, decode_line
 from dask_hpc_widgets.base import controls as widgets
@@ -187,7 +189,8 @@ class TimelinePart:
 
     def _whole(self) -> dict[str, Any]:
         """What a page begins with; what a message still tells then is known."""
-        return {"events": list(self._events.all), "known": self._known.all, **self._moment()}
+        events = list(self._events.all)
+        return {"events": events, "known": self._known.all, "patterns": PATTERNS, **self._moment()}
 
     def _moment(self) -> dict[str, Any]:
         """What every message tells: the time, and the tiles."""

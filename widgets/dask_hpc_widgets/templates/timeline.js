@@ -6,6 +6,7 @@ const HELP = "White is idle. Drag to move, Shift and drag to choose a range, dou
 function initialize({ model }) {
   const state = fresh();
   const first = model.get("first");
+  state.patterns = first.patterns;
   hear(state, { since: 0, ...first }, model);
   const views = new Set();
   const answers = new Set();
