@@ -45,6 +45,12 @@ def test_the_static_twin_has_everything_that_was_heard(part):
     assert part.number == 5
     assert "n1: no named job, up, 5.0 s to 10.0 s" in html
     assert "A heat" in html
+    decided = {
+        "t_s": 5.0, "job": "heat-1", "action": "shrink", "nodes": 1, "result": "done", "reason": "late waits",
+    }  # fmt: skip
+    part.heard(replace(picture([], 5), decisions=[decided]))
+    html = part.html()
+    assert "5.0 s: shrink heat to 1: late waits" in html, "decisions are marked"
     part.heard(ConnectionError("gone"))
     assert part.html() == html, "an error tells nothing new"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import threading
+import time
 from typing import Any
 
 from dask_hpc.client import notices
@@ -42,6 +43,8 @@ PERIOD_S = 0.5
 _OPEN = ("jobs", "sizes", "decisions")
 #: Notices that are shown at a time, the latest.
 _NOTICES = 3
+#: How a record names its time.
+_CLOCK = "%Y-%m-%d at %H:%M:%S (UTC%z)"
 _FULL = {"width": "auto"}
 
 
@@ -73,6 +76,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._dashboard = _dashboard(runtime.client)
         #: Why there is nothing new; empty when there is.
         self.trouble = ""
+        #: When it was like that, in seconds since 1970.
+        self._at_s = time.time()
         #: Nodes over time, drawn in the browser: what was, what is, what is predicted.
         self.timeline = TimelinePart(picture, self._why, lambda content: self.acts.asked(content))
         #: Cancel and resize of the job that is chosen there.
@@ -175,6 +180,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         return markup.page(
             # the dashboard may be gone when somebody reads it
             self._head(""),
+            markup.soft(f"As it was on {time.strftime(_CLOCK, time.localtime(self._at_s))}."),
             self._notices(),
             self.timeline.html(),
             *parts,
@@ -200,7 +206,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         super().close()
 
     def _ipython_display_(self) -> None:
-        self.record.show(self.html(), super()._repr_mimebundle_() or {"text/plain": repr(self)})
+        shown = super()._repr_mimebundle_() or {"text/plain": repr(self)}
+        self.record.show(self.html(), shown, self._phase(), _known(self.picture))
 
     def __repr__(self) -> str:
         if self._link.closed:
@@ -242,20 +249,23 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _show(self, answer: Any) -> None:
         if isinstance(answer, Picture):
-            news = _settled(answer) != _settled(self.picture)
-            self.picture, self.trouble = answer, ""
+            self.picture, self.trouble, self._at_s = answer, "", time.time()
             self.tuning.report(answer.status["policy"])
             self.tuning.happened(answer)
             self.settings.report(answer.status["settings"])
             self.trial.report(answer)
         else:
             gone = "This panel has ended: its client is closed. " if self._gone() else ""
-            news = not self.trouble
             self.trouble = f"{gone}Nothing new from the cluster: {answer}"
         self._draw()
-        if news and self.record.there:
+        if self.record.due(self._phase(), _known(self.picture)):
             # beside the loop: on a large cluster the twin takes a while
             background.Work(lambda _: self.html(), lambda share: None, self._keep)
+
+    def _phase(self) -> tuple[Any, ...]:
+        """What cells are written anew for at once: seldom, as all of the twin is sent then."""
+        status = self.picture.status
+        return status["policy"], status["jobs_running"] + status["jobs_pending"] > 0, bool(self.trouble)
 
     def _keep(self, twin: Any) -> None:
         if isinstance(twin, str) and not self._link.closed:
@@ -324,10 +334,9 @@ def _dashboard(client: Any) -> str:
         return ""
 
 
-def _settled(picture: Picture) -> tuple[Any, ...]:
-    """What cells are written anew for: seldom, as all of the twin is sent then."""
-    status = picture.status
-    return status["policy"], status["jobs_running"] + status["jobs_pending"] > 0
+def _known(picture: Picture) -> tuple[Any, ...]:
+    """What is another when more than time has passed."""
+    return picture.happened.get("number"), sum(job["unfinished_tasks"] for job in picture.jobs)
 
 
 def _tick(view: View) -> Any:

@@ -80,6 +80,11 @@ class Events:
             self._marks.append(row)
             self._mark(row)
 
+    @property
+    def marks(self) -> list[Mapping[str, Any]]:
+        """Rows of the latest decisions that were told."""
+        return list(self._marks)
+
     def anew(self, records: Iterable[Record]) -> Events:
         """The same from the latest records alone."""
         other = Events()

@@ -235,17 +235,33 @@ class TimelinePart:
             self._shown = (self.number, self._forecast)
             self.box.value = self.html()
 
+    def _marks(self, origin_s: float) -> tuple[Mark, ...]:
+        """The decisions that are marked, for the static twin; times count from `origin_s`."""
+        # their passes are not told, as each has all of the state that it was about
+        return tuple(
+            Mark(
+                t_s=row["t_s"] - origin_s,
+                job=row["job"],
+                action=row["action"],
+                nodes=row["nodes"],
+                text=row["reason"],
+            )
+            for row in self._events.marks
+            if row["t_s"] >= origin_s
+        )
+
     def html(self) -> Markup:
         """The static twin; the tables of the panel have the same in words."""
         forecast = self._forecast
         line = build_timeline(self._records(), self.now_s)
+        spans = replace(line.spans, marks=self._marks(line.origin_s))
         head = tiles.html(tiles.tiles(self._picture, forecast))
         if forecast is None:
-            return head + Markup(TimelinePicture(line.spans, "Nodes over time").svg("100%"))
+            return head + Markup(TimelinePicture(spans, "Nodes over time").svg("100%"))
         stale = f" (stale: {forecast.stale})" if forecast.stale else ""
         pictures = [
             TimelinePicture(
-                followed(line.spans, line.origin_s, run, forecast.end_s), f"Nodes over time, {name}{stale}"
+                followed(spans, line.origin_s, run, forecast.end_s), f"Nodes over time, {name}{stale}"
             )
             for name, run in forecast.lanes
             if run is not None
