@@ -56,6 +56,8 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     prompt = lab.notebook.locator(".jp-CodeCell").nth(2).locator(".jp-InputPrompt")
     expect(prompt).to_have_text("[*]:")
     expect(shown).to_contain_text(re.compile("A heat on 2, . late on 2"))
+    panel = lab.output(1).locator(".dask-hpc-panel")
+    expect(panel.locator("p").first).to_contain_text("4 nodes; 2 jobs running, 0 waiting")
     gaps = lab.page.evaluate(
         """([figure, ms]) => new Promise((done) => {
           const times = [performance.now()];
