@@ -77,6 +77,10 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     choose.select_option(choose.locator("option", has_text="heat").get_attribute("value"))
     shown.get_by_role("button", name="Cancel job").click()
     expect(shown).to_contain_text("Asked what is lost with A heat. The kernel answers when it is free")
+    panel.get_by_role("button", name="Copy as code").click()
+    late = panel.get_by_role("button", name="Copy as code (waits for the cell that runs)")
+    expect(late).to_be_visible()
+    expect(shown.get_by_role("status").first).to_have_text("What was clicked waits for the cell that runs.")
     lab.keep(shown, screenshots / "timeline.png")
     assert not [*measures.contrast_faults(shown), *measures.overflow_faults(shown)]
     # who has what is said where the mouse is, and why where a decision is marked
@@ -86,6 +90,8 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     # what is to come stands beside it, on the same axis, and says that it is predicted
     expect(prompt).to_have_text(re.compile(r"\[\d+\]:"))
     expect(shown).to_contain_text("It cannot be taken back.")
+    expect(panel.locator(".dask-hpc-waits")).to_have_count(0)
+    expect(shown.get_by_role("status").first).not_to_contain_text("waits for the cell")
     shown.get_by_role("button", name="Keep it").click()
     expect(shown).to_contain_text("Nothing was cancelled.")
     lab.select(3)

@@ -38,7 +38,9 @@ _ANSWER = 3_000
 #: Jobs in a message about what is known of them.
 _JOBS = 50
 #: Parts of the module, in their order; no build step puts them together.
-_PARTS = ("elements.js", "timeline_model.js", "timeline_draw.js", "timeline_jobs.js", "timeline.js")
+_PARTS = (
+    "elements.js", "waits.js", "timeline_model.js", "timeline_draw.js", "timeline_jobs.js", "timeline.js",
+)  # fmt: skip
 
 #: Asked what blocks a job, by its id; brings the answer by `TimelinePart.answered`.
 Why = Callable[[str], None]
@@ -224,6 +226,9 @@ class TimelinePart:
             self._tell(0)
             self._tell_lanes()
             self._tell_known(self._known.all)
+        elif content.get("ask") == "here":
+            # what was clicked before is through
+            self.box.send({"here": content.get("n")})
         elif content.get("ask") == "why":
             why(str(content.get("job", "")))
         elif content.get("ask") in ("cancel", "resize"):
