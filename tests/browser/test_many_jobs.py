@@ -10,6 +10,8 @@ import many_jobs
 import measures
 import pytest
 
+from dask_hpc.report.looks import COLORS
+
 pytestmark = pytest.mark.browser
 
 pytest.importorskip("anywidget", reason="pip install 'dask-hpc[widgets]'")
@@ -50,6 +52,21 @@ _TOOK = """(figure) => new Promise((done) => {
   seen.observe(figure, { attributes: true, attributeFilter: ["data-updates"] });
   setTimeout(end, 20000);
 })"""
+#: Of the jobs that run, in their order, each on as many nodes, the share of what is drawn of them that is
+#: clearly darker than their colour. The picture is below 12 px of marks, and above 18 px of times.
+_STROKES = """(canvas, [colors, running, nodes, each]) => {
+  const scale = canvas.width / canvas.clientWidth, pen = canvas.getContext("2d");
+  const row = (canvas.clientHeight - 30) / nodes;
+  return Array.from({ length: running }, (_, job) => {
+    const [, ...parts] = /#(..)(..)(..)/.exec(colors[job % colors.length]);
+    const own = parts.reduce((all, part) => all + parseInt(part, 16), 0);
+    const top = Math.ceil((12 + row * each * job) * scale);
+    const { data } = pen.getImageData(110 * scale, top, 32 * scale, 4 * scale);
+    const sum = (_, i) => data[4 * i] + data[4 * i + 1] + data[4 * i + 2];
+    const bright = Array.from({ length: data.length / 4 }, sum);
+    return bright.filter((one) => one < 0.93 * own).length / bright.length;
+  });
+}"""
 
 
 def test_a_large_cluster_fits_on_a_page(open_notebook, screenshots):
@@ -69,6 +86,11 @@ def test_a_large_cluster_fits_on_a_page(open_notebook, screenshots):
     assert len(took) == 4
     assert sorted(took)[len(took) // 2] <= FRAME_MS, took
     assert box.bounding_box()["height"] <= HIGH
+    # rows are too low for letters; jobs of one colour are told apart by strokes
+    sizes = [many_jobs.RUNNING, many_jobs.NODES, many_jobs.NODES // many_jobs.RUNNING]
+    strokes = box.locator(".dask-hpc-live canvas").evaluate(_STROKES, [COLORS, *sizes])
+    assert strokes[0] == strokes[42] == 0, f"these are plain: {strokes}"
+    assert min(strokes[7:42:7]) > 0.05, f"these have the same colour: {strokes}"
 
     # sorted by keyboard, both ways and not at all
     head = tables.get_by_role("columnheader", name="Job", exact=True).first

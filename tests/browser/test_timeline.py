@@ -56,6 +56,8 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     prompt = lab.notebook.locator(".jp-CodeCell").nth(2).locator(".jp-InputPrompt")
     expect(prompt).to_have_text("[*]:")
     expect(shown).to_contain_text(re.compile("A heat on 2, . late on 2"))
+    panel = lab.output(1).locator(".dask-hpc-panel")
+    expect(panel.locator("p").first).to_contain_text("4 nodes; 2 jobs running, 0 waiting")
     gaps = lab.page.evaluate(
         """([figure, ms]) => new Promise((done) => {
           const times = [performance.now()];
@@ -75,6 +77,10 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     choose.select_option(choose.locator("option", has_text="heat").get_attribute("value"))
     shown.get_by_role("button", name="Cancel job").click()
     expect(shown).to_contain_text("Asked what is lost with A heat. The kernel answers when it is free")
+    panel.get_by_role("button", name="Copy as code").click()
+    late = panel.get_by_role("button", name="Copy as code (waits for the cell that runs)")
+    expect(late).to_be_visible()
+    expect(shown.get_by_role("status").first).to_have_text("What was clicked waits for the cell that runs.")
     lab.keep(shown, screenshots / "timeline.png")
     assert not [*measures.contrast_faults(shown), *measures.overflow_faults(shown)]
     # who has what is said where the mouse is, and why where a decision is marked
@@ -84,6 +90,8 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     # what is to come stands beside it, on the same axis, and says that it is predicted
     expect(prompt).to_have_text(re.compile(r"\[\d+\]:"))
     expect(shown).to_contain_text("It cannot be taken back.")
+    expect(panel.locator(".dask-hpc-waits")).to_have_count(0)
+    expect(shown.get_by_role("status").first).not_to_contain_text("waits for the cell")
     shown.get_by_role("button", name="Keep it").click()
     expect(shown).to_contain_text("Nothing was cancelled.")
     lab.select(3)

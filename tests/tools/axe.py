@@ -1,6 +1,6 @@
 """What axe-core, the common checker of web pages for people with disabilities, finds below one element.
 
-The package axe-playwright-python brings its script; where that is not installed, nothing is asked.
+The package axe-playwright-python, which the extra ``test`` brings, has its script.
 """
 
 from __future__ import annotations
@@ -19,10 +19,16 @@ _RUN = """async element => {
 
 
 def violations(shown: Locator) -> list[str]:
-    """A sentence for each element that breaks a rule; none where axe-core is not installed."""
+    """A sentence for each element that breaks a rule.
+
+    Raises
+    ------
+    RuntimeError
+        When axe-core is not installed: what was not asked is not right.
+    """
     spec = importlib.util.find_spec("axe_playwright_python")
     if spec is None or spec.origin is None:
-        return []
+        raise RuntimeError("axe-core is not installed: pip install axe-playwright-python")
     page = shown.page
     if not page.evaluate("'axe' in window"):
         page.evaluate(Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8"))

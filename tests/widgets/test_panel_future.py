@@ -5,6 +5,7 @@ from __future__ import annotations
 from panel_work import until, working
 
 import dask_hpc
+from dask_hpc.sim import learned, waiting
 from dask_hpc_widgets.live import questions
 
 
@@ -111,6 +112,34 @@ def test_a_click_on_a_job_says_what_blocks_it(rt, panel):
     assert "At this size it needs" in answers[heat.id]
     panel._why("gone-9")
     assert answers["gone-9"] == "gone-9 neither runs nor waits now."
+
+
+def test_all_that_is_predicted_takes_one_time_for_jobs_of_which_nothing_is_known(rt, panel, monkeypatch):
+    heat = working(rt, "heat", min_nodes=1, max_nodes=4)
+    late = working(rt, "late", nodes=2)
+    assert panel.tuning.assumed.seconds() == waiting.ASSUMED_S
+    taken, learn = [], learned.learn
+
+    def noted(view, rows, assumed_s):
+        taken.append(assumed_s)
+        return learn(view, rows, assumed_s)
+
+    for module in (learned, waiting):
+        monkeypatch.setattr(module, "learn", noted)
+    panel.tuning.assumed.field.value = "5 min"
+    panel.tuning.form.policy.value = "pwma-fpsma"
+    acts = (
+        lambda: panel._why(late.id),
+        lambda: panel._why(heat.id),
+        panel.trial.start.click,
+        panel.tuning.simulate.click,
+        panel.tuning.apply.click,
+    )
+    for act in acts:
+        before = len(taken)
+        act()
+        assert len(taken) > before
+    assert set(taken) == {300.0}
 
 
 def test_a_click_on_a_job_says_what_was_predicted_of_it(rt, panel):

@@ -80,11 +80,16 @@ def test_a_bad_value_in_any_field_of_any_policy_never_reaches_the_cluster(rt, pa
 
 
 @pytest.mark.parametrize("text", ["0 s", "", "garbage", "-5 min", "inf", "nan"])
-def test_a_bad_assumption_simulates_nothing(rt, panel, text):
+def test_a_bad_assumption_predicts_and_changes_nothing(rt, panel, text):
     working(rt, "heat", nodes=2)
-    panel.tuning.assumed.value = text
+    panel.tuning.assumed.field.value = text
     panel.tuning.simulate.click()
     assert "not simulated" in panel.tuning.says.value
+    panel.tuning.apply.click()
+    assert "nothing was changed" in panel.tuning.says.value
+    panel.trial.start.click()
+    assert "not tried: parameter" in panel.trial.says.value
+    assert not panel.trial.start.disabled
     assert panel.tuning.predicted.value == ""
     assert not panel.tuning.simulate.disabled
 

@@ -129,12 +129,15 @@ def test_it_asks_at_most_twice_a_second_and_shows_no_more_than_it_asked(rt, aske
         in_loop(test)
 
 
-def test_the_timeline_hears_of_news_while_the_loop_is_busy(rt):
+def test_the_timeline_and_the_head_hear_of_news_while_the_loop_is_busy(rt):
     async def test():
         panel = rt.panel()
         before = panel.timeline.now_s
         # longer than three updates, in which the kernel does nothing else
         block_until(lambda: panel.timeline.now_s > before + 0.2, rt.client)
+        assert "easy" not in panel.head.value
+        rt.update(policy="easy")
+        block_until(lambda: "easy" in panel.head.value, rt.client)
         panel.close()
 
     with nothing_left(rt.client):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from dataclasses import replace
+from random import Random
 
 import many_jobs
 import pytest
@@ -60,6 +61,14 @@ class Page:
                         kind, called, color, _, steps = cells[int(i)][0]
                         cell = [[kind, called, color, cell["end"], steps + cell["steps"]]]
                     cells[int(i)] = cell
+            if "moved" in news:
+                gone, came = news["moved"]
+                for place, count in reversed(gone):
+                    for number in view["order"][place : place + count]:
+                        view["rows"].pop(str(number), None)
+                    del view["order"][place : place + count]
+                for place, first, count in came:
+                    view["order"][place:place] = range(first, first + count)
             if "order" in news:
                 view["rows"] = {n: row for n, row in view["rows"].items() if int(n) in view["order"]}
 
@@ -138,6 +147,38 @@ def test_when_everything_changes_no_row_waits_for_ever_and_no_message_is_large(p
         part.heard(replace(last, status={**last.status, "now_s": last.status["now_s"] + i / 1000}))
     for name in ("jobs", "nodes"):
         assert page.shows(name) == real(name, last, part)
+
+
+def test_thousands_of_nodes_that_come_and_go_are_told_in_little():
+    rng, told = Random(7), Told("Nodes")
+    page = Page({"n": 0, "open": [], "views": {}, "all": True})
+    names = {place: [f"node-{place}"] for place in range(4000)}
+
+    def table(places):
+        rows = {place: tuple(names[place]) for place in sorted(places)}
+        return Table(caption="Nodes", rows=rows, cells=lambda row: [[name] for name in row], kind="heat")
+
+    def heard(places, allowed_bytes=5_000):
+        """Updates until the page has it; the largest."""
+        most, count = 0, 0
+        while (news := told.news(table(places), allowed_bytes)[0]) or not count:
+            most, count = max(most, size(news)), count + 1
+            page.hear({"n": page.number + 1, "open": [], "views": {"nodes": news}})
+        assert page.shows("nodes") == [[[f"node-{place}"]] for place in sorted(places)]
+        assert Page({"n": 0, "open": [], "all": True, "views": {"nodes": told.whole()}}).shows(
+            "nodes"
+        ) == page.shows("nodes")
+        return most, count
+
+    there = set(range(4000))
+    assert heard(there)[0] <= UPDATE_BYTES
+    there.remove(1234)
+    most, count = heard(there)
+    assert most <= 40, "one that goes costs nothing"
+    assert count == 1
+    for _ in range(3):
+        there = set(rng.sample(range(4000), 2500))
+        assert heard(there)[0] <= UPDATE_BYTES, "nor do messages grow when half are others"
 
 
 def test_views_that_are_closed_cost_nothing(part, page, monkeypatch):

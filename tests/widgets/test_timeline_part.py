@@ -45,6 +45,12 @@ def test_the_static_twin_has_everything_that_was_heard(part):
     assert part.number == 5
     assert "n1: no named job, up, 5.0 s to 10.0 s" in html
     assert "A heat" in html
+    decided = {
+        "t_s": 5.0, "job": "heat-1", "action": "shrink", "nodes": 1, "result": "done", "reason": "late waits",
+    }  # fmt: skip
+    part.heard(replace(picture([], 5), decisions=[decided]))
+    html = part.html()
+    assert "5.0 s: shrink heat to 1: late waits" in html, "decisions are marked"
     part.heard(ConnectionError("gone"))
     assert part.html() == html, "an error tells nothing new"
 
@@ -80,7 +86,7 @@ def test_names_are_told_once_and_pieces_are_small(part, monkeypatch):
     monkeypatch.setattr(timeline, "AnyWidget", object)
     monkeypatch.setattr(part.box, "send", sent.append, raising=False)
     first = [event for event in part._events.all if event[0] in ("job", "node")]
-    assert first == [["node", "n0"], ["node", "n1"], ["job", "heat-1", "heat", "A", "#E69F00"]]
+    assert first == [["node", "n0"], ["node", "n1"], ["job", "heat-1", "heat", "A", "#E69F00", 0]]
     changes = [resize(job, change) for change in range(80) for job in range(100)]
     part.heard(picture(changes, 8004, now_s=80.0))
     assert max(len(json.dumps(one)) for one in sent) <= 8_000

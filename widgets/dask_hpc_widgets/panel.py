@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import importlib
 import threading
+import time
 from typing import Any
 
 from dask_hpc.client import notices
 from dask_hpc.client.runtime import Runtime
+from dask_hpc_policies.params import ParameterError
 from dask_hpc_policies.wording import counted
 from dask_hpc_widgets import views
 from dask_hpc_widgets.base import background, markup
@@ -41,6 +43,8 @@ PERIOD_S = 0.5
 _OPEN = ("jobs", "sizes", "decisions")
 #: Notices that are shown at a time, the latest.
 _NOTICES = 3
+#: How a record names its time.
+_CLOCK = "%Y-%m-%d at %H:%M:%S (UTC%z)"
 _FULL = {"width": "auto"}
 
 
@@ -72,6 +76,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._dashboard = _dashboard(runtime.client)
         #: Why there is nothing new; empty when there is.
         self.trouble = ""
+        #: What head and notices tell, and why that is not of now: they are written in any thread.
+        self._newest = picture, ""
+        self._lock = threading.Lock()
+        #: When it was like that, in seconds since 1970.
+        self._at_s = time.time()
         #: Nodes over time, drawn in the browser: what was, what is, what is predicted.
         self.timeline = TimelinePart(picture, self._why, lambda content: self.acts.asked(content))
         #: Cancel and resize of the job that is chosen there.
@@ -81,7 +90,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             runtime, self._link, PolicyModel(picture.status["policy"]), self.timeline.predict
         )
         #: Which policy would be best.
-        self.trial = TryAll(runtime, self._link, self.tuning.choose)
+        self.trial = TryAll(runtime, self._link, self.tuning.choose, self.tuning.assumed.seconds)
         #: Look at and change settings.
         self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
         #: What is chosen, as Python.
@@ -144,6 +153,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             tick.observe(lambda _: self._draw(), names="value")
         self.end.on_click(lambda _: self.close())
         self.trial.report(picture)
+        self._tell(picture)
         self._draw()
         # the simulator is not needed to see a panel, and is there before anybody can press a button
         threading.Thread(target=importlib.import_module, args=("dask_hpc.sim.waiting",), daemon=True).start()
@@ -164,6 +174,21 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         """Have what is new drawn, in the client's loop: also while the kernel is busy."""
         self.timeline.heard(answer)
         self.tables.heard(answer)
+        self._tell(answer)
+
+    def _tell(self, answer: Any) -> None:
+        """Write head and notices, of an answer or an error. Runs in any thread."""
+        with self._lock:
+            if self._link.closed:
+                return
+            told = isinstance(answer, Picture)
+            self._newest = (answer, "") if told else (self._newest[0], self._why_not(answer))
+            _set(self.head, markup.part(self._head(*self._newest, self._dashboard)))
+            _set(self.notices, markup.part(self._notices(self._newest[0])) if self._noticed else "")
+
+    def _why_not(self, error: Any) -> str:
+        gone = "This panel has ended: its client is closed. " if self._gone() else ""
+        return f"{gone}Nothing new from the cluster: {error}"
 
     def html(self) -> str:
         """The static twin: everything that the panel shows, and every view, without widgets."""
@@ -173,8 +198,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         settings = markup.folded("Settings", self.settings.summary())
         return markup.page(
             # the dashboard may be gone when somebody reads it
-            self._head(""),
-            self._notices(),
+            self._head(self.picture, self.trouble, ""),
+            markup.soft(f"As it was on {time.strftime(_CLOCK, time.localtime(self._at_s))}."),
+            self._notices(self.picture),
             self.timeline.html(),
             *parts,
             element("h3", "Policy"),
@@ -199,7 +225,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         super().close()
 
     def _ipython_display_(self) -> None:
-        self.record.show(self.html(), super()._repr_mimebundle_() or {"text/plain": repr(self)})
+        shown = super()._repr_mimebundle_() or {"text/plain": repr(self)}
+        self.record.show(self.html(), shown, self._phase(), _known(self.picture))
 
     def __repr__(self) -> str:
         if self._link.closed:
@@ -216,8 +243,15 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 told(answer)
                 return
             view, rows, present = answer
+            try:
+                assumed_s = self.tuning.assumed.seconds()
+            except ParameterError as error:
+                told(error)
+                return
             # beside the loop: what would start it is a run for every policy
-            background.Work(lambda _: why.about(view, rows, present, job), lambda share: None, told)
+            background.Work(
+                lambda _: why.about(view, rows, present, job, assumed_s), lambda share: None, told
+            )
 
         def told(outcome: Any) -> None:
             if not self._link.closed:
@@ -234,20 +268,25 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _show(self, answer: Any) -> None:
         if isinstance(answer, Picture):
-            news = _settled(answer) != _settled(self.picture)
-            self.picture, self.trouble = answer, ""
+            self.picture, self.trouble, self._at_s = answer, "", time.time()
             self.tuning.report(answer.status["policy"])
             self.tuning.happened(answer)
             self.settings.report(answer.status["settings"])
             self.trial.report(answer)
         else:
-            gone = "This panel has ended: its client is closed. " if self._gone() else ""
-            news = not self.trouble
-            self.trouble = f"{gone}Nothing new from the cluster: {answer}"
+            self.trouble = self._why_not(answer)
+        if not self._link.live:
+            # else it was told when it was heard
+            self._tell(answer)
         self._draw()
-        if news and self.record.there:
+        if self.record.due(self._phase(), _known(self.picture)):
             # beside the loop: on a large cluster the twin takes a while
             background.Work(lambda _: self.html(), lambda share: None, self._keep)
+
+    def _phase(self) -> tuple[Any, ...]:
+        """What cells are written anew for at once: seldom, as all of the twin is sent then."""
+        status = self.picture.status
+        return status["policy"], status["jobs_running"] + status["jobs_pending"] > 0, bool(self.trouble)
 
     def _keep(self, twin: Any) -> None:
         if isinstance(twin, str) and not self._link.closed:
@@ -256,8 +295,6 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _draw(self) -> None:
         if self._link.closed:
             return
-        _set(self.head, markup.part(self._head(self._dashboard)))
-        _set(self.notices, markup.part(self._notices()) if self._noticed else "")
         self.timeline.draw()
         self.examples.report(self.picture)
         self.code.refresh()
@@ -274,16 +311,16 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             if one.name == "power":
                 self.corridor.show(shown)
 
-    def _notices(self) -> Markup:
-        waits = {one["id"] for one in self.picture.jobs if one["state"] == "pending"}
+    def _notices(self, picture: Picture) -> Markup:
+        waits = {one["id"] for one in picture.jobs if one["state"] == "pending"}
         noticed = [text for id, text in list(self._noticed.items()) if id in waits]
         return markup.status(*map(markup.note, noticed[-_NOTICES:])) if noticed else Markup()
 
-    def _head(self, dashboard: str) -> Markup:
-        status = self.picture.status
+    def _head(self, picture: Picture, trouble: str, dashboard: str) -> Markup:
+        status = picture.status
         pool = status["pool_nodes"]
         # the table of jobs has a row for it
-        plain = any(one["name"] == "default" and one["end_s"] is None for one in self.picture.jobs)
+        plain = any(one["name"] == "default" and one["end_s"] is None for one in picture.jobs)
         over = self._gone()
         begin = "When it was last heard of: " if over else ""
         running = f"{counted(status['jobs_running'], 'job')}{' and plain work' * plain} running"
@@ -293,7 +330,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         )
         sections = status.get("section_failures", {})
         errors = (
-            self.trouble,
+            trouble,
             status.get("policy_failure"),
             status.get("policy_dropped"),
             *(f"{part} cannot tell its state: {error}" for part, error in sections.items()),
@@ -316,10 +353,9 @@ def _dashboard(client: Any) -> str:
         return ""
 
 
-def _settled(picture: Picture) -> tuple[Any, ...]:
-    """What cells are written anew for: seldom, as all of the twin is sent then."""
-    status = picture.status
-    return status["policy"], status["jobs_running"] + status["jobs_pending"] > 0
+def _known(picture: Picture) -> tuple[Any, ...]:
+    """What is another when more than time has passed."""
+    return picture.happened.get("number"), sum(job["unfinished_tasks"] for job in picture.jobs)
 
 
 def _tick(view: View) -> Any:

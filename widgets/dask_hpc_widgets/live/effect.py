@@ -18,6 +18,7 @@ from dask_hpc_policies import registry
 from dask_hpc_policies.decision import Decision, Expand, Shrink, Start, Steal
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.wording import counted
+from dask_hpc_widgets.live.assumed import DEFAULT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ def effect(
     spec: Mapping[str, Any],
     view: ClusterSnapshot,
     rows: Sequence[Mapping[str, Any]] = (),
+    assumed_s: float = DEFAULT_S,
 ) -> Effect:
     """What the policy that `spec` describes would do at once in the state `view`.
 
@@ -59,7 +61,7 @@ def effect(
 
     Parameters
     ----------
-    rows
+    rows, assumed_s
         As `dask_hpc.sim.learned.learn` takes them.
 
     Raises
@@ -69,7 +71,6 @@ def effect(
     """
     # late: most of the time of opening a panel would go to it
     from dask_hpc.sim.learned import learn
-    from dask_hpc.sim.waiting import ASSUMED_S
 
     heard = _Heard(registry.create(spec))
     if not view.jobs:
@@ -79,7 +80,7 @@ def effect(
         decision, _ = heard.decide(replace(view, trigger="settings"), heard.initial_state())
         for action in decision.actions:
             sizes |= _sizes(action)
-        sizes |= _at_rest(learn(view, rows, ASSUMED_S)[0], heard)
+        sizes |= _at_rest(learn(view, rows, assumed_s)[0], heard, assumed_s)
     except WorkloadError:
         # nothing to go on from, such as plain work alone: what is decided first is all that can be said
         pass
@@ -126,7 +127,7 @@ def _sizes(action: Any) -> dict[str, int]:
     return {action.job: 0} if isinstance(action, Steal) else {}
 
 
-def _at_rest(view: ClusterSnapshot, policy: Any) -> dict[str, int]:
+def _at_rest(view: ClusterSnapshot, policy: Any, assumed_s: float) -> dict[str, int]:
     """Nodes of the jobs that the policy resizes from `view` on, once it resizes nobody any more.
 
     Raises
@@ -134,11 +135,10 @@ def _at_rest(view: ClusterSnapshot, policy: Any) -> dict[str, int]:
     WorkloadError
         When there is nothing to go on from.
     """
-    from dask_hpc.sim.waiting import ASSUMED_S
     from dask_hpc.sim.what_if import engine_from
 
     before = {job.id: job.nodes for job in view.jobs}
-    engine = engine_from(view, policy, default_s=ASSUMED_S)
+    engine = engine_from(view, policy, default_s=assumed_s)
     world, sizes = engine.world, before
     for _ in engine.moments():
         if world.table.rows:

@@ -2,10 +2,10 @@
 
 Rules of the file: pure; what is said once is not said again, and nothing grows without bound.
 
-``["job", id, name, letter, colour]`` and ``["node", name]`` give out the numbers, in order; nodes that
-changed hands are ``[t_s, job, state, *nodes]`` (job -1: nobody), a job is ``[t_s, job, "state", nodes]``, and
-a decision ``["mark", t_s, job, action, nodes, reason]``. ``["watts", t_s, watts, lower_w, upper_w]`` is what
-all nodes draw from then on, and may (null: not known, or no bound). Each time is told as what has passed
+``["job", id, name, letter, colour, pattern]`` and ``["node", name]`` give out the numbers, in order; nodes
+that changed hands are ``[t_s, job, state, *nodes]`` (job -1: nobody), a job ``[t_s, job, "state", nodes]``,
+and a decision ``["mark", t_s, job, action, nodes, reason]``. ``["watts", t_s, watts, lower_w, upper_w]`` is
+what all nodes draw from then on, and may (null: not known, or no bound). Each time is told as what has passed
 since the one told before, in hundredths of a second: most of what a page begins with would be times.
 """
 
@@ -80,6 +80,11 @@ class Events:
             self._marks.append(row)
             self._mark(row)
 
+    @property
+    def marks(self) -> list[Mapping[str, Any]]:
+        """Rows of the latest decisions that were told."""
+        return list(self._marks)
+
     def anew(self, records: Iterable[Record]) -> Events:
         """The same from the latest records alone."""
         other = Events()
@@ -93,7 +98,8 @@ class Events:
         if id not in self._jobs:
             self._jobs[id] = len(self._jobs)
             found = look(id)
-            self.all.append(["job", printable(id), printable(name), found.letter, found.color])
+            shown = [found.letter, found.color, found.pattern_index]
+            self.all.append(["job", printable(id), printable(name), *shown])
         return self._jobs[id]
 
     def number(self, id: str) -> int | None:

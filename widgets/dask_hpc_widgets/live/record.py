@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ import IPython.display
 
 from dask_hpc_widgets.base.markup import Markup, template
 
+#: Least time between two writings of what goes on; all of the twin is written then.
+PERIOD_S = 60.0
 _numbers = itertools.count()
 #: It has no types of its own.
 _publish: Any = IPython.display.publish_display_data
@@ -37,12 +40,33 @@ class Record:
         self._id = f"dask-hpc-{secrets.token_hex(4)}-{next(_numbers)}"
         self.name = f"{self._id}-panel"
         self.there = False
+        #: What was known when it was written last, and when that was.
+        self._phase: Any = None
+        self._known: Any = None
+        self._kept_s = 0.0
 
-    def show(self, twin: str, panel: Mapping[str, Any]) -> None:
-        """Write both as outputs of the cell that runs: `twin` as HTML, `panel` by MIME type."""
+    def show(self, twin: str, panel: Mapping[str, Any], phase: Any, known: Any) -> None:
+        """Write both as outputs of the cell that runs: `twin` as HTML, `panel` by MIME type.
+
+        `phase`, `known`: see `due`.
+        """
         self.there = True
+        self._phase, self._known, self._kept_s = phase, known, time.monotonic()
         self._publish(twin, update=False)
         _publish(dict(panel))
+
+    def due(self, phase: Any, known: Any, now_s: float | None = None) -> bool:
+        """Whether cells are to be written anew: at once when `phase` is another, else once a minute.
+
+        Asked again and again while somebody may look, with what the twin would tell now: `known` is another
+        when that is. `now_s` is on the clock of `time.monotonic`; None: now.
+        """
+        now_s = time.monotonic() if now_s is None else now_s
+        fresh = phase == self._phase and (known == self._known or now_s - self._kept_s < PERIOD_S)
+        if fresh or not self.there:
+            return False
+        self._phase, self._known, self._kept_s = phase, known, now_s
+        return True
 
     def keep(self, twin: Callable[[], str]) -> None:
         """Have the cells that show the panel keep what `twin` gives; without such cells it is not asked."""

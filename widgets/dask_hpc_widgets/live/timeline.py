@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from dask_hpc.report.looks import printable
+from dask_hpc.report.looks import PATTERNS, printable
 from dask_hpc.report.picture import TimelinePicture
+from dask_hpc.report.spans import Mark
 from dask_hpc.report.timeline import build_timeline
 from dask_hpc.trace.records import Other, Record, decode_line
 from dask_hpc_widgets.base import controls as widgets
@@ -36,7 +38,9 @@ _ANSWER = 3_000
 #: Jobs in a message about what is known of them.
 _JOBS = 50
 #: Parts of the module, in their order; no build step puts them together.
-_PARTS = ("elements.js", "timeline_model.js", "timeline_draw.js", "timeline_jobs.js", "timeline.js")
+_PARTS = (
+    "elements.js", "waits.js", "timeline_model.js", "timeline_draw.js", "timeline_jobs.js", "timeline.js",
+)  # fmt: skip
 
 #: Asked what blocks a job, by its id; brings the answer by `TimelinePart.answered`.
 Why = Callable[[str], None]
@@ -187,7 +191,8 @@ class TimelinePart:
 
     def _whole(self) -> dict[str, Any]:
         """What a page begins with; what a message still tells then is known."""
-        return {"events": list(self._events.all), "known": self._known.all, **self._moment()}
+        events = list(self._events.all)
+        return {"events": events, "known": self._known.all, "patterns": PATTERNS, **self._moment()}
 
     def _moment(self) -> dict[str, Any]:
         """What every message tells: the time, and the tiles."""
@@ -221,6 +226,9 @@ class TimelinePart:
             self._tell(0)
             self._tell_lanes()
             self._tell_known(self._known.all)
+        elif content.get("ask") == "here":
+            # what was clicked before is through
+            self.box.send({"here": content.get("n")})
         elif content.get("ask") == "why":
             why(str(content.get("job", "")))
         elif content.get("ask") in ("cancel", "resize"):
@@ -232,17 +240,33 @@ class TimelinePart:
             self._shown = (self.number, self._forecast)
             self.box.value = self.html()
 
+    def _marks(self, origin_s: float) -> tuple[Mark, ...]:
+        """The decisions that are marked, for the static twin; times count from `origin_s`."""
+        # their passes are not told, as each has all of the state that it was about
+        return tuple(
+            Mark(
+                t_s=row["t_s"] - origin_s,
+                job=row["job"],
+                action=row["action"],
+                nodes=row["nodes"],
+                text=row["reason"],
+            )
+            for row in self._events.marks
+            if row["t_s"] >= origin_s
+        )
+
     def html(self) -> Markup:
         """The static twin; the tables of the panel have the same in words."""
         forecast = self._forecast
         line = build_timeline(self._records(), self.now_s)
+        spans = replace(line.spans, marks=self._marks(line.origin_s))
         head = tiles.html(tiles.tiles(self._picture, forecast))
         if forecast is None:
-            return head + Markup(TimelinePicture(line.spans, "Nodes over time").svg("100%"))
+            return head + Markup(TimelinePicture(spans, "Nodes over time").svg("100%"))
         stale = f" (stale: {forecast.stale})" if forecast.stale else ""
         pictures = [
             TimelinePicture(
-                followed(line.spans, line.origin_s, run, forecast.end_s), f"Nodes over time, {name}{stale}"
+                followed(spans, line.origin_s, run, forecast.end_s), f"Nodes over time, {name}{stale}"
             )
             for name, run in forecast.lanes
             if run is not None

@@ -12,6 +12,7 @@ from typing import Any
 from dask_hpc.client.runtime import Runtime
 from dask_hpc.errors import DaskHPCError
 from dask_hpc.report.looks import looks, printable
+from dask_hpc_policies.params import ParameterError
 from dask_hpc_widgets.base import background, markup
 from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.link import Link
@@ -37,10 +38,18 @@ class TryAll:
         Of the cluster.
     choose
         Given the name of the policy that a person takes, and what it is predicted to do.
+    assumed_s
+        Gives how long a job takes of which nothing is known; raises `ParameterError` when that is no time.
     """
 
-    def __init__(self, runtime: Runtime, link: Link, choose: Callable[[str, WhatIf], None]) -> None:
-        self._runtime, self._link, self._take = runtime, link, choose
+    def __init__(
+        self,
+        runtime: Runtime,
+        link: Link,
+        choose: Callable[[str, WhatIf], None],
+        assumed_s: Callable[[], float],
+    ) -> None:
+        self._runtime, self._link, self._take, self._assumed_s = runtime, link, choose, assumed_s
         self.goal = widgets.Dropdown(
             description="Goal",
             tooltip="By what policies are ranked: less is better",
@@ -132,20 +141,22 @@ class TryAll:
     def _try(self) -> None:
         if self._busy:
             return
+        try:
+            assumed_s = self._assumed_s()
+        except ParameterError as error:
+            self._show(markup.alert(f"not tried: {error}"))
+            return
 
         def seen(answer: Any) -> None:
             if isinstance(answer, Exception):
                 ended(answer)
                 return
-            # late: most of the time of opening a panel would go to it
-            from dask_hpc.sim.waiting import ASSUMED_S
-
             view, rows, present = answer
             self._present = present
             self.progress.value = 0.0
             self._running.layout.display = "flex"
             self._work = background.Work(
-                lambda progress: try_all(view, rows, present, ASSUMED_S, progress, self._keep),
+                lambda progress: try_all(view, rows, present, assumed_s, progress, self._keep),
                 self._progressed,
                 ended,
             )

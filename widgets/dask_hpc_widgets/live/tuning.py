@@ -12,7 +12,7 @@ from typing import Any
 
 from dask_hpc.client.runtime import Runtime
 from dask_hpc.errors import DaskHPCError
-from dask_hpc_policies.params import Duration, ParameterError
+from dask_hpc_policies.params import ParameterError
 from dask_hpc_widgets.base import background, markup
 from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.link import Link
@@ -20,6 +20,7 @@ from dask_hpc_widgets.base.markup import Markup
 from dask_hpc_widgets.forms.fields import PolicyForm
 from dask_hpc_widgets.forms.model import Edit, PolicyModel, changes, is_custom, title
 from dask_hpc_widgets.live import questions
+from dask_hpc_widgets.live.assumed import Assumed
 from dask_hpc_widgets.live.effect import Effect, effect
 from dask_hpc_widgets.live.forecast import Forecast, outdated
 from dask_hpc_widgets.live.what_if import WhatIf, what_if
@@ -27,8 +28,6 @@ from dask_hpc_widgets.views import Picture
 
 _FULL = {"width": "auto"}
 _WRAP = {"width": "auto", "flex_flow": "row wrap"}
-#: For Simulate alone: how long a job takes of which nothing is known.
-_ASSUMED = Duration("Unknown jobs take", 600.0, lo=0.001, hi=86_400.0 * 365, label="Unknown jobs take")
 
 
 class Tuning:
@@ -61,13 +60,8 @@ class Tuning:
             "Apply to cluster", "Have the cluster decide so; asks before a job loses nodes", "primary"
         )
         self.revert = _button("Revert", "Take the last Apply back; asks before a job loses nodes")
-        self.assumed = widgets.Text(
-            value=_ASSUMED.format(_ASSUMED.default),
-            description=_ASSUMED.label,
-            tooltip=f"Simulate takes this for jobs of which nothing is known. Allowed: {_ASSUMED.allowed}.",
-            style={"description_width": "13rem"},
-            layout={"width": "auto", "max_width": "25rem"},
-        )
+        #: For all that the panel predicts.
+        self.assumed = Assumed()
         #: What came of the last click.
         self.says = widgets.HTML(layout=_FULL)
         self.go = _button("Go ahead", "Apply, although jobs lose nodes", "warning")
@@ -82,13 +76,13 @@ class Tuning:
         self.predicted = widgets.HTML(layout=_FULL)
         buttons = widgets.HBox([self.simulate, self.apply, self.revert], layout=_WRAP)
         self.box = widgets.VBox(
-            [self.form.box, self.assumed, buttons, self.says, self._question, self._running],
+            [self.form.box, self.assumed.field, buttons, self.says, self._question, self._running],
             layout=_FULL,
         )
         self.simulate.on_click(lambda _: self._simulate())
         self.apply.on_click(lambda _: self._apply())
         self.revert.on_click(lambda _: self._revert())
-        self.assumed.observe(lambda _: self._edited(), names="value")
+        self.assumed.field.observe(lambda _: self._edited(), names="value")
         self.stop.on_click(lambda _: self._work.cancel() if self._work else None)
         self.go.on_click(lambda _: self._answer(True))
         self.cancel.on_click(lambda _: self._answer(False))
@@ -208,6 +202,11 @@ class Tuning:
         agreed: Effect | None = None,
     ) -> None:
         """Have the cluster run `spec`, once it is known what that does at once and a person has agreed."""
+        try:
+            assumed_s = self.assumed.seconds()
+        except ParameterError as error:
+            self._say(markup.alert(f"nothing was changed: {error}"))
+            return
 
         def seen(answer: Any) -> None:
             if isinstance(answer, Exception):
@@ -216,7 +215,7 @@ class Tuning:
                 return
             # beside the loop: a policy is the user's code and may take its time
             self._work = background.Work(
-                lambda _: effect(spec, answer.view, answer.rows),
+                lambda _: effect(spec, answer.view, answer.rows, assumed_s),
                 self._progressed,
                 lambda now: decided(answer.running, now),
             )
@@ -293,7 +292,7 @@ class Tuning:
             return
         self._answer(False)
         try:
-            assumed_s = float(_ASSUMED.validate(self.assumed.value))
+            assumed_s = self.assumed.seconds()
         except ParameterError as error:
             self._say(markup.alert(f"not simulated: {error}"))
             return

@@ -20,12 +20,13 @@ def about(
     rows: Sequence[Mapping[str, Any]],
     present: Mapping[str, Any],
     job: str,
+    assumed_s: float,
 ) -> str:
     """Sentences about `job` in the state `view`, one a line.
 
     Parameters
     ----------
-    view, rows, present
+    view, rows, present, assumed_s
         As `dask_hpc.sim.waiting.why_waiting` takes them.
 
     Raises
@@ -35,7 +36,7 @@ def about(
     """
     # late: most of the time of opening a panel would go to it
     from dask_hpc.sim.learned import learn
-    from dask_hpc.sim.waiting import ASSUMED_S, why_waiting
+    from dask_hpc.sim.waiting import why_waiting
 
     found = next((one for one in view.jobs if one.id == job), None)
     row: Mapping[str, Any] = next((one for one in rows if one["id"] == job), {})
@@ -44,10 +45,10 @@ def about(
     if found is None:
         return "\n".join(filter(None, [f"{name} neither runs nor waits now.", reason]))
     if not found.nodes and not found.is_default:
-        waiting = why_waiting(view, rows, present, job)
+        waiting = why_waiting(view, rows, present, job, assumed_s)
         return f"{name} waits no longer." if waiting is None else str(waiting)
     lines = [f"Nothing blocks {name}: it has {counted(found.nodes)}.", reason]
-    _, knowledge = learn(view, rows, ASSUMED_S)
+    _, knowledge = learn(view, rows, assumed_s)
     known = next((one for one in knowledge if one.job == job), None)
     if known is not None:
         left = markup.seconds(known.remaining_s)

@@ -4,15 +4,17 @@ Rules of the file: pure; bounded in memory by the table that is shown, and on th
 allows. What does not fit waits for the next time, those rows first that wait already.
 
 A piece of news is plain data for JSON: ``new`` (forget what was there; with ``head``: title, caption,
-columns, kind, whether there is a search), ``note``, ``order`` (numbers of rows), ``rows`` (cells of new rows,
-by number; 0, in the place of a cell, is that of the new row with the number before) and ``cells`` (by number
-of row and of cell; an object, in the place of a cell, tells how the steps that were there go on).
+columns, kind, whether there is a search), ``note``, ``order`` (numbers of rows) or ``moved`` (place and count
+of rows that went, by the places before; then place, first number and count of rows that came, from above),
+``rows`` (cells of new rows, by number; 0, in the place of a cell, is that of the new row with the number
+before) and ``cells`` (by number of row and of cell; an object, in the place of a cell, tells how the steps
+that were there go on).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import compress
 from operator import ne
 from typing import Any
@@ -20,6 +22,8 @@ from typing import Any
 from dask_hpc_widgets.views.table import Cell, Table
 
 News = dict[str, Any]
+#: Bytes that tell of a stretch of rows that came or went.
+_STRETCH_BYTES = 24
 
 
 class Told:
@@ -63,7 +67,7 @@ class Told:
             found.update(new=True, head=self._head)
         keys = list(table.rows)
         if keys != self._keys:
-            found["order"] = self._ordered(keys)
+            self._order(keys, max(1, allowed_bytes // _STRETCH_BYTES), found)
         if table.note != self._note:
             self._note = found["note"] = table.note
         used = _bytes(found) if found else 0
@@ -87,24 +91,54 @@ class Told:
             "rows": _shorter(rows),
         }
 
-    def _ordered(self, keys: list[Hashable]) -> list[int]:
-        """Numbers of rows that are shown from now on; those that are not are forgotten."""
-        for key in self._numbers.keys() - keys:
+    def _order(self, keys: list[Hashable], most: int, found: News) -> None:
+        """Put into the news which rows are shown now; of those that came and went `most` stretches."""
+        new, old = dict.fromkeys(keys), dict.fromkeys(self._keys)
+        if [key for key in keys if key in old] != [key for key in self._keys if key in new]:
+            self._forget(old.keys() - new.keys())
+            self._count(keys)
+            self._keys = keys
+            found["order"] = [self._numbers[key] for key in keys]
+            return
+        all_gone = _stretches([place for place, key in enumerate(self._keys) if key not in new])
+        gone = all_gone[:most]
+        # the last first: those before stay where they are
+        for place, count in reversed(gone):
+            self._forget(self._keys[place : place + count])
+            del self._keys[place : place + count]
+        came = []
+        # places of those that come are told when none is shown any more that is gone
+        if len(gone) == len(all_gone):
+            places = [place for place, key in enumerate(keys) if key not in old]
+            for place, count in _stretches(places)[:most]:
+                came.append([place, self._next, count])
+                self._count(keys[place : place + count])
+                self._keys[place:place] = keys[place : place + count]
+        found["moved"] = [gone, came]
+
+    def _forget(self, keys: Iterable[Hashable]) -> None:
+        for key in keys:
             del self._numbers[key]
             self._made_of.pop(key, None)
             self._cells.pop(key, None)
+
+    def _count(self, keys: Iterable[Hashable]) -> None:
+        """Give numbers to those that have none."""
         for key in keys:
             if key not in self._numbers:
                 self._numbers[key] = self._next
                 self._next += 1
-        self._keys = keys
-        return [self._numbers[key] for key in keys]
 
     def _changed(self, table: Table) -> Iterator[Hashable]:
         """Rows that are made of something else than before."""
         # thousands of rows, of which few have changed: no line of Python for each
         before = map(self._made_of.get, table.rows)
-        changed = list(compress(table.rows, map(ne, table.rows.values(), before)))
+        changed = [
+            key
+            for key in compress(table.rows, map(ne, table.rows.values(), before))
+            # others are told of later
+            if key in self._numbers
+        ]
         begin = changed.index(self._first) if self._first in changed else 0
         yield from changed[begin:]
         yield from changed[:begin]
@@ -122,6 +156,17 @@ class Told:
             return 0
         found.setdefault("cells", {})[number] = changed
         return _bytes(changed) + len(number) + 4
+
+
+def _stretches(places: Sequence[int]) -> list[tuple[int, int]]:
+    """First and count of each stretch of places one after the other."""
+    found: list[tuple[int, int]] = []
+    for place in places:
+        if found and sum(found[-1]) == place:
+            found[-1] = found[-1][0], found[-1][1] + 1
+        else:
+            found.append((place, 1))
+    return found
 
 
 def _shorter(rows: dict[str, list[Cell]]) -> dict[str, list[Any]]:

@@ -26,9 +26,17 @@ function hear(state, message, model) {
     view.changed = (state.changes += 1);
     if ("note" in news) view.note = news.note;
     if (news.order) {
-      view.order = news.order;
+      view.order = [...news.order];
       const kept = new Set(news.order);
       for (const number of view.rows.keys()) if (!kept.has(number)) view.rows.delete(number);
+    }
+    if (news.moved) {
+      const [gone, came] = news.moved;
+      // the last first: those before stay where they are; a page may hear a message twice, so it stays as it is
+      for (const [place, count] of [...gone].reverse()) {
+        for (const number of view.order.splice(place, count)) view.rows.delete(number);
+      }
+      for (const [place, first, count] of came) view.order.splice(place, 0, ...Array.from({ length: count }, (_, i) => first + i));
     }
     // numbers are told, and come here, in order; 0 is the cell of the row before
     let before = [];

@@ -1,23 +1,28 @@
 // Nodes over time, from what nodes and jobs have done (dask_hpc_widgets.live.timeline). No build step, no import:
-// elements.js, timeline_model.js, timeline_draw.js and timeline_jobs.js stand before it.
+// elements.js, waits.js, timeline_model.js, timeline_draw.js and timeline_jobs.js stand before it.
 const RANGES = [["all", "All"], ["60", "1 min"], ["600", "10 min"], ["3600", "1 h"], ["", "Moved"]];
 const HELP = "White is idle. Drag to move, Shift and drag to choose a range, double-click for all; click a job to ask why.";
 
 function initialize({ model }) {
   const state = fresh();
   const first = model.get("first");
+  state.patterns = first.patterns;
   hear(state, { since: 0, ...first }, model);
   const views = new Set();
-  const answers = new Set();
+  const answers = new Set(), here = new Set();
   model.on("msg:custom", (message) => {
     if ("why" in message) {
       answers.forEach((show) => show(message));
       return;
     }
+    if ("here" in message) {
+      here.forEach((heard) => heard(message.here));
+      return;
+    }
     hear(state, message, model);
     views.forEach((show) => show());
   });
-  model.daskHpc = { state, views, answers };
+  model.daskHpc = { state, views, answers, here };
 }
 
 // Buttons and keys that move the window of time.
@@ -106,14 +111,14 @@ function mouse(state, canvas, bar, ask, drawn, hovered) {
 
 function render({ model, el }) {
   if (!model.daskHpc) initialize({ model });
-  const { state, views, answers } = model.daskHpc;
+  const { state, views, answers, here } = model.daskHpc;
   const view = { from: null, width: null };
   // keys that are for the timeline are not JupyterLab's
   const figure = made("div", { class: "dask-hpc-live", role: "group", "aria-label": "Timeline", "data-lm-suppress-shortcuts": "true" });
   const tiles = made("dl");
   const canvas = made("canvas", { role: "img" });
   const jobs = made("p"), said = made("p", { role: "status" });
-  let drawn = null, hover = "";
+  let drawn = null, hover = "", waits = "";
   const bar = toolbar(state, view, () => show());
   const why = question(state, model);
   figure.append(tiles, canvas, bar.bar, jobs, said, why.box);
@@ -121,7 +126,7 @@ function render({ model, el }) {
   const age = () => {
     const late = Date.now() - state.heard, old = late > 3 * state.gap + 500;
     figure.classList.toggle("old", old);
-    write(said, old ? `Nothing new for ${seconds(late / 1000)}: what is shown may be over.` : hover || HELP);
+    write(said, old ? `Nothing new for ${seconds(late / 1000)}: what is shown may be over.` : hover || waits || HELP);
   };
   const show = () => {
     drawn = draw(state, canvas, view);
@@ -140,13 +145,15 @@ function render({ model, el }) {
     age();
   };
   mouse(state, canvas, bar, why.about, () => drawn, (text) => { hover = text; age(); });
+  const clicks = waiting(model, figure, (text) => { waits = text; age(); });
+  here.add(clicks.heard);
   views.add(show);
   answers.add(why.show);
   const timer = setInterval(age, PERIOD_MS);
   const sized = new ResizeObserver(() => show());
   sized.observe(figure);
   show();
-  return () => { views.delete(show); answers.delete(why.show); clearInterval(timer); sized.disconnect(); };
+  return () => { views.delete(show); answers.delete(why.show); here.delete(clicks.heard); clicks.end(); clearInterval(timer); sized.disconnect(); };
 }
 
 export default { initialize, render };

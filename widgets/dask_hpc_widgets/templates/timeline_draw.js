@@ -32,6 +32,25 @@ function hatch(pen) {
   return pen.createPattern(tile, "repeat");
 }
 
+const fills = new Map();
+
+// The colour of a job under its strokes, as in every other picture: colour never stands alone. Where rows have
+// no room for letters the strokes are close, so that they are seen on a few rows.
+function fill(state, pen, { color, pattern }, row) {
+  const size = row < 8 ? 4 : 8, key = `${color} ${pattern} ${size}`;
+  if (!fills.has(key)) {
+    const tile = made("canvas", { width: size, height: size }), ink = tile.getContext("2d");
+    ink.scale(size / 8, size / 8);
+    ink.fillStyle = color;
+    ink.fillRect(0, 0, 8, 8);
+    ink.strokeStyle = "rgba(0, 0, 0, 0.45)";
+    ink.lineWidth = 1.6;
+    ink.stroke(new Path2D(state.patterns[pattern]));
+    fills.set(key, pen.createPattern(tile, "repeat"));
+  }
+  return fills.get(key);
+}
+
 function draw(state, canvas, view) {
   const width = canvas.clientWidth || 600;
   const lanes = charts(state);
@@ -56,15 +75,18 @@ function draw(state, canvas, view) {
   const ghost = state.lanes.length ? hatch(pen) : null;
   const tops = lanes.map((_, i) => MARKS + head + i * (tall + head));
 
+  // rows without room begin where a pixel does: else they mix to colours that no job has
+  const whole = (px) => Math.round(px * scale) / scale;
   function block(one, start, end, top) {
     const from = Math.max(LEFT, x(start)), to = Math.min(width, x(end));
     if (to < LEFT || from > width || end <= start) return;
-    const wide = Math.max(1, to - from), high = row > 3 ? row - 1 : row;
-    pen.fillStyle = one.job < 0 || one.state === 2 ? "#ffffff" : state.jobs[one.job].color;
-    pen.fillRect(from, top, wide, high);
+    const wide = Math.max(1, to - from), y = whole(top);
+    const high = row > 3 ? row - 1 : Math.max(1 / scale, whole(top + row) - y);
+    pen.fillStyle = one.job < 0 || one.state === 2 ? "#ffffff" : fill(state, pen, state.jobs[one.job], row);
+    pen.fillRect(from, y, wide, high);
     if (one.predicted) {
       pen.fillStyle = ghost;
-      pen.fillRect(from, top, wide, high);
+      pen.fillRect(from, y, wide, high);
     }
     if (row < 8) return;
     pen.strokeStyle = one.state ? "#000000" : one.predicted ? "#5a626b" : "#d5d9de";

@@ -17,7 +17,7 @@ function passedTo(state, hundredths) {
 
 function take(state, event) {
   if (event[0] === "job") {
-    state.jobs.push({ id: event[1], name: event[2], letter: event[3], color: event[4], state: "", since: 0, nodes: 0, low: 1, high: null, forecast: "" });
+    state.jobs.push({ id: event[1], name: event[2], letter: event[3], color: event[4], pattern: event[5], state: "", since: 0, nodes: 0, low: 1, high: null, forecast: "" });
   } else if (event[0] === "node") {
     state.nodes.push(event[1]);
     state.open.push(null);
