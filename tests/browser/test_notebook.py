@@ -15,7 +15,9 @@ pytest.importorskip("notebook", reason="pip install 'notebook>=7'")
 
 #: What Notebook says of itself, also of a notebook with nothing of ours in it: extensions of JupyterLab need
 #: more of it than Notebook has, and a form of settings is asked for that is not there.
-_NOT_OURS = re.compile(r"'dask-labextension:plugin' failed|reading 'schema'")
+_NOT_OURS = re.compile(
+    r"'dask-labextension:plugin' failed|reading 'schema'|'filebrowser:open-path' not registered"
+)
 #: Policies of somebody's own that think for long, as a package registers them.
 SLOW = """
 import time

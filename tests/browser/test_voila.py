@@ -15,7 +15,10 @@ pytest.importorskip("voila", reason="pip install voila")
 
 #: What Voila's own template asks other machines for, and does without (they are not reached here), and
 #: extensions of JupyterLab that need more of it than Voila has.
-_NOT_OURS = re.compile(r"fontawesome-free|/mathjax/|jupyter-server-proxy|'dask-labextension:plugin' failed")
+_NOT_OURS = re.compile(
+    r"fontawesome-free|/mathjax/|jupyter-server-proxy|'dask-labextension:plugin' failed"
+    r"|labextensions/@jupyter-notebook/lab-extension/"
+)
 APP = """
 import dask_hpc
 

@@ -140,6 +140,11 @@ def test_all_that_is_predicted_takes_one_time_for_jobs_of_which_nothing_is_known
         act()
         assert len(taken) > before
     assert set(taken) == {300.0}
+    # what was tried is of another time now, and is no more to be chosen
+    until(lambda: "predicted to do better" in panel.trial.says.value or panel.trial._found.tried, "tried")
+    panel.tuning.assumed.field.value = "6 min"
+    assert "was changed since" in panel.trial.says.value
+    assert panel.trial.best.layout.display == "none"
 
 
 def test_a_click_on_a_job_says_what_was_predicted_of_it(rt, panel):

@@ -363,7 +363,8 @@ def test_a_cluster_that_closes_is_said_and_its_panel_ends():
 
 def test_an_open_panel_keeps_no_client_that_was_closed(cluster, rt):
     async def test():
-        client = Client(cluster)
+        # its own loop ends with it, and nothing is heard there any more
+        client = Client(cluster.scheduler_address)
         panel = dask_hpc.runtime(client).panel()
         times = shown(panel)
         await until(lambda: times, "an update")

@@ -27,5 +27,12 @@ def test_it_is_written_once_a_minute_while_something_changes_and_at_once_in_anot
     assert not shown.due("b", 200, 301.0 + 2 * PERIOD_S)
 
 
+def test_what_could_not_be_written_is_due_again_when_its_time_has_come(shown):
+    assert shown.due("b", 1, 5.0)
+    shown.failed()
+    assert not shown.due("b", 1, 6.0)
+    assert shown.due("b", 1, 5.0 + PERIOD_S)
+
+
 def test_it_names_the_time_that_it_is_of(panel):
     assert re.search(r"As it was on \d{4}-\d\d-\d\d at \d\d:\d\d:\d\d \(UTC[+-]\d{4}\)\.", panel.html())

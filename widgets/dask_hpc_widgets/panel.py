@@ -91,6 +91,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         )
         #: Which policy would be best.
         self.trial = TryAll(runtime, self._link, self.tuning.choose, self.tuning.assumed.seconds)
+        self.tuning.assumed.field.observe(lambda _: self.trial.assumed_changed(), names="value")
         #: Look at and change settings.
         self.settings = SettingsPart(runtime, self._link, SettingsModel(picture.status["settings"]))
         #: What is chosen, as Python.
@@ -104,6 +105,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.corridor = CorridorPart(runtime, self._link)
         #: What cells keep of it.
         self.record = Record()
+        #: Whether its twin is being made.
+        self._writing = False
         self._views = views.registered()
         self.head = widgets.HTML(layout=_FULL)
         #: What waits for long; apart, so that whoever is at the link above stays there.
@@ -151,6 +154,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.add_class("dask-hpc-panel").add_class("dask-hpc-controls").add_class(self.record.name)
         for tick in self.ticks.values():
             tick.observe(lambda _: self._draw(), names="value")
+        self.end.add_class("dask-hpc-close")
         self.end.on_click(lambda _: self.close())
         self.trial.report(picture)
         self._tell(picture)
@@ -275,12 +279,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self.trial.report(answer)
         else:
             self.trouble = self._why_not(answer)
-        if not self._link.live:
-            # else it was told when it was heard
+        if not self._link.live or not isinstance(answer, Picture):
+            # else it was told when it was heard; that it has ended may be seen here alone
             self._tell(answer)
         self._draw()
-        if self.record.due(self._phase(), _known(self.picture)):
+        if not self._writing and self.record.due(self._phase(), _known(self.picture)):
             # beside the loop: on a large cluster the twin takes a while
+            self._writing = True
             background.Work(lambda _: self.html(), lambda share: None, self._keep)
 
     def _phase(self) -> tuple[Any, ...]:
@@ -289,8 +294,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         return status["policy"], status["jobs_running"] + status["jobs_pending"] > 0, bool(self.trouble)
 
     def _keep(self, twin: Any) -> None:
+        self._writing = False
         if isinstance(twin, str) and not self._link.closed:
             self.record.keep(lambda: twin)
+        elif not isinstance(twin, str):
+            self.record.failed()
 
     def _draw(self) -> None:
         if self._link.closed:

@@ -56,16 +56,13 @@ def _running() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-class _Lean:
-    #: The loop that it was made in; None: there was none.
+class AtHome:
+    """A widget that hears what a page sends in the loop that it was made in, if there was one."""
+
     _home: asyncio.AbstractEventLoop | None = None
 
     def __init__(self, *children: Any, **given: Any) -> None:
         self._home = _running()
-        for name in ("layout", "style"):
-            trait = type(self).class_traits().get(name)  # type: ignore[attr-defined]
-            if trait is not None and isinstance(trait, InstanceDict):
-                given[name] = _alike(trait.klass, given.get(name) or {})
         super().__init__(*children, **given)
 
     def _handle_msg(self, message: Any) -> None:
@@ -75,6 +72,15 @@ class _Lean:
             take(message)
         else:
             self._home.call_soon_threadsafe(take, message)
+
+
+class _Lean(AtHome):
+    def __init__(self, *children: Any, **given: Any) -> None:
+        for name in ("layout", "style"):
+            trait = type(self).class_traits().get(name)  # type: ignore[attr-defined]
+            if trait is not None and isinstance(trait, InstanceDict):
+                given[name] = _alike(trait.klass, given.get(name) or {})
+        super().__init__(*children, **given)
 
     def get_state(self, key: Any = None, drop_defaults: bool = False) -> Any:
         """See `ipywidgets.Widget`; asked for all of it, what is None is left out."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import traitlets
 
-from dask_hpc_widgets.base.controls import Layout
+from dask_hpc_widgets.base.controls import AtHome, Layout
 
 
 def _any_widget() -> Any:
@@ -43,7 +43,7 @@ def _made(parts: tuple[str, ...], style: str) -> Any:
     """The class of such a widget; made when anywidget is there."""
     code = resources.files("dask_hpc_widgets").joinpath("templates")
 
-    class Drawn(AnyWidget):  # type: ignore[misc]
+    class Drawn(AtHome, AnyWidget):  # type: ignore[misc]
         _esm = _module(parts)
         _css = code.joinpath(style).read_text(encoding="utf-8")
         first: traitlets.Dict[str, Mapping[str, Any]] = traitlets.Dict().tag(

@@ -58,7 +58,7 @@ class Record:
     def due(self, phase: Any, known: Any, now_s: float | None = None) -> bool:
         """Whether cells are to be written anew: at once when `phase` is another, else once a minute.
 
-        Asked again and again while somebody may look, with what the twin would tell now: `known` is another
+        Asked again and again while the kernel is free, with what the twin would tell now: `known` is another
         when that is. `now_s` is on the clock of `time.monotonic`; None: now.
         """
         now_s = time.monotonic() if now_s is None else now_s
@@ -67,6 +67,10 @@ class Record:
             return False
         self._phase, self._known, self._kept_s = phase, known, now_s
         return True
+
+    def failed(self) -> None:
+        """What was due was not written: it is due again when its time has come."""
+        self._known = None
 
     def keep(self, twin: Callable[[], str]) -> None:
         """Have the cells that show the panel keep what `twin` gives; without such cells it is not asked."""

@@ -228,7 +228,7 @@ class TimelinePart:
             self._tell_known(self._known.all)
         elif content.get("ask") == "here":
             # what was clicked before is through
-            self.box.send({"here": content.get("n")})
+            self.box.send({"here": content.get("n"), "of": str(content.get("of"))[:20]})
         elif content.get("ask") == "why":
             why(str(content.get("job", "")))
         elif content.get("ask") in ("cancel", "resize"):

@@ -92,6 +92,8 @@ class TryAll:
         #: The policy that ran when it was begun, and why what was found is not of now any more; empty: it is.
         self._present: Mapping[str, Any] = {}
         self._stale = ""
+        #: What was assumed for jobs of which nothing is known.
+        self._tried_s = 0.0
 
     def report(self, picture: Picture) -> None:
         """Take what the cluster is now: each end can be a goal, and what was found may be of before."""
@@ -119,6 +121,18 @@ class TryAll:
             with self.goal.hold_trait_notifications():
                 self.goal.options = options
                 self.goal.value = kept
+
+    def assumed_changed(self) -> None:
+        """Jobs of which nothing is known are to take another time: what was found is chosen no more."""
+        if self._found.tried and not self._busy and not self._is_as_assumed():
+            self._stale = "The time for jobs of which nothing is known was changed since"
+            self._show()
+
+    def _is_as_assumed(self) -> bool:
+        try:
+            return self._assumed_s() == self._tried_s
+        except ParameterError:
+            return False
 
     def _age(self, picture: Picture) -> None:
         if self._stale or self._busy or not self._found.tried:
@@ -174,7 +188,7 @@ class TryAll:
             else:
                 self._show()
 
-        self._busy, self.start.disabled = True, True
+        self._busy, self.start.disabled, self._tried_s = True, True, assumed_s
         self._found, self._stale = Ranking(), ""
         self._show(markup.soft("Trying all policies from the present state; the cluster is not touched."))
         self._link.ask(lambda: questions.state(self._runtime), seen)
@@ -204,7 +218,8 @@ class TryAll:
         """What was found, by the goal of now."""
         goal = self.goal.value
         best = None if self._busy else self._found.best(goal)
-        self.best.layout.display = "none" if best is None else None
+        offered = best is not None and self._is_as_assumed()
+        self.best.layout.display = None if offered else "none"
         if best is not None:
             self.best.description = f"Choose {printable(best.name)}"
             self.best.tooltip = "Put it into the form, and what it is predicted to do into the picture"

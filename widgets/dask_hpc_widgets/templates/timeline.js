@@ -16,7 +16,7 @@ function initialize({ model }) {
       return;
     }
     if ("here" in message) {
-      here.forEach((heard) => heard(message.here));
+      here.forEach((heard) => heard(message));
       return;
     }
     hear(state, message, model);
@@ -118,7 +118,7 @@ function render({ model, el }) {
   const tiles = made("dl");
   const canvas = made("canvas", { role: "img" });
   const jobs = made("p"), said = made("p", { role: "status" });
-  let drawn = null, hover = "", waits = "";
+  let drawn = null, hover = "", waits = "", clicks = null;
   const bar = toolbar(state, view, () => show());
   const why = question(state, model);
   figure.append(tiles, canvas, bar.bar, jobs, said, why.box);
@@ -126,6 +126,7 @@ function render({ model, el }) {
   const age = () => {
     const late = Date.now() - state.heard, old = late > 3 * state.gap + 500;
     figure.classList.toggle("old", old);
+    if (old) clicks?.over();
     write(said, old ? `Nothing new for ${seconds(late / 1000)}: what is shown may be over.` : hover || waits || HELP);
   };
   const show = () => {
@@ -145,7 +146,7 @@ function render({ model, el }) {
     age();
   };
   mouse(state, canvas, bar, why.about, () => drawn, (text) => { hover = text; age(); });
-  const clicks = waiting(model, figure, (text) => { waits = text; age(); });
+  clicks = waiting(model, figure, (text) => { waits = text; age(); });
   here.add(clicks.heard);
   views.add(show);
   answers.add(why.show);

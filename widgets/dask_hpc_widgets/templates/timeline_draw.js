@@ -81,6 +81,8 @@ function draw(state, canvas, view) {
     const from = Math.max(LEFT, x(start)), to = Math.min(width, x(end));
     if (to < LEFT || from > width || end <= start) return;
     const wide = Math.max(1, to - from), y = whole(top);
+    // of several nodes on one pixel the first is shown, whatever the others do
+    if (row * scale < 1 && y === whole(top - row)) return;
     const high = row > 3 ? row - 1 : Math.max(1 / scale, whole(top + row) - y);
     pen.fillStyle = one.job < 0 || one.state === 2 ? "#ffffff" : fill(state, pen, state.jobs[one.job], row);
     pen.fillRect(from, y, wide, high);
