@@ -18,10 +18,13 @@ import dask_hpc
 from dask_hpc.checkpoint import whereabouts
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.errors import CheckpointError
-from dask_hpc.scheduler.checkpoint import held
+from dask_hpc.scheduler.checkpoint import held, memory
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.wire import HEARTBEAT
 from dask_hpc.worker.fetching import ask
+from dask_hpc.worker.repairing import TooManyLostError
+from dask_hpc.worker.saved import MEMORY
+from dask_hpc_policies.resilience.redundancy_sets import Scheme
 
 
 def checkpoints(s):
@@ -68,6 +71,50 @@ async def test_hosts_that_have_no_room_for_what_was_lost_are_told_of_once(c, s, 
         await kept._task
         assert len(tries) == lost * held._TRIES
         assert caplog.text.count("is not held elsewhere yet: /dev/shm has no room") == lost
+
+
+@live(workers=1)
+async def test_a_version_is_not_given_up_for_a_part_of_it_while_hosts_may_answer(c, s, a, monkeypatch):
+    rt = await dask_hpc.install(c)
+    data = await c.scatter([np.zeros(10), np.ones(10)], hash=False)
+    await rt.checkpoint(data, "data", levels=["L1"])
+    kept, known = of(s).commits._held, of(s).commits._memory
+    (version,), folder, asked = known.records, f"{MEMORY}{next(iter(known.records))}", []
+
+    async def away(*_):
+        raise TooManyLostError("too many of the hosts that held it are lost")
+
+    # what workers say is not all: their managers answer
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "repaired", away)
+        with pytest.raises(CheckpointError, match="have no worker just now"):
+            await known.repair(folder, Scheme("single", 2))
+
+    async def silent(folder):
+        asked.append(folder)
+        if len(asked) < 3:
+            raise OSError("a manager does not answer")
+        return True
+
+    async def lacking(_):
+        return [folder] if len(asked) < 3 else []
+
+    async def nobody(_):
+        return False
+
+    data.pop().release()
+    await until(lambda: len(of(s).commits.protected) == 1, "a part of it is left")
+    for where, name, done in (
+        (kept, "_remake", silent),
+        (known, "lacking", lacking),
+        (known, "answers", nobody),
+        (held, "_SETTLE_S", 0.0),
+    ):
+        monkeypatch.setattr(where, name, done)
+    kept.left("tcp://host1")
+    await kept._task
+    assert asked == [folder] * 3
+    assert set(known.records) == {version}
 
 
 #: What was computed; workers of these tests are in this process.

@@ -27,6 +27,7 @@ _WRAP = {"width": "auto", "flex_flow": "row wrap"}
 _BUTTON = {"width": "auto", "min_width": "8rem"}
 #: Jobs whose end can be the goal, the first of those that are active.
 _MAX_JOBS = 100
+_ANOTHER_TIME = "The time for jobs of which nothing is known was changed since"
 
 
 class TryAll:
@@ -124,8 +125,9 @@ class TryAll:
 
     def assumed_changed(self) -> None:
         """Jobs of which nothing is known are to take another time: what was found is chosen no more."""
-        if self._found.tried and not self._busy and not self._is_as_assumed():
-            self._stale = "The time for jobs of which nothing is known was changed since"
+        if self._found.tried and not self._busy:
+            if not self._stale or self._stale == _ANOTHER_TIME:
+                self._stale = "" if self._is_as_assumed() else _ANOTHER_TIME
             self._show()
 
     def _is_as_assumed(self) -> bool:
