@@ -118,7 +118,7 @@ def expected_w(s: Any) -> float:
 async def test_what_is_expected_counts_when_proactive_and_not_when_reactive(c, s, *workers):
     rt = await dask_hpc.install(
         c, policy="power-aware", power_model_idle_w=70, power_model_busy_w=100, tick_s=0.02,
-        power_forecast_horizon_s=0.1,
+        power_forecast_horizon_s=0.5,
     )  # fmt: skip
     await rt.update(mode="reactive")
     for worker in workers:
@@ -129,7 +129,7 @@ async def test_what_is_expected_counts_when_proactive_and_not_when_reactive(c, s
 
     async def say() -> None:
         number = 0
-        while not ended:
+        while not ended and len(s.workers) == len(workers):
             number += 1
             watts = 100 + 30 * (-1) ** (number // 3)
             for worker in workers:
