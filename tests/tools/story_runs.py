@@ -14,9 +14,9 @@ import nbformat
 ROOT = Path(__file__).resolve().parents[2]
 #: The sources under test, also where another version is installed.
 SOURCES = os.pathsep.join(str(ROOT / folder) for folder in ("", "policies", "widgets"))
-#: What a story may take on two cores; a single cell that takes longer is named by nbmake.
-LIMIT_S = 120
-CELL_LIMIT_S = 100
+#: What a story may take on two cores beside another one; a single cell that takes longer is named by nbmake.
+LIMIT_S = 200
+CELL_LIMIT_S = 160
 
 
 def nbmake(source: Path, folder: Path, environment: Mapping[str, str] | None = None) -> Any:
