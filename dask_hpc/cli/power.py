@@ -80,8 +80,9 @@ def solve(problems: str, solver: str, limit: float, as_json: bool) -> None:
     First comes the least violation, then the fewest unused nodes, then the least movement. status is
     infeasible when no allocation is inside: the nearest one is given, and the reason.
 
-    A line that is wrong has in its place a row of status error and the reason, with --json an object with
-    line and error; the others are answered, and the exit code is 1.
+    Lines that are right are answered whatever the others are. One that is wrong has in its place a row of
+    status error and the reason, where any is right; with --json always an object with line and error, and
+    each answer comes as it is found. The exit code is then 1, and the first reason is said.
     """
     from dask_hpc.processes import load_solver
     from dask_hpc_policies.power.checks import ProgramError
@@ -89,13 +90,12 @@ def solve(problems: str, solver: str, limit: float, as_json: bool) -> None:
     from dask_hpc_policies.power.program_json import from_json
 
     rows: list[dict[str, Any]] = []
-    lines, wrong = 0, list[str]()
+    wrong: list[str] = []
     load_solver()
     with _opened(problems) as (file, _):
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
-            lines += 1
             row: dict[str, Any]
             try:
                 problem, began_s = from_json(_object(line)), _cpu_s()
@@ -108,9 +108,9 @@ def solve(problems: str, solver: str, limit: float, as_json: bool) -> None:
             rows.append(row)
             if as_json:
                 click.echo(json.dumps(row, allow_nan=False))
-        if not lines:
+        if not rows:
             raise ProgramError("no program in it; give one JSON object a line")
-    if not as_json and len(wrong) < lines:
+    if not as_json and len(wrong) < len(rows):
         echo_table(list(map(_cells, rows)), _PLAN_COLUMNS, "no program")
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
