@@ -18,6 +18,7 @@ import multiprocessing.forkserver
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,7 +71,9 @@ settings.load_profile("dask-hpc")
 
 # clusters of other processes that run tests are not to take over what those of this one leave in memory
 _SHARED = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-_memory = tempfile.mkdtemp(prefix="dask-hpc-tests-", dir=_SHARED)
+# Dask reads each DASK_ variable as Python first: of random letters "3if" would be warned of in every process
+_memory = os.path.join(_SHARED or tempfile.gettempdir(), f"dask-hpc-tests-{os.getpid()}-{time.time_ns()}")
+os.mkdir(_memory, 0o700)
 os.environ[_MEMORY_FOLDER] = _memory
 atexit.register(shutil.rmtree, _memory, True)
 # workers are forked from a process that has this environment, not one that some test has set for itself
