@@ -103,11 +103,12 @@ def test_measured_and_modelled_nodes_add_up() -> None:
     assert (found.nodes, found.measured_nodes, found.label) == (6, 3, "modelled")
     assert found.sized_w == 3 * 300 + 3 * 70
     assert found.beside_w == (75 - 70) + (180 - 70)
-    # of a job whose nodes are not all measured nothing is noted
-    assert found.measured_w == {}
+    # the node that is measured speaks for all three
+    assert (found.seen_w, found.measured) == ({"a": (3, 250.0)}, set())
     for name in ("1", "2"):
         world.says(name, 260.0, 1.0)
-    assert world.draw.sample(0.0, CURVE).measured_w == {"a": (3, pytest.approx(770 / 3))}
+    found = world.draw.sample(0.0, CURVE)
+    assert (found.seen_w, found.measured) == ({"a": (3, pytest.approx(770 / 3))}, {"a"})
     assert world.draw.sample(0.0, None).label == "unavailable"
 
 

@@ -118,6 +118,23 @@ def test_what_a_user_says_holds_against_earlier_jobs_until_the_job_itself_was_me
     assert history.of("heat")[4] < 140
 
 
+def test_a_job_that_is_like_no_other_of_its_name_is_known_by_its_own() -> None:
+    history, silent = History(), JobRequest(name="heat")
+    for _ in range(2000):
+        history.add("a", "heat", 4, 100.0)
+        history.add("a", "heat", 2, 150.0)
+    for _ in range(ENOUGH - 1):
+        history.add("b", "heat", 4, 300.0)
+        history.add("c", "heat", 4, 105.0)
+        # a job that only begins may still do so
+        assert history.holds("b", silent) == {2: 150.0, 4: 100.0}
+    history.add("b", "heat", 4, 300.0)
+    history.add("c", "heat", 4, 105.0)
+    assert history.holds("b", silent) == {4: 300.0}
+    # of one that is like the others that says more: they have been on other sizes
+    assert history.holds("c", silent) == history.of("heat") == {2: 150.0, 4: 100.0}
+
+
 def test_who_drew_it_is_told_now_and_then_for_a_scheduler_that_is_killed():
     account, noted, told = Account(0.0), Noted(), []
     for t_s in range(0, 1500, 10):

@@ -4,7 +4,8 @@ Rules of the file: it adds up samples and knows no cluster. Between two samples 
 The total is added up apart from its parts; both must agree. What was measured of a job is kept by its name
 and size, for its next run. What a job's user says of it holds against what others of its name drew, until
 the job itself was measured: then what it drew itself holds alone, for a figure that is wrong would keep the
-draw outside for as long as it runs.
+draw outside for as long as it runs. A job that is like no other of
+its name is known by its own, too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _NAMES_KEPT = 1000
 ENOUGH = 5
 #: What is measured differs by that share all the time.
 _NOISE = 0.01
+#: A job draws otherwise than others of its name where it differs by more than that share.
+_OTHER = 0.1
 #: Less than this share of the upper bound outside is inside.
 _TOLERANCE = 1e-6
 
@@ -64,7 +67,7 @@ class Account:
             return
         measured = last.label == "measured"
         self.uses.add(
-            length_s, last.total_w, last.jobs_w, last.plain_w, last.idle_w, measured, last.measured_w,
+            length_s, last.total_w, last.jobs_w, last.plain_w, last.idle_w, measured, last.measured,
             last.states_w, last.names, last.nodes_w, last.away_w,
         )  # fmt: skip
         self._recent.append((last.t_s, sample.t_s, last.total_w))
@@ -128,18 +131,26 @@ class History:
     def holds(self, id: str, request: JobRequest) -> Mapping[int, float]:
         """What was measured that counts for the job `id`, as `of`; empty: what its user says of it does.
 
-        Of a job whose user says nothing that is what jobs of its name drew. Of another one it is what it drew
-        itself, once that is known: others of its name are no reason to doubt its user.
+        Of a job whose user says nothing that is what jobs of its name drew, until it is seen to draw
+        otherwise. Of another one it is what it drew itself, once that is known: others of its name are no
+        reason to doubt its user.
         """
-        if not declares_watts(request):
-            return self.of(request.name)
-        own = self._jobs.get(id)
-        return {} if own is None or own.samples < ENOUGH else own.told
+        means = self._jobs.get(id)
+        own = {} if means is None or means.samples < ENOUGH else means.told
+        if declares_watts(request):
+            return own
+        named = self.of(request.name)
+        return own if _unlike(own, named) else named
 
     def keep(self, ids: Container[str]) -> None:
         """Forget what jobs have drawn but for these, which go on."""
         if any(id not in ids for id in self._jobs):
             self._jobs = {id: means for id, means in self._jobs.items() if id in ids}
+
+
+def _unlike(own: Mapping[int, float], named: Mapping[int, float]) -> bool:
+    """Whether a job draws otherwise than those of its name on the same size."""
+    return any(abs(own[size] - named[size]) > _OTHER * named[size] for size in own.keys() & named.keys())
 
 
 class _Means:

@@ -141,7 +141,7 @@ class Books:
 
     def _measure(self, sample: Sample) -> None:
         state, history = self._state, self._history
-        for id, (nodes, watts) in sample.measured_w.items():
+        for id, (nodes, watts) in sample.seen_w.items():
             job = state.jobs.active.get(id)
             # an adapting job has nodes that do nothing yet, or any more
             if job is not None and job.state == "running" and not job.is_default:

@@ -59,8 +59,10 @@ class Sample:
     away_w: float = 0.0
     nodes: int = 0
     measured_nodes: int = 0
-    #: Of jobs whose nodes are all measured: these nodes, and the mean watts of one.
-    measured_w: dict[str, tuple[int, float]] = field(default_factory=dict)
+    #: Of jobs with nodes that are measured: all its nodes, and the mean watts of one that is.
+    seen_w: dict[str, tuple[int, float]] = field(default_factory=dict)
+    #: Jobs whose nodes are all measured.
+    measured: set[str] = field(default_factory=set)
     #: What the model says of these sizes: nodes of jobs busy, all others idle; and whether sizes stand still.
     sized_w: float = 0.0
     settled: bool = True
@@ -253,6 +255,8 @@ def _added_up(
     who, watts, nodes = seen.who, seen.watts, np.bincount(seen.who, minlength=_JOBS + len(jobs)).tolist()
     is_measured = ~np.isnan(watts)
     measured = np.bincount(who, is_measured, len(nodes)).astype(np.int64).tolist()
+    # the others get what the model says, which goes by what is known of the job
+    measured_w = np.bincount(who, np.where(is_measured, watts, 0.0), len(nodes)).tolist()
     found = Sample(t_s, nodes=len(watts), measured_nodes=sum(measured))
     names, doing, tops_w = seen.names, seen.doing, [0.0] * len(jobs)
     if curve is not None:
@@ -289,8 +293,10 @@ def _added_up(
             continue
         found.jobs_w[job.id] = by_who[place]
         found.settled = found.settled and job.state == "running"
+        if measured[place]:
+            found.seen_w[job.id] = nodes[place], measured_w[place] / measured[place]
         if measured[place] == nodes[place]:
-            found.measured_w[job.id] = nodes[place], by_who[place] / nodes[place]
+            found.measured.add(job.id)
     return found
 
 
