@@ -115,11 +115,15 @@ class History:
         self._names: dict[str, _Means] = {}
         #: Of each job that runs, by its id.
         self._jobs: dict[str, _Means] = {}
+        #: How often anything that `holds` tells has changed.
+        self.version = 0
 
     def add(self, id: str, name: str, nodes: int, watts: float) -> None:
         """The job `id` of that name, on so many nodes, drew so many watts a node."""
-        self._jobs.setdefault(id, _Means()).add(nodes, watts)
-        self._names.setdefault(name, _Means()).add(nodes, watts)
+        own = self._jobs.setdefault(id, _Means())
+        told = own.add(nodes, watts), self._names.setdefault(name, _Means()).add(nodes, watts)
+        if any(told) or own.samples == ENOUGH:
+            self.version += 1
         while len(self._names) > _NAMES_KEPT:
             del self._names[next(iter(self._names))]
 
@@ -163,13 +167,15 @@ class _Means:
         self.told: Mapping[int, float] = {}
         self.samples = 0
 
-    def add(self, nodes: int, watts: float) -> None:
-        """So many watts a node were seen on so many nodes."""
+    def add(self, nodes: int, watts: float) -> bool:
+        """So many watts a node were seen on so many nodes; whether `told` is another one now."""
         self.samples += 1
         total, count, told = self._table.get(nodes, (0.0, 0, 0.0))
         total, count = total + watts, count + 1
         # a plan is asked for anew whenever watts change: a mean must not creep
         mean = steady(told, float(round(total / count)))
         self._table[nodes] = total, count, mean
-        if mean != told or count == 1:
-            self.told = {size: watts for size, (_, _, watts) in sorted(self._table.items())}
+        if mean == told and count > 1:
+            return False
+        self.told = {size: watts for size, (_, _, watts) in sorted(self._table.items())}
+        return True

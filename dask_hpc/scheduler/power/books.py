@@ -44,6 +44,8 @@ class Books:
         self.draw = Draw(state, saving, lambda: state.settings.power_model_nic_w or 0.0)
         self.model = NodeModel(state, fitted)
         self._history, self._ran = History(), Runs()
+        #: Which history, of which jobs, their requests tell of.
+        self._shown_of: tuple[int, list[str]] = 0, []
         self._noted, self.recent = Noted(), Recent()
         #: None: nobody keeps one.
         self.account: Account | None = None
@@ -147,6 +149,10 @@ class Books:
             if job is not None and job.state == "running" and not job.is_default:
                 history.add(id, job.name, nodes, watts)
         history.keep(state.jobs.active)
+        shown_of = history.version, [job.id for job in state.jobs.named]
+        if shown_of == self._shown_of:
+            return
+        self._shown_of = shown_of
         for job in state.jobs.named:
             table = history.holds(job.id, job.request)
             if table and tuple(table.items()) != job.request.power_by_nodes:
