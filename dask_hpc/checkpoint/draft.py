@@ -219,6 +219,7 @@ class Draft:
         write_inside(self.path, f".{manifest.FILE}", manifest.dump(found, self._key))
         os.rename(os.path.join(self.path, f".{manifest.FILE}"), os.path.join(self.path, manifest.FILE))
         sync_folder(self.path)
+        manifest.known(self.path)
 
     def _rename(self, target: Path) -> None:
         """Give the version its name, durably, or not at all."""

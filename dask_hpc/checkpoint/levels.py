@@ -28,3 +28,8 @@ def checked_levels(levels: Sequence[str]) -> tuple[str, ...]:
 def levels_of(store: str | None) -> tuple[str, ...]:
     """Levels of whoever names none: the store, and where there is none the memory of hosts."""
     return ("L1", "L2") if store is None else ("L3",)
+
+
+def what_there_is(version: int | None, levels: Sequence[str]) -> str:
+    """What a version that was not written everywhere it was asked to be leaves, in words."""
+    return f"version {version} in memory alone ({', '.join(levels)})" if levels else "no new version"

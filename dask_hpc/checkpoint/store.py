@@ -24,6 +24,7 @@ from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.inside import sync_folder
 from dask_hpc.checkpoint.locks import Lock
+from dask_hpc.checkpoint.manifest import is_whole
 from dask_hpc.checkpoint.names import checked_folder, checked_name, checked_version
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.versions import Version, drafts, folder_name, numbered, numbers
@@ -205,7 +206,7 @@ class Store:
         Parameters
         ----------
         keep
-            So many versions of each name stay; at least 1.
+            So many whole versions of each name stay, and those that are newer, damaged or not; at least 1.
         spare
             Paths that stay whatever their age: of versions that are being read.
         older_than_s
@@ -237,7 +238,7 @@ class Store:
         removed = []
         for each_name in self.names() if name is None else [checked_name(name)]:
             home = self.folder / each_name
-            old = [str(home / folder_name(number)) for number in numbers(home)[:-keep]]
+            old = _older(home, keep)
             left = [
                 each.path for each in drafts(self.folder, each_name) if _abandoned(each.path, older_than_s)
             ]
@@ -292,6 +293,19 @@ def _own(folder: Path) -> None:
             "the "
             "checkpoint"
         )
+
+
+def _older(home: Path, keep: int) -> list[str]:
+    """Versions that are older than so many whole ones of their name, oldest first."""
+    found = [str(home / folder_name(number)) for number in numbers(home)]
+    if len(found) <= keep:
+        return []
+    whole = 0
+    for place in reversed(range(len(found))):
+        whole += is_whole(found[place])
+        if whole == keep:
+            return found[:place]
+    return []
 
 
 def _abandoned(path: str, older_than_s: float) -> bool:

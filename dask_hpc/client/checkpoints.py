@@ -17,7 +17,7 @@ from dask.typing import Key
 from distributed import Client, Future
 
 from dask_hpc.channel import Channel, answered
-from dask_hpc.checkpoint.levels import checked_levels
+from dask_hpc.checkpoint.levels import checked_levels, what_there_is
 from dask_hpc.checkpoint.names import checked_folder, checked_name, checked_version
 from dask_hpc.errors import CheckpointError, CheckpointTypeError, InstallError
 from dask_hpc.show import line
@@ -145,7 +145,8 @@ class Commit:
                     f"{row['blocks']} results are not written; it goes on"
                 )
         if row["state"] == "failed":
-            raise CheckpointError(f"checkpoint {self.name!r} has no new version: {row['reason']}")
+            there = what_there_is(row["version"], row["levels"])
+            raise CheckpointError(f"checkpoint {self.name!r} has {there}: {row['reason']}")
         return self
 
     @staticmethod
@@ -202,7 +203,8 @@ def warn_of_memory(what: str, otherwise: str = "") -> None:
     """Say that something outlives workers and hosts, and not the cluster."""
     warnings.warn(
         f"{what} is in the memory of hosts alone: hpc.checkpoint.store is not set, so the loss of the whole "
-        f"cluster loses it; name a folder, rt.update(checkpoint_store=...){otherwise}",
+        "cluster loses it, and so does letting go of its results for hpc.checkpoint.linger; name a folder, "
+        f"rt.update(checkpoint_store=...){otherwise}",
         stacklevel=2,
     )
 

@@ -13,7 +13,7 @@ from dask_hpc.wire import notice_topic
 
 logger = logging.getLogger("dask_hpc")
 
-#: Given the id of a job and a sentence about it, in the loop of the client.
+#: Given the id of a job that waits and a sentence about it, in the loop of the client.
 Shown = Callable[[str, str], None]
 
 #: Who shows the notices of a client, by its id.
@@ -42,11 +42,9 @@ def show(client: Client, shown: Shown) -> Callable[[], None]:
 
 def _tell(client: str, event: tuple[float, Mapping[str, Any]]) -> None:
     _, message = event
-    text = (
-        f"Job {message['job']} has been held for {message['held_s']:.0f} s: {message['reason']}. "
-        f"Remedy: {message['remedy']}."
-    )
+    job, text = message["job"], message["text"]
+    there = _shown.get(client, ()) if job else ()
     # a line of a log is red in a notebook, and stands in whatever cell runs
-    logger.log(logging.INFO if (there := _shown.get(client)) else logging.WARNING, "%s", text)
-    for shown in list(there or ()):
-        shown(message["job"], text)
+    logger.log(logging.INFO if there else logging.WARNING, "%s", text)
+    for shown in list(there):
+        shown(job, text)

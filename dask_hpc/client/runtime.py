@@ -259,7 +259,7 @@ class Runtime(PowerMethods, CouplingMethods):
             A folder that the scheduler and all workers can write to. None: ``hpc.checkpoint.store``.
         levels
             Where copies are. ``"L1"``: in the memory of each worker's host while somebody holds the results,
-            or no newer version is whole. ``"L2"`` (with L1): in those of other failure domains
+            and ``hpc.checkpoint.linger`` longer. ``"L2"`` (with L1): in those of other failure domains
             (``hpc.checkpoint.redundancy``). ``"L3"``: in the store. None: there, or L1 and L2 (it warns).
         every
             For a call after each step of a loop: nothing is written before so much (seconds, or text such as

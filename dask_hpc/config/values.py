@@ -167,7 +167,7 @@ class Settings:
         help="What is done to blocks on their way to the store, and by managers to what they hold in the "
         "memory of hosts, when neither a call nor a job says it (services). compress: Blosc with LZ4, which "
         "every reader of Zarr knows. encrypt: AES-256-GCM with the key in checkpoint.key-file, which "
-        "dask_hpc alone reads. Those of sessions in memory are as they are."))
+        "dask_hpc alone reads."))
     checkpoint_key_file: str | None = _row(
         AbsolutePath("checkpoint.key-file", None, none_ok=True, live=False,
         help="File with the key of encrypted versions, 64 hexadecimal digits, which nobody but you may read. "

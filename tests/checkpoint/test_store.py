@@ -211,6 +211,23 @@ def test_collecting_reads_no_manifest_which_may_be_large(
     assert store.collect(dry_run=True) == old[1:]
 
 
+def test_a_damaged_version_does_not_count_among_those_that_stay(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for _ in range(5):
+        save(FIELD, tmp_path)
+    home = tmp_path / "field"
+    (home / "000005" / "manifest.json").write_text("{}")
+    (home / "000004" / "manifest.json").unlink()
+    # one and two that is damaged below it
+    (home / "000002" / "manifest.json").write_text("")
+    assert store.collect(keep=1, dry_run=True) == [str(home / name) for name in ("000001", "000002")]
+    assert store.collect(keep=2, dry_run=True) == []
+    assert store.collect(keep=1) == [str(home / name) for name in ("000001", "000002")]
+    # whatever is the only whole one stays
+    assert store.collect(keep=1) == []
+    assert store.newest("field", 3).version == 3
+
+
 def test_a_version_of_which_nobody_can_tell_who_reads_it_stays(tmp_path: Path) -> None:
     for _ in range(3):
         save(FIELD, tmp_path)

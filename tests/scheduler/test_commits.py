@@ -225,7 +225,7 @@ async def test_uninstalling_leaves_nothing_but_the_store(c, s, a, b, tmp_path):
 async def test_a_version_that_is_given_up_while_it_is_begun_leaves_nothing(c, s, a, tmp_path, monkeypatch):
     rt = await dask_hpc.install(c)
     gate, begin = Gate(), Store.begin
-    monkeypatch.setattr(Store, "begin", lambda store, plan: gate.wait(begin(store, plan)))
+    monkeypatch.setattr(Store, "begin", lambda *args: gate.wait(begin(*args)))
     await rt.checkpoint(c.submit(array, 1), "value", store=tmp_path, wait=False)
     await until(lambda: gate.arrived, "it is begun")
     assert len(folders(tmp_path)) == 1
@@ -239,7 +239,7 @@ async def test_a_version_that_is_given_up_while_it_is_begun_leaves_nothing(c, s,
 async def test_what_is_lost_before_it_is_in_any_version_is_said_to_be_lost(c, s, a, b, tmp_path, monkeypatch):
     rt = await dask_hpc.install(c)
     gate, begin = Gate(), Store.begin
-    monkeypatch.setattr(Store, "begin", lambda store, plan: gate.wait(begin(store, plan)))
+    monkeypatch.setattr(Store, "begin", lambda *args: gate.wait(begin(*args)))
     data = await c.scatter(array(1), workers=[b.address])
     commit = await rt.checkpoint(data, "value", store=tmp_path, wait=False)
     await until(lambda: gate.arrived, "it is begun")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import re
 
@@ -13,9 +14,11 @@ from distributed import wait
 from distributed.system import MEMORY_LIMIT
 from helpers import live, until
 from losses import kill
+from saved import save
 
 import dask_hpc
 from dask_hpc.checkpoint import whereabouts
+from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.opening import open_checkpoint
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint import held, memory
@@ -50,6 +53,29 @@ async def test_a_host_without_room_says_so_and_the_store_has_it(c, s, a, b, tmp_
     for levels in ([], ["L2"], ["L2", "L3"], ["L4"], "", "L4"):
         with pytest.raises(ValueError, match="allowed: some of L1, L2, L3"):
             await rt.checkpoint(small, "small", levels=levels)
+
+
+@pytest.mark.errors("version 3 in memory alone")
+@live(workers=1)
+async def test_a_version_has_one_number_in_memory_and_in_the_store(c, s, a, tmp_path, monkeypatch):
+    # of an earlier cluster
+    for _ in range(2):
+        save(da.zeros(4, chunks=2), tmp_path)
+    rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
+    [field] = c.persist([da.ones(4, chunks=2)])
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Draft, "_fill", full)
+        with pytest.raises(CheckpointError, match=r"'field' has version 3 in memory alone \(L1\): "):
+            await rt.checkpoint(field, "field", levels=("L1", "L3"))
+    commit = await rt.checkpoint(field, "field", levels=("L1", "L3"))
+    assert (commit.version, (await commit.status())["path"]) == (4, str(tmp_path / "field" / "000004"))
+    for version, value in ((2, 0.0), (4, 1.0), (None, 1.0)):
+        back = await dask_hpc.restore("field", c, version=version)
+        np.testing.assert_array_equal(await c.compute(back), np.full(4, value))
 
 
 @live(workers=1)

@@ -279,7 +279,7 @@ def damage(path):
 
 @pytest.mark.errors("no copy is of use")
 @live(workers=2)
-async def test_a_damaged_copy_is_computed_again_where_that_can_be(c, s, a, b, tmp_path):
+async def test_a_damaged_copy_is_computed_again_where_that_can_be(c, s, a, b, tmp_path, caplog):
     rt = await dask_hpc.install(c)
     computed = c.submit(counted, 1, workers=[a.address], allow_other_workers=True)
     await computed
@@ -293,6 +293,9 @@ async def test_a_damaged_copy_is_computed_again_where_that_can_be(c, s, a, b, tm
     assert RUNS == {1: 2}
     await until(lambda: data.status in ("lost", "cancelled"), "it says that it is lost")
     await until(lambda: any(message.get("action") == "hpc-lost" for _, message in events), "it is named")
+    # whoever has it reads in their own log what "lost" means
+    text = f"Protected result {data.key!r} is lost: no copy is of use"
+    await until(lambda: text in caplog.text, "its owner is told")
     told = checkpoints(s)
     assert (told["restored_results"], told["recomputed_results"], told["lost_results"]) == (0, 1, 1)
     s.validate_state()

@@ -111,7 +111,7 @@ async def test_an_interval_that_is_none_is_refused(c, s, a, tmp_path):
 async def test_what_a_loop_lets_go_of_is_written_while_it_goes_on(c, s, a, b, tmp_path, monkeypatch):
     rt = await dask_hpc.install(c, checkpoint_store=str(tmp_path))
     gate, begin = Gate(), Store.begin
-    monkeypatch.setattr(Store, "begin", lambda store, plan: gate.wait(begin(store, plan)))
+    monkeypatch.setattr(Store, "begin", lambda *args: gate.wait(begin(*args)))
     field = c.submit(np.zeros, 10)
     for number in range(6):
         field = c.submit(stepped, field, number)

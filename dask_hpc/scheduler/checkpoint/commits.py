@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from dask_hpc.checkpoint.levels import checked_levels, levels_of
+from dask_hpc.checkpoint.levels import checked_levels, levels_of, what_there_is
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.services import checked_services, services_of, unserved
 from dask_hpc.errors import CheckpointError, ConfigError
@@ -291,7 +291,8 @@ class Commits:
         if state == "failed":
             # a job writes the next one; what a client asked for has failed
             level = logging.ERROR if commit.job is None else logging.WARNING
-            logger.log(level, "Checkpoint %r: no new version: %s", commit.plan.name, reason)
+            there = what_there_is(commit.version, commit.levels)
+            logger.log(level, "Checkpoint %r: %s: %s", commit.plan.name, there, reason)
         commit.ended.set()
         self._forget()
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -28,9 +26,11 @@ from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.commits import Commits
+from dask_hpc.scheduler.checkpoint.protected_job import TRIED_AGAIN, ProtectedJob
 from dask_hpc.scheduler.checkpoint.results import Results, found_in
 from dask_hpc.scheduler.checkpoint.rows import versions_row
 from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.core.notices import notify
 from dask_hpc.scheduler.internals import reads, writes
 from dask_hpc.scheduler.tables.events import VersionEnded
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -44,45 +44,8 @@ logger = logging.getLogger(__name__)
 
 #: Name of what is noted of a departure: jobs that were asked for a version.
 _NOTE = "versions"
-#: Versions in whose mean a program was held up.
-_HELD_UPS = 20
 #: A job that was closed a moment ago has ended by then, in seconds; how often one looks.
 _SOON_S, _LOOK_S = 5.0, 0.02
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """One job."""
-
-    name: str
-    #: None: the memory of hosts.
-    store: str | None
-    results: Results
-    record: JobRecord
-    #: What is done to blocks of its versions; None: what the setting says.
-    services: str | None = None
-    #: Topic of its program, which writes; None: its results are written.
-    topic: str | None = None
-    #: When it was asked and has not begun since; it is asked once a version.
-    asked: bool = False
-    #: Seconds that a step of its program takes.
-    step_s: float = 0.0
-    #: What versions have held its program up, lately.
-    held_ups_s: deque[float] = field(default_factory=lambda: deque(maxlen=_HELD_UPS))
-    #: When there was nothing to write, or a version could not even be begun, the last time.
-    tried_s: float | None = None
-    #: The newest version, and what the newest whole one took.
-    newest: Commit | None = None
-    cost_s: float | None = None
-    #: When the newest whole one was begun.
-    whole_s: float | None = None
-    #: Whether all was written that there was at its end.
-    ended: bool = False
-
-    @property
-    def writing(self) -> bool:
-        """Whether a version is being written."""
-        return self.newest is not None and self.newest.ended_s is None
 
 
 class ProtectedJobs:
@@ -92,7 +55,7 @@ class ProtectedJobs:
         self._engine = engine
         self._state = engine.state
         self._commits = commits
-        self._of: dict[str, _Job] = {}
+        self._of: dict[str, ProtectedJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def methods(self) -> Mapping[str, Method]:
@@ -139,6 +102,8 @@ class ProtectedJobs:
             raise CheckpointError(problem)
         for id, one in list(self._of.items()):
             if (one.name, one.store) == (name, folder):
+                # who wants the name does not wait for tries that may all fail
+                one.again_s, one.failed = 0.0, TRIED_AGAIN
                 await self._through(id, one)
         for id, one in self._of.items():
             if (one.name, one.store) == (name, folder):
@@ -148,7 +113,7 @@ class ProtectedJobs:
                 )
         # from here on nobody else has the name
         results = Results(name, uuid.uuid4().hex, in_store=folder is not None)
-        made = self._of[record.id] = _Job(name, folder, results, record, services)
+        made = self._of[record.id] = ProtectedJob(name, folder, results, record, services)
         left = self._commits.left
         left.hold(name)
         try:
@@ -309,11 +274,13 @@ class ProtectedJobs:
                 found.setdefault(lane.job.id, []).append(key)
         return found
 
-    def _end(self, id: str, one: _Job) -> None:
+    def _end(self, id: str, one: ProtectedJob) -> None:
         """A job has ended: a last version of its results, then it is forgotten."""
         if one.writing:
             return
         if one.topic is None and not one.ended:
+            if self._state.now_s() < one.again_s:
+                return
             one.ended = True
             self._write(id, one)
             if one.writing:
@@ -322,7 +289,7 @@ class ProtectedJobs:
         self._commits.left.let_go(one.name)
         self._engine.rest()
 
-    async def _through(self, id: str, one: _Job) -> None:
+    async def _through(self, id: str, one: ProtectedJob) -> None:
         """Wait a little for a job to end, and as long as it takes for its last version."""
         deadline_s = self._state.now_s() + _SOON_S
         while id in self._of and (self._has_ended(id) or self._state.now_s() < deadline_s):
@@ -342,14 +309,14 @@ class ProtectedJobs:
             return Outcome(action=action, result="done", reason=action.reason)
         return Outcome(action=action, result="refused", reason=Reason(ReasonCode.UNSUPPORTED, text))
 
-    def _ask(self, id: str, one: _Job, why: str) -> None:
+    def _ask(self, id: str, one: ProtectedJob, why: str) -> None:
         if one.topic is None:
             self._write(id, one)
         elif not one.asked:
             one.asked = True
             writes.tell(self._state.scheduler, one.topic, {"window": "checkpoint", "reason": why})
 
-    def _write(self, id: str, one: _Job) -> None:
+    def _write(self, id: str, one: ProtectedJob) -> None:
         """Begin a version of a job's results, if there is anything new."""
         if one.writing:
             return
@@ -360,13 +327,13 @@ class ProtectedJobs:
         plan, keys, known = found
         self._follow(one, self._commits.begin(plan, keys, one.store, id, known, services=one.services))
 
-    def _follow(self, one: _Job, commit: Commit) -> None:
+    def _follow(self, one: ProtectedJob, commit: Commit) -> None:
         one.asked, one.newest = False, commit
         task = asyncio.ensure_future(self._followed(one, commit))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _followed(self, one: _Job, commit: Commit) -> None:
+    async def _followed(self, one: ProtectedJob, commit: Commit) -> None:
         await commit.ended.wait()
         copies, commit.copies = commit.copies, {}
         if commit.state == "complete":
@@ -375,9 +342,23 @@ class ProtectedJobs:
                 one.results.wrote(copies)
         elif one.topic is None and one.results.failed(commit.unwritable):
             one.newest, one.tried_s, one.ended = None, None, False
+        elif one.topic is None and one.ended and self._of.get(one.record.id) is one:
+            self._unsaved(one, commit.reason)
         self._engine.handle(VersionEnded(one.record.id))
 
-    def _history(self, record: JobRecord, one: _Job) -> History:
+    def _unsaved(self, one: ProtectedJob, reason: str) -> None:
+        """Results of a job that has ended are in no version: say so, and try again for a while."""
+        if one.results.next(self._state.scheduler, self._commits.protected.in_versions) is None:
+            return  # nobody has them any more
+        again = one.try_again(self._state.now_s())
+        if one.failed > 1 and again:
+            return
+        goes_on = "it is tried again for some minutes, while somebody has them" if again else "given up"
+        text = f"Job {one.record.id} has ended, and its last results are not saved: {reason}; {goes_on}"
+        logger.error("%s", text)
+        notify(self._state, one.record.client, text)
+
+    def _history(self, record: JobRecord, one: ProtectedJob) -> History:
         settings = self._state.settings
         times = [one.tried_s, one.newest.ended_s if one.newest is not None else None]
         if one.topic is None:

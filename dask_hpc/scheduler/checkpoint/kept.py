@@ -9,10 +9,13 @@ That takes the room of two versions of a name at most.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
 
 from dask_hpc.scheduler.checkpoint.memory import Memory
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +111,15 @@ class Kept:
             self.linger(name, state, after_s)
             return
         del self._of[name, state]
-        self._memory.drop(one.folders - self._used())
+        unused = one.folders - self._used()
+        if unused and not state:
+            logger.warning(
+                "The last version of %r is gone: it was in the memory of hosts alone, and nobody has had its "
+                "results for %g s; a version in a store stays (hpc.checkpoint.store)",
+                name,
+                after_s,
+            )
+        self._memory.drop(unused)
         self._ended()
 
     def _shared(self, folders: Set[str]) -> set[str]:

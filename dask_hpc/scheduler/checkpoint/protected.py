@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask._task_spec import Task
 
+from dask_hpc.scheduler.core.notices import notify
 from dask_hpc.scheduler.internals import lineage, reads, writes
 from dask_hpc.scheduler.internals.lineage import Lineage
 from dask_hpc.scheduler.tables.small import size
@@ -251,8 +252,16 @@ class Protected:
             return
         self.lost += 1
         event = {"action": "hpc-lost", "keys": [str(key)], "reason": one.bad}
+        text = f"Protected result {key!r} is lost: no copy is of use ({one.bad})"
+        clients = list(reads.wanted_by(self._scheduler, [key]))
+
+        def tell() -> None:
+            self._scheduler.log_event(saved.TOPIC, event)
+            for client in clients:
+                notify(self._state, client, text)
+
         # the broker calls plugins: not in the middle of a transition
-        self._later(lambda: self._scheduler.log_event(saved.TOPIC, event))
+        self._later(tell)
 
     def _back(self, key: Any, one: _Protected) -> None:
         """It is in memory again."""

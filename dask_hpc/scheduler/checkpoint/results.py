@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dask_hpc.checkpoint import keys as keys_of
-from dask_hpc.checkpoint.describe import RESULTS, describe_results
+from dask_hpc.checkpoint.describe import PROGRAM, RESULTS, describe_results
 from dask_hpc.checkpoint.manifest import check_signed
 from dask_hpc.checkpoint.plan import Plan
 from dask_hpc.checkpoint.store import Store
@@ -161,9 +161,15 @@ def found_in(store: str, name: str, resume: bool | None, run: str) -> Results:
         raise CheckpointError(f"{error}; or begin anew with resume=False") from None
     if version.version != newest:
         logger.warning("Version %d of %r is damaged; it goes on from %s", newest, name, version.path)
-    if manifest.plan.kind != RESULTS:
-        # of a program, which says itself what it wants of it
+    if PROGRAM in manifest.plan.extra:
+        # it says itself what it wants of it
         return fresh
+    if manifest.plan.kind != RESULTS:
+        raise CheckpointError(
+            f"{version.path} is no version of a job: rt.checkpoint or a CheckpointSession has written it, "
+            "and those of this job would take its place; give them another name with protect='NAME', or "
+            "replace it with resume=False"
+        )
     if resume is None:
         raise CheckpointError(
             f"{version.path} has results of an earlier run of {name!r}; go on from them with resume=True, "

@@ -16,6 +16,7 @@ from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.opening import readers
 from dask_hpc.checkpoint.services import closed
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.checkpoint.versions import numbers
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.commit import Commit
@@ -115,7 +116,11 @@ class ToLevels:
         otherwise = commit.store is not None or commit.instead is not None
         try:
             name = commit.plan.name
-            number = 1 + max(self._newest[name], self._left.newest(name))
+            # a version has one number, wherever its copies are
+            newest = max(self._newest[name], self._left.newest(name))
+            if commit.store is not None:
+                newest = max([newest, *await asyncio.to_thread(numbers, Path(commit.store, name))])
+            number = 1 + newest
             plan = await asyncio.to_thread(closed, commit.stored)
             async with self.silent.done_without(writing) if otherwise else nullcontext():
                 commit.levels, note, as_asked = await self._held.write(
@@ -125,8 +130,8 @@ class ToLevels:
             if not otherwise:
                 raise
             return f"L1: {error}", True
+        commit.version = self._newest[name] = number
         if commit.store is None:
-            commit.version = self._newest[name] = number
             commit.nbytes = sum(each.nbytes for each in writing.written.values())
         commit.writing_s = stopwatch_s() - began_s
         return note, scheme is not None and scheme.name != "single" and not as_asked
@@ -135,7 +140,9 @@ class ToLevels:
         """Level L3."""
         store, writing, name = Store(folder), commit.writings["L3"], commit.plan.name
         in_memory = self._held.newest(name)
-        beginning = asyncio.ensure_future(asyncio.to_thread(store.begin, commit.stored))
+        # the number of what has just been written to memory
+        after = commit.version - 1 if commit.levels and commit.version else 0
+        beginning = asyncio.ensure_future(asyncio.to_thread(store.begin, commit.stored, after))
         try:
             draft = await asyncio.shield(beginning)
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Notices: a client is told, once, that a computation of it has been waiting for nodes."""
+"""Notices: what a client is told unasked, as that a computation of it has been waiting for nodes."""
 
 from __future__ import annotations
 
@@ -37,5 +37,11 @@ class Notices:
         fewer = "" if least else f"ask for fewer than {counted(job.smallest_start)}, "
         running = ", ".join(other.id for other in state.jobs.named if other.nodes) or "none is running"
         remedy = f"wait, {fewer}cancel a running job ({running}) or add workers"
-        message = {"job": job.id, "held_s": held_s, "reason": job.reason, "remedy": remedy}
-        writes.tell(state.scheduler, notice_topic(job.client), message)
+        text = f"Job {job.id} has been held for {held_s:.0f} s: {job.reason}. Remedy: {remedy}."
+        notify(state, job.client, text, job.id)
+
+
+def notify(state: State, client: str | None, text: str, waits: str = "") -> None:
+    """Tell a client something that it did not ask for; `waits`: of a job that waits, as panels show."""
+    if client is not None:
+        writes.tell(state.scheduler, notice_topic(client), {"job": waits, "text": text})

@@ -1,0 +1,60 @@
+"""What is known of a protected job."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from dask_hpc.scheduler.checkpoint.commit import Commit
+from dask_hpc.scheduler.checkpoint.results import Results
+from dask_hpc.scheduler.tables.jobs import JobRecord
+
+#: Versions in whose mean a program was held up.
+_HELD_UPS = 20
+#: The last version of a job is tried again so often, and after so many seconds, then twice that and so on: a
+#: file system that is full or away for a moment is to cost nobody what a job has computed.
+TRIED_AGAIN, AGAIN_S = 6, 5.0
+
+
+@dataclass(slots=True, eq=False)
+class ProtectedJob:
+    """One job, and the versions of its state or of its results."""
+
+    name: str
+    #: None: the memory of hosts.
+    store: str | None
+    results: Results
+    record: JobRecord
+    #: What is done to blocks of its versions; None: what the setting says.
+    services: str | None = None
+    #: Topic of its program, which writes; None: its results are written.
+    topic: str | None = None
+    #: When it was asked and has not begun since; it is asked once a version.
+    asked: bool = False
+    #: Seconds that a step of its program takes.
+    step_s: float = 0.0
+    #: What versions have held its program up, lately.
+    held_ups_s: deque[float] = field(default_factory=lambda: deque(maxlen=_HELD_UPS))
+    #: When there was nothing to write, or a version could not even be begun, the last time.
+    tried_s: float | None = None
+    #: The newest version, and what the newest whole one took.
+    newest: Commit | None = None
+    cost_s: float | None = None
+    #: When the newest whole one was begun.
+    whole_s: float | None = None
+    #: Whether all was written that there was at its end; how often that failed, and when it is tried again.
+    ended: bool = False
+    failed: int = 0
+    again_s: float = 0.0
+
+    @property
+    def writing(self) -> bool:
+        """Whether a version is being written."""
+        return self.newest is not None and self.newest.ended_s is None
+
+    def try_again(self, now_s: float) -> bool:
+        """The version of what there was at its end has failed; whether it is tried again, in a while."""
+        self.failed += 1
+        self.ended = self.failed > TRIED_AGAIN
+        self.again_s = now_s + AGAIN_S * 2 ** (self.failed - 1)
+        return not self.ended

@@ -1,0 +1,57 @@
+"""Results of a protected job that cannot be written, or would replace versions of somebody else."""
+
+from __future__ import annotations
+
+import errno
+
+import dask
+import numpy as np
+import pytest
+from helpers import Gate, live, until
+
+import dask_hpc
+from dask_hpc.checkpoint.store import Store
+from dask_hpc.errors import CheckpointError
+from dask_hpc.scheduler.checkpoint import protected_job
+
+
+@pytest.mark.errors("its last results are not saved")
+@live(workers=2)
+async def test_a_full_store_is_asked_again_for_a_job_that_ends(c, s, *workers, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(protected_job, "AGAIN_S", 0.1)
+    gate, begin = Gate(), Store.begin
+
+    def full(*args):
+        gate.wait(None)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    settings = {"hpc.checkpoint.store": str(tmp_path), "hpc.checkpoint.every": "1 h", "hpc.tick": "50 ms"}
+    with dask.config.set(settings):
+        rt = await dask_hpc.install(c, "fcfs")
+        monkeypatch.setattr(Store, "begin", full)
+        async with rt.job("prep", nodes=2, protect=True) as job:
+            future = c.submit(np.arange, 3)
+        await job.wait()
+        gate.open()
+        text = f"Job {job.id} has ended, and its last results are not saved: "
+        # in the log of the scheduler, and in that of the client
+        await until(lambda: caplog.text.count(text) == 2, "somebody is told")
+        monkeypatch.setattr(Store, "begin", begin)
+        await until(lambda: Store(tmp_path).versions("prep"), "it is written")
+        await until(lambda: "hpc-tick" not in s.periodic_callbacks, "it sleeps")
+        assert Store(tmp_path).newest("prep").complete
+        assert caplog.text.count(text) == 2
+        del future
+
+
+@live(workers=2)
+async def test_versions_of_others_are_not_replaced_unasked(c, s, *workers, tmp_path):
+    with dask.config.set({"hpc.checkpoint.store": str(tmp_path)}):
+        rt = await dask_hpc.install(c, "fcfs")
+        await rt.checkpoint(c.submit(np.arange, 3), "night")
+        for resume in (None, True):
+            with pytest.raises(CheckpointError, match=r"rt\.checkpoint or a CheckpointSession has"):
+                await rt.job("night", protect=True, resume=resume).activate()
+        job = rt.job("night", protect=True, resume=False)
+        await job.activate()
+        await job.cancel()
