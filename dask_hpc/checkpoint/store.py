@@ -153,17 +153,22 @@ class Store:
         return sorted(name for name in found if not name.startswith(".") and _is_name(name))
 
     def newest(self, name: str, version: int | None = None) -> Version:
-        """The newest whole version of a checkpoint, or the one asked for.
+        """The newest version of a checkpoint, or the one asked for.
 
         Raises
         ------
         UnknownCheckpoint
             When there is none; the message says which there are.
         CheckpointError
-            When its manifest is damaged.
+            When its manifest is damaged; the message says which versions are whole.
         """
         chosen = self.find(name, version)
-        chosen.manifest()
+        try:
+            chosen.manifest()
+        except CheckpointError as error:
+            whole = sorted(each.version for each in numbered(self.folder, name) if each.complete)
+            there = f"whole are versions {', '.join(map(str, whole))}" if whole else "none is whole"
+            raise CheckpointError(f"{error} ({there})") from None
         return chosen
 
     def find(self, name: str, version: int | None = None) -> Version:

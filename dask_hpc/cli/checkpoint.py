@@ -31,6 +31,7 @@ _TOTALS = {
     "newest": "NEWEST",
     "bytes": "BYTES",
     "created": "CREATED",
+    "damaged": "DAMAGED",
     "unfinished": "UNFINISHED",
     "unfinished_bytes": "OF THEM BYTES",
 }
@@ -236,12 +237,13 @@ def export(
 @store_option
 @json_option
 def status(store: Store, as_json: bool) -> None:
-    """Sum up each name: whole versions, their bytes, what was left unfinished."""
+    """Sum up each name: whole versions, their bytes, damaged ones, what was left unfinished."""
     rows = []
     for name in store.names():
         versions = store.versions(name)
         whole = [version for version in versions if version.complete]
         others = [version for version in versions if not version.complete]
+        drafts = [version for version in others if Path(version.path).name.startswith(".")]
         if versions:
             rows.append(
                 {
@@ -250,8 +252,9 @@ def status(store: Store, as_json: bool) -> None:
                     "newest": whole[-1].version if whole else None,
                     "bytes": sum(version.bytes for version in whole),
                     "created_s": whole[-1].created_s if whole else None,
-                    "unfinished": len(others),
-                    "unfinished_bytes": sum(version.bytes for version in others),
+                    "damaged": len(others) - len(drafts),
+                    "unfinished": len(drafts),
+                    "unfinished_bytes": sum(version.bytes for version in drafts),
                 }
             )
     if as_json:

@@ -245,7 +245,7 @@ def restore(
         Its folder. None: what is configured (``hpc.checkpoint.store``), here or on the scheduler, or the
         memory of hosts, whichever has the newest version.
     version
-        Which version; None: the newest that is whole.
+        Which version; None: the newest. Where that is damaged the error says which are whole.
     allow_pickle
         Whether values other than arrays may be unpickled, which can run any code that somebody has put there.
     key_file

@@ -345,8 +345,9 @@ class CheckpointSession:
         Parameters
         ----------
         persist
-            Whether versions stay; those that this session has written or gone on from are removed otherwise,
-            but for those that a cluster reads, which `dask hpc checkpoint gc` collects later.
+            Whether versions stay; all of this name up to the newest that this session has written or gone on
+            from are removed otherwise, but for those that a cluster reads, which `dask hpc checkpoint gc`
+            collects later.
 
         Raises
         ------

@@ -226,6 +226,8 @@ def test_a_damaged_version_does_not_count_among_those_that_stay(tmp_path: Path) 
     # whatever is the only whole one stays
     assert store.collect(keep=1) == []
     assert store.newest("field", 3).version == 3
+    with pytest.raises(CheckpointError, match=r"000005/manifest\.json is not .* \(whole are versions 3\)"):
+        store.newest("field")
 
 
 def test_a_version_of_which_nobody_can_tell_who_reads_it_stays(tmp_path: Path) -> None:

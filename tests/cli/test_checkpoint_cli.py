@@ -147,14 +147,16 @@ def test_export_of_a_damaged_version_leaves_nothing(store: Path, tmp_path: Path)
 
 def test_status_sums_up_each_name(store: Path) -> None:
     draft = Store(store).begin(describe(FIELD, "other")[0])
+    (store / "field" / "000003" / "manifest.json").write_text("{}")
     found = told(store, "status")
     draft.abandon()
     assert found["store"] == str(store)
     assert found["problem"] is None
     field, other = found["names"]
-    assert (field["name"], field["versions"], field["newest"], field["unfinished"]) == ("field", 3, 3, 0)
-    assert field["bytes"] == 3 * told(store, "ls", "field")[0]["bytes"]
-    assert (other["versions"], other["unfinished"]) == (1, 1)
+    assert (field["name"], field["versions"], field["newest"]) == ("field", 2, 2)
+    assert (field["damaged"], field["unfinished"]) == (1, 0)
+    assert field["bytes"] == 2 * told(store, "ls", "field")[0]["bytes"]
+    assert (other["versions"], other["damaged"], other["unfinished"]) == (1, 0, 1)
     assert "field" in run("checkpoint", "status", "--store", str(store)).stdout
 
 
