@@ -107,8 +107,11 @@ def test_an_update_is_small_and_the_page_has_what_is_there(part, page):
     assert max(map(size, page.sent[1:])) <= UPDATE_BYTES
     # a job that is resized: its row, its node, its steps and the decision
     assert sorted(map(size, page.sent[1:]))[len(page.sent) // 2] <= 3_000
-    part.heard(many_jobs.picture(1))
+    known_s = now.status["now_s"]
+    part.heard(replace(now, status={**now.status, "now_s": known_s - 1.0}))
     assert len(page.sent) == 2 * many_jobs.RUNNING, "what is older than what is known tells nothing"
+    part.heard(replace(many_jobs.picture(0), status={**now.status, "now_s": known_s - 60.0}))
+    assert len(page.sent) > 2 * many_jobs.RUNNING, "a scheduler that has begun anew is heard"
 
 
 def test_a_page_begins_with_little(part):

@@ -19,6 +19,8 @@ from dask_hpc_widgets.views.table import Search, Table
 #: Bytes of the news of one update, and of a piece of all there is.
 UPDATE_BYTES = 5_000
 _ALL = 10**9
+#: No answer comes so many seconds after a later one.
+_LATE_S = 5.0
 #: Letters of what is looked for.
 _SEARCH = 100
 _PARTS = ("elements.js", "tables_cells.js", "tables.js")
@@ -64,8 +66,10 @@ class TablesPart:
     def heard(self, answer: Any) -> None:
         """Tell the browser what is new in an answer about the cluster. Runs in any thread."""
         with self._lock:
-            older = self._now(answer) < self._now(self._picture) if isinstance(answer, Picture) else True
-            if older or answer is self._picture or self.box is None:
+            if self.box is None or not isinstance(answer, Picture) or answer is self._picture:
+                return
+            # what another thread has asked for before; by far earlier is a scheduler that has begun anew
+            if 0 < self._now(self._picture) - self._now(answer) < _LATE_S:
                 return
             self._picture = answer
             self._tell()
