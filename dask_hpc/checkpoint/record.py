@@ -84,6 +84,21 @@ class Record:
         }
         return all(of_gone.get(home, False) for home in gone)
 
+    @property
+    def losses_survived(self) -> int:
+        """Hosts that may be lost at once, whichever they are."""
+        blobs = {blob.home for group in self.groups for blob in group.blobs}
+        if not blobs.issuperset(self.homes):
+            return 0
+        return min((len(each.parities) for group in self.groups for each in group.stripes), default=0)
+
+    @property
+    def storage_ratio(self) -> float:
+        """Bytes that hosts hold, parities included, a byte of what they have of its blocks."""
+        parities = sum(each.nbytes * len(each.parities) for group in self.groups for each in group.stripes)
+        held = sum(blob.nbytes for group in self.groups for blob in group.blobs)
+        return 1.0 + parities / held if held else 1.0
+
     def at(self, now: Mapping[Home, Home]) -> Record:
         """The same, with some managers listening elsewhere."""
         groups = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import uuid
+from dataclasses import replace
 
 import dask.array as da
 import numpy as np
@@ -106,6 +107,13 @@ def test_what_can_be_read_is_what_the_scheme_promises_and_one_more_is_too_many(s
         for gone in itertools.combinations(record.homes, promised + 1):
             assert not record.readable(everywhere - set(gone))
     assert not record.readable(set())
+    # of four hosts with as much each: a copy, one part in three, one in one
+    ratio = {None: 1.0, "partner": 2.0, "xor": 4 / 3, "reed-solomon": 2.0}[scheme and scheme.name]
+    assert (record.losses_survived, record.storage_ratio) == (promised, pytest.approx(ratio, rel=0.1))
+    if scheme is not None:
+        # one that is in no group is lost with its memory
+        alone = replace(record, homes=(*record.homes, homes(5)[-1]))
+        assert alone.losses_survived == 0
 
 
 def edited(record, change):

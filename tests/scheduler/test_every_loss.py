@@ -85,6 +85,9 @@ def test_every_promised_set_of_hosts_may_be_lost_and_beyond_that_it_is_said(clus
     text, where, data = version(cluster, scheme)
     homes = sorted(home.address for home in parse(text).all_homes)
     assert len(homes) == len(HOSTS)
+    assert parse(text).losses_survived == PROMISED[scheme]
+    # sets of four hosts at most, which have unlike amounts: parities are as long as the longest part
+    assert 1 + PROMISED[scheme] / 4 <= parse(text).storage_ratio <= 1 + 4 * PROMISED[scheme]
     with ExitStack() as stack:
         gone = {}
         for address in homes:

@@ -252,6 +252,7 @@ async def test_with_too_few_failure_domains_a_version_goes_to_the_store_and_says
     assert row["reason"].endswith(f"; it is in the store instead ({tmp_path})")
     latest = (await rt.status())["checkpoints"]["latest"]
     assert [(each["reason"], each["path"]) for each in latest] == [(row["reason"], row["path"])]
+    assert [(each["losses_survived"], each["storage_ratio"]) for each in latest] == [(0, 1.0)]
     np.testing.assert_array_equal(open_checkpoint(row["path"]).compute(scheduler="sync"), np.arange(60))
     # who asks for no copies elsewhere gets none
     assert (await (await rt.checkpoint(field, "field", levels="L1")).status())["levels"] == ["L1"]

@@ -186,12 +186,22 @@ class Commits:
         return one.row(self._state.now_s())
 
     def status(self) -> Mapping[str, Any]:
-        """What is protected, what has come back, and the latest commit of each name."""
+        """What is protected, what has come back, and the latest commit of each name.
+
+        Of one that hosts hold in memory also how many of them may be lost at once, and how many bytes they
+        hold of it a byte of its blocks; None of another.
+        """
         left = self.left.status()
         if not self._commits and not left:
             return {}
         now_s = self._state.now_s()
-        latest = {one.plan.name: one.row(now_s) for one in self._commits.values()}
+        held = {(each.name, each.manifest.version): each for each in self._memory.records.values()}
+        latest = {}
+        for one in self._commits.values():
+            row = latest[one.plan.name] = one.row(now_s)
+            record = held.get((one.plan.name, one.version)) if "L1" in one.levels else None
+            row["losses_survived"] = None if record is None else record.losses_survived
+            row["storage_ratio"] = None if record is None else round(record.storage_ratio, 3)
         return {
             "checkpoints": {
                 "protected_results": len(self.protected),

@@ -138,11 +138,19 @@ def _commit(row: Mapping[str, Any]) -> list[str]:
         "" if row["version"] is None else str(row["version"]),
         markup.badge(row["state"]) + reason,
         f"{markup.roughly(row['age_s'])} ago",
-        ", ".join(row["levels"]),
+        ", ".join(row["levels"]) + _safety(row),
         format_bytes(row["bytes"]) if whole else "",
         f"{row['blocks_left']} of {row['blocks']}",
         markup.seconds(row["writing_s"] + row["finishing_s"]) if whole else "",
     ]
+
+
+def _safety(row: Mapping[str, Any]) -> str:
+    """What may be lost of a version that hosts hold in memory, and what that costs."""
+    if row.get("losses_survived") is None:
+        return ""
+    lost = counted(row["losses_survived"], "host")
+    return f": {lost} may be lost, {row['storage_ratio']:.2g} bytes a byte"
 
 
 VIEW = View(name="checkpoints", title="Checkpoints", html=html)
