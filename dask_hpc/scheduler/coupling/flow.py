@@ -65,15 +65,17 @@ class Flow:
     ranks: dict[int, Rank] = field(default_factory=dict)
     #: The last step that each of those has sent that have left.
     gone: dict[int, int | None] = field(default_factory=dict)
-    #: Whether a program on the cluster hands over its steps: no other may. Turns that it has begun, and the
-    #: most threads of a node that it computes a step on.
+    #: Whether a program on the cluster hands over its steps: no other may. Turns that it has begun, those of
+    #: them in flight, and the most threads of a node that it computes a step on.
     inside: bool = False
     own_turns: int = 0
+    own_flight: set[int] = field(default_factory=set)
     own_threads: int = 0
     #: Helper cores of a node that a policy has taken of that program; None: those that it cannot use.
     helper_cores: int | None = None
-    #: Whether that program has begun its last step.
+    #: Whether that program has begun its last step, and why there are no more if that was not to be.
     inside_over: bool = False
+    inside_failed: str = ""
     #: How many producers there are; None: none has come.
     size: int | None = None
     #: Worker of each place, and the ranks of its producers, once all are there.
@@ -82,8 +84,6 @@ class Flow:
     turns: Turns | None = None
     #: Tasks of so many turns are on the scheduler.
     ahead: int = 0
-    #: Turns that are done.
-    finished: int = 0
     #: Steps of the longest window, and what was said of analyses.
     window: int = 1
     analyses: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -205,7 +205,7 @@ class Flow:
 
     def done(self, turn: int) -> None:
         """Whoever is to have a turn has had it."""
-        self.finished = max(self.finished, turn + 1)
+        self.own_flight.discard(turn)
         if self.turns is not None:
             self.turns.done(turn)
         self.ring()
@@ -245,7 +245,7 @@ class Flow:
 
     def flight(self) -> list[int]:
         """Turns that have begun and are not done."""
-        return list(range(self.finished, self.own_turns) if self.turns is None else self.turns.flight)
+        return sorted(self.own_flight) if self.turns is None else list(self.turns.flight)
 
     def kept_threads(self, threads: int) -> int:
         """Threads of a node that its program keeps, of so many that the node has; the others are helpers."""
@@ -259,16 +259,16 @@ class Flow:
 
     def row(self) -> dict[str, Any]:
         """What is known of it, as plain data."""
-        turns = self.turns
-        state = "ended" if self.over() else "running" if turns is not None or self.inside else "waiting"
+        started, failed = self.turns is not None or self.inside, self.failed or self.inside_failed
+        state = "ended" if self.over() else "running" if started else "waiting"
         return {
             "name": self.name,
-            "state": "failed" if self.failed else state,
-            "reason": self.failed,
+            "state": "failed" if failed else state,
+            "reason": failed,
             "sources": sum(rank.connected and not rank.left for rank in self.ranks.values()),
             "size": self.size,
             "workers": list(dict.fromkeys(self.places)),
-            "in_flight": 0 if turns is None else len(turns.flight),
+            "in_flight": len(self.flight()),
             "queue": self.queue,
             "when_full": self.when_full,
             "steps": self.given,

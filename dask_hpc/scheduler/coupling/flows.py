@@ -139,10 +139,10 @@ class Flows:
         self._inside.begin(self._found(flow), turn, nodes, analyses)
         self._watched.listen(self)
 
-    async def flow_ended(self, flow: str) -> None:
-        """The program on the cluster hands over no more steps."""
+    async def flow_ended(self, flow: str, turns: int, reason: str) -> None:
+        """The program on the cluster hands over no more steps: see `Inside.end`."""
         if (found := self._by_id.get(flow)) is not None:
-            found.inside_over = True
+            self._inside.end(found, turns, reason)
 
     async def flow_status(self, flow: str) -> dict[str, Any]:
         """What is known of a flow."""
