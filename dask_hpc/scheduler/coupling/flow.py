@@ -190,10 +190,15 @@ class Flow:
 
     async def room_for(self, turn: int, within_s: float) -> None:
         """Wait until workers need not ask about a turn, where that can be, and no longer than so long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                while not self.failed and self.when_full == "wait" and turn >= self.room():
-                    await self._bell.wait()
+
+        def asks() -> bool:
+            return not self.failed and self.when_full == "wait" and turn >= self.room()
+
+        if asks():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    while asks():
+                        await self._bell.wait()
 
     def begun(self, given: int) -> None:
         """Tell the client of turns that have begun since so many were given."""
