@@ -13,6 +13,7 @@ from helpers import engine, live, record, started, until, within
 from throttled import ThrottledStore
 
 import dask_hpc
+from dask_hpc.sim.what_if import simulate_from
 
 CHUNK = 1 << 18
 
@@ -68,6 +69,12 @@ async def test_writers_are_held_to_the_tokens_learned_and_what_needs_none_passes
     limits.add(gate.limits[target])
     async with rt.job("writer", nodes=1) as job:
         await started(s, job)
+        # a simulation that goes on from here has the file system that was learned
+        view = await rt.snapshot()
+        rate_bytes_s = view.sections["io"]["file_system_bytes_s"]
+        # no write is shorter than 25 ms, and no more than four threads wrote
+        assert 0 < rate_bytes_s <= 4 * CHUNK / 0.025
+        assert simulate_from(view, "fcfs").machine.file_system_bytes_s == rate_bytes_s
         await within(c.gather(c.map(write, [metered] * 12, range(12), pure=False)))
     assert 1 <= store.most <= max(limits)
     # nobody else is
