@@ -188,7 +188,7 @@ class Flow:
             row: dict[str, Any] = await self._channel.ask("flow_status", flow=self._id)
         except CouplingError:
             row = {"name": self.name, "state": "closed", "reason": self._outcome, "in_flight": 0}
-        return {**row, **self.inside.row(row), "done": self._done, "callback_error": self._callback_error}
+        return {**row, "done": self._done, "callback_error": self._callback_error}
 
     async def _analyse(
         self, function: Callable[..., Any], name: str, window: int, every: int, where: str

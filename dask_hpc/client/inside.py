@@ -94,6 +94,8 @@ class Inside:
             if (ousted := makes_room(flight, begun, computed)) is None:
                 return False
             flow.oust(ousted)
+            # it is not in flight any more, for those who watch either
+            await flow._channel.ask("flow_done", flow=flow._id, turn=ousted)
         return True
 
     def due(self) -> list[Due]:
@@ -150,13 +152,5 @@ class Inside:
         if self._told:
             # no policy is to place it any more; where the scheduler is gone there is nobody to tell
             with suppress(DaskHPCError, OSError):
-                await flow._channel.ask("flow_ended", flow=flow._id)
-
-    def row(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """What is known here of the status of a flow that a program on the cluster has; else nothing."""
-        flow = self._flow
-        if not self._told or known["state"] in ("failed", "closed"):
-            return {}
-        over = flow._outcome is not None
-        state = ("failed" if flow._outcome else "ended") if over else "running"
-        return {"state": state, "steps": flow._begun, "in_flight": flow._begun - flow._done}
+                ended = {"turns": flow._begun, "reason": self.reason}
+                await flow._channel.ask("flow_ended", flow=flow._id, **ended)

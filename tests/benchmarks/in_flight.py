@@ -29,7 +29,12 @@ class Case:
     kind: str = "roots"
     lose: bool = False
     plain: bool = False
+    #: So many of its tasks may be on workers at once: they read and write one target. None: any number.
+    tokens: int | None = None
 
+
+#: Fewer than all workers together could have in flight, and more than one for each.
+TOKENS = 12
 
 CASES = (
     Case("roots"),
@@ -37,6 +42,7 @@ CASES = (
     Case("roots, two workers lost", lose=True),
     Case("roots, plain tasks alongside", plain=True),
     Case("roots that share a dependency, plain tasks alongside, two workers lost", "shared", True, True),
+    Case(f"roots that wait for {TOKENS} tokens, two workers lost", lose=True, tokens=TOKENS),
 )
 
 
@@ -47,14 +53,15 @@ class Watch(SchedulerPlugin):  # type: ignore[misc]
 
     def __init__(self, machine: Machine) -> None:
         self._scheduler = machine.scheduler
-        self.peak = 0
+        #: On one worker, and on all of them.
+        self.peak = self.together = 0
         self.starts = 0
 
     def transition(self, key: str, start: str, finish: str, *args: object, **kwargs: object) -> None:
         if finish == "processing":
             self.starts += 1
-        for ws in self._scheduler.workers.values():
-            self.peak = max(self.peak, len(ws.processing) - len(ws.long_running))
+        loads = [len(ws.processing) - len(ws.long_running) for ws in self._scheduler.workers.values()]
+        self.peak, self.together = max(self.peak, *loads), max(self.together, sum(loads))
 
 
 def run(options: Options) -> list[Row]:
@@ -65,20 +72,16 @@ def run(options: Options) -> list[Row]:
         saturation = float(dask.config.get("distributed.scheduler.worker-saturation"))
         bound = max(math.ceil(saturation * nthreads), 1)
         for case in cases:
-            ours, stock = (asyncio.run(_peak(case, nthreads, roots, install)) for install in (True, False))
-            rows.append(
-                Row(
-                    name=f"{nthreads} thread{'s' if nthreads > 1 else ''}: {case.text}",
-                    value=ours,
-                    unit="tasks",
-                    bar=bound,
-                    stock=stock,
-                )
-            )
+            ours, stock = (asyncio.run(_watch(case, nthreads, roots, install)) for install in (True, False))
+            name = f"{nthreads} thread{'s' if nthreads > 1 else ''}: {case.text}"
+            rows.append(Row(name=name, value=ours.peak, unit="tasks", bar=bound, stock=stock.peak))
+            if case.tokens is not None:
+                together = {"value": ours.together, "bar": case.tokens, "stock": stock.together}
+                rows.append(Row(name=f"{name}: on all workers together", unit="tasks", **together))
     return rows
 
 
-async def _peak(case: Case, nthreads: int, roots: int, install: bool) -> int:
+async def _watch(case: Case, nthreads: int, roots: int, install: bool) -> Watch:
     chance = random.Random(SEED)
     async with Machine(WORKERS, nthreads) as machine:
         scheduler = machine.scheduler
@@ -87,6 +90,11 @@ async def _peak(case: Case, nthreads: int, roots: int, install: bool) -> int:
             machine.install()
             nodes = WORKERS // 2 if case.plain else WORKERS
             job = await machine.open_job("roots", nodes=nodes, max_nodes=WORKERS)
+            if case.tokens is not None:
+                # as if that had been learned
+                target, gate = ("store", "shared"), machine.engine.admission.gate
+                gate.needs[job.name, "job-task"], gate.limits[target] = (target,), case.tokens
+                job.gate = gate
         watch = Watch(machine)
         scheduler.add_plugin(watch)
         wanted = await machine.submit(Graph(case.kind, roots, "job"), job)
@@ -99,7 +107,7 @@ async def _peak(case: Case, nthreads: int, roots: int, install: bool) -> int:
             assert job.state == "running"
             assert sum(lane.job is job for lane in machine.engine.state.owner.values()) >= roots
         assert watch.starts >= len(wanted)
-        return watch.peak
+        return watch
 
 
 async def _compute_in_any_order(

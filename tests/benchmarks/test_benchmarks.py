@@ -152,8 +152,12 @@ def test_jobs_covers_roots_and_dependents_with_one_and_four_jobs_and_held_tasks(
 def test_no_worker_ever_has_more_in_flight_than_under_stock_queuing() -> None:
     for threads, bound in (("1 thread:", 2), ("4 threads:", 5)):
         for row in rows("in_flight", threads):
-            assert row["stock"] == bound
-            assert row["value"] <= row["bar"] == bound
+            assert row["value"] <= row["bar"]
+            if "together" in row["name"]:
+                # of tasks that wait for tokens, which stock does not know
+                assert row["bar"] < row["stock"]
+            else:
+                assert row["stock"] == row["bar"] == bound
 
 
 def test_fairness_gives_a_ratio_for_each_backlog() -> None:

@@ -1,4 +1,4 @@
-"""Ends that take a process or an hour: a staging node is killed, a reader is away, a rank leaves early."""
+"""Ends of a process, a client or an hour: a staging node is killed, a reader is away, a rank leaves early."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 
 import numpy as np
 from coupled import FIELDS, HALVES, opened, started
+from distributed import Client
 from helpers import live, until
 from sources import asked, nothing_left, producers, told
 
@@ -124,4 +125,21 @@ async def test_blocks_of_a_rank_that_has_left_wait_for_one_that_comes_later(c, s
     await late
     assert [each async for each in values] == [(0, 0.0)]
     await flow.close()
+    await nothing_left(s, a)
+
+
+@live(workers=1, timeout=60)
+async def test_a_flow_whose_client_is_gone_says_so_to_its_sources_and_leaves_nothing(c, s, a):
+    async with Client(s.address, asynchronous=True) as gone:
+        _flow, values = await started(gone)
+        async with producers(s, (0, 8)) as made:
+            await opened(made)
+            assert await asked(made[0], "send", step=0) is True
+            assert await anext(values) == (0, 0.0)
+            await gone.close()
+            # one step may be taken before the worker asks again
+            answers = [await asked(made[0], "send", step=step) for step in (1, 2)]
+            text = "flow 'heat' has failed: its client is gone"
+            assert answers[-1] == {"error": "CouplingError", "text": text}
+    assert await (await dask_hpc.runtime(c)).flows() == []
     await nothing_left(s, a)

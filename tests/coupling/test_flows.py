@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 from distributed import Worker, get_worker
@@ -103,28 +105,40 @@ async def test_a_step_costs_each_worker_one_message_and_its_value_needs_no_other
 
 
 @live(workers=2, timeout=60)
-async def test_an_analysis_runs_where_it_was_said_and_blocks_come_to_compute_nodes(c, s, a, b):
+async def test_an_analysis_runs_where_it_was_said_and_a_block_that_is_needed_goes_to_staging_once(c, s, a, b):
+    steps, due, block = range(12), range(0, 12, 2), np.zeros((64, 1024))
     rt = await dask_hpc.install(c)
-    flow = await rt.couple("heat", FIELDS)
+    flow = await rt.couple("heat", {"T": (("y", "x"), block.shape, "float64")})
     with pytest.raises(CouplingError, match="no node has the role 'staging'"):
         await flow.analyse(peak, name="peak", where="in-transit")
+
+    def send():
+        with dask_hpc.Source("heat", s.address) as source:
+            for step in steps:
+                source.send(step, {"T": block})
+
     async with Worker(
         s.address, name="staging", nthreads=1, resources={f"{ROLE_RESOURCE}staging": 1}
     ) as staging:
-        for where in ("in-situ", "in-transit"):
-            await flow.analyse(where_it_runs, name=where, where=where)
-        readers = [flow.results(name, timeout=30) for name in ("in-situ", "in-transit")]
-        async with producers(s, (0, 8)) as made:
-            assert await told(made[0]) == "open"
-            (holds,) = (await flow.status())["workers"]
-            assert holds in (a.address, b.address)
-            made[0].tell("many", first=0, last=12)
-            for step in range(12):
-                assert [await anext(one) for one in readers] == [(step, holds), (step, staging.address)]
-            await told(made[0])
-        # each block has gone to staging once
-        moved = sum(sum(one["keys"].values()) for one in staging.transfer_incoming_log)
-        assert moved == pytest.approx(12 * 8 * 6 * 8, rel=1.5)
+        await flow.analyse(where_it_runs, name="here", where="in-situ")
+        for name in ("there", "again"):
+            await flow.analyse(where_it_runs, name=name, every=2, where="in-transit")
+        here, there, again = (flow.results(name, timeout=30) for name in ("here", "there", "again"))
+        sending = asyncio.ensure_future(asyncio.to_thread(send))
+        got = await asyncio.gather(*map(all_of, (here, there, again)))
+        await sending
+        (holds,) = (await flow.status())["workers"]
+        assert holds in (a.address, b.address)
+        on_staging = [(step, staging.address) for step in due]
+        assert got == [[(step, holds) for step in steps], on_staging, on_staging]
+        moved = [item for one in staging.transfer_incoming_log for item in one["keys"].items()]
+        # what the split needs there: of each step that is due its block, for both analyses
+        assert len({key for key, _ in moved}) == len(moved) == len(due)
+        nbytes = sum(size for _, size in moved)
+        assert nbytes == pytest.approx(len(due) * block.nbytes, rel=0.05)
+        # blocks that are dealt to all workers in turn: a third of the others would have come as well
+        dealt = {step for step in steps if step % 3 == 2}
+        assert nbytes < 0.8 * len(dealt | set(due)) * block.nbytes
         assert not a.transfer_incoming_log
         assert not b.transfer_incoming_log
         await flow.close()
@@ -153,6 +167,10 @@ async def test_a_staging_node_that_is_lost_costs_no_step(c, s, a):
             await told(made[0])
         await flow.close()
     await until(lambda: not (s.tasks or a.data), "no task and no data is left")
+
+
+async def all_of(reader):
+    return [each async for each in reader]
 
 
 def where_it_runs(ds):

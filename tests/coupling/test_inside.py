@@ -141,6 +141,10 @@ async def test_a_program_that_is_faster_than_an_analysis_lets_it_end_and_leaves_
         # the program comes to its end meanwhile
         await until(lambda: flow._total == 9, "all steps have been handed over")
         assert gate.arrived >= 1
+        # who asks the scheduler sees what is in flight, and not what had to make room
+        (row,) = await rt.flows()
+        assert (row["state"], row["in_flight"], row["steps"]) == ("ended", len(flow.in_flight()), 9)
+        assert row["in_flight"] == 2
         gate.open()
         # whether it had begun to analyse the second one when the third came is open
         first, second = await everything(values)
@@ -179,6 +183,8 @@ async def test_a_program_that_ends_badly_says_so_to_the_readers_of_its_flow(c, s
         assert said[-1] == "flow 'heat' has failed: its program has ended: RuntimeError: it has burst"
         with pytest.raises(RuntimeError, match="it has burst"):
             await run
+        (row,) = await rt.flows()
+        assert (row["state"], row["reason"], row["in_flight"]) == ("failed", said[-1], 0)
         await job.cancel()
     await flow.close()
 

@@ -7,12 +7,16 @@ from pathlib import Path
 from time import sleep
 
 import dask
+import dask.array as da
 import numpy as np
 import zarr
+from distributed.diagnostics.plugin import SchedulerPlugin
 from helpers import engine, live, record, started, until, within
 from throttled import ThrottledStore
 
 import dask_hpc
+from dask_hpc.scheduler.install import service_of
+from dask_hpc.sim.what_if import simulate_from
 
 CHUNK = 1 << 18
 
@@ -68,6 +72,12 @@ async def test_writers_are_held_to_the_tokens_learned_and_what_needs_none_passes
     limits.add(gate.limits[target])
     async with rt.job("writer", nodes=1) as job:
         await started(s, job)
+        # a simulation that goes on from here has the file system that was learned
+        view = await rt.snapshot()
+        rate_bytes_s = view.sections["io"]["file_system_bytes_s"]
+        # no write is shorter than 25 ms, and no more than four threads wrote
+        assert 0 < rate_bytes_s <= 4 * CHUNK / 0.025
+        assert simulate_from(view, "fcfs").machine.file_system_bytes_s == rate_bytes_s
         await within(c.gather(c.map(write, [metered] * 12, range(12), pure=False)))
     assert 1 <= store.most <= max(limits)
     # nobody else is
@@ -76,6 +86,43 @@ async def test_writers_are_held_to_the_tokens_learned_and_what_needs_none_passes
         await within(c.gather(c.map(write, [metered] * 8, range(8), pure=False)))
     assert store.most == 4
     beats.cancel()
+    assert not gate.waiting
+
+
+@live(2, threads=2, clean_kwargs={"threads": False}, config={"hpc.tick": "50 ms"})
+async def test_a_shuffle_of_what_waits_for_tokens_gives_what_stock_does_and_takes_none(c, s, *workers):
+    values = np.random.default_rng(3).random((512, 512))
+    folder, target = Path(workers[0].local_directory) / "z", ("store", "shared")
+    array = zarr.create_array(folder, shape=values.shape, chunks=(32, 512), dtype="f8", compressors=None)
+    array[:] = values
+
+    def shuffled():
+        read = da.from_zarr(dask_hpc.metered(folder, "shared"), name="read")
+        with dask.config.set({"optimization.fuse.active": False}):
+            return read.rechunk((512, 32), method="p2p")
+
+    stock = await within(c.compute(shuffled()))
+    assert np.array_equal(stock, values)
+    rt = await dask_hpc.install(c, policy="fcfs")
+    gate, took = engine(s).admission.gate, set()
+
+    class Took(SchedulerPlugin):
+        def transition(self, key, *step, **more):
+            took.update(s.tasks[held].prefix.name for held in gate.holders(target))
+
+    s.add_plugin(Took(), name="took")
+    # P2P writes its shards to disk, which is counted as well
+    async with rt.job("shuffles", nodes=2, measure_io=True) as job:
+        await started(s, job, 2)
+        for _ in range(2):  # by what was learned of the first, as well
+            gate.needs["shuffles", "read"], gate.limits[target] = (target,), 2
+            record(s, job).gate = gate
+            assert np.array_equal(await within(c.compute(shuffled())), stock)
+            await asyncio.gather(*(worker.heartbeat() for worker in workers))
+            service_of(s)._io.tick(engine(s).state.now_s())
+    s.remove_plugin("took")
+    assert took == {"read"}
+    assert set(gate.needs) == {("shuffles", "read")}
     assert not gate.waiting
 
 

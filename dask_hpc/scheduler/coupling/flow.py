@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc_policies.coupling.contract import Field, Place, block_key, uncovered
+from dask_hpc_policies.coupling.laid import Blocks, Laid
 from dask_hpc_policies.coupling.turns import Turns
 from dask_hpc_policies.placement.application import Where
 
@@ -65,15 +66,17 @@ class Flow:
     ranks: dict[int, Rank] = field(default_factory=dict)
     #: The last step that each of those has sent that have left.
     gone: dict[int, int | None] = field(default_factory=dict)
-    #: Whether a program on the cluster hands over its steps: no other may. Turns that it has begun, and the
-    #: most threads of a node that it computes a step on.
+    #: Whether a program on the cluster hands over its steps: no other may. Turns that it has begun, those of
+    #: them in flight, and the most threads of a node that it computes a step on.
     inside: bool = False
     own_turns: int = 0
+    own_flight: set[int] = field(default_factory=set)
     own_threads: int = 0
     #: Helper cores of a node that a policy has taken of that program; None: those that it cannot use.
     helper_cores: int | None = None
-    #: Whether that program has begun its last step.
+    #: Whether that program has begun its last step, and why there are no more if that was not to be.
     inside_over: bool = False
+    inside_failed: str = ""
     #: How many producers there are; None: none has come.
     size: int | None = None
     #: Worker of each place, and the ranks of its producers, once all are there.
@@ -82,8 +85,6 @@ class Flow:
     turns: Turns | None = None
     #: Tasks of so many turns are on the scheduler.
     ahead: int = 0
-    #: Turns that are done.
-    finished: int = 0
     #: Steps of the longest window, and what was said of analyses.
     window: int = 1
     analyses: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -94,6 +95,8 @@ class Flow:
     measured: Measured = field(default_factory=Measured)
     #: Why it has failed, or that it is closed.
     failed: str = ""
+    #: Where each rank's blocks lie, as far as that is known before they are taken.
+    laid: Laid | None = None
     #: Where each place's blocks lay the last time, and whether those of all cover the fields.
     layouts: dict[int, tuple[tuple[str, Place], ...]] = field(default_factory=dict)
     covered: bool = False
@@ -187,10 +190,15 @@ class Flow:
 
     async def room_for(self, turn: int, within_s: float) -> None:
         """Wait until workers need not ask about a turn, where that can be, and no longer than so long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                while not self.failed and self.when_full == "wait" and turn >= self.room():
-                    await self._bell.wait()
+
+        def asks() -> bool:
+            return not self.failed and self.when_full == "wait" and turn >= self.room()
+
+        if asks():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    while asks():
+                        await self._bell.wait()
 
     def begun(self, given: int) -> None:
         """Tell the client of turns that have begun since so many were given."""
@@ -205,7 +213,7 @@ class Flow:
 
     def done(self, turn: int) -> None:
         """Whoever is to have a turn has had it."""
-        self.finished = max(self.finished, turn + 1)
+        self.own_flight.discard(turn)
         if self.turns is not None:
             self.turns.done(turn)
         self.ring()
@@ -213,6 +221,13 @@ class Flow:
     def lacked(self, step: int) -> int | None:
         """A rank that has left without sending a step; None: there is none."""
         return next((rank for rank, sent in self.gone.items() if sent is None or sent < step), None)
+
+    def lay(self, rank: int, step: int, blocks: Blocks, same: Sequence[int]) -> str:
+        """Why the blocks of a rank cannot lie where it says from a step on, if so: see `Laid.lay`."""
+        assert self.size is not None
+        if self.laid is None:
+            self.laid = Laid(self.fields, self.size)
+        return self.laid.lay(rank, step, blocks, same)
 
     def laid_out(self, place: int, layout: Sequence[tuple[str, Sequence[int], Sequence[int]]] | None) -> str:
         """Note where the blocks of a place lie; why those of all places do not cover the fields, if so.
@@ -245,7 +260,7 @@ class Flow:
 
     def flight(self) -> list[int]:
         """Turns that have begun and are not done."""
-        return list(range(self.finished, self.own_turns) if self.turns is None else self.turns.flight)
+        return sorted(self.own_flight) if self.turns is None else list(self.turns.flight)
 
     def kept_threads(self, threads: int) -> int:
         """Threads of a node that its program keeps, of so many that the node has; the others are helpers."""
@@ -259,16 +274,16 @@ class Flow:
 
     def row(self) -> dict[str, Any]:
         """What is known of it, as plain data."""
-        turns = self.turns
-        state = "ended" if self.over() else "running" if turns is not None or self.inside else "waiting"
+        started, failed = self.turns is not None or self.inside, self.failed or self.inside_failed
+        state = "ended" if self.over() else "running" if started else "waiting"
         return {
             "name": self.name,
-            "state": "failed" if self.failed else state,
-            "reason": self.failed,
+            "state": "failed" if failed else state,
+            "reason": failed,
             "sources": sum(rank.connected and not rank.left for rank in self.ranks.values()),
             "size": self.size,
             "workers": list(dict.fromkeys(self.places)),
-            "in_flight": 0 if turns is None else len(turns.flight),
+            "in_flight": len(self.flight()),
             "queue": self.queue,
             "when_full": self.when_full,
             "steps": self.given,
