@@ -144,7 +144,7 @@ def pattern(to_stock: float | None = None) -> Callable[[Runs, str], list[Row]]:
 def chain_and_wide(runs: Runs, way: str) -> list[Row]:
     """Neither a job that leaves nodes idle nor the one behind it is served later than by stock."""
     return [
-        *runs.against(way, STOCK, turnaround_of("chain"), "chain", 1.02),
+        *runs.against(way, STOCK, turnaround_of("chain"), "chain", 1.0),
         *runs.against(way, STOCK, turnaround_of("wide"), "wide job behind it", 1.15),
     ]
 

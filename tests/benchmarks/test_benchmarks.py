@@ -122,6 +122,18 @@ def test_a_figure_is_held_to_its_bar_and_to_the_limit_above_it() -> None:
     assert held([1.0, 4.0, 99.0], bar=5.0).verdict == "ok"
 
 
+def test_what_misses_its_bar_ends_a_benchmark_with_1_also_where_it_is_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["x.py", "--json"])
+    for value, verdict in ((5.0, "ok"), (6.0, "short"), (11.0, "fail")):
+        with pytest.raises(SystemExit) as ended:
+            harness.main("x", "x", lambda _, v=value: [harness.row("x", [v], "us", bar=5.0, limit=10.0)])
+        found = json.loads(capsys.readouterr().out)
+        assert [row["verdict"] for row in found["rows"]] == [verdict]
+        assert (ended.value.code, found["ok"]) == (int(verdict != "ok"), verdict == "ok")
+
+
 def test_run_runs_every_benchmark_and_fails_when_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
