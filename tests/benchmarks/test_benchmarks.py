@@ -248,7 +248,8 @@ def test_pays_off_compares_medians_and_the_worst_round() -> None:
     # medians 7 of 7, 6, 12 and 10 of 10, 10, 20
     assert (mean.value, mean.low, mean.high, mean.verdict) == (0.7, 0.6, 0.7, "fail")
     assert (makespan.value, makespan.verdict) == (1.0, "ok")
-    assert (worst.value, worst.verdict) == (18 / 12, "fail")
+    # the pairs 12 of 10, 10 of 12 and 18 of 20: a round may be long with stock, too
+    assert (worst.value, worst.verdict) == (12 / 10, "fail")
     # a job that takes less than a second alone is held against a second
     assert runs.figures("fair", pays_off.worst_slowdown(alone_s)) == [2.0, 2.0, 6.0]
 
