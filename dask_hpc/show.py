@@ -116,7 +116,7 @@ def job_html(job: Any) -> str | None:
 
 
 def cluster_html(cluster: Any, summary: Callable[[], Known]) -> str | None:
-    """What a cluster shows below Dask's own: policy, nodes, jobs.
+    """What a cluster shows below Dask's own: policy, nodes, why `adapt` has as many, jobs.
 
     Parameters
     ----------
@@ -134,6 +134,9 @@ def cluster_html(cluster: Any, summary: Callable[[], Known]) -> str | None:
             raise ConnectionError(f"the cluster is {status}")
         here = cluster.loop.asyncio_loop is _running()
         known = summary() if here else _within_limit(cluster.loop.asyncio_loop, ask)
+        adaptive = getattr(cluster, "_adaptive", None)
+        if adaptive is not None and adaptive.state != "stopped":
+            known = {**known, "adapt": getattr(adaptive, "reason", "")}
     except Exception as error:
         notice = f"There is no runtime to show: {_said(error)}."
     return html("cluster", known, notice)

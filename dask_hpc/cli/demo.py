@@ -54,9 +54,11 @@ def demo(
 ) -> None:
     """Run the main job end to end on this machine.
 
-    Three acts, each on stock Dask and with dask_hpc, equal work, results compared bit by bit: three users
-    share a cluster; a simulation is resized while it steps, and the walltime of a node ends; the cluster
-    shrinks with data on it. A further one, --only power, has two jobs under a power corridor that moves.
+    Four acts, each on stock Dask and with dask_hpc, equal work, results compared bit by bit: three users
+    share a cluster; a simulation is resized while it steps, and the walltime of a node ends; a worker is
+    killed, with a checkpoint of what it holds; the cluster shrinks with data on it. Where a walltime ends,
+    stock Dask's worker is killed without warning, as nothing of stock's hears of walltimes. A further one,
+    --only power, has two jobs under a power corridor that moves.
     The last lines are a table, and an HTML report shows what happened.
     """
     from dask_hpc.demo.run import main

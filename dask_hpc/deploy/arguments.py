@@ -59,6 +59,17 @@ def check_adapt(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is {value!r}; allowed: a duration above 0 s, such as '500 ms'")
 
 
+def workers_of(name: str, jobs: Any, each: int) -> int | float:
+    """The workers of so many batch jobs of `each`; raises ValueError when argument `name` is no count."""
+    if jobs == math.inf:
+        return math.inf
+    if not _is_count(jobs):
+        workers = name.removesuffix("_jobs")
+        text = f"{name} is {jobs!r}; allowed: a whole number of jobs, 0 or more"
+        raise ValueError(f"{text}; for workers, {each} to a job, write {workers}")
+    return int(jobs) * each
+
+
 def check_scale(options: Mapping[str, Any]) -> None:
     """Raise TypeError for options of `scale` that a cluster of workers does not have."""
     if options:

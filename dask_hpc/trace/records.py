@@ -135,6 +135,8 @@ class Other:
     data: Mapping[str, Any]
 
 
+#: Kind of others that tell what a job has lent and borrowed so far: tasks, their seconds, why the last time.
+LENDING = "lending"
 #: Kinds of others that tell what was drawn, and the bounds of the power corridor.
 POWER_KINDS = DRAW, CORRIDOR = "draw", "corridor"
 

@@ -16,6 +16,7 @@ import distributed
 import pytest
 from distributed import Client
 from distributed.utils_test import gen_cluster, gen_test
+from helpers import until
 from IPython.core.formatters import DisplayFormatter
 
 import dask_hpc
@@ -138,6 +139,12 @@ async def test_a_cluster_is_shown_inside_of_its_own_loop():
         n_workers=1, processes=False, dashboard_address=None, asynchronous=True
     ) as cluster:
         check(cluster._repr_html_(), "fair", "Nodes: 1")
+        # nobody needs the worker, and it stays for a while: here it is said why
+        adaptive = cluster.adapt(minimum=0, maximum=1, interval="20 ms")
+        await until(lambda: "hpc.pool.hold" in adaptive.reason, "it is kept")
+        check(cluster._repr_html_(), "fair", "Nodes: 1", f"adapt: {adaptive.reason}")
+        adaptive.stop()
+        assert "adapt: " not in cluster._repr_html_()
     check(cluster._repr_html_(), "the cluster is closed")
 
 

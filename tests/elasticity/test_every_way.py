@@ -12,6 +12,8 @@ from distributed.utils_test import captured_logger
 from elastic_clusters import Shrinkable, shrinkable
 from elastic_work import Gate, result_of, until
 
+from dask_hpc.deploy.arguments import workers_of
+
 PATIENCE_S = 40.0
 
 
@@ -156,6 +158,14 @@ def test_a_size_that_cannot_be_had_is_not_waited_for_and_a_new_client_waits_for_
             assert len(made.scheduler.workers) == 1
 
     asyncio.run(run())
+
+
+def test_jobs_are_whole_ones() -> None:
+    assert workers_of("minimum_jobs", 2.0, 2) == 4
+    assert workers_of("maximum_jobs", float("inf"), 2) == float("inf")
+    for wrong in (1.5, -1, "2", True, float("nan")):
+        with pytest.raises(ValueError, match=r"a whole number of jobs.*, 2 to a job, write minimum$"):
+            workers_of("minimum_jobs", wrong, 2)
 
 
 def test_what_adapt_does_not_take_is_refused_with_what_to_write_instead() -> None:

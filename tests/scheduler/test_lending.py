@@ -22,7 +22,9 @@ from helpers import (
 from tasks import Counter as CountingActor
 
 import dask_hpc
+from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.scheduler.tables.parts import registered
+from dask_hpc.trace.records import LENDING
 
 
 def quick(i):
@@ -65,9 +67,22 @@ async def test_an_idle_node_of_a_job_runs_what_another_job_waits_for(c, s, a, b)
     assert row["borrowed_tasks"] == theirs["lent_tasks"] >= 19
     assert row["borrowed_s"] == pytest.approx(theirs["lent_s"])
     assert theirs["lent_s"] > 0
+    assert (row["lending"], theirs["lending"]) == (
+        "borrowed: its threads are busy",
+        "lent: it has no task for a thread",
+    )
     assert not starts.twice(starts.count)
     await busy.__aexit__(None, None, None)
+    await busy.wait(20)
     await idle.__aexit__(None, None, None)
+    await idle.wait(20)
+    # the trace is told as long as a job lives, and of the whole when it has ended
+    for job in (busy, idle):
+        row = await job.status()
+        told = [each.data for each in engine(s).state.records if getattr(each, "kind", "") == LENDING]
+        last = [data for data in told if data["job"] == job.id][-1]
+        assert last.items() - {("job", job.id), ("t_s", last["t_s"])} <= row.items()
+        assert last["lent_tasks"] + last["borrowed_tasks"] >= 19
 
 
 @live(1, lend="5 s")
@@ -96,7 +111,7 @@ async def test_plain_work_borrows_too(c, s, a):
             assert await within(c.gather(c.map(quick, range(5), key="quick", pure=False))) == list(range(5))
 
 
-@pytest.mark.parametrize("how", ["exclusive", "borrower", "producer", "setting"])
+@pytest.mark.parametrize("how", ["exclusive", "borrower", "producer", "pinned", "setting"])
 @live(1, lend="5 s")
 async def test_what_is_not_lent(c, s, a, how):
     await learn(c, s)
@@ -107,6 +122,8 @@ async def test_what_is_not_lent(c, s, a, how):
         await started(s, job)
         if how == "producer":
             await job.producer().start()
+        if how == "pinned":
+            of(s).releases.pin([str(a.name)], True)
         async with rt.job("waits", nodes=1, exclusive=how == "borrower") as waits:
             future = c.submit(quick, 1, key="quick-later")
             await until(lambda: record(s, waits).held == 1, "it is held")

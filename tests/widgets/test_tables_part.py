@@ -230,6 +230,15 @@ def test_jobs_that_wait_for_the_same_are_one_row(part, page):
     assert "<strong>40 jobs</strong>" in html
 
 
+def test_jobs_show_what_they_lent_and_borrowed_for_how_long_and_why():
+    many = many_jobs.picture(0)
+    why = "lent: it has no task for a thread"
+    lent = {"lent_tasks": 9, "lent_s": 3.14, "borrowed_tasks": 2, "lending": why}
+    shown = views.named("jobs").html(replace(many, jobs=[many.jobs[0] | lent])).unescape()
+    assert "9 of others on its nodes so far (3.1 s), 2 on nodes of others so far (0.0 s)" in shown
+    assert f"; {why}" in shown
+
+
 def test_what_dasks_pages_say_of_held_tasks_is_explained_where_there_are_any():
     told = "Held tasks wait for room on nodes of their job; Dask's own pages call them no-worker."
     many = many_jobs.picture(0)

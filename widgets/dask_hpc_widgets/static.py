@@ -86,12 +86,13 @@ def runtime_html(address: str, known: Mapping[str, Any], notice: str = "") -> st
 
 
 def cluster_html(known: Mapping[str, Any], notice: str = "") -> str:
-    """What a cluster shows below Dask's own: policy, count of nodes, jobs."""
+    """What a cluster shows below Dask's own: policy, count of nodes, why `adapt` has as many, jobs."""
     if "status" not in known:
         return markup.page(_soft(notice))
     status = known["status"]
     idle = "" if status["idle_nodes"] is None else f", {status['idle_nodes']} idle"
-    nodes = element("p", f"Nodes: {status['pool_nodes']}{idle}")
+    adapt = f"; adapt: {known['adapt']}" if known.get("adapt") else ""
+    nodes = element("p", f"Nodes: {status['pool_nodes']}{idle}{adapt}")
     return markup.page(
         _soft(notice), *_policy(status, known["jobs"]), nodes, _jobs(known["jobs"], status["now_s"])
     )

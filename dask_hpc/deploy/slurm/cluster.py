@@ -16,7 +16,7 @@ from typing import Any
 from dask.utils import parse_bytes
 
 from dask_hpc.config import Settings, settings
-from dask_hpc.deploy.arguments import check_counts, check_flags
+from dask_hpc.deploy.arguments import check_counts, check_flags, workers_of
 from dask_hpc.deploy.scaling import ENDED, logger
 from dask_hpc.deploy.slurm.jobs import SLURMJob, StockCluster
 from dask_hpc.deploy.slurm.pools import OPTIONS, read_pools
@@ -124,7 +124,7 @@ class SLURMCluster(Reconciled, StockCluster):
                 if kwargs.get(bound) is not None:
                     text = f"{bound} is {kwargs[bound]!r} (workers) and {bound}_jobs is {jobs!r}"
                     raise ValueError(f"{text}; give one of them")
-                kwargs[bound] = jobs * self.workers_per_node
+                kwargs[bound] = workers_of(f"{bound}_jobs", jobs, self.workers_per_node)
         if self._grouped:
             kwargs.setdefault("worker_key", job_of)
         self._failures.clear()

@@ -71,7 +71,7 @@ class Lifecycle:
             job.failure = f"the scheduler could not take the graph of {next(iter(keys))!r} (its log says why)"
 
     def tick(self, now_s: float) -> None:
-        """Cancel jobs whose client has been gone for too long; sample how well the others scale."""
+        """Cancel jobs whose client has been gone for too long; sample how the others scale; tell of loans."""
         limit_s = self.state.settings.client_timeout_s
         for job in self.state.jobs.named:
             gone_s = job.client_gone_s
@@ -80,6 +80,7 @@ class Lifecycle:
                 self.cancel(job, ReasonCode.CLIENT_GONE, text)
         for job in self.state.jobs.active.values():
             job.meter.sample(now_s, self.state.settings.performance_interval_s)
+        self.admission.lending.tell()
 
     def client_closed(self, client: str) -> None:
         """A client has been closed: nothing more comes into its open jobs."""
@@ -211,6 +212,7 @@ class Lifecycle:
         for reserved in {node.reserved for node in nodes}:
             state.give([node for node in nodes if node.reserved == reserved], None, reserved)
         job.step(event)
+        self.admission.lending.tell()
         state.note_job(job)
         state.jobs.end(job)
         self.controller.note(job.id, code, text)

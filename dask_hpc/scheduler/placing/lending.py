@@ -23,6 +23,7 @@ from dask_hpc.scheduler.internals import durations, reads, writes
 from dask_hpc.scheduler.tables.jobs import JobRecord, is_parked
 from dask_hpc.scheduler.tables.parts import Parts
 from dask_hpc.scheduler.tables.state import State
+from dask_hpc.trace.records import LENDING, Other
 from dask_hpc_policies.rules.lending import turn
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Lending:
         self._trials: dict[str, Trial] = {}
         #: Tasks of trials that are about to be sent, by key.
         self._tried: dict[Any, Trial] = {}
+        #: Jobs that have lent or borrowed since the trace was last told.
+        self._untold: dict[JobRecord, None] = {}
 
     def choose(
         self, addresses: Iterable[str], promised: Counter[str]
@@ -133,8 +136,12 @@ class Lending:
             loan = Loan(lane.job, lender, trial, ts.run_id, state.now_s())
             self.loans.setdefault(worker.address, {})[ts.key] = loan
             lane.job.borrowed_tasks += 1
+            why = "its threads are busy" if len(lane.job.reach) else "no node yet"
+            lane.job.lending = f"borrowed: {why}"
             if lender is not None:
                 lender.lent_tasks += 1
+                lender.lending = "lent: it has no task for a thread"
+            self._note(loan)
 
     def settle(self, address: str) -> None:
         """Account for the tasks that are no longer on borrowed slots of the worker."""
@@ -152,8 +159,31 @@ class Lending:
             loan.borrower.borrowed_s += seconds
             if loan.lender is not None:
                 loan.lender.lent_s += seconds
+            self._note(loan)
         if not loans:
             del self.loans[address]
+
+    def tell(self) -> None:
+        """Write into the trace what jobs have lent and borrowed so far, of those for which it has changed."""
+        for address in list(self.loans):
+            self.settle(address)
+        untold, self._untold = self._untold, {}
+        for job in untold:
+            data = {
+                "t_s": self.state.now_s(),
+                "job": job.id,
+                "lent_tasks": job.lent_tasks,
+                "lent_s": job.lent_s,
+                "borrowed_tasks": job.borrowed_tasks,
+                "borrowed_s": job.borrowed_s,
+                "lending": job.lending,
+            }
+            self.state.record(Other(kind=LENDING, data=data))
+
+    def _note(self, loan: Loan) -> None:
+        self._untold[loan.borrower] = None
+        if loan.lender is not None:
+            self._untold[loan.lender] = None
 
     def wants(self, job: JobRecord) -> bool:
         """Whether the job has held tasks; those that wait for its first node count as held until it comes."""

@@ -96,6 +96,8 @@ class JobRecord:
         #: Tasks of others on its nodes, and its own on nodes of others, with their time there.
         self.lent_tasks = self.borrowed_tasks = 0
         self.lent_s = self.borrowed_s = 0.0
+        #: Why it lent or borrowed the last time.
+        self.lending = ""
         self.expansions = 0
         self.shrinks = 0
         #: Since when it has had how many nodes, the latest changes.
@@ -375,6 +377,7 @@ class JobRecord:
             "lent_s": self.lent_s,
             "borrowed_tasks": self.borrowed_tasks,
             "borrowed_s": self.borrowed_s,
+            "lending": self.lending,
             "sizes": list(self.sizes),
             "mtct": self.meter.mtct,
             "mtct_previous": self.meter.mtct_previous,

@@ -6,6 +6,7 @@ Values, exceptions and what is left on the scheduler: see `three_ways`.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import dask
 import dask.array as da
@@ -16,6 +17,8 @@ from distributed.utils_test import gen_test
 from helpers import Gate, through, until
 from tasks import inc
 from three_ways import Way, outcome, same
+
+from dask_hpc.scheduler.placing.overflow import OVERFLOW
 
 
 def fail(value):
@@ -111,16 +114,21 @@ class Counts(WorkerPlugin):
 
 
 class Sees(SchedulerPlugin):
-    """Notes the steps of tasks of one name, the users and the ends of graphs."""
+    """Notes the steps of tasks of one name, how often each is sent, the users and the ends of graphs."""
 
     name = "sees"
 
     def __init__(self):
-        self.steps, self.graphs = [], []
+        self.steps, self.sent, self.graphs = [], Counter(), []
 
     def transition(self, key, start, finish, *args, stimulus_id, **kwargs):
         if str(key).startswith("seen"):
             self.steps.append((finish, sorted(kwargs)))
+            # what waits behind others is asked back for an idle thread next door before it begins, and sent
+            # there; stock's work stealing sends it there without a step
+            self.sent[key] += (finish == "processing") - stimulus_id.startswith(OVERFLOW) * (
+                start == "processing"
+            )
 
     def update_graph(self, scheduler, *, client, keys, tasks, annotations, priority, **kwargs):
         self.graphs.append((len(keys), len(tasks), sorted(annotations), len(priority)))
@@ -132,17 +140,23 @@ async def plugins(w: Way):
     seen = Sees()
     w.s.add_plugin(seen)
     with dask.annotate(priority=2, said=1):
-        futures = w.c.map(inc, range(10), key=[f"seen-{i}" for i in range(10)])
+        # beside an idle job the first three are sent to one worker, and the third is asked back
+        shut, wide = Gate(), Gate()
+        wide.open()
+        gates = [shut, shut, *[wide] * 8]
+        futures = w.c.map(through, range(10), gates, key=[f"seen-{i}" for i in range(10)])
+    await wait(futures[2:])
+    shut.open()
     await wait(futures)
     executed = sum(worker.plugins["counts"].executed for worker in w.workers)
     for future in futures:
         future.release()
-    await w.forgotten("seen-0", "seen-9")
+    await w.forgotten(*(future.key for future in futures))
     w.s.remove_plugin("sees")
     await w.c.unregister_worker_plugin("counts")
-    # how often a task is sent before it executes is a matter of placing
+    # through which states it gets to its worker is a matter of placing
     ends = sorted(step for step in seen.steps if step[0] in ("memory", "forgotten"))
-    return executed, ends, seen.graphs
+    return executed, ends, sorted(seen.sent.items()), seen.graphs
 
 
 async def annotated(w: Way):

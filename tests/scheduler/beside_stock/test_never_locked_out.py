@@ -1,14 +1,14 @@
 """Work that stock answers at once is answered beside jobs, too: no job locks the threads it does not use.
 
-Each case runs on stock Dask, then with dask_hpc under the default policy and under `fair`, with the product's
-default of lending. What has to be answered is asked for while the job beside it waits at a gate: it is
-answered before the gate opens, and in at most twice the time that stock takes. In place of a job, stock has
-the same tasks.
+Each case runs on stock Dask, then with dask_hpc under `pwma-fpsma` and under `fair`, the default, with the
+product's default of lending. What has to be answered is asked for while the job beside it waits at a gate: it
+is answered before the gate opens, and in at most twice the time that stock takes. In place of a job, stock
+has the same tasks. Most questions are asked again, when their kinds of tasks are known: then little is
+allowed beside the twice, so that ten times stock's time is noticed where stock takes a hundredth of a second.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -26,9 +26,14 @@ import dask_hpc
 PLACES = ("stock", "pwma-fpsma", "fair")
 #: Stock answers in well under a tenth of it.
 SOON_S = 5.0
-#: So much above twice stock's time: stock answers in hundredths of a second, and what Dask has never
-#: seen is lent threads one by one at first (three sweeps).
+#: So much above twice stock's time when it is asked for the first time: what Dask has never seen is lent
+#: threads one by one, every twentieth of a second (a hundredth of ``hpc.lend``).
 ALLOWED_S = 0.3
+#: So much when it is asked again.
+ALLOWED_AGAIN_S = 0.05
+#: How often a question is asked; once beside a task that waits at a gate, behind which stock sends one of
+#: those that must run at once as soon as it knows how long they take: it would never answer.
+TIMES, ONCE = 3, 1
 
 
 @dataclass
@@ -39,15 +44,16 @@ class Place:
     s: Scheduler
     workers: tuple[Worker, ...]
     rt: Any = None
-    #: How long what has to be answered took, of every time that it was asked for.
-    took_s: list[float] = field(default_factory=list)
+    #: How long what has to be answered took when it was first asked for, and of every time after that.
+    first_s: list[float] = field(default_factory=list)
+    again_s: list[float] = field(default_factory=list)
 
     @contextmanager
-    def asked(self) -> Iterator[None]:
+    def asked(self, again: bool = False) -> Iterator[None]:
         """What is asked for in it has been answered at its end."""
         began_s = time.monotonic()
         yield
-        self.took_s.append(time.monotonic() - began_s)
+        (self.again_s if again else self.first_s).append(time.monotonic() - began_s)
 
     @asynccontextmanager
     async def job(self, name: str, runs: bool = True, **fields: Any) -> AsyncIterator[None]:
@@ -73,34 +79,41 @@ def waits_seceded(value: int, gate: Gate) -> int:
 
 async def quick_work(p: Place) -> None:
     """Tasks without dependencies, a chain and a sum of many."""
-    with p.asked():
-        first = p.c.map(inc, range(20), pure=False)
-        chain = p.c.map(inc, first, pure=False)
-        total = p.c.submit(sum, chain, pure=False)
-        assert await within(total, SOON_S) == sum(range(2, 22))
+    for number in range(TIMES):
+        with p.asked(again=number > 0):
+            first = p.c.map(inc, range(20), pure=False)
+            chain = p.c.map(inc, first, pure=False)
+            total = p.c.submit(sum, chain, pure=False)
+            assert await within(total, SOON_S) == sum(range(2, 22))
 
 
-async def together(p: Place, count: int) -> None:
-    """So many tasks that only end when all of them execute."""
-    gate = Gate()
-    with p.asked():
-        futures = p.c.map(through, range(count), gate=gate, pure=False, key="together")
-        try:
-            await until(lambda: gate.arrived == count, f"{count} execute at once", SOON_S)
-        finally:
-            gate.open()
-        await within(p.c.gather(futures), SOON_S)
-
-
-async def dependents_together(p: Place, count: int) -> None:
-    """The same, where each of them depends on a task."""
-    gate = Gate()
-    with p.asked():
-        first = p.c.map(inc, range(count), pure=False)
-        second = [p.c.submit(through, f, gate, pure=False) for f in first]
+async def at_once(gate: Gate, count: int) -> None:
+    """Open a gate when so many have come."""
+    try:
         await until(lambda: gate.arrived == count, f"{count} execute at once", SOON_S)
+    finally:
         gate.open()
-        assert await within(p.c.gather(second), SOON_S) == list(range(1, count + 1))
+
+
+async def together(p: Place, count: int, times: int = TIMES) -> None:
+    """So many tasks that only end when all of them execute."""
+    for number in range(times):
+        gate = Gate()
+        with p.asked(again=number > 0):
+            futures = p.c.map(through, range(count), gate=gate, pure=False, key="together")
+            await at_once(gate, count)
+            await within(p.c.gather(futures), SOON_S)
+
+
+async def dependents_together(p: Place, count: int, times: int = TIMES) -> None:
+    """The same, where each of them depends on a task."""
+    for number in range(times):
+        gate = Gate()
+        with p.asked(again=number > 0):
+            first = p.c.map(inc, range(count), pure=False)
+            second = [p.c.submit(through, f, gate, pure=False) for f in first]
+            await at_once(gate, count)
+            assert await within(p.c.gather(second), SOON_S) == list(range(1, count + 1))
 
 
 # ------------------------------------------------------------------- seceded
@@ -166,7 +179,7 @@ async def wide_beside_narrow(p: Place) -> None:
         narrow = p.c.submit(through, 1, gate, pure=False)
         await until(lambda: gate.arrived, "it executes", SOON_S)
         async with p.job("wide", nodes=1):
-            await together(p, sum(w.state.nthreads for w in p.workers) - 1)
+            await together(p, sum(w.state.nthreads for w in p.workers) - 1, times=ONCE)
         gate.open()
         await narrow
 
@@ -178,7 +191,7 @@ async def wide_in_two_levels_beside_narrow(p: Place) -> None:
         narrow = p.c.submit(through, 1, gate, pure=False)
         await until(lambda: gate.arrived, "it executes", SOON_S)
         async with p.job("wide", nodes=1):
-            await dependents_together(p, 3)
+            await dependents_together(p, 3, times=ONCE)
         gate.open()
         await narrow
 
@@ -272,7 +285,7 @@ async def plain_behind_a_wide_waiting_job_alone(p: Place) -> None:
     async with p.job("wide", runs=False, nodes=len(p.workers)):
         with p.plain():
             await quick_work(p)
-            await together(p, 3)
+            await together(p, 3, times=ONCE)
         gate.open()
         assert await old == 1
 
@@ -328,22 +341,34 @@ async def answer(c, s, *workers, case, where, places):
     await case(places[-1])
 
 
-def median_s(case, where, rounds) -> float:
-    """How long it takes to answer."""
-    places: list[Place] = []
-    for _ in range(rounds):
-        answer(case=case, where=where, places=places)
-    return statistics.median(sum(place.took_s) for place in places)
+#: Dependents are placed on their job's nodes, one behind the other; who waits there is asked back for an idle
+#: thread by the sweep, as stock's work stealing comes by every tenth of a second.
+ASKED_BACK = {barrier_of_dependents: 0.3}
+
+
+def too_late(case, places) -> list[str]:
+    """What took longer than it may, the best of all rounds beside stock's best."""
+    found = []
+    for what, allowed_s in (("first_s", ALLOWED_S), ("again_s", ASKED_BACK.get(case, ALLOWED_AGAIN_S))):
+        best_s = {
+            where: min((s for place in there for s in getattr(place, what)), default=0.0)
+            for where, there in places.items()
+        }
+        bar_s = 2 * best_s["stock"] + allowed_s
+        found += [f"{w}: {what} {s:.3f} s, bar {bar_s:.3f} s" for w, s in best_s.items() if s > bar_s]
+    return found
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_it_is_answered_in_at_most_twice_the_time_of_stock(case):
-    for rounds in (1, 5):  # a machine that others use may stand still in one
-        found = {where: median_s(case, where, rounds) for where in PLACES}
-        bar_s = 2 * found["stock"] + ALLOWED_S
-        if max(found.values()) <= bar_s:
+    places: dict[str, list[Place]] = {where: [] for where in PLACES}
+    for _ in range(5):  # a machine that others use may stand still in one
+        for where, there in places.items():
+            answer(case=case, where=where, places=there)
+        found = too_late(case, places)
+        if not found:
             return
-    raise AssertionError(f"medians {found} s, bar {bar_s:.3f} s")
+    raise AssertionError("\n".join(found))
 
 
 @live(2, lend="5 s", config={"hpc.sweep": "10 s"})

@@ -33,7 +33,8 @@ _NO_WORKER = "Held tasks wait for room on nodes of their job; Dask's own pages c
 _FIELDS = (
     *("id", "name", "state", "kind", "nodes", "min_nodes", "max_nodes", "constraint", "below_minimum"),
     *("submit_s", "start_s", "end_s", "wait_s", "expansions", "shrinks", "reason"),
-    *("processing_tasks", "held_tasks", "unfinished_tasks", "lent_tasks", "borrowed_tasks", "forecast"),
+    *("processing_tasks", "held_tasks", "unfinished_tasks", "forecast"),
+    *("lent_tasks", "lent_s", "borrowed_tasks", "borrowed_s", "lending"),
 )
 
 
@@ -140,12 +141,17 @@ def _tasks(job: Mapping[str, Any]) -> str:
             ("processing_tasks", "on workers"),
             ("held_tasks", "held"),
             ("unfinished_tasks", "unfinished"),
-            ("lent_tasks", "of others on its nodes so far"),
-            ("borrowed_tasks", "on nodes of others so far"),
         )
         if job.get(key)
     ]
-    return ", ".join(parts) or "none left"
+    # seconds of the tasks that have ended there
+    parts += [
+        f"{job[kind + '_tasks']} {word} so far ({job.get(kind + '_s') or 0.0:.1f} s)"
+        for kind, word in (("lent", "of others on its nodes"), ("borrowed", "on nodes of others"))
+        if job.get(kind + "_tasks")
+    ]
+    last = f"; {job['lending']}" if job.get("lending") else ""
+    return (", ".join(parts) or "none left") + last
 
 
 def _resizes(job: Mapping[str, Any]) -> str:
