@@ -101,6 +101,7 @@ def test_a_simulation_that_is_resized_and_watched_gives_the_field_of_an_undistur
     assert heat["sha256"] == digest(HEAT.undisturbed(heat["steps"]))
     assert heat["looks"] == heat["steps"] // simulation.LOOK_EVERY > 0
     assert heat["looks_in_situ"] is True
+    assert (heat["coupled"], heat["coupled_identical"]) == (-(-heat["steps"] // simulation.LOOK_EVERY), True)
     # what stock repeats depends on the moment at which the walltime ends
     assert heat["repeated"] <= heat["stock_repeated"]
 

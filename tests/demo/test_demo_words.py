@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dask_hpc.demo import parts, run
+from dask_hpc.demo.heat import peak_and_checksum
 from dask_hpc.demo.killed import Killed
 from dask_hpc.demo.shrinking import HELD, Shrunk
 from dask_hpc.demo.simulation import HEAT, InSituLook, Simulated
@@ -20,7 +21,8 @@ from dask_hpc.trace.records import Header
 def simulated(*, steps: int = 3, in_situ: bool = True) -> Simulated:
     """A simulation that took three steps and says that it took `steps`."""
     windows = [{"result": "done"}, {"result": "aborted"}, {"result": "done"}]
-    return Simulated(HEAT.undisturbed(3), steps, (InSituLook(2, 0.1, 0.9, in_situ),), tuple(windows))
+    seen = ((1, peak_and_checksum(HEAT.undisturbed(1).values)),)
+    return Simulated(HEAT.undisturbed(3), steps, (InSituLook(2, 0.1, 0.9, in_situ),), tuple(windows), seen)
 
 
 STEPPED = Stepped(
@@ -97,6 +99,10 @@ def faked(monkeypatch, tmp_path):
         (
             given(stepped=replace(STEPPED, simulated=simulated(steps=4))),
             "field DIFFERENT from that of an undisturbed run of 4",
+        ),
+        (
+            given(stepped=replace(STEPPED, simulated=replace(simulated(), coupled=((1, (1.0, 2)),)))),
+            "1 coupled analyses NOT as computed afterwards",
         ),
         (
             given(killed=replace(KILLED, lost=1)),
