@@ -63,7 +63,7 @@ class Heat:
 
 def peak_and_checksum(field: np.ndarray) -> tuple[float, int]:
     """The highest temperature, and a number that depends on every bit: what the coupled analysis looks at."""
-    return float(field.max()), zlib.crc32(np.ascontiguousarray(field))
+    return float(field.max()), zlib.crc32(field.tobytes())
 
 
 def mean_and_peak(block: xr.DataArray) -> tuple[float, float]:
