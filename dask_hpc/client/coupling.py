@@ -28,8 +28,6 @@ from dask_hpc_policies.coupling import contract
 
 #: Turns whose tasks are on the scheduler beyond what the queue may hold; more come half of them at a time.
 _AHEAD = 8
-#: Bounds of what may be asked for.
-_WINDOW, _EVERY = (1, 1024), (1, 2**31)
 
 
 class Flow:
@@ -82,6 +80,8 @@ class Flow:
         window: int = 1,
         every: int = 1,
         where: str = "auto",
+        one_core_s: float | None = None,
+        memory_bytes: float | None = None,
     ) -> Any:
         """Have a value computed of the last steps, from the next step on.
 
@@ -99,6 +99,9 @@ class Flow:
         where
             ``"in-situ"``: on the workers that the blocks come to; ``"in-transit"``: on nodes of the role
             ``staging``, to which they are fetched; ``"auto"``: where most of its blocks are.
+        one_core_s, memory_bytes
+            Hints for plans, until it is measured: seconds of a core that a value takes, and the most memory
+            at once (no less than it reads is taken for granted). None: nothing is known.
 
         Raises
         ------
@@ -107,13 +110,10 @@ class Flow:
         CouplingError
             When the flow has ended, or no node has the role that `where` needs.
         """
-        contract.checked_name(name)
-        contract.checked_number("window", window, *_WINDOW)
-        contract.checked_number("every", every, *_EVERY)
-        contract.checked_choice("where", where, contract.WHERE)
+        said = contract.said_of(name, window, every, where, one_core_s, memory_bytes)
         if not callable(function):
             raise TypeError(f"function is {function!r}; needed: a function of a data set")
-        return self._channel.run(self._analyse, function, name, window, every, where)
+        return self._channel.run(self._analyse, function, name, said)
 
     def on_step(self, callback: Callable[[int, Any], Any]) -> Any:
         """Have ``callback(step, dataset)`` called here for every step, from the next one on.
@@ -190,18 +190,16 @@ class Flow:
             row = {"name": self.name, "state": "closed", "reason": self._outcome, "in_flight": 0}
         return {**row, "done": self._done, "callback_error": self._callback_error}
 
-    async def _analyse(
-        self, function: Callable[..., Any], name: str, window: int, every: int, where: str
-    ) -> None:
+    async def _analyse(self, function: Callable[..., Any], name: str, said: dict[str, Any]) -> None:
         if self._outcome is not None:
             raise CouplingError(self._outcome or f"flow {self.name!r} has ended")
         if name in self._analyses:
             raise ValueError(f"name is {name!r}, which another analysis of {self.name!r} has; choose another")
         async with self._joining, self._extending:
             first = self._begun
-            said = {"window": window, "every": every, "where": where, "first": first}
-            turns = (first, self._submitted)
+            said, turns = {**said, "first": first}, (first, self._submitted)
             await self._channel.ask("flow_analyse", flow=self._id, analysis=name, said=said, turns=turns)
+            window, every, where = (said[one] for one in ("window", "every", "where"))
             made = self._analyses[name] = Analysis(name, function, window, every, first, where)
             graph = StepGraph(self._id, self._fields, self._places)
             graph.add_values(made, range(*turns))

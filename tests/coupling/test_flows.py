@@ -29,6 +29,10 @@ async def test_values_come_in_order_and_are_those_of_the_whole_field(c, s, a, b)
     flow = await rt.couple("heat", FIELDS)
     seen = []
     await flow.analyse(peak, name="peak", window=3, every=2)
+    # its window is never full: what is known of it is what was said
+    await flow.analyse(peak, name="rare", window=99, one_core_s=2.5, memory_bytes=1e9)
+    with pytest.raises(ValueError, match="memory_bytes is -1; allowed: a finite number of bytes, 0 or more"):
+        await flow.analyse(peak, name="other", memory_bytes=-1)
 
     async def look(step, ds):
         seen.append((step, ds["T"].chunks, float(await c.compute(ds["T"].sum()))))
@@ -57,6 +61,11 @@ async def test_values_come_in_order_and_are_those_of_the_whole_field(c, s, a, b)
     status = await flow.status()
     assert (status["in_flight"], status["steps"], status["bytes"] > 12 * 384) == (0, 12, True)
     assert status["analyses"]["peak"] == {"window": 3, "every": 2, "where": "auto", "first": 0}
+    measured, said = (await flow.plan())["view"]["analyses"]
+    step_bytes = status["bytes"] / 12
+    assert 3 * step_bytes < measured["memory_bytes"] < 3 * step_bytes + 100, "and a number"
+    assert measured["samples"] > said["samples"] == 0
+    assert (said["one_core_s"], said["memory_bytes"]) == (2.5, 1e9)
     # what the panel shows
     (shown,) = (await rt.status())["coupling"]
     assert shown == (await rt.flows())[0]

@@ -13,6 +13,7 @@ from dask_hpc.scheduler.coupling.helpers import shared
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc.scheduler.coupling.splits import Splits
 from dask_hpc.scheduler.coupling.workers import APART_S, STAGING, Workers
+from dask_hpc_policies.placement.learner import Learner
 
 
 def test_it_is_learned_from_values_and_steps_when_somebody_looks():
@@ -29,6 +30,20 @@ def test_it_is_learned_from_values_and_steps_when_somebody_looks():
     assert measured.bandwidth.mean == pytest.approx(1e8)
     view = measured.view()
     assert (view.step_s, view.simulation_s, view.in_transit_s, view.steps) == (1.0, 1.0, 0.5, 5)
+
+
+def test_what_is_said_beforehand_is_known_until_it_is_measured():
+    measured = Measured()
+    measured.said("mean", {"window": 1, "one_core_s": 3.0, "memory_bytes": 1e9})
+    known = measured.analyses["mean"]
+    assert (known.one_core_s.mean, known.one_core_s.samples, known.memory_bytes) == (3.0, 0, 1e9)
+    for turn in range(3):
+        measured.value("mean", turn, "in-situ", (turn, turn + 0.5, 0.5, 0.0, 0.0), nbytes=turn)
+        measured.learn(cores=1)
+    known = measured.analyses["mean"]
+    assert (known.one_core_s.mean, known.memory_bytes, measured.value_bytes) == (0.5, 1e9, {"mean": 2})
+    measured.said("other", {"window": 1})
+    assert measured.analyses["other"] == Learner()
 
 
 def test_steps_that_were_not_looked_at_are_no_long_step():

@@ -95,6 +95,7 @@ class Flows:
         found = self._found(flow)
         self._workers.check(analysis, said["where"])
         found.analyses[analysis] = dict(said)
+        found.measured.said(analysis, said)
         found.window = max(found.window, int(said["window"]))
         self._values.expect(found, analysis, range(*turns))
 

@@ -6,9 +6,11 @@ Rules of the file: nothing of Dask; times are told. It remembers a few steps, wh
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from dask_hpc_policies.placement.application import Where
 from dask_hpc_policies.placement.learner import Estimate, Learner, Sample
@@ -42,6 +44,8 @@ class Measured:
         #: What a value takes, by analysis, and what a step of the simulation takes.
         self.analyses: dict[str, Learner] = {}
         self.simulation = Learner()
+        #: The largest value, by analysis.
+        self.value_bytes: dict[str, float] = {}
         #: Bytes a second that reach a staging node.
         self.bandwidth = Estimate()
         #: What was noted since it was learned from: turn, where and what was taken, by analysis; and when
@@ -57,8 +61,16 @@ class Measured:
         #: Whether the simulation had to wait for nobody since the last step.
         self._free = False
 
-    def value(self, analysis: str, turn: int, where: Where, taken: tuple[float, ...]) -> None:
-        """A value was computed; what that has taken is told by its worker (`worker.coupling.taking`)."""
+    def said(self, analysis: str, said: Mapping[str, Any]) -> None:
+        """A new analysis, and what its user says beforehand (`contract.said_of`): as the simulator's."""
+        hints = {name: said.get(name) for name in ("one_core_s", "memory_bytes")}
+        self.analyses[analysis] = Learner.said(**hints)
+
+    def value(
+        self, analysis: str, turn: int, where: Where, taken: tuple[float, ...], nbytes: float = 0.0
+    ) -> None:
+        """A value of so many bytes was computed; what that has taken tells its worker (`coupling.taking`)."""
+        self.value_bytes[analysis] = max(self.value_bytes.get(analysis, 0.0), nbytes)
         noted = self._values.get(analysis)
         if noted is None:
             noted = self._values[analysis] = deque(maxlen=_LATEST)

@@ -119,7 +119,9 @@ class Splits:
         # a block goes once to a node, whatever reads it there: each of the analyses bears its share
         step_bytes = flow.bytes / taken
         sent = step_bytes * min(window, every) / len(flow.analyses)
-        return known.after_sizes(step_bytes * window, sent).of_analysis(seen)
+        # what it reads and what it makes of that are there at once
+        peak_bytes = step_bytes * window + flow.measured.value_bytes.get(name, 0.0)
+        return known.after_sizes(peak_bytes, sent).of_analysis(seen)
 
     def _planned(self, name: str, view: FlowView) -> FlowView:
         """With the plan of a flow that takes too long to plan in a pass: it is made in a thread."""

@@ -11,6 +11,7 @@ from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.wire import TAKEN, VALUE
 from dask_hpc_policies.coupling.contract import is_due, value_key
+from dask_hpc_policies.placement.application import Where
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -85,5 +86,6 @@ class Values:
             metadata = ts.metadata or {}
             if (taken := metadata.pop(TAKEN, None)) is not None:
                 inside = any(ws.address in flow.places for ws in ts.who_has or ())
-                flow.measured.value(analysis, turn, "in-situ" if inside else "in-transit", tuple(taken))
+                where: Where = "in-situ" if inside else "in-transit"
+                flow.measured.value(analysis, turn, where, tuple(taken), max(0, ts.nbytes))
             flow.say("value", turn=turn, analysis=analysis, content=metadata.pop(VALUE, None))

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+#: Bounds of the steps that an analysis gets, and of those that it has one value for.
+WINDOW, EVERY = (1, 1024), (1, 2**31)
 #: What may become of a step for which the queue has no room.
 WHEN_FULL = ("wait", "drop-oldest", "drop-newest")
 #: Where an analysis may be said to run.
@@ -71,11 +73,16 @@ def checked_number(what: str, value: Any, lo: int, hi: int) -> int:
     return value
 
 
+def checked_amount(what: str, value: Any, unit: str) -> float:
+    """A finite number of units, 0 or more; raises `ValueError` for others."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{what} is {value!r}; allowed: a finite number of {unit}, 0 or more")
+    return value
+
+
 def checked_seconds(what: str, value: Any) -> float:
     """A finite number of seconds, 0 or more; raises `ValueError` for others."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{what} is {value!r}; allowed: a finite number of seconds, 0 or more")
-    return value
+    return checked_amount(what, value, "seconds")
 
 
 def checked_choice(what: str, value: Any, choices: Sequence[str]) -> str:
@@ -83,6 +90,28 @@ def checked_choice(what: str, value: Any, choices: Sequence[str]) -> str:
     if value not in choices:
         raise ValueError(f"{what} is {value!r}; allowed: {', '.join(map(repr, choices))}")
     return str(value)
+
+
+def said_of(
+    name: Any, window: Any, every: Any, where: Any, one_core_s: Any = None, memory_bytes: Any = None
+) -> dict[str, Any]:
+    """What is said of an analysis, as plain data; hints that are not given (None) are left out.
+
+    Raises
+    ------
+    ValueError
+        For what cannot be, with what is allowed.
+    """
+    checked_name(name)
+    hints: dict[str, float] = {}
+    for hint, value, unit in (("one_core_s", one_core_s, "seconds"), ("memory_bytes", memory_bytes, "bytes")):
+        if value is not None:
+            hints[hint] = checked_amount(hint, value, unit)
+    return {
+        "window": checked_number("window", window, *WINDOW),
+        "every": checked_number("every", every, *EVERY),
+        "where": checked_choice("where", where, WHERE),
+    } | hints
 
 
 def declared(fields: Any) -> tuple[Field, ...]:
