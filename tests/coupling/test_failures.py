@@ -174,6 +174,23 @@ async def test_a_block_or_step_that_cannot_be_is_refused_in_one_line_and_nothing
     await nothing_left(s, a)
 
 
+@pytest.mark.parametrize(("rows", "said"), [((3, 8), "two blocks at y=3"), ((5, 8), "no block at y=4")])
+def test_blocks_that_do_not_cover_the_field_fail_the_flow(rows, said):
+    @live(workers=1, timeout=60)
+    async def run(c, s, a):
+        flow, values = await started(c)
+        async with producers(s, (0, 4), rows) as made:
+            await opened(made)
+            for one in made:
+                one.tell("send", step=0)
+            with pytest.raises(CouplingError, match=said):
+                await anext(values)
+        await flow.close()
+        await nothing_left(s, a)
+
+    run()
+
+
 @live(workers=1, timeout=60)
 async def test_a_source_that_leaves_before_the_others_fails_the_flow_when_a_step_lacks_its_blocks(c, s, a):
     flow, values = await started(c)

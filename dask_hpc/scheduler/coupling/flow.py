@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc_policies.coupling.contract import Field, Place, block_key, uncovered
-from dask_hpc_policies.coupling.laid import Blocks, Laid
 from dask_hpc_policies.coupling.turns import Turns
 from dask_hpc_policies.placement.application import Where
 
@@ -95,8 +94,6 @@ class Flow:
     measured: Measured = field(default_factory=Measured)
     #: Why it has failed, or that it is closed.
     failed: str = ""
-    #: Where each rank's blocks lie, as far as that is known before they are taken.
-    laid: Laid | None = None
     #: Where each place's blocks lay the last time, and whether those of all cover the fields.
     layouts: dict[int, tuple[tuple[str, Place], ...]] = field(default_factory=dict)
     covered: bool = False
@@ -221,13 +218,6 @@ class Flow:
     def lacked(self, step: int) -> int | None:
         """A rank that has left without sending a step; None: there is none."""
         return next((rank for rank, sent in self.gone.items() if sent is None or sent < step), None)
-
-    def lay(self, rank: int, step: int, blocks: Blocks, same: Sequence[int]) -> str:
-        """Why the blocks of a rank cannot lie where it says from a step on, if so: see `Laid.lay`."""
-        assert self.size is not None
-        if self.laid is None:
-            self.laid = Laid(self.fields, self.size)
-        return self.laid.lay(rank, step, blocks, same)
 
     def laid_out(self, place: int, layout: Sequence[tuple[str, Sequence[int], Sequence[int]]] | None) -> str:
         """Note where the blocks of a place lie; why those of all places do not cover the fields, if so.

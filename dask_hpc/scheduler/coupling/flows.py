@@ -57,7 +57,7 @@ class Flows:
             self.couple, self.flow_analyse, self.flow_ahead, self.flow_events, self.flow_done, self.flows,
             self.flow_begun, self.flow_computed, self.flow_step, self.flow_ended, self.flow_status,
             self.flow_close, self.flow_workers, self.flow_join, self.flow_connected, self.flow_begin,
-            self.flow_whole, self.flow_left, self.flow_laid,
+            self.flow_whole, self.flow_left,
         )  # fmt: skip
         return {method.__name__: method for method in ours}
 
@@ -248,11 +248,6 @@ class Flows:
         """A producer is connected to its worker."""
         self._found(flow).came(rank)
 
-    async def flow_laid(self, flow: str, **laid: Any) -> str:
-        """A producer's blocks lie elsewhere from a step on: why they cannot (see `Flow.lay`), or nothing."""
-        self._check(found := self._found(flow))
-        return found.lay(**laid)
-
     async def flow_begin(
         self, flow: str, place: int, step: int, unasked: tuple[int, int] | None = None
     ) -> dict[str, Any]:
@@ -274,7 +269,7 @@ class Flows:
                 return {"refused": f"step {step} can never be whole: rank {gone} has left"}
             try:
                 if found.turns.given < found.ahead:
-                    verdict = found.turns.ask(place, step, self._values.begun_of(found))
+                    verdict = found.turns.ask(place, step, self._begun(found))
                     if verdict is not None:
                         break
             except ValueError as error:
@@ -284,6 +279,12 @@ class Flows:
             found.say("ousted", turn=verdict.ousted)
         found.begun(given)
         return {"turn": verdict.turn, "room": found.room()}
+
+    def _begun(self, flow: Flow) -> set[int]:
+        """Turns of which an analysis has begun, where that matters."""
+        if flow.turns is None or flow.when_full != "drop-oldest":
+            return set()
+        return self._values.begun((turn, self._values.due(flow, turn)) for turn in flow.turns.flight)
 
     def _took(self, flow: Flow, place: int, step: int, turn: int) -> bool:
         """A place has taken a step without asking; whether that goes on."""

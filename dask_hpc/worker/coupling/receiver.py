@@ -59,8 +59,6 @@ class _Place:
     unasked: tuple[int, int] | None = None
     #: Where its blocks lay the last time.
     layout: list[Any] | None = None
-    #: The last step of which blocks of a rank lie elsewhere than before.
-    moved: int | None = None
     #: Ranks that were here and are not any more.
     left: set[int] = field(default_factory=set)
     #: Held while the scheduler is told that a step is whole: one after the other.
@@ -176,14 +174,6 @@ class Receiver:
                 raise ValueError(
                     f"step is {number}; allowed: {earlier}, which other producers have sent, comes first"
                 )
-        layout = [[told["field"], told["at"], told["shape"]] for told in message["blocks"]]
-        before, producer.layout = producer.layout, None  # until they are taken
-        if layout != before or place.moved == number:
-            place.moved = number
-            same = [] if (there := place.steps.get(number)) is None else list(there.blocks)
-            laid = {"rank": rank, "step": number, "blocks": layout, "same": same}
-            if why := await self._tell("flow_laid", flow=place.flow, **laid):
-                raise ValueError(why)
         step = place.steps.get(number)
         if step is None:
             step = place.steps[number] = _Step(asyncio.ensure_future(self._ask(place, number)))
@@ -198,7 +188,7 @@ class Receiver:
         if turn is None:
             place.steps.pop(number, None)
             return False
-        step.blocks[rank], producer.layout = blocks, layout
+        step.blocks[rank] = blocks
         if step.blocks.keys() == place.members:
             place.steps.pop(number, None)
             task = asyncio.ensure_future(self._told(place, number, turn, step.blocks))
@@ -270,8 +260,6 @@ class _Producer:
     def __init__(self, comm: Any, rank: int) -> None:
         self._comm, self.rank = comm, rank
         self._ring: Ring | None = None
-        #: Where its blocks of its last step lay; None: that was not taken.
-        self.layout: list[Any] | None = None
 
     async def make_ring(self, slots: int, nbytes: int) -> None:
         """Have a ring in place of the one that is there, if this host has room for it."""
