@@ -19,7 +19,7 @@ from dask_hpc.checkpoint.metadata import DOCUMENT
 from dask_hpc.checkpoint.plan import Array, Plan, Written
 from dask_hpc.checkpoint.sealing import read_key
 from dask_hpc.checkpoint.services import most_bytes, sealed_files, slot
-from dask_hpc.checkpoint.versions import Version, folder_name, numbers
+from dask_hpc.checkpoint.versions import Version, folder_name, numbers, wrote
 from dask_hpc.clock import epoch_s
 from dask_hpc.errors import CheckpointError
 
@@ -219,7 +219,7 @@ class Draft:
         write_inside(self.path, f".{manifest.FILE}", manifest.dump(found, self._key))
         os.rename(os.path.join(self.path, f".{manifest.FILE}"), os.path.join(self.path, manifest.FILE))
         sync_folder(self.path)
-        manifest.known(self.path)
+        wrote(self.path, self.plan.name, self.version)
 
     def _rename(self, target: Path) -> None:
         """Give the version its name, durably, or not at all."""

@@ -33,9 +33,6 @@ SCHEMA = 3
 _BESIDE = ("digest", "signature")
 #: Larger ones are not read: ten million blocks have less.
 MOST_BYTES = 2**30
-#: Files that are known to be as they were written, and how many of these are remembered.
-_known: dict[tuple[int, ...], None] = {}
-_MOST_KNOWN = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,35 +142,6 @@ def read(folder: str) -> Manifest:
             f"{path} is not a manifest as it was written: {error}; restore another version, or remove this "
             "one"
         ) from None
-
-
-def is_whole(folder: str) -> bool:
-    """Whether the manifest of a version is as it was written; it is read once, for it may be large."""
-    file = _file(folder)
-    if file is None or file not in _known:
-        try:
-            read(folder)
-        except CheckpointError:
-            return False
-        known(folder, file)
-    return True
-
-
-def known(folder: str, file: tuple[int, ...] | None = None) -> None:
-    """The manifest in `folder` is as it was written; `file`: was, as this was its file."""
-    file = file or _file(folder)
-    if file is not None:
-        _known[file] = None
-        while len(_known) > _MOST_KNOWN:
-            del _known[next(iter(_known))]
-
-
-def _file(folder: str) -> tuple[int, ...] | None:
-    try:
-        found = os.lstat(os.path.join(folder, FILE))
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _parse(raw: bytes) -> Manifest:

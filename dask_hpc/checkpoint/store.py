@@ -24,10 +24,9 @@ from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.inside import sync_folder
 from dask_hpc.checkpoint.locks import Lock
-from dask_hpc.checkpoint.manifest import is_whole
 from dask_hpc.checkpoint.names import checked_folder, checked_name, checked_version
 from dask_hpc.checkpoint.plan import Plan
-from dask_hpc.checkpoint.versions import Version, drafts, folder_name, numbered, numbers
+from dask_hpc.checkpoint.versions import Version, drafts, folder_name, is_whole, numbered, numbers
 from dask_hpc.clock import epoch_s
 from dask_hpc.errors import CheckpointError, CheckpointValueError, UnknownCheckpoint
 
@@ -302,14 +301,14 @@ def _own(folder: Path) -> None:
 
 def _older(home: Path, keep: int) -> list[str]:
     """Versions that are older than so many whole ones of their name, oldest first."""
-    found = [str(home / folder_name(number)) for number in numbers(home)]
+    found = [(number, str(home / folder_name(number))) for number in numbers(home)]
     if len(found) <= keep:
         return []
     whole = 0
-    for place in reversed(range(len(found))):
-        whole += is_whole(found[place])
+    for place, (number, path) in reversed(list(enumerate(found))):
+        whole += is_whole(path, home.name, number)
         if whole == keep:
-            return found[:place]
+            return [path for _, path in found[:place]]
     return []
 
 

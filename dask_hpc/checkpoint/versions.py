@@ -13,6 +13,9 @@ from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.errors import CheckpointError
 
 _WHOLE = re.compile(r"[0-9]{6,18}", re.ASCII)
+#: Manifests that are known to be as they were written, by name, number and file; how many are remembered.
+_known: dict[tuple[str, int, tuple[int, ...]], None] = {}
+_MOST_KNOWN = 1000
 _DRAFT = re.compile(r"\.([0-9]{6,18})-[0-9a-f]{32}", re.ASCII)
 
 
@@ -46,6 +49,41 @@ class Version:
                 "its path"
             )
         return found
+
+
+def is_whole(path: str, name: str, version: int) -> bool:
+    """Whether the manifest in a folder is that of a version, as it was written.
+
+    It is read once, for it may be large.
+    """
+    file = _file(path)
+    if file is None or (name, version, file) not in _known:
+        try:
+            Version(name, version, path, False, 0, 0.0, ()).manifest()
+        except CheckpointError:
+            return False
+        _know(name, version, file)
+    return True
+
+
+def wrote(path: str, name: str, version: int) -> None:
+    """The manifest in a folder has just been written."""
+    _know(name, version, _file(path))
+
+
+def _know(name: str, version: int, file: tuple[int, ...] | None) -> None:
+    if file is not None:
+        _known[name, version, file] = None
+        while len(_known) > _MOST_KNOWN:
+            del _known[next(iter(_known))]
+
+
+def _file(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.lstat(os.path.join(path, manifests.FILE))
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def folder_name(version: int) -> str:

@@ -135,7 +135,7 @@ class Other:
     data: Mapping[str, Any]
 
 
-#: Kind of others that tell what a job has lent and borrowed so far: tasks, their seconds, why the last time.
+#: Kind of others that tell what a job that ends has lent and borrowed: tasks, their seconds, why at last.
 LENDING = "lending"
 #: Kinds of others that tell what was drawn, and the bounds of the power corridor.
 POWER_KINDS = DRAW, CORRIDOR = "draw", "corridor"

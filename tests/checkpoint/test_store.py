@@ -223,10 +223,12 @@ def test_a_damaged_version_does_not_count_among_those_that_stay(tmp_path: Path) 
     assert store.collect(keep=1, dry_run=True) == [str(home / name) for name in ("000001", "000002")]
     assert store.collect(keep=2, dry_run=True) == []
     assert store.collect(keep=1) == [str(home / name) for name in ("000001", "000002")]
+    # nor does a copy of one count that is called otherwise
+    shutil.copytree(home / "000003", home / "000009")
     # whatever is the only whole one stays
     assert store.collect(keep=1) == []
     assert store.newest("field", 3).version == 3
-    with pytest.raises(CheckpointError, match=r"000005/manifest\.json is not .* \(whole are versions 3\)"):
+    with pytest.raises(CheckpointError, match=r"000009 holds version 3 of .* \(whole are versions 3\)"):
         store.newest("field")
 
 

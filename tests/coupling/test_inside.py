@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import numpy as np
 import pytest
@@ -81,6 +82,14 @@ async def test_a_step_is_analysed_where_it_is_and_no_byte_moves(c, s, a, b):
     await handed_over_is_gone(s)
 
 
+async def until_told(told, expected, within_s=10.0):
+    """Wait until the scheduler has heard of what the client knows already."""
+    deadline_s = time.monotonic() + within_s
+    while (found := await told()) != expected:
+        assert time.monotonic() < deadline_s, found
+        await asyncio.sleep(0.02)
+
+
 async def everything(reader):
     """All that a reader gives, and the kinds of what it raises."""
     found = []
@@ -142,9 +151,13 @@ async def test_a_program_that_is_faster_than_an_analysis_lets_it_end_and_leaves_
         await until(lambda: flow._total == 9, "all steps have been handed over")
         assert gate.arrived >= 1
         # who asks the scheduler sees what is in flight, and not what had to make room
-        (row,) = await rt.flows()
-        assert (row["state"], row["in_flight"], row["steps"]) == ("ended", len(flow.in_flight()), 9)
-        assert row["in_flight"] == 2
+        expected = [("ended", len(flow.in_flight()), 9)]
+        assert expected == [("ended", 2, 9)]
+
+        async def told():
+            return [(row["state"], row["in_flight"], row["steps"]) for row in await rt.flows()]
+
+        await until_told(told, expected)
         gate.open()
         # whether it had begun to analyse the second one when the third came is open
         first, second = await everything(values)
@@ -183,8 +196,11 @@ async def test_a_program_that_ends_badly_says_so_to_the_readers_of_its_flow(c, s
         assert said[-1] == "flow 'heat' has failed: its program has ended: RuntimeError: it has burst"
         with pytest.raises(RuntimeError, match="it has burst"):
             await run
-        (row,) = await rt.flows()
-        assert (row["state"], row["reason"], row["in_flight"]) == ("failed", said[-1], 0)
+
+        async def told():
+            return [(row["state"], row["reason"], row["in_flight"]) for row in await rt.flows()]
+
+        await until_told(told, [("failed", said[-1], 0)])
         await job.cancel()
     await flow.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from distributed import Worker
 from helpers import live, record, started, until
 
 import dask_hpc
@@ -60,3 +61,8 @@ async def test_what_cannot_be_measured_is_refused_and_changes_nothing(c, s, a):
             with pytest.raises(ValueError, match=text):
                 held.measured(**facts)
         assert held.request is before
+        # and what was measured stays when the job may have more nodes than before
+        held.measured(**FOUND)
+        async with Worker(s.address, nthreads=1):
+            await until(lambda: held.request.max_nodes > before.max_nodes, "the pool has grown")
+            assert held.request.power_by_nodes == ((1, 180), (2, 170.5))

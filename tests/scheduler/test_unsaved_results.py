@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 from helpers import Gate, live, until
+from saved import computed, written
 
 import dask_hpc
+from dask_hpc.checkpoint.describe import PROGRAM, describe
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint import protected_job
@@ -55,3 +59,23 @@ async def test_versions_of_others_are_not_replaced_unasked(c, s, *workers, tmp_p
         job = rt.job("night", protect=True, resume=False)
         await job.activate()
         await job.cancel()
+
+
+@pytest.mark.errors("Results of job night-1 are not saved")
+@live(workers=1)
+async def test_results_do_not_replace_the_state_of_a_program(c, s, a, tmp_path, caplog):
+    field = da.zeros(4, chunks=2)
+    plan, keys = describe(field, "night")
+    draft = Store(tmp_path).begin(replace(plan, extra={**plan.extra, PROGRAM: {}}))
+    draft.finish(written(draft, computed(plan, keys, field)))
+    with dask.config.set({"hpc.checkpoint.store": str(tmp_path), "hpc.checkpoint.every": "50 ms"}):
+        rt = await dask_hpc.install(c, "fcfs", tick_s=0.05)
+        async with rt.job("night", protect=True) as job:
+            future = c.submit(np.arange, 3)
+            text = "Results of job night-1 are not saved: "
+            await until(lambda: caplog.text.count(text) == 2, "its user is told, once")
+        await job.wait()
+        await until(lambda: "hpc-tick" not in s.periodic_callbacks, "it sleeps")
+    assert [one.version for one in Store(tmp_path).versions("night")] == [1]
+    assert caplog.text.count(text) == 2
+    del future

@@ -14,6 +14,7 @@ from typing import Any
 
 from dask_hpc.checkpoint.levels import checked_levels, levels_of, what_there_is
 from dask_hpc.checkpoint.plan import Plan
+from dask_hpc.checkpoint.record import Record
 from dask_hpc.checkpoint.services import checked_services, services_of, unserved
 from dask_hpc.errors import CheckpointError, ConfigError
 from dask_hpc.scheduler.checkpoint.commit import Commit
@@ -189,19 +190,25 @@ class Commits:
         """What is protected, what has come back, and the latest commit of each name.
 
         Of one that hosts hold in memory also how many of them may be lost at once, and how many bytes they
-        hold of it a byte of its blocks; None of another.
+        hold of it a byte of its blocks, when it was written, or made again after a loss (``repairs``); None
+        of another.
         """
         left = self.left.status()
         if not self._commits and not left:
             return {}
         now_s = self._state.now_s()
-        held = {(each.name, each.manifest.version): each for each in self._memory.records.values()}
+        held: dict[tuple[str, int | None], Record] = {}
+        for record in self._memory.records.values():
+            held[record.name, record.manifest.version] = record
+        repairs = self._held.status()
+        failed = {row["name"] for row in repairs if row["state"] == "failed"}
         latest = {}
         for one in self._commits.values():
             row = latest[one.plan.name] = one.row(now_s)
-            record = held.get((one.plan.name, one.version)) if "L1" in one.levels else None
-            row["losses_survived"] = None if record is None else record.losses_survived
-            row["storage_ratio"] = None if record is None else round(record.storage_ratio, 3)
+            safe = "L1" in one.levels and one.plan.name not in failed
+            found = held.get((one.plan.name, one.version)) if safe else None
+            row["losses_survived"] = None if found is None else found.losses_survived
+            row["storage_ratio"] = None if found is None else round(found.storage_ratio, 3)
         return {
             "checkpoints": {
                 "protected_results": len(self.protected),
@@ -211,7 +218,7 @@ class Commits:
                 "commits": Counter(one.state for one in self._commits.values()),
                 "latest": list(latest.values()),
                 "managers": self._managers(),
-                "repairs": self._held.status(),
+                "repairs": repairs,
                 "silent": self._levels.silent.status(self._memory.holders()),
                 **left,
             }

@@ -26,7 +26,7 @@ from dask_hpc.checkpoint.store import Store
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.commit import Commit
 from dask_hpc.scheduler.checkpoint.commits import Commits
-from dask_hpc.scheduler.checkpoint.protected_job import TRIED_AGAIN, ProtectedJob
+from dask_hpc.scheduler.checkpoint.protected_job import ProtectedJob
 from dask_hpc.scheduler.checkpoint.results import Results, found_in
 from dask_hpc.scheduler.checkpoint.rows import versions_row
 from dask_hpc.scheduler.core.engine import Engine
@@ -102,13 +102,12 @@ class ProtectedJobs:
             raise CheckpointError(problem)
         for id, one in list(self._of.items()):
             if (one.name, one.store) == (name, folder):
-                # who wants the name does not wait for tries that may all fail
-                one.again_s, one.failed = 0.0, TRIED_AGAIN
                 await self._through(id, one)
         for id, one in self._of.items():
             if (one.name, one.store) == (name, folder):
+                unsaved = ", where what it has left is not saved yet" * bool(one.failed)
                 raise CheckpointError(
-                    f"job {id} writes versions of {name!r} to {folder or 'memory'}; give those of "
+                    f"job {id} writes versions of {name!r} to {folder or 'memory'}{unsaved}; give those of "
                     f"{record.id} another name with protect='NAME'"
                 )
         # from here on nobody else has the name
@@ -254,6 +253,9 @@ class ProtectedJobs:
         """The runtime is being uninstalled: what is in the store stays."""
         for task in self._tasks:
             task.cancel()
+        for id, one in self._of.items():
+            if one.failed and not one.ended:
+                logger.error("The last results of job %s are not saved, and not tried again", id)
         self._of.clear()
 
     # ------------------------------------------------------------------ inside
@@ -290,9 +292,11 @@ class ProtectedJobs:
         self._engine.rest()
 
     async def _through(self, id: str, one: ProtectedJob) -> None:
-        """Wait a little for a job to end, and as long as it takes for its last version."""
+        """Wait a little for a job to end, and as long as it takes for its last version unless that fails."""
         deadline_s = self._state.now_s() + _SOON_S
-        while id in self._of and (self._has_ended(id) or self._state.now_s() < deadline_s):
+        while id in self._of and (
+            (self._has_ended(id) and not one.failed) or self._state.now_s() < deadline_s
+        ):
             if self._has_ended(id):
                 self._end(id, one)
             await asyncio.sleep(_LOOK_S)
@@ -324,6 +328,10 @@ class ProtectedJobs:
         if found is None:
             one.tried_s = self._state.now_s()
             return
+        if one.results.theirs:
+            one.tried_s = self._state.now_s()
+            self._refuse(one)
+            return
         plan, keys, known = found
         self._follow(one, self._commits.begin(plan, keys, one.store, id, known, services=one.services))
 
@@ -345,6 +353,18 @@ class ProtectedJobs:
         elif one.topic is None and one.ended and self._of.get(one.record.id) is one:
             self._unsaved(one, commit.reason)
         self._engine.handle(VersionEnded(one.record.id))
+
+    def _refuse(self, one: ProtectedJob) -> None:
+        """Results would take the place of versions of a program: say so, once."""
+        if one.told:
+            return
+        one.told = True
+        text = (
+            f"Results of job {one.record.id} are not saved: {one.results.theirs} is of a program; replace it "
+            "with resume=False, or give this job's another name with protect='NAME'"
+        )
+        logger.error("%s", text)
+        notify(self._state, one.record.client, text)
 
     def _unsaved(self, one: ProtectedJob, reason: str) -> None:
         """Results of a job that has ended are in no version: say so, and try again for a while."""

@@ -83,6 +83,8 @@ class Protected:
         self._returned: set[Any] = set()
         #: Results that were read back, that were computed after all, and that are gone.
         self.restored = self.recomputed = self.lost = 0
+        #: By client what was lost of it since it was last told, and why.
+        self._untold: dict[str, list[tuple[Any, str]]] = {}
         #: What copies that the scheduler holds itself take.
         self.small_bytes = 0
 
@@ -252,16 +254,21 @@ class Protected:
             return
         self.lost += 1
         event = {"action": "hpc-lost", "keys": [str(key)], "reason": one.bad}
-        text = f"Protected result {key!r} is lost: no copy is of use ({one.bad})"
-        clients = list(reads.wanted_by(self._scheduler, [key]))
-
-        def tell() -> None:
-            self._scheduler.log_event(saved.TOPIC, event)
-            for client in clients:
-                notify(self._state, client, text)
-
         # the broker calls plugins: not in the middle of a transition
-        self._later(tell)
+        self._later(lambda: self._scheduler.log_event(saved.TOPIC, event))
+        if not self._untold:
+            asyncio.get_running_loop().call_later(_SETTLE_S, self._tell)
+        for client in reads.wanted_by(self._scheduler, [key]):
+            self._untold.setdefault(client, []).append((key, one.bad))
+
+    def _tell(self) -> None:
+        """Tell those who have what was lost lately, each once."""
+        untold, self._untold = self._untold, {}
+        for client, lost in untold.items():
+            key, why = lost[0]
+            more = f", and {len(lost) - 1} more" * (len(lost) > 1)
+            text = f"Protected result {key!r} is lost: no copy is of use ({why}){more}"
+            notify(self._state, client, text)
 
     def _back(self, key: Any, one: _Protected) -> None:
         """It is in memory again."""

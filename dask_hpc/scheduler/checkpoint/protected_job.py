@@ -46,6 +46,8 @@ class ProtectedJob:
     ended: bool = False
     failed: int = 0
     again_s: float = 0.0
+    #: Whether its user knows that its results are not written.
+    told: bool = False
 
     @property
     def writing(self) -> bool:

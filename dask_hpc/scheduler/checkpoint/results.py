@@ -51,6 +51,8 @@ class Results:
     found: dict[Any, AnyKept] = field(default_factory=dict)
     #: What cannot be written.
     unwritable: set[Any] = field(default_factory=set)
+    #: The newest version of the name when it is a program's, which nobody has said may be replaced.
+    theirs: str = ""
 
     def saved(self, protected: Container[Any]) -> Collection[Any]:
         """Results that need not be computed again; for `protected` see `next`."""
@@ -127,12 +129,23 @@ class Results:
         for key in unwritable - self.unwritable:
             logger.warning("Result %r of protected %r cannot be written and is left out", key, self.name)
         folders = {copy.folder for copy, _ in self.written.values()}
-        removed = {folder for folder in folders if not os.path.isdir(folder)}
+        removed = {folder for folder in folders if _is_removed(folder)}
         there = {key: kept for key, kept in self.written.items() if kept[0].folder not in removed}
         self.unwritable |= unwritable
         self.written = there
         self.found = {key: kept for key, kept in self.found.items() if key in there or _in_memory(kept)}
         return bool(removed or unwritable)
+
+
+def _is_removed(folder: str) -> bool:
+    """Whether somebody has removed a version; one that cannot be looked at just now is there."""
+    try:
+        os.lstat(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _in_memory(kept: AnyKept) -> bool:
@@ -162,7 +175,8 @@ def found_in(store: str, name: str, resume: bool | None, run: str) -> Results:
     if version.version != newest:
         logger.warning("Version %d of %r is damaged; it goes on from %s", newest, name, version.path)
     if PROGRAM in manifest.plan.extra:
-        # it says itself what it wants of it
+        # it says itself what it wants of it; results alone are not to take its place
+        fresh.theirs = version.path
         return fresh
     if manifest.plan.kind != RESULTS:
         raise CheckpointError(

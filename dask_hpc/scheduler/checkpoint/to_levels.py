@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 _STIMULUS = "hpc-checkpoint"
 #: Versions of a name that are kept.
 KEEP = 2
+#: The store is asked for the number of its newest version for no longer: a mount may hang.
+_STORE_S = 5.0
 #: Versions of fewer bytes do not tell what the file system can do: their time is that of asking for them.
 _TELLING_BYTES = 1_000_000
 
@@ -117,10 +119,8 @@ class ToLevels:
         try:
             name = commit.plan.name
             # a version has one number, wherever its copies are
-            newest = max(self._newest[name], self._left.newest(name))
-            if commit.store is not None:
-                newest = max([newest, *await asyncio.to_thread(numbers, Path(commit.store, name))])
-            number = 1 + newest
+            stored = await _newest_in(commit.store or commit.instead, name)
+            number = self._newest[name] = 1 + max(self._newest[name], self._left.newest(name), stored)
             plan = await asyncio.to_thread(closed, commit.stored)
             async with self.silent.done_without(writing) if otherwise else nullcontext():
                 commit.levels, note, as_asked = await self._held.write(
@@ -130,7 +130,7 @@ class ToLevels:
             if not otherwise:
                 raise
             return f"L1: {error}", True
-        commit.version = self._newest[name] = number
+        commit.version = number
         if commit.store is None:
             commit.nbytes = sum(each.nbytes for each in writing.written.values())
         commit.writing_s = stopwatch_s() - began_s
@@ -139,7 +139,7 @@ class ToLevels:
     async def _write_store(self, commit: Commit, folder: str) -> None:
         """Level L3."""
         store, writing, name = Store(folder), commit.writings["L3"], commit.plan.name
-        in_memory = self._held.newest(name)
+        in_memory, before = self._held.newest(name), commit.version
         # the number of what has just been written to memory
         after = commit.version - 1 if commit.levels and commit.version else 0
         beginning = asyncio.ensure_future(asyncio.to_thread(store.begin, commit.stored, after))
@@ -168,6 +168,7 @@ class ToLevels:
             commit.writing_s += wrote_s - began_s
             commit.finishing_s = stopwatch_s() - wrote_s
         except BaseException:
+            commit.version = before
             await asyncio.shield(asyncio.to_thread(draft.abandon))
             raise
         commit.path, commit.nbytes = version.path, version.bytes
@@ -213,6 +214,18 @@ def _versions_in(home: str, folders: Collection[str]) -> dict[str, int]:
     homes = {os.path.dirname(each) for each in folders}
     same = {each for each in homes if os.path.basename(each) == called and os.path.realpath(each) == real}
     return {each: int(os.path.basename(each)) for each in folders if os.path.dirname(each) in same}
+
+
+async def _newest_in(folder: str | None, name: str) -> int:
+    """Number of the newest version of a name in a store; 0: there is none, or the store does not say."""
+    if folder is None:
+        return 0
+    try:
+        async with asyncio.timeout(_STORE_S):
+            return max(await asyncio.to_thread(numbers, Path(folder, name)), default=0)
+    except (CheckpointError, OSError, TimeoutError):
+        # it will be said when something is to be written there; memory comes first
+        return 0
 
 
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:

@@ -22,6 +22,9 @@ from dask_hpc_policies.wording import counted
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
+#: Fields of a request that stay when the pool grows: when it was made, and what was measured of its job.
+_KNOWN = ("submit_s", "recorded_s", "io_intensity", "io_by_nodes", "power_by_nodes")
+
 
 class Lifecycle:
     """Opens and ends jobs."""
@@ -71,7 +74,7 @@ class Lifecycle:
             job.failure = f"the scheduler could not take the graph of {next(iter(keys))!r} (its log says why)"
 
     def tick(self, now_s: float) -> None:
-        """Cancel jobs whose client has been gone for too long; sample how the others scale; tell of loans."""
+        """Cancel jobs whose client has been gone for too long; sample how well the others scale."""
         limit_s = self.state.settings.client_timeout_s
         for job in self.state.jobs.named:
             gone_s = job.client_gone_s
@@ -80,7 +83,6 @@ class Lifecycle:
                 self.cancel(job, ReasonCode.CLIENT_GONE, text)
         for job in self.state.jobs.active.values():
             job.meter.sample(now_s, self.state.settings.performance_interval_s)
-        self.admission.lending.tell()
 
     def client_closed(self, client: str) -> None:
         """A client has been closed: nothing more comes into its open jobs."""
@@ -173,7 +175,7 @@ class Lifecycle:
             spec, request = job.spec, job.request
             if spec.max_nodes is None and spec.nodes is None and pool > request.max_nodes:
                 grown = resolve(spec, pool)
-                job.request = replace(grown, submit_s=request.submit_s, recorded_s=request.recorded_s)
+                job.request = replace(grown, **{name: getattr(request, name) for name in _KNOWN})
 
     def close(self, id: str) -> None:
         """No further tasks come: the job ends when those it has are finished."""
@@ -212,7 +214,7 @@ class Lifecycle:
         for reserved in {node.reserved for node in nodes}:
             state.give([node for node in nodes if node.reserved == reserved], None, reserved)
         job.step(event)
-        self.admission.lending.tell()
+        self.admission.lending.tell(job)
         state.note_job(job)
         state.jobs.end(job)
         self.controller.note(job.id, code, text)

@@ -269,7 +269,7 @@ class Flows:
                 return {"refused": f"step {step} can never be whole: rank {gone} has left"}
             try:
                 if found.turns.given < found.ahead:
-                    verdict = found.turns.ask(place, step, self._begun(found))
+                    verdict = found.turns.ask(place, step, self._values.begun_of(found))
                     if verdict is not None:
                         break
             except ValueError as error:
@@ -279,12 +279,6 @@ class Flows:
             found.say("ousted", turn=verdict.ousted)
         found.begun(given)
         return {"turn": verdict.turn, "room": found.room()}
-
-    def _begun(self, flow: Flow) -> set[int]:
-        """Turns of which an analysis has begun, where that matters."""
-        if flow.turns is None or flow.when_full != "drop-oldest":
-            return set()
-        return self._values.begun((turn, self._values.due(flow, turn)) for turn in flow.turns.flight)
 
     def _took(self, flow: Flow, place: int, step: int, turn: int) -> bool:
         """A place has taken a step without asking; whether that goes on."""

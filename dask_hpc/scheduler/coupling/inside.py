@@ -56,7 +56,7 @@ class Inside:
             raise CouplingError(f"flow {flow.name!r} has sources outside; couple the program to another")
         for analysis in analyses:
             self._values.expect(flow, analysis, range(turn, turn + 1))
-        flow.inside, flow.inside_over, flow.own_turns = True, False, turn + 1
+        flow.inside, flow.inside_over, flow.inside_failed, flow.own_turns = True, False, "", turn + 1
         flow.own_flight.add(turn)
         flow.places = self._workers.of_nodes(nodes)
         flow.own_threads = ceil(len(nodes) / len(set(nodes)))
@@ -70,7 +70,8 @@ class Inside:
     def end(self, flow: Flow, turns: int, reason: str) -> None:
         """A program has begun its last turn, of so many that it has handed over; why, if it has failed."""
         flow.inside_over, flow.inside_failed = True, reason
-        # one that it has begun and could not hand over is not in flight
+        # one that it has begun and could not hand over is none, and not in flight
+        flow.own_turns = turns
         flow.own_flight = {turn for turn in flow.own_flight if turn < turns}
 
     def drop(self, flow: Flow) -> None:

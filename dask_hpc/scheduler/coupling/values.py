@@ -64,6 +64,12 @@ class Values:
                     found.add(turn)
         return found
 
+    def begun_of(self, flow: Flow) -> set[int]:
+        """Turns of a flow of which an analysis has begun, where that matters."""
+        if flow.turns is None or flow.when_full != "drop-oldest":
+            return set()
+        return self.begun((turn, self.due(flow, turn)) for turn in flow.turns.flight)
+
     def _forget(self, key: Any) -> None:
         self._awaited.pop(key, None)
         self._watched.unwatch(key, self._moved)

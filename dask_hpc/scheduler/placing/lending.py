@@ -73,8 +73,6 @@ class Lending:
         self._trials: dict[str, Trial] = {}
         #: Tasks of trials that are about to be sent, by key.
         self._tried: dict[Any, Trial] = {}
-        #: Jobs that have lent or borrowed since the trace was last told.
-        self._untold: dict[JobRecord, None] = {}
 
     def choose(
         self, addresses: Iterable[str], promised: Counter[str]
@@ -141,7 +139,6 @@ class Lending:
             if lender is not None:
                 lender.lent_tasks += 1
                 lender.lending = "lent: it has no task for a thread"
-            self._note(loan)
 
     def settle(self, address: str) -> None:
         """Account for the tasks that are no longer on borrowed slots of the worker."""
@@ -159,31 +156,25 @@ class Lending:
             loan.borrower.borrowed_s += seconds
             if loan.lender is not None:
                 loan.lender.lent_s += seconds
-            self._note(loan)
         if not loans:
             del self.loans[address]
 
-    def tell(self) -> None:
-        """Write into the trace what jobs have lent and borrowed so far, of those for which it has changed."""
+    def tell(self, job: JobRecord) -> None:
+        """Write into the trace what a job that ends has lent and borrowed, if it has."""
+        if not (job.lent_tasks or job.borrowed_tasks):
+            return
         for address in list(self.loans):
             self.settle(address)
-        untold, self._untold = self._untold, {}
-        for job in untold:
-            data = {
-                "t_s": self.state.now_s(),
-                "job": job.id,
-                "lent_tasks": job.lent_tasks,
-                "lent_s": job.lent_s,
-                "borrowed_tasks": job.borrowed_tasks,
-                "borrowed_s": job.borrowed_s,
-                "lending": job.lending,
-            }
-            self.state.record(Other(kind=LENDING, data=data))
-
-    def _note(self, loan: Loan) -> None:
-        self._untold[loan.borrower] = None
-        if loan.lender is not None:
-            self._untold[loan.lender] = None
+        data = {
+            "t_s": self.state.now_s(),
+            "job": job.id,
+            "lent_tasks": job.lent_tasks,
+            "lent_s": job.lent_s,
+            "borrowed_tasks": job.borrowed_tasks,
+            "borrowed_s": job.borrowed_s,
+            "lending": job.lending,
+        }
+        self.state.record(Other(kind=LENDING, data=data))
 
     def wants(self, job: JobRecord) -> bool:
         """Whether the job has held tasks; those that wait for its first node count as held until it comes."""

@@ -169,15 +169,17 @@ class Receiver:
     async def _step(self, place: _Place, producer: _Producer, message: Mapping[str, Any]) -> bool:
         """Take blocks of a step; whether it goes on."""
         number, rank = message["step"], producer.rank
+        # what is refused gives its slot back, too
+        blocks = producer.blocks(message)
         for earlier, open_step in place.steps.items():
             if earlier < number and rank not in open_step.blocks:
+                del blocks
                 raise ValueError(
                     f"step is {number}; allowed: {earlier}, which other producers have sent, comes first"
                 )
         step = place.steps.get(number)
         if step is None:
             step = place.steps[number] = _Step(asyncio.ensure_future(self._ask(place, number)))
-        blocks = producer.blocks(message)
         try:
             turn = await asyncio.shield(step.verdict)
         except (ValueError, DaskHPCError):
