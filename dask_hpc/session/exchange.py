@@ -105,12 +105,13 @@ class FolderExchange:
                 raise CheckpointError(
                     f"another run has {self._base}: let it end, or give this session another name"
                 )
-            for path in self._base.iterdir():
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
+            left = [path for path in self._base.iterdir() if path.is_dir()]
             self._folder = self._base / word
             self._folder.mkdir(mode=0o700)
             self._write(self._base, _CALL, word)
+            # not before nobody is called there any more: who comes to it writes to it
+            for path in left:
+                shutil.rmtree(path, ignore_errors=True)
         except OSError as error:
             raise CheckpointError(
                 f"{self._base} cannot be written to: {error.strerror or error}; look at its permissions and "

@@ -180,7 +180,9 @@ async def test_what_another_program_or_a_call_has_written_is_not_gone_on_from(c,
             )
         await job.cancel()
         await rt.checkpoint(c.submit(int, 5), "five")
-        job = await rt.job("heat", nodes=2, protect="five").activate()
+        with pytest.raises(CheckpointError, match=r"five/000001 is no version of a job: rt\.checkpoint or"):
+            await rt.job("heat", nodes=2, protect="five").activate()
+        job = await rt.job("heat", nodes=2, protect="five", resume=False).activate()
         with pytest.raises(CheckpointError, match="five/000001 was not written by a program; give the job"):
             await heat(job).run(resume=True)
         await job.cancel()
