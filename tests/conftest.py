@@ -71,9 +71,19 @@ settings.load_profile("dask-hpc")
 
 # clusters of other processes that run tests are not to take over what those of this one leave in memory
 _SHARED = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-# Dask reads each DASK_ variable as Python first: of random letters "3if" would be warned of in every process
-_memory = os.path.join(_SHARED or tempfile.gettempdir(), f"dask-hpc-tests-{os.getpid()}-{time.time_ns()}")
-os.mkdir(_memory, 0o700)
+
+
+def _made_folder() -> str:
+    """A new folder in memory whose name has no random letters.
+
+    Dask reads each DASK_ variable as Python first: of "3if" it would be warned in every process.
+    """
+    path = os.path.join(_SHARED or tempfile.gettempdir(), f"dask-hpc-tests-{os.getpid()}-{time.time_ns()}")
+    os.mkdir(path, 0o700)
+    return path
+
+
+_memory = _made_folder()
 os.environ[_MEMORY_FOLDER] = _memory
 atexit.register(shutil.rmtree, _memory, True)
 # workers are forked from a process that has this environment, not one that some test has set for itself
@@ -92,9 +102,12 @@ def _data_folder() -> Path:
 
 
 def _own_memory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=_SHARED) as folder, pytest.MonkeyPatch.context() as patch:
+    folder = _made_folder()
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv(_MEMORY_FOLDER, folder)
         yield Path(folder)
+    # managers that end now remove theirs, too
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -193,6 +193,8 @@ class Protected:
         """
         # the memories of hosts go with our workers' hold on them
         self.unused.clear()
+        # nor is anybody told any more: that would make a topic of ours anew
+        self._untold.clear()
         for key, state in reads.states(self._scheduler, list(self._of)).items():
             one = self._of[key]
             made = one.lineage

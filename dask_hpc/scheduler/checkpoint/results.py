@@ -141,10 +141,8 @@ def _is_removed(folder: str) -> bool:
     """Whether somebody has removed a version; one that cannot be looked at just now is there."""
     try:
         os.lstat(folder)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
     return False
 
 
