@@ -4,7 +4,8 @@
 #   make demo        four acts beside stock Dask       DEMO_ARGS="--fast" for a short one
 #   make test        linters, types, tests, three processes at a time    PYTEST_ARGS="-k trace" to choose tests
 #   make coverage    the same tests, and which lines none of them runs
-#   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm
+#   make test-slow   the tests that take longer: workers and clusters that are ended from outside, real Slurm;
+#                    SUBSET=0.4 for that share of them, drawn by SUBSET_SEED (default: the commit)
 #   make test-browser  the panel in a real JupyterLab in headless Chromium; SCREENSHOTS=folder keeps the pictures
 #   make screenshots  the same, and the pictures in the README anew: the panel, and three users before and after
 #   make test-previous  the tests on live clusters with the release of distributed before the newest
@@ -26,6 +27,8 @@ PYTEST_ARGS ?=
 # Tests of live clusters wait for half of their time: three processes are what two cores can do. Slow ones start
 # many processes themselves, and are about time now and then: two.
 TEST_PROCESSES ?= 3
+SUBSET ?= 1
+SUBSET_SEED ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo 0)
 SCREENSHOTS ?=
 BENCHMARK_ARGS ?=
 MUTANTS_ARGS ?=
@@ -63,7 +66,8 @@ LONGEST := benchmarks/test_benchmarks chaos/test_chaos notebooks/test_stories wi
 
 # Only files that have such tests are loaded.
 test-slow: $(VENV)/.test
-	$(PYTEST) -n 2 -m slow $(LONGEST:%=tests/%.py) $$(grep -rl --include='test_*.py' 'mark\.slow' tests) $(PYTEST_ARGS)
+	$(PYTEST) -n 2 -m slow $(LONGEST:%=tests/%.py) $$(grep -rl --include='test_*.py' 'mark\.slow' tests) \
+	  --subset $(SUBSET) --subset-seed $(SUBSET_SEED) $(PYTEST_ARGS)
 
 test-browser: $(VENV)/.test
 	$(if $(SCREENSHOTS),DASK_HPC_SCREENSHOTS='$(SCREENSHOTS)') $(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)

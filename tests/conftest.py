@@ -6,6 +6,7 @@
   have its environment; where they need another one, ``distributed.worker.multiprocessing-method`` is set.
 - What clusters keep in memory is in a folder of the process (``hpc.node.memory-folder``).
 - With ``CI=true`` any other skipped test fails the run: nothing is left untested by accident.
+- ``--subset`` runs a part of the tests, drawn by a seed: see `subset`.
 - An error in a callback, or one that our code logs, fails the test that caused it: see `unexpected`.
 - Hypothesis prints what is needed to repeat a failure.
 - The fixtures of `distributed.utils_test` (loop, cleanup, client, ...) are available.
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from subset import Subset
 from unexpected import Unexpected
 
 _MEMORY_FOLDER = "DASK_HPC__NODE__MEMORY_FOLDER"
@@ -137,8 +139,15 @@ def data_folder() -> Path:
     return folder
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--subset", type=float, default=1.0, help="share of the tests to run, above 0 and up to 1")
+    parser.addoption("--subset-seed", default="0", help="word that decides which")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Unexpected())
+    if config.getoption("subset") != 1:
+        config.pluginmanager.register(Subset(config.getoption("subset"), config.getoption("subset_seed")))
 
 
 @pytest.hookimpl(tryfirst=True)
