@@ -140,7 +140,7 @@ def data_folder() -> Path:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--subset", type=float, default=1.0, help="share of the tests to run, above 0 and up to 1")
+    parser.addoption("--subset", type=float, default=1.0, help="share of the tests to run, at most 1")
     parser.addoption("--subset-seed", default="0", help="word that decides which")
 
 

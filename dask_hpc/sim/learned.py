@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Literal
 
+from dask_hpc.report.looks import format_seconds
 from dask_hpc_policies.model import ClusterSnapshot, JobState, JobView
 from dask_hpc_policies.rules.reservation import expected_s
 
@@ -158,20 +159,21 @@ def _known(
     # more may come into an open job: what earlier ones took counts where it is longer
     if own_s is not None and (closed or (tasks.left and not _longer(job, tasks.left * own_s / slots))):
         sure: Confidence = "good" if closed and tasks.ended >= FEW_TASKS else "fair"
-        text = f"{left}; {tasks.ended} took {own_s:.3g} s each{more}"
+        text = f"{left}; {tasks.ended} took {format_seconds(own_s)} each{more}"
         if tasks.ended < FEW_TASKS and alike_s is not None:
             # the first ones of a job are often slow: it has just been sent
-            text = f"{left}; {tasks.ended} took {own_s:.3g} s each, those like what is left {alike_s:.3g} s"
+            alike = f"those like what is left {format_seconds(alike_s)}"
+            text = f"{left}; {tasks.ended} took {format_seconds(own_s)} each, {alike}"
             own_s = own_s if own_s <= alike_s <= DISTURBED * own_s else alike_s
-            text += f", {own_s:.3g} s is taken{more}"
+            text += f", {format_seconds(own_s)} is taken{more}"
         return knowledge(tasks.left * own_s / slots, "tasks" if closed else "so-far", sure, text)
     if job.recorded_s is not None and not (alike_s is not None and tasks.left and closed):
         return knowledge(expected_s(job), "recorded", "fair", "mean of earlier jobs of its name")
     if alike_s is not None and tasks.left:
-        text = f"{left}; earlier tasks of their names took {alike_s:.3g} s each{more}"
+        text = f"{left}; earlier tasks of their names took {format_seconds(alike_s)} each{more}"
         return knowledge(tasks.left * alike_s / slots, "alike", "fair", text)
     if common_s is not None and tasks.left:
-        text = f"{left}, as long as tasks of other jobs ({common_s:.3g} s)"
+        text = f"{left}, as long as tasks of other jobs ({format_seconds(common_s)})"
         return knowledge(tasks.left * common_s / slots, "others", "poor", text)
     if expected_s(job) < inf:
         return knowledge(expected_s(job), "walltime", "poor", "to its walltime: seldom less than it takes")

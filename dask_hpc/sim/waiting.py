@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dask_hpc.errors import WorkloadError
+from dask_hpc.report.looks import format_seconds
 from dask_hpc.sim.learned import Knowledge, learn
 from dask_hpc.sim.what_if import simulate_from
 from dask_hpc_policies import registry
@@ -222,4 +223,4 @@ def starts(in_s: float | None) -> str:
     """When a job starts, as a verb and what follows; None: it cannot be seen."""
     if in_s is None:
         return "does not start, as far as can be seen"
-    return "starts at once" if in_s < _LEAST_S else f"starts in {in_s:.3g} s"
+    return "starts at once" if in_s < _LEAST_S else f"starts in {format_seconds(in_s)}"

@@ -67,33 +67,13 @@ def rows(name: str, text: str) -> list[dict[str, Any]]:
     return found
 
 
-#: They take more than ten seconds, also when they measure less.
-LONG = (
-    "adapt",
-    "calibration",
-    "consent",
-    "corridor_live",
-    "coupling",
-    "full_memory",
-    "host_memory",
-    "io_tokens",
-    "killed",
-    "panel",
-    "pays_off",
-    "placement",
-    "placement_live",
-    "pool",
-    "synthetic",
-    "trends",
-    "versions",
-    "what_if",
-    "window",
-)
+#: Those whose rows are looked at below; a tiny run of all of them takes minutes.
+QUICK = ("fairness", "in_flight", "jobs", "policy_pass")
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in SCRIPTS],
+    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in SCRIPTS],
 )
 def test_a_benchmark_says_what_it_measured_and_where_and_fails_beyond_its_bar(name: str) -> None:
     found = report(name)

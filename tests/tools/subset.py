@@ -18,7 +18,7 @@ class Subset:
 
     def __init__(self, share: float, seed: str) -> None:
         if not 0 < share <= 1:
-            raise pytest.UsageError(f"--subset {share:g} is no share of the tests; give one above 0 and up to 1")
+            raise pytest.UsageError(f"--subset is {share:g}; allowed: above 0 and up to 1")
         self._share = share
         self._seed = seed
 

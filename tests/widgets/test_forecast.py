@@ -109,7 +109,23 @@ RESIZED = {"reason_code": "user-request", "result": "done", "job": "j-1", "t_s":
     ],
 )
 def test_what_no_run_could_know_of_makes_a_prediction_one_of_before(forecast, jobs, decisions, why):
-    assert outdated([forecast.runs, forecast.chosen], jobs, decisions) == why
+    picture = replace(now(), jobs=jobs, decisions=decisions)
+    assert outdated([forecast.runs, forecast.chosen], forecast.nodes, picture) == why
+
+
+@pytest.mark.parametrize(
+    ("now_s", "nodes", "why"),
+    [
+        (101.0, NODES[1:], "1 node fewer since"),
+        (101.0, [{**NODES[0], "state": "lost"}, *NODES[1:]], "1 node fewer since"),
+        (101.0, [*NODES, {**NODES[0], "id": "n4"}, {**NODES[0], "id": "n5"}], "2 nodes more since"),
+        (101.0, NODES, ""),
+        # it was told before the state that was gone on from
+        (99.0, NODES[1:], ""),
+    ],
+)
+def test_a_prediction_is_of_the_nodes_that_there_were(forecast, now_s, nodes, why):
+    assert outdated([forecast.runs], forecast.nodes, now(now_s, nodes=nodes)) == why
 
 
 def test_a_run_that_is_missing_leaves_its_row_and_gain_open(forecast):

@@ -37,6 +37,19 @@ def test_every_row_says_what_it_takes(name, one):
     assert escape(one.allowed) in said
 
 
+def test_a_policy_that_is_chosen_for_a_person_has_its_defaults_also_where_it_was_edited():
+    told = []
+    form = PolicyForm(PolicyModel(EASY), lambda: told.append(1))
+    name, one = next((name, one) for name, one in FIELDS if name == "power-aware" and one.name == "margin_w")
+    form.policy.value = name
+    default, form.controls[one.name].value = form.controls[one.name].value, "12.5"
+    assert form.model.spec() != registry.spec_of(registry.create(name))
+    told.clear()
+    form.choose(name)
+    assert form.model.spec() == registry.spec_of(registry.create(name))
+    assert (form.policy.value, form.controls[one.name].value, told) == (name, default, [1])
+
+
 @pytest.mark.parametrize(("name", "one"), FIELDS, ids=IDS)
 def test_what_is_wrong_stands_in_its_row_until_it_is_mended(name, one):
     told = []

@@ -179,6 +179,9 @@ def test_the_best_of_all_policies_is_a_click_from_as_chosen(rt, panel):
     assert [run.policy["policy"] for _, run in panel.timeline.forecast.lanes] == ["fcfs", name]
     assert not panel.timeline.forecast.stale
     assert rt.status()["policy"]["policy"] == "fcfs", "nothing was applied"
+    refreshed(rt, panel)
+    # a page that is loaded again has it, too
+    assert [one["policy"] for one in panel.timeline._whole()["future"][0]["lanes"]] == ["fcfs", name]
     # another goal ranks what was found anew: the long job is best off as it is
     trial.goal.value = next(value for text, value in trial.goal.options if text.endswith(" heat"))
     assert trial.best.layout.display == "none"
@@ -187,6 +190,9 @@ def test_the_best_of_all_policies_is_a_click_from_as_chosen(rt, panel):
     rt.update(policy="easy")
     refreshed(rt, panel)
     assert "Stale. The cluster decides by another policy since: try again." in trial.says.value
+    trial.goal.value = "mean_turnaround_s"
+    assert "Best: " in trial.says.value
+    assert trial.best.layout.display == "none", "what is stale is not chosen"
     trial.start.click()
     late.cancel()
     refreshed(rt, panel)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dask_hpc.report.looks import format_seconds
 from dask_hpc.scheduler.internals import crowds, durations
 from dask_hpc.scheduler.tables.jobs import JobRecord
 from dask_hpc.scheduler.tables.state import State
@@ -44,8 +45,6 @@ class Kept:
 
 #: Running jobs, and waiting ones, that are followed together; of more, each is taken for alone.
 _FOLLOWED = 50
-#: Times from here on are told in minutes.
-_MINUTES_FROM_S = 120.0
 
 
 class _Watch:
@@ -235,7 +234,7 @@ class Forecasts:
                 self.calibration = self.calibration.with_end(kept.category, kept.interval, left_s)
             shown = next((one for one in watch.kept if one.part >= _SHOWN), watch.kept[0])
             job.forecast = _row(shown)
-            text = f"predicted {_time(job.forecast['predicted_s'])}, took {_time(took_s)}"
+            text = f"predicted {format_seconds(job.forecast['predicted_s'])}, took {format_seconds(took_s)}"
             job.forecast |= {"took_s": took_s, "text": text}
             self._told.append({"job": job.id, "name": job.name, **job.forecast})
 
@@ -255,6 +254,7 @@ def _alone_s(shares: list[Share]) -> list[float]:
 def _row(kept: Kept) -> dict[str, Any]:
     """Run times, in seconds from the job's start, and the part of its tasks that had run when it was said."""
     ran_s, interval = kept.ran_s, kept.interval
+    sure = f"with {LEVEL:.0%}" if interval.errors else "assumed, as too few ends are known yet"
     return {
         "part": kept.part,
         "predicted_s": ran_s + interval.expected_s,
@@ -262,10 +262,6 @@ def _row(kept: Kept) -> dict[str, Any]:
         "high_s": ran_s + interval.high_s,
         "errors": interval.errors,
         "took_s": None,
-        "text": f"predicted {_time(ran_s + interval.expected_s)}, "
-        f"{_time(ran_s + interval.low_s)} to {_time(ran_s + interval.high_s)} with {LEVEL:.0%}",
+        "text": f"predicted {format_seconds(ran_s + interval.expected_s)}, "
+        f"{format_seconds(ran_s + interval.low_s)} to {format_seconds(ran_s + interval.high_s)} {sure}",
     }
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds < _MINUTES_FROM_S else f"{seconds / 60:.1f} min"

@@ -172,6 +172,19 @@ class PolicyForm:
         self._describe()
         self.show_errors()
 
+    def choose(self, name: str) -> None:
+        """Choose a policy with its default parameters, also where it is chosen already and was edited.
+
+        Raises
+        ------
+        ValueError
+            When no policy has that name.
+        """
+        self.model.load(name)
+        self._choice = name
+        self.refresh()
+        self._changed()
+
     def follow(self) -> None:
         """Show the policy that runs, as the model has it."""
         self._choice = _RUNNING

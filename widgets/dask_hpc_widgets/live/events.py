@@ -23,8 +23,6 @@ from dask_hpc_policies.power.checks import MOST_TOTAL_W
 _STATES = {"up": 0, "draining": 1, "lost": 2, "removed": 3}
 #: Decisions that are kept, the latest, and letters of their reasons.
 _MARKS, _REASON = 100, 160
-#: What became of a decision that has changed something, or is about to.
-_DONE = ("done", "under way")
 
 
 class Events:
@@ -72,7 +70,7 @@ class Events:
         for row in rows:
             key = (row["t_s"], row["job"], row["action"], row["nodes"])
             # a job that is not known yet is told with the next answer, with its name
-            if row["job"] not in self._jobs or row["result"] not in _DONE or key in self._decided:
+            if row["job"] not in self._jobs or row["result"] != "done" or key in self._decided:
                 continue
             self._decided[key] = None
             if len(self._decided) > _MARKS:

@@ -6,15 +6,17 @@ spans (`dask_hpc.report.spans`) gives jobs their rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dask_hpc.report.looks import printable
 from dask_hpc.report.spans import Spans, packed
 from dask_hpc_policies.decision import ReasonCode
 from dask_hpc_policies.model import NodeView
+from dask_hpc_policies.wording import counted
 from dask_hpc_widgets.base import markup
+from dask_hpc_widgets.views import Picture
 
 if TYPE_CHECKING:
     from dask_hpc.sim.run import Result
@@ -40,6 +42,8 @@ class Forecast:
     chosen: Result | None
     #: Who is to have which nodes, of either run.
     rows: tuple[tuple[Row, ...], tuple[Row, ...]] = ((), ())
+    #: Nodes that there were.
+    nodes: int = 0
     #: When the last job ends, in either.
     end_s: float = 0.0
     #: Why it is not of now any more; empty while it is.
@@ -77,28 +81,38 @@ class Forecast:
         return ", ".join(told) or "none: both end alike"
 
 
-def outdated(
-    runs: Sequence[Result], jobs: Iterable[Mapping[str, Any]], decisions: Iterable[Mapping[str, Any]]
-) -> str:
+def there(nodes: Iterable[NodeView]) -> int:
+    """How many nodes of a state are not lost."""
+    return sum(node.state != "lost" for node in nodes)
+
+
+def outdated(runs: Sequence[Result], nodes: int, picture: Picture) -> str:
     """What no run could know of and has happened since, in words; empty: nothing.
 
     Parameters
     ----------
     runs
         From one state on.
-    jobs, decisions
-        As ``Runtime.jobs`` and ``Runtime.decisions`` give them.
+    nodes
+        How many nodes were `there` in it.
+    picture
+        What the cluster is now; one of before that state tells nothing.
     """
     known = {one.id for run in runs for one in run.runs}
     from_s = max((run.from_s or 0.0 for run in runs), default=0.0)
-    for job in jobs:
+    if picture.status.get("now_s", 0.0) < from_s:
+        return ""
+    for job in picture.jobs:
         called = f"Job {printable(job['name'] or job['id'])[:_NAME]}"
         if job["id"] not in known:
             if job["end_s"] is None and job["name"] != "default":
                 return f"{called} has come since"
         elif job["state"] in ("cancelled", "failed"):
             return f"{called} has {'failed' if job['state'] == 'failed' else 'been cancelled'} since"
-    for one in decisions:
+    now = sum(node["state"] != "lost" for node in picture.status.get("nodes", ()))
+    if now != nodes:
+        return f"{counted(abs(now - nodes), 'node')} {'fewer' if now < nodes else 'more'} since"
+    for one in picture.decisions:
         if (
             one["reason_code"] == ReasonCode.USER_REQUEST.value
             and one["result"] == "done"
@@ -119,6 +133,7 @@ def forecast(runs: Result | None, chosen: Result | None, nodes: Sequence[NodeVie
         runs=runs,
         chosen=chosen,
         rows=(as_it_runs, as_chosen),
+        nodes=there(nodes),
         end_s=max((one.end_s for one in spans if one is not None), default=0.0),
     )
 

@@ -192,7 +192,8 @@ class TimelinePart:
     def _whole(self) -> dict[str, Any]:
         """What a page begins with; what a message still tells then is known."""
         events = list(self._events.all)
-        return {"events": events, "known": self._known.all, "patterns": PATTERNS, **self._moment()}
+        told = {"events": events, "known": self._known.all, "future": list(self._lanes)}
+        return {**told, "patterns": PATTERNS, **self._moment()}
 
     def _moment(self) -> dict[str, Any]:
         """What every message tells: the time, and the tiles."""

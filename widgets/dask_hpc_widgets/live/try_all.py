@@ -17,7 +17,7 @@ from dask_hpc_widgets.base import background, markup
 from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.link import Link
 from dask_hpc_widgets.live import questions
-from dask_hpc_widgets.live.forecast import outdated
+from dask_hpc_widgets.live.forecast import outdated, there
 from dask_hpc_widgets.live.ranking import ENERGY, GOALS, JOB, Ranking, try_all
 from dask_hpc_widgets.live.what_if import WhatIf
 from dask_hpc_widgets.views import Picture
@@ -93,6 +93,8 @@ class TryAll:
         #: The policy that ran when it was begun, and why what was found is not of now any more; empty: it is.
         self._present: Mapping[str, Any] = {}
         self._stale = ""
+        #: Nodes that there were then.
+        self._nodes = 0
         #: What was assumed for jobs of which nothing is known.
         self._tried_s = 0.0
 
@@ -143,7 +145,7 @@ class TryAll:
             self._stale = "The cluster decides by another policy since"
         else:
             runs = [one.result for one in self._found.tried if one.result is not None]
-            self._stale = outdated(runs[:1], picture.jobs, picture.decisions) if runs else ""
+            self._stale = outdated(runs[:1], self._nodes, picture) if runs else ""
         if self._stale:
             self._show()
 
@@ -168,7 +170,7 @@ class TryAll:
                 ended(answer)
                 return
             view, rows, present = answer
-            self._present = present
+            self._present, self._nodes = present, there(view.nodes)
             self.progress.value = 0.0
             self._running.layout.display = "flex"
             self._work = background.Work(
@@ -220,7 +222,7 @@ class TryAll:
         """What was found, by the goal of now."""
         goal = self.goal.value
         best = None if self._busy else self._found.best(goal)
-        offered = best is not None and self._is_as_assumed()
+        offered = best is not None and not self._stale and self._is_as_assumed()
         self.best.layout.display = None if offered else "none"
         if best is not None:
             self.best.description = f"Choose {printable(best.name)}"

@@ -113,7 +113,7 @@ class Tuning:
     def happened(self, picture: Picture) -> None:
         """Take what the cluster is now: what was predicted may not be of it any more."""
         if self._found is not None and not self._stale:
-            why = outdated(list(self._found.runs.values()), picture.jobs, picture.decisions)
+            why = outdated(list(self._found.runs.values()), self._found.forecast.nodes, picture)
             if why:
                 self._outdate(why)
 
@@ -122,7 +122,7 @@ class Tuning:
         if self._busy:
             self._say(markup.soft(f"{name} was not chosen: something else is under way here. Choose again."))
             return
-        self.form.policy.value = name
+        self.form.choose(name)
         self._predicted(outcome)
 
     def summary(self) -> Markup:

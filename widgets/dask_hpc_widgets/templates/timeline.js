@@ -8,6 +8,7 @@ function initialize({ model }) {
   const first = model.get("first");
   state.patterns = first.patterns;
   hear(state, { since: 0, ...first }, model);
+  first.future.forEach((message) => hear(state, message, model));
   const views = new Set();
   const answers = new Set(), here = new Set();
   model.on("msg:custom", (message) => {
