@@ -133,6 +133,7 @@ def test_a_run_that_is_missing_leaves_its_row_and_gain_open(forecast):
     assert [run is None for _, run in alone.lanes] == [True, False]
     assert alone.gain() == ""
     assert told(now(), alone)["Next start"] == ("not seen", "as it runs")
+    assert told(now(), alone)["Gain if applied"] == ("not known", "what runs is not known here")
 
 
 def test_the_browser_is_told_of_both_rows_in_small_pieces_and_again_when_it_asks(forecast):

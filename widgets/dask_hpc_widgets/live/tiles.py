@@ -78,9 +78,9 @@ def _called(job: Mapping[str, Any]) -> str:
 
 def _gain(forecast: Forecast | None) -> Tile:
     label = "Gain if applied"
-    text = forecast.gain() if forecast is not None else ""
-    if not text:
+    if forecast is None:
         return Tile(label, "not known", "Simulate predicts it")
-    if forecast is not None and forecast.stale:
+    if forecast.stale:
         return Tile(label, "stale", forecast.stale)
-    return Tile(label, text, "predicted")
+    text = forecast.gain()
+    return Tile(label, text, "predicted") if text else Tile(label, "not known", "what runs is not known here")
