@@ -7,6 +7,7 @@ import os
 import socket
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
@@ -17,6 +18,7 @@ from distributed.comm import CommClosedError, connect, get_address_host
 from distributed.core import rpc
 from distributed.protocol import to_serialize
 
+from dask_hpc.coupling.kept import Kept
 from dask_hpc.coupling.scheduler_file import address_in
 from dask_hpc.errors import CouplingError, InstallError
 from dask_hpc.wire import COUPLE
@@ -91,8 +93,10 @@ class Source:
         self._last: int | None = None
         #: Whether the program exchanges data itself.
         self._held = False
-        #: Steps whose blocks went through the ring, and over the connection.
-        self.by_ring = self.by_comm = 0
+        #: Steps whose blocks went through the ring, over the connection, and to another worker again.
+        self.by_ring = self.by_comm = self.sent_again = 0
+        #: Steps whose blocks are still there, and those of them that are to be sent again now.
+        self._kept, self._again = Kept(), deque[int]()
         try:
             self._run(self._join)
         except BaseException:
@@ -229,6 +233,7 @@ class Source:
                 arguments = {
                     "name": self.name, "rank": self.rank, "size": self.size, "token": self._token,
                     "hosts": _hosts(self._scheduler), "lost": lost, "last": self._last,
+                    "kept": list(self._kept),
                 }  # fmt: skip
                 answer = await scheduler.hpc(method="flow_join", arguments=arguments)
                 if answer is None:
@@ -239,9 +244,12 @@ class Source:
                     kind, text = answer["error"]
                     raise (ValueError if kind == "ValueError" else CouplingError)(text)
                 told = answer["result"]
-                if "wait" not in told and await self._connected(told):
-                    return
-                why = told.get("wait") or f"worker {told['worker']} cannot be reached"
+                if "wait" not in told:
+                    if await self._connected(told):
+                        return
+                    # it may be lost as well by now
+                    lost = told["worker"]
+                why = told.get("wait") or f"worker {lost} cannot be reached"
                 if time.monotonic() > deadline_s:
                     raise CouplingError(
                         f"source {self.rank} of {self.name!r}: {why}, for {self.timeout_s:g} s"
@@ -259,7 +267,7 @@ class Source:
             return False
         hello = {
             "flow": told["flow"], "place": told["place"], "members": told["members"], "rank": self.rank,
-            "last": self._last,
+            "last": self._last, "again": told["again"],
         }  # fmt: skip
         try:
             await comm.write({"op": COUPLE, **hello})
@@ -270,25 +278,39 @@ class Source:
             comm.abort()
             raise CouplingError(answer["error"])
         self._comm = comm
+        self._again = deque(told["again"])
+        self._kept.leave(told["again"])
         return True
 
     async def _send(self, step: int, told: list[dict[str, Any]], arrays: list[np.ndarray]) -> bool:
         while True:
             try:
+                await self._send_again()
                 return await self._sent(step, told, arrays)
             except (CommClosedError, OSError):
                 self._comm.abort()
                 await self._join(lost=self._worker)
 
-    async def _sent(self, step: int, told: list[dict[str, Any]], arrays: list[np.ndarray]) -> bool:
+    async def _send_again(self) -> None:
+        """Give the worker that has come in the place of another what that one has taken with it."""
+        while self._again:
+            step = self._again[0]
+            await self._sent(step, *self._kept.blocks(step), again=True)
+            self.sent_again += 1
+            self._again.popleft()
+
+    async def _sent(
+        self, step: int, told: list[dict[str, Any]], arrays: list[np.ndarray], again: bool = False
+    ) -> bool:
         nbytes = needed_bytes(arrays)
         if self._no_ring is None and (self._ring is None or self._ring.slot_bytes < nbytes):
             await self._make_ring(nbytes)
-        message: dict[str, Any] = {"op": "step", "step": step, "slot": None, "data": None}
+        message: dict[str, Any] = {"op": "step", "step": step, "again": again, "slot": None, "data": None}
         slot = None
         if self._ring is not None and self._ring.slot_bytes >= nbytes and self._ring.free:
             slot = self._ring.free.popleft()
-            offsets = self._ring.put(slot, arrays)
+            offsets, copies = self._ring.put(slot, arrays)
+            self._kept.add(step, self._ring, slot, told, copies)
             blocks = [{**one, "offset": offset} for one, offset in zip(told, offsets, strict=True)]
             await self._comm.write({**message, "slot": slot, "blocks": blocks})
         else:
@@ -299,15 +321,23 @@ class Source:
         if self._ring is not None:
             # also a slot that was not taken is told to be free
             self._ring.free.extend(answer["free"])
+            self._kept.freed(self._ring, answer["free"])
+        if slot is None:
+            self._kept.drop(step)
         if "error" in answer:
             raise (ValueError if answer["user"] else CouplingError)(answer["error"])
-        if slot is None:
+        if again:
+            pass
+        elif slot is None:
             self.by_comm += 1
         else:
             self.by_ring += 1
         return bool(answer["taken"])
 
     async def _make_ring(self, nbytes: int) -> None:
+        if self._ring is not None:
+            # nobody tells any more which of its slots are free
+            self._kept.freed(self._ring, range(self._slots))
         await self._comm.write({"op": "ring", "slots": self._slots, "nbytes": nbytes})
         answer = await self._comm.read()
         if "why" in answer:
@@ -322,10 +352,13 @@ class Source:
     async def _leave(self) -> None:
         while True:
             try:
+                await self._send_again()
                 await self._comm.write({"op": "close"})
                 # the worker has told the scheduler all that it has of this one by then
                 await self._comm.read()
                 return
+            except CouplingError:
+                return  # it has failed
             except (CommClosedError, OSError):
                 self._comm.abort()
             try:

@@ -127,11 +127,12 @@ def test_a_step_is_left_out_while_all_are_analysed() -> None:
 def test_who_comes_back_later_takes_no_step_with_it_that_went_to_another_worker() -> None:
     turns = Turns(4, "wait", 1)
     assert turns.ask(0, 5) == Verdict(0)
-    assert turns.lose(0) == [0]
-    assert turns.lose(0, 5) == []
+    assert turns.begun(0) == {0: 5}
+    turns.lose(0)
+    assert turns.begun(0, 5) == {}
     assert turns.ask(0, 6) == Verdict(1)
     # another rank of the place had sent as much to the worker that is lost
-    assert turns.lose(0, 5) == []
+    assert turns.begun(0, 5) == {}
     assert list(turns.flight) == [1]
 
 
@@ -152,9 +153,11 @@ def test_what_a_lost_place_had_begun_is_lost_and_what_still_comes_of_it_left_out
     turns = Turns(4, "wait", 2)
     for step in (5, 6):
         turns.ask(0, step), turns.ask(1, step)
-    turns.whole(0, 0)
-    assert turns.lacking(0, 5) == 6
-    assert turns.lose(0) == [1]
+    assert (turns.whole(0, 0), turns.whole(1, 0)) == (False, True)
+    # sent again, it does not become whole again
+    assert turns.whole(0, 0) is False
+    assert (turns.lacking(0, 5), turns.begun(0)) == (6, {0: 5, 1: 6})
+    turns.lose(1)
     assert turns.ask(0, 6) == turns.ask(1, 6) == Verdict(None)
     assert (turns.ask(0, 7), list(turns.flight)) == (Verdict(2), [0, 2])
 
@@ -180,13 +183,14 @@ def test_a_place_takes_steps_unasked_while_there_is_room_and_all_places_count_al
 def test_what_a_lost_place_had_taken_unasked_is_lost_whoever_has_heard_of_it() -> None:
     turns = Turns(4, "wait", 2)
     turns.ask(0, 5), turns.ask(1, 5)
-    turns.whole(0, 0), turns.whole(1, 0)
-    # nobody has heard of step 6; of step 5 nothing is lost
-    assert turns.lose(0, 6) == [1]
+    # nobody has heard of step 6
+    assert turns.begun(0, 6) == {0: 5, 1: 6}
+    turns.lose(1)
     assert (turns.given, turns.took(1, 6, 1), turns.took(1, 7, 2)) == (2, False, True)
     # of step 7 the other place has told
-    assert turns.lose(0, 7) == [2]
-    assert (turns.lose(0, 7), turns.ask(0, 8), list(turns.flight)) == ([], Verdict(3), [0, 3])
+    assert turns.begun(0, 7) == {0: 5, 2: 7}
+    turns.lose(2)
+    assert (turns.begun(0, 7), turns.ask(0, 8), list(turns.flight)) == ({0: 5}, Verdict(3), [0, 3])
 
 
 def test_no_more_is_remembered_however_many_steps_come() -> None:

@@ -1,4 +1,4 @@
-"""A flow between processes: a client that blocks, workers of their own, one of which is killed."""
+"""A flow between processes: a client that blocks, workers of their own, that are killed."""
 
 from __future__ import annotations
 
@@ -6,64 +6,67 @@ import gc
 import os
 import signal
 import time
-from contextlib import suppress
 
+import numpy as np
 import pytest
-from sources import Producer
+from sources import Producer, whole
 
 import dask_hpc
-from dask_hpc.errors import CouplingError, NotProvided
 
 
-def test_a_worker_that_is_killed_costs_its_steps_alone():
+def test_workers_that_are_killed_cost_no_step_as_their_blocks_are_sent_again():
     with (
         dask_hpc.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         cluster.get_client() as client,
     ):
         rt = dask_hpc.install(client)
         flow = rt.couple("heat", {"T": (("y", "x"), (8, 6), "float64")})
-        flow.analyse(lambda ds: float(ds["T"][-1, 0, 0]), name="first")
-        sums = []
-
-        def look(step, ds):
-            # what is lost while it is looked at does not keep it waiting
-            with suppress(NotProvided):
-                sums.append((step, float(ds["T"].mean())))
-
-        flow.on_step(look)
-        values = flow.results("first", timeout=60)
+        flow.analyse(lambda ds: float(ds["T"].sum()), name="sum", window=3)
+        seen = []
+        flow.on_step(lambda step, ds: seen.append((step, float(ds["T"].mean()))))
+        values = flow.results("sum", timeout=60)
         made = [
             Producer(cluster.scheduler_address, rank, 2, rows) for rank, rows in enumerate([(0, 4), (4, 8)])
         ]
+        got = []
+
+        def kill(number):
+            address = flow.status()["workers"][number]
+            os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
+
         try:
             for one in made:
                 one.tell("open")
             assert [one.answer() for one in made] == ["open", "open"]
+            for step in (0, 1, 2):
+                for one in made:
+                    one.tell("send", step=step)
+                assert [one.answer() for one in made] == [True, True]
+            got.append(next(values))
+            # one of the two has half of step 3, and of those before it what the next window needs
+            assert made[0].ask("send", step=3) is True
+            kill(0)
+            assert [made[1].ask("send", step=3), made[0].ask("send", step=4)] == [True, True]
+            assert made[1].ask("send", step=4) is True
+            got.append(next(values))
             for one in made:
-                one.tell("send", step=0)
-            assert next(values) == (0, 0.0)
-            assert [one.answer() for one in made] == [True, True]
-            # one of the two has half of step 1 when it is killed
-            lost = flow.status()["workers"][0]
-            assert made[0].ask("send", step=1) is True
-            os.kill(client.run(os.getpid, workers=[lost])[lost], signal.SIGKILL)
-            made[1].tell("send", step=1)
-            with pytest.raises(CouplingError, match=r"no 'first' of step 1: 1 failed, worker .* was lost"):
-                next(values)
-            made[1].answer()
-            for one in made:
-                one.tell("send", step=2)
-            assert next(values) == (2, 2.0)
-            assert [one.answer() for one in made] == [True, True]
+                one.tell("many", first=5, last=24)
+            got += [next(values) for _ in range(6)]
+            # that of both by now
+            kill(0)
             for one in made:
                 one.tell("close")
-            assert list(values) == []
+            got += list(values)
+            assert [sum(one.answer()) for one in made] == [24, 24]
+            assert made[0].answer() == made[1].answer() == "closed"
         finally:
             for one in made:
                 one.end()
-        # it may have seen step 1 before that was lost
-        assert [step for step, _ in sums if step != 1] == [0, 2]
-        assert {round(mean - step, 4) for step, mean in sums} == {0.0235}
+        sums = [float(np.sum([whole(n) for n in range(last - 2, last + 1)])) for last in range(2, 24)]
+        assert [step for step, _ in got] == list(range(2, 24))
+        assert [value for _, value in got] == pytest.approx(sums)
+        assert [step for step, _ in seen] == list(range(24))
+        assert [mean for _, mean in seen] == pytest.approx([float(whole(n).mean()) for n in range(24)])
         flow.close()
         deadline_s = time.monotonic() + 20
         while left := client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks)):

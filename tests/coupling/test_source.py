@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dask_hpc
 from dask_hpc.coupling.adios import shares
+from dask_hpc.coupling.kept import Kept
+from dask_hpc.worker.coupling.ring import Ring, RingEnd
 from dask_hpc_policies.coupling.contract import Field
 
 
@@ -35,3 +38,26 @@ def test_processes_share_the_first_dimension_of_all_fields_in_whole_rows() -> No
         shares([T, P], 0, 9)
     with pytest.raises(ValueError, match=r"allowed: 1 to 1, as .* 'x' of 6, 'y' of 8"):
         shares([T, Field("Q", ("x",), (6,), "float64")], 0, 2)
+
+
+def test_a_step_can_be_sent_again_until_its_slot_is_free() -> None:
+    ring = Ring(2, 80)
+    end, kept = RingEnd(ring.told), Kept()
+    ring.opened()
+    for step in (4, 5):
+        slot = end.free.popleft()
+        _, copies = end.put(slot, [np.full(10, step, "float64")])
+        kept.add(step, end, slot, [{"field": "T"}], copies)
+    array = ring.slot(1)
+    del ring, array  # the worker is gone, the memory is not
+    assert (list(kept), kept.blocks(5)[1][0].tolist()) == ([4, 5], [5.0] * 10)
+    # it goes to another worker, or with the message
+    other = Ring(1, 80)
+    again = RingEnd(other.told)
+    other.opened()
+    _, copies = again.put(0, kept.blocks(5)[1])
+    kept.add(5, again, 0, kept.blocks(5)[0], copies)
+    kept.freed(end, [0, 1])
+    assert (list(kept), kept.blocks(5)[1][0].tolist()) == ([5], [5.0] * 10)
+    kept.freed(again, [0])
+    assert list(kept) == []

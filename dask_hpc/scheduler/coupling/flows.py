@@ -9,13 +9,13 @@ Rules of the file: nothing is kept for a step that is done, and nothing at all w
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
+from dask_hpc.scheduler.coupling.again import Again
 from dask_hpc.scheduler.coupling.flow import Arrived, Flow, placed
 from dask_hpc.scheduler.coupling.inside import Inside
 from dask_hpc.scheduler.coupling.splits import Splits
@@ -41,7 +41,7 @@ class Flows:
     def __init__(
         self, engine: Engine, watched: Watched, provide: Provide, give_up: Callable[[Sequence[Any]], None]
     ) -> None:
-        self._give_up = give_up
+        self._again = Again(engine, give_up)
         self._scheduler, self._watched = engine.scheduler, watched
         self._workers = Workers(engine)
         self._values = Values(engine.scheduler, watched)
@@ -177,6 +177,7 @@ class Flows:
         hosts: Sequence[str],
         lost: str | None = None,
         last: int | None = None,
+        kept: Sequence[int] = (),
     ) -> dict[str, Any]:
         """Where the blocks of a producer go: ``{"wait": why}``, or all that it has to know.
 
@@ -186,6 +187,8 @@ class Flows:
             Drawn by the producer; names and addresses of its host.
         lost, last
             The worker that it cannot reach any more, and the last step that it has sent there.
+        kept
+            Steps that it can send again.
 
         Raises
         ------
@@ -207,40 +210,34 @@ class Flows:
             if missing := sorted(set(range(size)) - flow.ranks.keys()):
                 return {"wait": f"rank {missing[0]} of {size} has not come"}
         self._check(flow)
-        workers = self._workers.hosts()
+        try:
+            workers = self._workers.hosts()
+        except CouplingError as error:
+            if lost is None:
+                raise
+            # one may be started in its place
+            return {"wait": str(error)}
         if not flow.places:
             placed(flow, workers)
             self._watched.listen(self)
             flow.say("ready", places=len(flow.places))
         place = flow.ranks[rank].place
+        again: list[int] = []
         if lost is not None:
             if flow.places[place] == lost:
                 if lost in self._scheduler.workers:
                     return {"wait": f"worker {lost} does not answer"}
-                self._lose_all(flow, place, lost, None)
                 flow.move(place, workers)
-            if last is not None:
-                self._lose_all(flow, place, lost, last)
-        return flow.joined(place)
+            again = self._again.wanted(flow, place, lost, last, kept)
+        return flow.joined(place) | {"again": again}
 
     def left(self, address: str) -> None:
-        """A worker has gone: of steps that it had begun, nobody sends the blocks again."""
+        """A worker has gone."""
         self.splits.left(address)
         for flow in self._by_id.values():
             for place, there in enumerate(flow.places):
                 if there == address:
-                    self._lose_all(flow, place, address, None)
-                    flow.await_all(flow.members[place])
-
-    def _lose_all(self, flow: Flow, place: int, address: str, upto: int | None) -> None:
-        """A worker has gone with what it had of steps that were not whole."""
-        if flow.turns is not None:
-            given = flow.turns.given
-            lost = flow.turns.lose(place, upto)
-            for turn in range(given, flow.turns.given):
-                flow.say("begun", turn=turn, step=upto)
-            for turn in lost:
-                self._lose(flow, turn, address)
+                    self._again.left(flow, place)
 
     # ---------------------------------------------------------------- workers
 
@@ -360,13 +357,7 @@ class Flows:
             id, turn, place = key.rsplit("-", 2)
             flow = self._by_id.get(id)
             if flow is not None and ts is not None and ts.who_wants:
-                self._lose(flow, int(turn), flow.places[int(place)])
-
-    def _lose(self, flow: Flow, turn: int, address: str) -> None:
-        flow.say("lost", turn=turn, reason=f"worker {address} was lost with blocks of it")
-        keys = [flow.key(turn, place) for place in range(len(flow.places))]
-        # once the tasks are where the loss leaves them
-        asyncio.get_running_loop().call_soon(self._give_up, keys)
+                self._again.lost(flow, int(turn), int(place))
 
     # ------------------------------------------------------------------- both
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,12 +84,13 @@ class _Place:
         self.unasked, self.next = (number, turn), turn + 1
         return turn
 
-    def drop(self, last: int | None, rank: int) -> None:
-        """Let go of steps that a producer has sent to a worker that is lost."""
+    def drop(self, last: int | None, rank: int, again: Container[int]) -> None:
+        """Let go of steps that a producer has sent to a worker that is lost, and does not send again."""
         if last is not None:
             gone = [n for n, step in self.steps.items() if n <= last and rank not in step.blocks]
             for number in gone:
-                del self.steps[number]
+                if number not in again:
+                    del self.steps[number]
 
 
 class Receiver:
@@ -101,12 +102,22 @@ class Receiver:
         self._running: set[asyncio.Task[None]] = set()
 
     async def serve(
-        self, comm: Any, flow: str, place: int, members: Sequence[int], rank: int, last: int | None = None
+        self,
+        comm: Any,
+        flow: str,
+        place: int,
+        members: Sequence[int],
+        rank: int,
+        last: int | None = None,
+        again: Sequence[int] = (),
     ) -> Any:
-        """Take the blocks of one producer until it closes, or is gone; it has sent `last` elsewhere."""
+        """Take the blocks of one producer until it closes, or is gone.
+
+        It has sent steps up to `last` elsewhere, of which it sends some again, before any other.
+        """
         # the same for all of them
         there = self._places.setdefault((flow, place), _Place(flow, place, frozenset(members)))
-        there.drop(last, rank)
+        there.drop(last, rank, again)
         producer = _Producer(comm, rank)
         closed, sent = False, last
         there.left.discard(rank)
@@ -126,7 +137,7 @@ class Receiver:
                     continue
                 try:
                     taken = await self._step(there, producer, message)
-                    sent = message["step"]
+                    sent = message["step"] if sent is None else max(sent, message["step"])
                     answer: dict[str, Any] = {"taken": taken}
                 except (ValueError, DaskHPCError) as error:
                     answer = {"error": str(error), "user": not isinstance(error, DaskHPCError)}
@@ -179,7 +190,8 @@ class Receiver:
                 )
         step = place.steps.get(number)
         if step is None:
-            step = place.steps[number] = _Step(asyncio.ensure_future(self._ask(place, number)))
+            verdict = self._ask(place, number, message.get("again", False))
+            step = place.steps[number] = _Step(asyncio.ensure_future(verdict))
         try:
             turn = await asyncio.shield(step.verdict)
         except (ValueError, DaskHPCError):
@@ -198,9 +210,10 @@ class Receiver:
             task.add_done_callback(self._running.discard)
         return True
 
-    async def _ask(self, place: _Place, number: int) -> int | None:
+    async def _ask(self, place: _Place, number: int, again: bool) -> int | None:
         async with place.telling:
-            turn = place.took(number)
+            # what is sent again has its turn, which is not the next one
+            turn = None if again else place.took(number)
         if turn is not None:
             return turn
         unasked = place.unasked
@@ -211,7 +224,7 @@ class Receiver:
         if "refused" in answer:
             raise ValueError(answer["refused"])
         turn = answer["turn"]
-        place.next = None if turn is None else turn + 1
+        place.next = None if turn is None or again else turn + 1
         place.room = answer["room"]
         return turn
 

@@ -14,7 +14,7 @@ import secrets
 import stat
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,18 +133,20 @@ class RingEnd:
             os.close(descriptor)
         self.free: deque[int] = deque(range(told["slots"]))
 
-    def put(self, number: int, blocks: list[np.ndarray]) -> list[int]:
-        """Copy blocks into a slot; gives their offsets in it."""
-        offsets, at = [], 0
+    def put(self, number: int, blocks: Sequence[np.ndarray]) -> tuple[list[int], list[np.ndarray]]:
+        """Copy blocks into a slot; gives their offsets in it, and the arrays that they are there."""
+        offsets, copies, at = [], [], 0
         begin = _PAGE + number * self.slot_bytes
         for block in blocks:
             into = self._bytes[begin + at : begin + at + block.nbytes]
-            np.copyto(into.view(block.dtype).reshape(block.shape), block)
+            copy = into.view(block.dtype).reshape(block.shape)
+            np.copyto(copy, block)
             offsets.append(at)
+            copies.append(copy)
             at += paged(block.nbytes)
-        return offsets
+        return offsets, copies
 
 
-def needed_bytes(blocks: list[np.ndarray]) -> int:
+def needed_bytes(blocks: Sequence[np.ndarray]) -> int:
     """Bytes of a slot for these blocks."""
     return sum(paged(block.nbytes) for block in blocks)

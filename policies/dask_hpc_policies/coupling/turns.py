@@ -149,9 +149,9 @@ class Turns:
         return known.turn is not None
 
     def whole(self, place: int, turn: int) -> bool:
-        """A place has all its blocks of a turn; whether all places have theirs."""
+        """A place has all its blocks of a turn; whether all places have theirs now, for the first time."""
         for found in self._steps.values():
-            if found.turn == turn:
+            if found.turn == turn and place not in found.whole:
                 found.whole.add(place)
                 return len(found.whole) == self._places
         return False
@@ -167,26 +167,30 @@ class Turns:
         if self.flight.pop(turn, None) is not None:
             self._ended += 1
 
-    def lose(self, place: int, upto: int | None = None) -> list[int]:
-        """A place has lost what it had; gives the turns that are lost with it, oldest first.
+    def begun(self, place: int, upto: int | None = None) -> dict[int, int]:
+        """Steps that go on and that a place has begun, by their turns, oldest first.
 
-        Those are the ones it had begun and did not have whole, and of which a producer says that it has sent
-        its blocks: all steps up to that one. Blocks of them that still come are left out.
+        With `upto` a producer says that it has sent its blocks of all steps up to that one: those are given.
         """
         if upto is not None and self._when_full == "wait" and (self._last is None or upto > self._last):
             # taken unasked, and nobody else has sent it yet
             self._begin(place, upto, self.given)
-        lost = []
-        for step, found in self._steps.items():
+        found = {}
+        for step, its in self._steps.items():
             # later ones went to the worker that has come in its place
-            begun = place in found.asked if upto is None else step <= upto
+            begun = place in its.asked if upto is None else step <= upto
             if begun:
-                found.asked.add(place)
-            if found.turn is not None and begun and place not in found.whole:
-                lost.append(found.turn)
-                self.done(found.turn)
+                its.asked.add(place)
+                if its.turn is not None:
+                    found[its.turn] = step
+        return found
+
+    def lose(self, turn: int) -> None:
+        """A turn will never be whole: blocks of it that still come are left out."""
+        self.done(turn)
+        for found in self._steps.values():
+            if found.turn == turn:
                 found.turn = None
-        return lost
 
     def lacking(self, place: int, after: int | None) -> int | None:
         """The first step after one that has begun, and of which a place has not all blocks; None: none."""
