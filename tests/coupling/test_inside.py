@@ -131,6 +131,41 @@ async def test_blocks_of_several_nodes_stay_and_callbacks_see_each_step_once_in_
     await handed_over_is_gone(s)
 
 
+@live(workers=3, timeout=90)
+async def test_a_program_that_is_resized_while_it_runs_hands_over_each_step_once_as_it_is(c, s, *workers):
+    rt = await dask_hpc.install(c, "fcfs")
+    flow = await rt.couple("heat", FIELDS, queue=2)
+    await flow.analyse(total, name="total", window=2)
+    values = flow.results("total", timeout=60)
+    seen, resized = [], []
+
+    async with rt.job("heat", nodes=2, min_nodes=1, max_nodes=3) as job:
+
+        async def look(step, ds):
+            seen.append((step, len(ds["T"].chunks[0]), float(await c.compute(ds["T"].sum()))))
+            if step in (4, 12, 20):
+                resized.append(asyncio.ensure_future(job.resize({4: 3, 12: 1, 20: 2}[step])))
+            elif step in (8, 16, 24):
+                # beyond the queue the program waits for this one
+                resized.append((await resized.pop())["result"])
+
+        await flow.on_step(look)
+        program = job.program(ROWS, "y").init(begin).elastic(advance, 28, couple=(flow, "T"))
+        run = asyncio.ensure_future(program.run())
+        got = [each async for each in values]
+        await run
+    await job.wait(10)
+    await flow.close()
+    assert resized == ["done"] * 3
+    assert [(step, value) for step, value in got] == [
+        (step, (after(step - 1) + after(step)) / 2) for step in range(2, 29)
+    ]
+    assert [(step, value) for step, _, value in seen] == [(step, after(step)) for step in range(1, 29)]
+    nodes = {step: count for step, count, _ in seen}
+    assert [nodes[step] for step in (1, 11, 19, 28)] == [2, 3, 1, 2], nodes
+    await handed_over_is_gone(s)
+
+
 # analyses wait on threads of the worker, and the program must have one
 @live(workers=1, threads=8, timeout=60)
 async def test_a_program_that_is_faster_than_an_analysis_lets_it_end_and_leaves_out_its_own_steps(c, s, a):
