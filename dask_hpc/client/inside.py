@@ -64,9 +64,10 @@ class Inside:
             self._check()
             turn: int = flow._begun
             self._due = self._due_at(turn)
-            told = {"turn": turn, "nodes": list(nodes), "analyses": [one.analysis for one in self._due]}
+            told = {"turn": turn, "step": step, "nodes": list(nodes)}
+            analyses = [one.analysis for one in self._due]
             try:
-                await flow._channel.ask("flow_step", flow=flow._id, **told)
+                await flow._channel.ask("flow_step", flow=flow._id, **told, analyses=analyses)
             except CouplingError:
                 # somebody else has it
                 self._refused = not self._told

@@ -66,6 +66,14 @@ async def test_values_come_in_order_and_are_those_of_the_whole_field(c, s, a, b)
     assert 3 * step_bytes < measured["memory_bytes"] < 3 * step_bytes + 100, "and a number"
     assert measured["samples"] > said["samples"] == 0
     assert (said["one_core_s"], said["memory_bytes"]) == (2.5, 1e9)
+    # of each step what workers have measured
+    latest = status["latest"]
+    assert [one["step"] for one in latest] == list(range(7, 12))
+    assert all(one["step_s"] > 0 for one in latest)
+    due = [one for one in latest if one["step"] % 2 == 0]
+    assert all(one["in_situ_s"] > 0 and one["in_situ_work_share"] == 1 for one in due), latest
+    assert all(0 <= one["in_situ_bytes"] - 3 * step_bytes < 100 for one in due), latest
+    assert all(one["helper_cores"] >= 2 for one in latest), latest
     # what the panel shows
     (shown,) = (await rt.status())["coupling"]
     assert shown == (await rt.flows())[0]

@@ -12,6 +12,7 @@ from dask_hpc.scheduler.coupling.flow import Flow
 from dask_hpc.scheduler.coupling.helpers import shared
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc.scheduler.coupling.splits import Splits
+from dask_hpc.scheduler.coupling.steps import Steps
 from dask_hpc.scheduler.coupling.workers import APART_S, STAGING, Workers
 from dask_hpc_policies.placement.learner import Learner
 
@@ -19,7 +20,7 @@ from dask_hpc_policies.placement.learner import Learner
 def test_it_is_learned_from_values_and_steps_when_somebody_looks():
     measured = Measured()
     for turn in range(1000):
-        measured.value("mean", turn, "in-transit", (turn, turn + 0.5, 0.5, 1e6, 0.01))
+        measured.value("mean", turn, "in-transit", (turn, turn + 0.5, 0.5, 1e6, 0.01, 2e6))
         measured.whole(float(turn), room=True)
     assert (measured.analyses, measured.simulation.one_core_s.samples, measured.view()) == ({}, 0, None)
     measured.learn(cores=2)
@@ -38,7 +39,7 @@ def test_what_is_said_beforehand_is_known_until_it_is_measured():
     known = measured.analyses["mean"]
     assert (known.one_core_s.mean, known.one_core_s.samples, known.memory_bytes) == (3.0, 0, 1e9)
     for turn in range(3):
-        measured.value("mean", turn, "in-situ", (turn, turn + 0.5, 0.5, 0.0, 0.0), nbytes=turn)
+        measured.value("mean", turn, "in-situ", (turn, turn + 0.5, 0.5, 0.0, 0.0, 0.0), nbytes=turn)
         measured.learn(cores=1)
     known = measured.analyses["mean"]
     assert (known.one_core_s.mean, known.memory_bytes, measured.value_bytes) == (0.5, 1e9, {"mean": 2})
@@ -113,3 +114,25 @@ def test_workers_of_a_role_are_looked_up_now_and_then_and_those_that_go_are_out_
     engine.now_s += APART_S
     workers.staging()
     assert looked == ["a", "b"] * 2
+
+
+def test_of_each_of_the_latest_steps_it_is_told_what_its_phases_took_and_what_helpers_left():
+    steps = Steps()
+    for turn in range(100):
+        steps.begun(turn, 10 * turn)
+        if turn == 98:
+            steps.simulated(turn, 1.5)
+        steps.whole(turn, 2.0 * turn, room=turn != 98, helper_cores=3)
+        steps.value("mean", turn, "in-situ", (0.0, 9.0, 9.0, 0, 0, 9e9), 0)
+        # made again after a loss, it counts once
+        steps.value("mean", turn, "in-situ", (turn, turn + 1.0, 0.75, 0, 0, 3e6), 1e6)
+        steps.value("max", turn, "in-situ", (turn + 0.5, turn + 1.5, 0.25, 0, 0, 4e6), 0)
+        steps.value("fit", turn, "in-transit", (turn, turn + 4.0, 3.0, 4e6, 0.1, 4e6), 4e6)
+    *_, before, last = rows = steps.rows()
+    assert [row["step"] for row in rows] == [950, 960, 970, 980, 990]
+    phases = {"step_s": 2.0, "simulation_s": None, "in_situ_s": 1.5, "in_transit_s": 4.0}
+    shares = {"in_situ_bytes": 8e6, "in_situ_memory_share": 0.5, "in_situ_work_share": 0.25}
+    # of three helper cores for two seconds one core second was used
+    assert last == {"turn": 99, "step": 990, **phases, **shares, "helper_cores": 3, "idle_helper_core_s": 5.0}
+    assert (before["simulation_s"], rows[0]["simulation_s"]) == (1.5, 2.0)
+    assert len(steps._steps) == 16

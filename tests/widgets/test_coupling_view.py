@@ -38,8 +38,17 @@ def test_it_tells_of_each_flow_how_far_it_is_and_where_its_analyses_run() -> Non
     found = cells(shown(flow_row(analyses=both, split={"peak": "in-situ", "mean": "in-transit"}), gone))
     assert found[:6] == ["heat", "running", "3 of 4", "12", "1 of 2, then programs wait", "3.00 MiB"]
     assert found[6] == "peak in situ, 3 steps, at one of 2; mean in transit, each step"
-    assert found[7:10] == ["old", "failed rank 0 is gone", "3"]
+    assert found[7:11] == ["", "old", "failed rank 0 is gone", "3"]
     assert "where most blocks are" in shown(flow_row(analyses={"peak": analysis()}))
+
+
+def test_of_the_latest_step_with_values_it_tells_the_time_and_what_helpers_left() -> None:
+    step = {"step_s": 0.25, "in_situ_work_share": 0.4, "helper_cores": 2, "idle_helper_core_s": 0.125}
+    coming = step | {"step_s": None, "in_situ_work_share": None}
+    found = cells(shown(flow_row(latest=[step, coming])))
+    assert found[7] == "0.25 s, 40% of work in situ, 0.125 core s of helpers idle"
+    assert cells(shown(flow_row(latest=[step | {"helper_cores": 0}])))[7] == "0.25 s, 40% of work in situ"
+    assert cells(shown(flow_row(latest=[coming])))[7] == ""
 
 
 def test_names_are_escaped_and_what_is_too_much_is_counted() -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.coupling.measured import Measured
+from dask_hpc.scheduler.coupling.steps import Steps
 from dask_hpc_policies.coupling.contract import Field, Place, block_key, uncovered
 from dask_hpc_policies.coupling.turns import Turns
 from dask_hpc_policies.placement.application import Where
@@ -92,6 +93,7 @@ class Flow:
     sides: dict[str, Where] = field(default_factory=dict)
     staging: int | None = None
     measured: Measured = field(default_factory=Measured)
+    steps: Steps = field(default_factory=Steps)
     #: Why it has failed, or that it is closed.
     failed: str = ""
     #: Where each place's blocks lay the last time, and whether those of all cover the fields.
@@ -206,7 +208,9 @@ class Flow:
                 self.longest_s = max(self.longest_s, now_s - self.begun_s)
             self.begun_s = now_s
         for turn in range(given, self.turns.given):
-            self.say("begun", turn=turn, step=self.turns.flight[turn])
+            step = self.turns.flight[turn]
+            self.steps.begun(turn, step)
+            self.say("begun", turn=turn, step=step)
 
     def done(self, turn: int) -> None:
         """Whoever is to have a turn has had it."""
@@ -280,6 +284,7 @@ class Flow:
             "bytes": self.bytes,
             "analyses": dict(self.analyses),
             "split": {name: self.side(name) for name in self.analyses},
+            "latest": self.steps.rows(),
         }
 
 

@@ -135,9 +135,11 @@ class Flows:
         if (found := self._by_id.get(flow)) is not None:
             found.done(turn)
 
-    async def flow_step(self, flow: str, turn: int, nodes: Sequence[str], analyses: Sequence[str]) -> None:
+    async def flow_step(
+        self, flow: str, turn: int, step: int, nodes: Sequence[str], analyses: Sequence[str]
+    ) -> None:
         """A program on the cluster begins a turn: see `Inside.begin`."""
-        self._inside.begin(self._found(flow), turn, nodes, analyses)
+        self._inside.begin(self._found(flow), turn, step, nodes, analyses)
         self._watched.listen(self)
 
     async def flow_ended(self, flow: str, turns: int, reason: str) -> None:

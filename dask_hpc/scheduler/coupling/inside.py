@@ -44,8 +44,10 @@ class Inside:
         #: By the key of each of its blocks.
         self._steps: dict[str, _Step] = {}
 
-    def begin(self, flow: Flow, turn: int, nodes: Sequence[str], analyses: Sequence[str]) -> None:
-        """A program begins a turn, with a block on each of these nodes and values that are due.
+    def begin(
+        self, flow: Flow, turn: int, step: int, nodes: Sequence[str], analyses: Sequence[str]
+    ) -> None:
+        """A program begins a turn, that step of it, with a block on each of these nodes and values due.
 
         Raises
         ------
@@ -58,13 +60,14 @@ class Inside:
             self._values.expect(flow, analysis, range(turn, turn + 1))
         flow.inside, flow.inside_over, flow.inside_failed, flow.own_turns = True, False, "", turn + 1
         flow.own_flight.add(turn)
+        flow.steps.begun(turn, step)
         flow.places = self._workers.of_nodes(nodes)
         flow.own_threads = ceil(len(nodes) / len(set(nodes)))
         self._splits.share(flow)
         keys = [flow.key(turn, place) for place in range(len(nodes))]
-        step = _Step(flow, turn, set(keys))
+        open_step = _Step(flow, turn, set(keys))
         for key in keys:
-            self._steps[key] = step
+            self._steps[key] = open_step
             self._watched.watch(key, self._moved)
 
     def end(self, flow: Flow, turns: int, reason: str) -> None:
@@ -103,6 +106,8 @@ class Inside:
             # no less than its longest block, nor than all of them on all threads that are the program's
             nodes, threads = self._workers.node_threads(flow.places)
             kept = max(1, nodes * min(threads, flow.kept_threads(threads)))
-            flow.measured.simulated(max(*step.taken_s, sum(step.taken_s) / kept))
+            seconds = max(*step.taken_s, sum(step.taken_s) / kept)
+            flow.measured.simulated(seconds)
+            flow.steps.simulated(step.turn, seconds)
         self._splits.aim(flow, step.turn)
         self._splits.whole(flow, step.turn)

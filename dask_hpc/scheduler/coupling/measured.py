@@ -114,7 +114,7 @@ class Measured:
         self._simulated_s.clear()
 
     def _learn_value(self, analysis: str, turn: int, where: Where, taken: tuple[float, ...]) -> None:
-        begin_s, end_s, core_s, sent_bytes, sent_s = taken
+        begin_s, end_s, core_s, sent_bytes, sent_s, _ = taken
         known = self.analyses.get(analysis, Learner())
         self.analyses[analysis] = known.after(Sample(core_s=core_s))
         if where == "in-transit" and sent_s > 0:

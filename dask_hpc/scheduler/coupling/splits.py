@@ -60,6 +60,8 @@ class Splits:
         self._staged: dict[str, list[Place]] = {}
         self._plans: dict[str, PlanView] = {}
         self._planning: dict[str, asyncio.Task[None]] = {}
+        #: Helper cores of flows, and what they depend on.
+        self._cores: dict[str, tuple[Any, int]] = {}
         self._asked_s = 0.0
 
     # ------------------------------------------------------------------- what is seen
@@ -107,6 +109,14 @@ class Splits:
             measured=flow.measured.view(),
             changing=flow.name in self._staged,
         )
+
+    def _helper_cores(self, flow: Flow) -> int:
+        """Of all nodes of a simulation; they are counted when anything of that has changed."""
+        depends = tuple(flow.places), flow.helper_cores, flow.own_threads
+        if flow.name not in self._cores or self._cores[flow.name][0] != depends:
+            nodes, threads = self._workers.node_threads(set(flow.places))
+            self._cores[flow.name] = depends, nodes * max(0, threads - flow.kept_threads(threads))
+        return self._cores[flow.name][1]
 
     def _analysis(self, flow: Flow, name: str) -> AnalysisView:
         said = flow.analyses[name]
@@ -198,6 +208,7 @@ class Splits:
         """A flow has ended."""
         if self._flows.get(flow.name) is flow:
             del self._flows[flow.name]
+            self._cores.pop(flow.name, None)
         if self._workers.lent or self._workers.leaving:
             self._settle()
 
@@ -273,6 +284,7 @@ class Splits:
             # who leaves steps out waits for none: the next one is taken while the queue has room
             room = len(flow.flight()) < flow.queue
         flow.measured.whole(now_s, room)
+        flow.steps.whole(turn, now_s, room, self._helper_cores(flow))
         if now_s - self._asked_s >= _ASK_S:
             self._asked_s = now_s
             choice = self._workers.may_stage() or flow.own_threads > 1

@@ -87,5 +87,7 @@ class Values:
             if (taken := metadata.pop(TAKEN, None)) is not None:
                 inside = any(ws.address in flow.places for ws in ts.who_has or ())
                 where: Where = "in-situ" if inside else "in-transit"
-                flow.measured.value(analysis, turn, where, tuple(taken), max(0, ts.nbytes))
+                nbytes = max(0, ts.nbytes)
+                flow.measured.value(analysis, turn, where, tuple(taken), nbytes)
+                flow.steps.value(analysis, turn, where, taken, nbytes)
             flow.say("value", turn=turn, analysis=analysis, content=metadata.pop(VALUE, None))

@@ -95,7 +95,8 @@ def analysed(function: Callable[[xr.Dataset], Any], fields: Sequence[Field], *bu
     steps = [list(its) for _, its in itertools.groupby(bundles, lambda bundle: bundle.step)]
     worker: Any = get_worker()
     task = worker.state.tasks[worker.get_current_task()]
-    with taken(worker, [each.key for each in task.dependencies], task.metadata, TAKEN):
+    needs = {each.key: each.get_nbytes() for each in task.dependencies}
+    with taken(worker, needs, task.metadata, TAKEN):
         value = function(dataset(fields, steps))
     # a small value comes with the word that it is there: nobody has to fetch it
     if (content := to_content(value, _ALONG_BYTES // 4)) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,23 +17,23 @@ _LATEST = 16
 
 
 @contextmanager
-def taken(worker: Any, needs: Collection[Any], note: dict[str, Any], name: str) -> Iterator[None]:
+def taken(worker: Any, needs: Mapping[Any, int], note: dict[str, Any], name: str) -> Iterator[None]:
     """Write into ``note[name]`` what a block of code has taken, unless it raises.
 
     That is a list: beginning and end (seconds since 1970), seconds of a core, bytes that were fetched from
-    other workers for it and the seconds that this took. Of a core it has all its time but that in which it
-    waited for one: who sleeps, or waits for a device, keeps the thread all the same.
+    other workers for it and the seconds that this took, bytes that it reads. Of a core it has all its time
+    but that in which it waited for one: who sleeps, or waits for a device, keeps the thread all the same.
 
     Parameters
     ----------
     needs
-        Keys of the data that it reads.
+        Bytes of the data that it reads, by key.
     """
     begin_s, ready_s = epoch_s(), _ready_s()
     yield
     end_s = epoch_s()
     core_s = max(0.0, end_s - begin_s - (_ready_s() - ready_s))
-    note[name] = [begin_s, end_s, core_s, *_fetched(worker, needs)]
+    note[name] = [begin_s, end_s, core_s, *_fetched(worker, needs), float(sum(needs.values()))]
 
 
 def _ready_s() -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dask.utils import format_bytes
@@ -22,6 +22,7 @@ _FLOWS: tuple[Column, ...] = (
     ("In flight", True),
     ("Handed over", True),
     ("Analyses", False),
+    ("Latest step", False),
 )
 _FULL = {
     "wait": "then programs wait",
@@ -55,7 +56,17 @@ def _flow(row: Mapping[str, Any]) -> list[str]:
         f"{row['in_flight']} of {row['queue']}, {_FULL.get(row['when_full'], row['when_full'])}",
         format_bytes(row["bytes"]),
         analyses,
+        _latest(row.get("latest", [])),
     ]
+
+
+def _latest(steps: Sequence[Mapping[str, Any]]) -> str:
+    """How long the latest step took whose values were computed, and how much of that in situ."""
+    for one in reversed(steps):
+        if one["step_s"] is not None and (share := one["in_situ_work_share"]) is not None:
+            idle = f", {one['idle_helper_core_s']:.3g} core s of helpers idle" if one["helper_cores"] else ""
+            return f"{one['step_s']:.3g} s, {share:.0%} of work in situ{idle}"
+    return ""
 
 
 def _analysis(row: Mapping[str, Any], name: str) -> Markup:
