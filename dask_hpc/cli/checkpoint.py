@@ -1,4 +1,4 @@
-"""``dask hpc checkpoint``: the versions in a store, without a cluster."""
+"""``dask hpc checkpoint``: the versions in a store, without a cluster; and one of them back on one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 import dask
 
+from dask_hpc.cli.connection import connected, connection_options
 from dask_hpc.cli.replacing import can_ask
-from dask_hpc.terminal import echo_json, echo_table, json_option, progress_bar
+from dask_hpc.terminal import echo_json, echo_table, json_option, one_line, progress_bar
 from dask_hpc_policies.wording import counted
 
 if TYPE_CHECKING:
+    from distributed import Future
+
     from dask_hpc.checkpoint.store import Store
     from dask_hpc.checkpoint.versions import Version
 
@@ -35,6 +38,11 @@ _TOTALS = {
     "unfinished": "UNFINISHED",
     "unfinished_bytes": "OF THEM BYTES",
 }
+#: A name of a data set that cannot be had.
+_PUBLISHED = (
+    "the cluster has a data set {0!r}; give another name with --as, or unpublish it: "
+    "client.unpublish_dataset({0!r})"
+)
 
 
 def _store(context: click.Context, option: click.Parameter, folder: str | None) -> Store:
@@ -57,6 +65,10 @@ def _any_store(_context: click.Context, _option: click.Parameter, folder: str | 
     return Store(folder)
 
 
+def _named_store(context: click.Context, option: click.Parameter, folder: str | None) -> Store | None:
+    return _any_store(context, option, folder) if folder else None
+
+
 store_option = click.option(
     "--store",
     type=click.Path(),
@@ -76,7 +88,7 @@ key_option = click.option(
 
 @click.group()
 def checkpoint() -> None:
-    """List, check, copy and remove what was saved.
+    """List, check, copy, load and remove what was saved.
 
     Each command has --json.
     """
@@ -234,6 +246,82 @@ def export(
 
 
 @checkpoint.command()
+@click.argument("name")
+@click.option("--version", type=click.IntRange(1), metavar="N", help="The newest without it.")
+@click.option("--as", "dataset", metavar="NAME", help="Name of the data set; without it, the same NAME.")
+@click.option("--allow-pickle", is_flag=True, help="Unpickle what is no array, which can run any code.")
+@key_option
+@click.option(
+    "--store",
+    type=click.Path(),
+    callback=_named_store,
+    metavar="DIR",
+    help="Folder of all checkpoints, for workers, too; without it, what dask_hpc.restore would take.",
+)
+@connection_options
+@json_option
+def restore(
+    name: str,
+    version: int | None,
+    dataset: str | None,
+    allow_pickle: bool,
+    key_file: str | None,
+    store: Store | None,
+    address: str | None,
+    scheduler_file: Path | None,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Load a version on the workers of a running cluster, and publish it there.
+
+    Any client has it by client.get_dataset(NAME), until one says client.unpublish_dataset(NAME).
+    """
+    from distributed import as_completed, futures_of
+
+    from dask_hpc.client.checkpoints import restored
+
+    _named(name)
+    dataset = name if dataset is None else dataset
+    if not dataset:
+        raise click.UsageError("--as is empty; allowed: a name")
+    with connected(address, scheduler_file, timeout_s) as client:
+        if dataset in client.list_datasets():
+            raise click.UsageError(_PUBLISHED.format(dataset))
+        if not client.ncores():
+            click.echo("Note: the cluster has no workers yet, and one is waited for", err=True)
+        folder = None if store is None else store.folder
+        found = client.sync(restored, client, name, folder, version, allow_pickle, key_file)
+        futures = list({future.key: future for future in futures_of(found.made)}.values())
+        with progress_bar("restore") as show:
+            for done, future in enumerate(as_completed(futures), 1):
+                if future.status != "finished":
+                    raise click.ClickException(_unread(future))
+                if show is not None:
+                    show(done, len(futures))
+        try:
+            client.publish_dataset(found.made, name=dataset)
+        except KeyError:
+            raise click.UsageError(_PUBLISHED.format(dataset)) from None
+    row = {
+        "name": name,
+        "version": found.version,
+        "path": found.path,
+        "bytes": found.bytes,
+        "dataset": dataset,
+        "variables": [str(each) for each in getattr(found.made, "data_vars", ())],
+        "blocks": len(futures),
+    }
+    if as_json:
+        echo_json(row)
+        return
+    variables = f", variables {', '.join(row['variables'])}" if row["variables"] else ""
+    click.echo(
+        f"version {found.version} of {name} ({found.bytes} bytes) is on the workers: "
+        f"{counted(len(futures), 'block')}{variables}; client.get_dataset({dataset!r}) gives it"
+    )
+
+
+@checkpoint.command()
 @store_option
 @json_option
 def status(store: Store, as_json: bool) -> None:
@@ -279,6 +367,13 @@ def _key(version: Version, key_file: str | None) -> bytes | None:
     if sealed and key_file is None:
         click.echo("Note: it is encrypted, and stays so; its checksums alone are compared", err=True)
     return read_key(key_file) if sealed and key_file is not None else None
+
+
+def _unread(future: Future) -> str:
+    """Why a block is not there."""
+    if future.status == "error":
+        return one_line(str(future.exception()))
+    return f"{future.key!r} was {future.status} before it was read; nothing is published"
 
 
 def _named(name: str) -> str:

@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future as Answer
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -278,14 +279,31 @@ def restore(
     return client.sync(_restore, client, name, store, version, allow_pickle, key_file)
 
 
-async def _restore(
+async def _restore(client: Client, *asked: Any) -> Any:
+    return (await restored(client, *asked)).made
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What is being loaded, and of which version."""
+
+    made: Any
+    version: int
+    #: Of all its files, or blocks in memory.
+    bytes: int
+    #: None: it is in the memory of hosts.
+    path: str | None
+
+
+async def restored(
     client: Client,
     name: str,
     store: str | os.PathLike[str] | None,
     version: int | None,
     allow_pickle: bool,
     key_file: str | os.PathLike[str] | None,
-) -> Any:
+) -> Restored:
+    """What `restore` does, and which version it has taken."""
     from dask_hpc.checkpoint.opening import open_checkpoint
     from dask_hpc.checkpoint.store import Store
     from dask_hpc.worker.in_memory import open_records
@@ -318,10 +336,11 @@ async def _restore(
                 f"lock {found.path}; have it see the store by this path, and collect no versions meanwhile",
                 stacklevel=2,
             )
-        return made
+        return Restored(made, found.version, found.bytes, found.path)
     if not records:
         raise CheckpointError(f"{name!r} cannot be restored: {held['why']}; no store is named")
-    return on_cluster(client, await asyncio.to_thread(open_records, records, allow_pickle))
+    made = on_cluster(client, await asyncio.to_thread(open_records, records, allow_pickle))
+    return Restored(made, held["version"], held["bytes"], None)
 
 
 async def _is_read(client: Client, path: str) -> bool:

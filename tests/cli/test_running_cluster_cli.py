@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import pytest
+import xarray as xr
 from command_line import refused, run
 from distributed import Client, Event
+from saved import save
 
 import dask_hpc
+from dask_hpc.checkpoint.store import Store
 
 ASK = {
     "status": [],
@@ -136,6 +140,34 @@ def test_settings_and_policy_change_from_outside(client: Client, s: Any) -> None
     refused(run("update", "policy=easy", *where), 2, "--policy")
     for part in ("settings", "policy"):
         assert runtime.status()[part] == before[part]
+
+
+def test_a_version_is_restored_as_a_data_set_of_the_cluster(client: Client, s: Any, tmp_path: Path) -> None:
+    field = xr.Dataset({"t": (("y", "x"), da.arange(20, chunks=20).reshape(4, 5).rechunk((2, 3)))})
+    for scale in (1, 2, 3):
+        save(field * scale, tmp_path)
+    raw = bytearray((damaged := tmp_path / "field" / "000003" / "t" / "c" / "0" / "0").read_bytes())
+    raw[4096] ^= 1
+    damaged.write_bytes(raw)
+    asked = ("checkpoint", "restore", "field", "--store", str(tmp_path), "--address", s["address"])
+    refused(run(*asked), 1, "is not what was written", "restore another version")
+    assert client.list_datasets() == ()
+    row = json.loads(run(*asked, "--version", "2", "--json").stdout)
+    (nbytes,) = (one.bytes for one in Store(tmp_path).versions("field") if one.version == 2)
+    assert row == {
+        "name": "field", "version": 2, "path": str(tmp_path / "field" / "000002"), "bytes": nbytes,
+        "dataset": "field", "variables": ["t"], "blocks": 4,
+    }  # fmt: skip
+    xr.testing.assert_identical(client.get_dataset("field").compute(), (field * 2).compute())
+    refused(run(*asked, "--version", "1"), 2, "a data set 'field'", "--as", "unpublish_dataset")
+    xr.testing.assert_identical(client.get_dataset("field").compute(), (field * 2).compute())
+    told = run(*asked, "--version", "1", "--as", "first").stdout
+    assert "version 1 of field" in told
+    assert "4 blocks, variables t; client.get_dataset('first')" in told
+    xr.testing.assert_identical(client.get_dataset("first").compute(), field.compute())
+    refused(run(*asked[:2], "a/b", *asked[3:]), 2, "is no name for a checkpoint")
+    for name in ("field", "first"):
+        client.unpublish_dataset(name)
 
 
 def slow_step(number: int, stop: Event) -> int:

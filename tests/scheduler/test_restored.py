@@ -20,6 +20,7 @@ import dask_hpc
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.opening import open_checkpoint, readers
 from dask_hpc.checkpoint.store import Store
+from dask_hpc.client.checkpoints import restored
 from dask_hpc.errors import CheckpointError, CheckpointTypeError, CheckpointValueError, InstallError
 from dask_hpc.scheduler.checkpoint import reading
 from dask_hpc.scheduler.rpc.service import of
@@ -252,6 +253,7 @@ async def test_a_byte_that_has_changed_in_memory_is_never_another_value(c, s, a)
     with segment.open("r+b") as file:
         file.seek(9000)
         file.write(b"\xaa")
-    back = await dask_hpc.restore("field", c)
+    back = await restored(c, "field", None, None, False, None)
+    assert (back.version, back.path, back.bytes > 24_000) == (1, None, True)
     with pytest.raises(CheckpointError, match=r"its checksum differs; restore a version of the store"):
-        await back
+        await back.made

@@ -19,4 +19,4 @@ def refused(result: Result, code: int, *parts: str) -> None:
     assert len(lines) == 1, result.stderr
     assert lines[0].startswith("Error: ")
     for part in parts:
-        assert part in lines[0]
+        assert part in lines[0], lines[0]

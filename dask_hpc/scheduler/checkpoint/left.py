@@ -132,8 +132,8 @@ class Left:
         Returns
         -------
         dict
-            ``records``, several of the results of a job, and when the newest was written (``created_s``); or
-            ``why`` there is none that can be read. None: there is none.
+            ``records``, several of the results of a job, their ``bytes``, the ``version`` of the newest and
+            when it was written (``created_s``); or ``why`` none can be read. None: there is none.
         """
         self._wanted.add(name)
         await self._looked()
@@ -153,7 +153,12 @@ class Left:
         for record in chosen:
             self._give(record, allow_pickle)
         texts = [await asyncio.to_thread(dump, record) for record in chosen]
-        return {"records": texts, "created_s": newest.manifest.created_s}
+        return {
+            "records": texts,
+            "created_s": newest.manifest.created_s,
+            "version": newest.manifest.version,
+            "bytes": sum(record.manifest.bytes for record in chosen),
+        }
 
     # ------------------------------------------------------------------ jobs
 
