@@ -39,7 +39,7 @@ class World:
             nodes[name].workers[name] = (2, 0)
             nodes[name].job = "a" if number < held else None
         request = JobRequest(name="heat", min_power_w=300.0, max_power_w=300.0)
-        job = SimpleNamespace(id="a", state="running", request=request)
+        self.job = job = SimpleNamespace(id="a", state="running", request=request)
         self.draw = Draw(
             SimpleNamespace(
                 scheduler=SimpleNamespace(workers=self.workers),
@@ -103,6 +103,10 @@ def test_measured_and_modelled_nodes_add_up() -> None:
     assert (found.nodes, found.measured_nodes, found.label) == (6, 3, "modelled")
     assert found.sized_w == 3 * 300 + 3 * 70
     assert found.beside_w == (75 - 70) + (180 - 70)
+    # what is known of a job changes while it runs
+    world.job.request = JobRequest(name="heat", power_by_nodes=((3, 400.0),))
+    again = world.draw.sample(0.0, CURVE)
+    assert (again.sized_w, again.jobs_w) == (3 * 400 + 3 * 70, {"a": pytest.approx(250 + 400 + 235)})
     # the node that is measured speaks for all three
     assert (found.seen_w, found.measured) == ({"a": (3, 250.0)}, set())
     for name in ("1", "2"):

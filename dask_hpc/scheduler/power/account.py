@@ -120,12 +120,16 @@ class History:
 
     def add(self, id: str, name: str, nodes: int, watts: float) -> None:
         """The job `id` of that name, on so many nodes, drew so many watts a node."""
-        own = self._jobs.setdefault(id, _Means())
-        told = own.add(nodes, watts), self._names.setdefault(name, _Means()).add(nodes, watts)
-        if any(told) or own.samples == ENOUGH:
+        own, named = self._jobs.get(id), self._names.get(name)
+        if own is None:
+            own = self._jobs[id] = _Means()
+        if named is None:
+            named = self._names[name] = _Means()
+            while len(self._names) > _NAMES_KEPT:
+                del self._names[next(iter(self._names))]
+        own_told, named_told = own.add(nodes, watts), named.add(nodes, watts)
+        if own_told or named_told or own.samples == ENOUGH:
             self.version += 1
-        while len(self._names) > _NAMES_KEPT:
-            del self._names[next(iter(self._names))]
 
     def of(self, name: str) -> Mapping[int, float]:
         """Mean watts of a node of jobs of that name by size, to 1 %; empty: none was measured."""

@@ -345,7 +345,7 @@ class Corridor:
         elif self._plain.reason:
             self._plain.end()
         self._state.pool_range = None if power is None else self._pool(view, power)
-        return rules.amended(view, decision)
+        return rules.amended(view, decision, power)
 
     def _pool(self, view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
         """The nodes that an adaptive cluster may have (lever ``pool``); tells of it when they are others."""

@@ -112,6 +112,7 @@ class Draw:
         self._who, self._others = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
         self._holders: list[str] = []
         self._held_of: tuple[Any, ...] = ()
+        self._tops = _Tops()
 
     def sample(self, now_s: float, curve: LoadCurve | None) -> Sample:
         """What is drawn now; without a `curve` only what is measured is known."""
@@ -137,7 +138,7 @@ class Draw:
             others=self._others,
         )
         jobs = [active[id] for id in self._holders]
-        return self._with_away(_added_up(now_s, seen, jobs, curve, self._nic_w()))
+        return self._with_away(_added_up(now_s, seen, jobs, curve, self._tops, self._nic_w()))
 
     def _with_away(self, found: Sample) -> Sample:
         """Put in nodes that are off or start, where it is said what such a one draws."""
@@ -248,21 +249,44 @@ class _Seen:
     others: NDArray[np.bool_]
 
 
+class _Tops:
+    """What a node of each job draws when all of its threads execute; found anew when it may be otherwise."""
+
+    def __init__(self) -> None:
+        self._made_of: tuple[Any, ...] = ()
+        self._watts: list[float] = []
+
+    def watts(self, jobs: Sequence[JobRecord], sizes: list[int], curve: LoadCurve) -> list[float]:
+        """Of `jobs` on so many nodes each."""
+        # lists of the same objects are compared fast
+        made_of = [job.request for job in jobs], sizes, curve
+        if made_of != self._made_of:
+            pairs = zip(made_of[0], sizes, strict=True)
+            self._watts = [mean_w(request, size, curve.busy_w) for request, size in pairs]
+            self._made_of = made_of
+        return self._watts
+
+
 def _added_up(
-    t_s: float, seen: _Seen, jobs: Sequence[JobRecord], curve: LoadCurve | None, nic_w: float
+    t_s: float,
+    seen: _Seen,
+    jobs: Sequence[JobRecord],
+    curve: LoadCurve | None,
+    tops: _Tops,
+    nic_w: float,
 ) -> Sample:
     """The sample of these nodes."""
     who, watts, nodes = seen.who, seen.watts, np.bincount(seen.who, minlength=_JOBS + len(jobs)).tolist()
     is_measured = ~np.isnan(watts)
-    measured = np.bincount(who, is_measured, len(nodes)).astype(np.int64).tolist()
-    # the others get what the model says, which goes by what is known of the job
-    measured_w = np.bincount(who, np.where(is_measured, watts, 0.0), len(nodes)).tolist()
+    measured, measured_w = nodes, np.bincount(who, watts, len(nodes)).tolist()
+    if not is_measured.all():
+        measured = np.bincount(who, is_measured, len(nodes)).astype(np.int64).tolist()
+        # the others get what the model says, which goes by what is known of the job
+        measured_w = np.bincount(who, np.where(is_measured, watts, 0.0), len(nodes)).tolist()
     found = Sample(t_s, nodes=len(watts), measured_nodes=sum(measured))
     names, doing, tops_w = seen.names, seen.doing, [0.0] * len(jobs)
     if curve is not None:
-        # what a node of each job draws when all of its threads execute
-        sizes = zip(jobs, nodes[_JOBS:], strict=True)
-        tops_w = [mean_w(job.request, size, curve.busy_w) for job, size in sizes]
+        tops_w = tops.watts(jobs, nodes[_JOBS:], curve)
         found.sized_w = (nodes[_FREE] + nodes[_PLAIN]) * curve.idle_w
         found.sized_w += sum(size * top_w for size, top_w in zip(nodes[_JOBS:], tops_w, strict=True))
     if found.measured_nodes == found.nodes:
@@ -277,7 +301,7 @@ def _added_up(
         at = np.flatnonzero(is_measured)
         who, watts, doing, names = who[at], watts[at], doing[at], [names[i] for i in at.tolist()]
     found.names, found.nodes_w, found.total_w = names, watts, float(watts.sum())
-    by_who = np.bincount(who, watts, len(nodes)).tolist()
+    by_who = measured_w if measured is nodes else np.bincount(who, watts, len(nodes)).tolist()
     found.idle_w, found.plain_w = by_who[_FREE], by_who[_PLAIN]
     found.plain_nodes = nodes[_PLAIN] if curve is not None else measured[_PLAIN]
     by_state = np.bincount(doing, watts, len(NODE_STATES)).tolist()
@@ -286,8 +310,9 @@ def _added_up(
     if curve is None:
         found.beside_w = float(watts[beside].sum())
     else:
-        beyond_w = np.where(seen.others, watts, np.maximum(0.0, watts - curve.idle_w))
-        found.beside_w = float(beyond_w[beside].sum())
+        beside_w = watts[beside]
+        beyond_w = np.where(seen.others[beside], beside_w, np.maximum(0.0, beside_w - curve.idle_w))
+        found.beside_w = float(beyond_w.sum())
     for place, job in enumerate(jobs, _JOBS):
         if curve is None and not measured[place]:
             continue

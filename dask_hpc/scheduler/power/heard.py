@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
-from math import isfinite
+from itertools import chain, compress
+from math import isfinite, nan
 from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: A measured figure holds for so long without a newer one where its worker says nothing of it; and at most.
 FRESH_S, _MOST_FRESH_S = 30.0, 300.0
+#: Of a worker watts, load, until when both hold, and whether data came or went.
+Columns = tuple[float, float, float, bool]
 
 
 @dataclass(slots=True)
@@ -53,36 +55,47 @@ class Heard:
     #: Whether data came or went as it said so.
     transfers: bool = False
 
-    def hear(self, now_s: float) -> None:
-        """Read what it says anew."""
-        # most say what they should, in floats: it is read from each worker at each of its heartbeats
+    def hear(self, now_s: float) -> Columns:
+        """Read what it says anew, and tell it as `columns`."""
+        # most say what they should, in floats: it is read from each worker at each of its heartbeats, and
+        # there calls are what it costs
         ws = self.ws
-        self.metrics, self.watts, self.governed_w, self.load = ws.metrics, None, None, None
-        self.transfers = remote.transfers(ws)
+        self.metrics, self.transfers = ws.metrics, remote.transfers(ws)
         section = remote.sections_of(ws).get(SECTION)
         self.silent = section is None
+        self.watts = self.load = self.governed_w = None
         if not isinstance(section, dict):
-            return
+            return self.columns()
         said = section.get
+        fresh_s = said("fresh_s")
+        if fresh_s is None:
+            fresh_s = FRESH_S
+        elif type(fresh_s) is not float or not 0 < fresh_s <= _MOST_FRESH_S:
+            fresh_s = min(_number(fresh_s) or FRESH_S, _MOST_FRESH_S)
         if said("label") != "measured":
             load = _number(said("load"))
             if load is not None and 0 <= load <= 1:
-                self.load, self.until_s = load, now_s + _fresh_s(said("fresh_s"))
-            return
-        watts, at_s, governed_w, fresh_s = said("watts"), said("at_s"), said("governed_w"), said("fresh_s")
+                self.load, self.until_s = load, now_s + fresh_s
+            return self.columns()
+        watts, at_s, governed_w, host = said("watts"), said("at_s"), said("governed_w"), said("host")
         if type(watts) is not float:
             watts = _number(watts)
         if type(at_s) is not float or not isfinite(at_s):
             at_s = _number(at_s)
         if watts is None or at_s is None or not 0 < watts <= MOST_NODE_W:
-            return
+            return self.columns()
         if at_s != self.at_s:
             self.at_s, self.heard_s = at_s, now_s
-        host = said("host")
         self.watts, self.host = watts, host if isinstance(host, str) else ""
         if governed_w is not None:
             self.governed_w = _number(governed_w)
-        self.until_s = self.heard_s + _fresh_s(fresh_s)
+        self.until_s = until_s = self.heard_s + fresh_s
+        return watts, nan, until_s, self.transfers
+
+    def columns(self) -> Columns:
+        """Watts, load (nan: not known), until when they hold, whether data came or went."""
+        watts, load = self.watts, self.load
+        return nan if watts is None else watts, nan if load is None else load, self.until_s, self.transfers
 
 
 _metrics, _processing = attrgetter("metrics"), attrgetter("processing")
@@ -111,10 +124,8 @@ class Workers:
         self._shared = np.array([count[ws.host] > 1 for ws in self._places], dtype=bool)
         #: Threads of each node.
         self.threads = self._by_node(np.add, self._threads)
-        self._watts = np.array([_column_w(heard) for heard in self.heard])
-        self._loads = np.array([_column_load(heard) for heard in self.heard])
-        self._until_s = np.array([heard.until_s for heard in self.heard])
-        self._transfers = np.array([heard.transfers for heard in self.heard], dtype=bool)
+        #: A row for each of `Heard.columns`.
+        self._told = np.array([heard.columns() for heard in self.heard], dtype=np.float64).reshape(-1, 4).T
 
     def listen(self, now_s: float) -> list[Heard]:
         """Read what is new, of these workers."""
@@ -123,22 +134,19 @@ class Workers:
         self._metrics = metrics
         found = [self.heard[i] for i in new]
         if found:
-            for heard in found:
-                heard.hear(now_s)
-            self._watts[new] = [_column_w(heard) for heard in found]
-            self._loads[new] = [_column_load(heard) for heard in found]
-            self._until_s[new] = [heard.until_s for heard in found]
-            self._transfers[new] = [heard.transfers for heard in found]
+            said = chain.from_iterable([heard.hear(now_s) for heard in found])
+            self._told[:, new] = np.fromiter(said, np.float64, 4 * len(found)).reshape(-1, 4).T
         return found
 
     def measured_w(self, now_s: float) -> NDArray[np.float64]:
         """Watts of each node; nan where any of its workers does not measure, or not any more."""
-        return self._by_node(np.add, np.where(self._until_s < now_s, np.nan, self._watts))
+        watts, _, until_s, _ = self._told
+        return self._by_node(np.add, np.where(until_s < now_s, np.nan, watts))
 
     def loads(self, now_s: float) -> NDArray[np.float64]:
         """Share of CPU time of each node, 0 to 1; nan where a worker does not say it, or not any more."""
-        told = np.where(self._shared | (self._until_s < now_s), np.nan, self._loads)
-        return self._by_node(np.maximum, told)
+        _, loads, until_s, _ = self._told
+        return self._by_node(np.maximum, np.where(self._shared | (until_s < now_s), np.nan, loads))
 
     def executing(self) -> NDArray[np.int64]:
         """Threads of each node that execute something."""
@@ -147,24 +155,10 @@ class Workers:
 
     def transfers(self) -> NDArray[np.bool_]:
         """Whether data came to or went from each node as its workers said so last."""
-        return self._by_node(np.logical_or, self._transfers)
+        return self._by_node(np.logical_or, self._told[3] > 0)
 
     def _by_node(self, together: np.ufunc, column: NDArray[Any]) -> NDArray[Any]:
         return column if self._single else together.reduceat(column, self._first)
-
-
-def _column_w(heard: Heard) -> float:
-    return np.nan if heard.watts is None else heard.watts
-
-
-def _column_load(heard: Heard) -> float:
-    return np.nan if heard.load is None else heard.load
-
-
-def _fresh_s(said: Any) -> float:
-    """For how long what a worker says holds."""
-    fresh_s = FRESH_S if said is None else _number(said) or FRESH_S
-    return min(fresh_s, _MOST_FRESH_S)
 
 
 def _number(value: Any) -> float | None:

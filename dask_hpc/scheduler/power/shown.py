@@ -19,8 +19,8 @@ from dask_hpc_policies.combine import corridor as rules
 from dask_hpc_policies.combine.limits import SumGuard
 from dask_hpc_policies.decision import ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
-from dask_hpc_policies.power.question import asked_by, mode_of, planned
-from dask_hpc_policies.power.view import PowerPlan, PowerView, seen
+from dask_hpc_policies.power.question import answered_to, asked_by, mode_of, shown
+from dask_hpc_policies.power.view import PowerPlan, PowerView
 from dask_hpc_policies.protocol import Policy
 
 
@@ -75,14 +75,14 @@ class Shown:
         if last is not None and forecaster is not None and mode != "enforce":
             power = widened(power, forecaster.range_w(last))
         if planner is not None:
-            view = planned(view, power, asked_by(policy, power.mode), planner.solve)
+            power = answered_to(view, power, asked_by(policy, power.mode), planner.solve)
         else:
-            view = planned(view, replace(power, mode="monitor"), asked_by(policy, "monitor"), _none)
-        self.view = seen(view)
-        self.guards = rules.guards_of(view, self.view)
-        if power.mode == "advise" and self.view is not None:
-            self._advise(view, self.view.plan)
-        return view
+            # nobody plans where the draw is only looked at
+            power = replace(power, mode="monitor")
+        self.view, self.guards = power, rules.guards_of(view, power)
+        if power.mode == "advise":
+            self._advise(view, power.plan)
+        return shown(view, power)
 
     def _advise(self, view: ClusterSnapshot, plan: PowerPlan | None) -> None:
         """Say what would be done, once."""
@@ -94,7 +94,3 @@ class Shown:
             why = plan.reason or f"inside {plan.lower_w:g} to {plan.upper_w:g} W"
             self._tell("", ReasonCode.CORRIDOR, f"advised, not done: {text} nodes: {why}")
         self._advised = text
-
-
-def _none(problem: Any) -> None:
-    """Nobody plans where the draw is only looked at."""

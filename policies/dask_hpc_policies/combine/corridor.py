@@ -66,10 +66,19 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard,
     )
 
 
-def amended(view: ClusterSnapshot, decision: Decision) -> Decision:
-    """`enforced`, and the theft that leads inside where the decision resizes nobody (lever ``steal``)."""
-    decision, power = enforced(view, decision), seen(view)
-    if power is None or any(isinstance(action, RESIZES) for action in decision.actions):
+def amended(view: ClusterSnapshot, decision: Decision, power: PowerView | None = None) -> Decision:
+    """`enforced`, and the theft that leads inside where the decision resizes nobody (lever ``steal``).
+
+    Parameters
+    ----------
+    power
+        What `view` says of power, where that has been read.
+    """
+    power = seen(view) if power is None else power
+    if power is None:
+        return decision
+    decision = enforced(view, decision, power)
+    if any(isinstance(action, RESIZES) for action in decision.actions):
         return decision
     found = theft(view, power)
     starting = {action.job for action in found}
@@ -77,9 +86,9 @@ def amended(view: ClusterSnapshot, decision: Decision) -> Decision:
     return replace(decision, actions=(*kept, *found))
 
 
-def enforced(view: ClusterSnapshot, decision: Decision) -> Decision:
+def enforced(view: ClusterSnapshot, decision: Decision, power: PowerView | None = None) -> Decision:
     """`decision`, or, where the draw is outside, the steps of the plan in place of its resizes."""
-    power = seen(view)
+    power = seen(view) if power is None else power
     if power is None or power.mode != "enforce" or not outside_w(power, _TERMS):
         return decision
     plan = power.plan if fits(view, power) else None

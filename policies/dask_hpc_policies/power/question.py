@@ -87,6 +87,18 @@ def planned(
     solve
         Gives the answer; None: it is not known yet, and the picture goes without a plan.
     """
+    return shown(view, answered_to(view, power, terms, solve))
+
+
+def shown(view: ClusterSnapshot, power: PowerView) -> ClusterSnapshot:
+    """`view` with the section ``power``."""
+    return replace(view, sections={**view.sections, SECTION: encode(power)})
+
+
+def answered_to(
+    view: ClusterSnapshot, power: PowerView, terms: Terms, solve: Callable[[Problem], Plan | None]
+) -> PowerView:
+    """What `planned` puts into the picture."""
     problem = question(view, power, terms)
     plan = None if problem is None else solve(problem)
     if plan is not None:
@@ -96,7 +108,7 @@ def planned(
         # one after the other: of several questions at once a planner answers the last alone
         found = None if problem is not None and plan is None else solve(further)
         power = replace(power, off_nodes=None if found is None else found.off_nodes)
-    return replace(view, sections={**view.sections, SECTION: encode(power)})
+    return power
 
 
 def question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Problem | None:
@@ -200,13 +212,16 @@ def drawn_w(view: ClusterSnapshot, power: PowerView) -> tuple[float, float]:
 
     Plain work has the nodes that are idle: what it draws there beyond them is in `PowerView.base_w`.
     """
-    held = [job for job in view.jobs if job.nodes and not job.is_default]
-    pairs = [(job.nodes, node_w(job, job.nodes, power.busy_w)) for job in held]
+    low_w = high_w = 0.0
+    busy_w = power.busy_w
+    for job in view.jobs:
+        nodes = job.nodes
+        if nodes and not job.is_default:
+            least_w, most_w = node_w(job, nodes, busy_w)
+            low_w += nodes * least_w
+            high_w += nodes * most_w
     idle_w = power.base_w + view.idle_nodes * power.idle_w
-    return (
-        idle_w + sum(nodes * watts[0] for nodes, watts in pairs),
-        idle_w + sum(nodes * watts[1] for nodes, watts in pairs),
-    )
+    return idle_w + low_w, idle_w + high_w
 
 
 def expected_w(view: ClusterSnapshot, power: PowerView, terms: Terms) -> tuple[float, float]:
@@ -288,7 +303,9 @@ def power_job(job: JobRequest, id: str, nodes: int, busy_w: float, most_nodes: i
     top = max(job.min_nodes, min(job.max_nodes, most_nodes))
     low = high = 0.0
     rows: list[Choice] = []
-    if not job.power_by_nodes or len({watts for _, watts in job.power_by_nodes}) == 1:
+    table = job.power_by_nodes
+    # most have one row or none, and it is asked of each job again and again
+    if len(table) < 2 or len({watts for _, watts in table}) == 1:
         low, high = node_w(job, nodes, busy_w)
     else:
         for size in legal_sizes(job.constraint, job.min_nodes, top):

@@ -54,6 +54,9 @@ def mean_w(job: JobRequest, nodes: int, busy_w: float) -> float:
 
 
 def _between(table: tuple[tuple[int, float], ...], nodes: int) -> float:
+    if len(table) == 1:
+        # as most are, and it is asked of each job again and again
+        return table[0][1]
     i = bisect_left(table, nodes, key=lambda row: row[0])
     if i == len(table):
         return table[-1][1]
