@@ -31,6 +31,7 @@ class SettingsModel:
         }
         #: What the cluster has, as a person would type it, by key; as it was reported last.
         self.running = self._texts(running)
+        self._reported = running
         #: What is typed in each field, by key.
         self.texts = dict(self.running)
 
@@ -72,6 +73,10 @@ class SettingsModel:
 
     def report(self, running: Mapping[str, Any]) -> bool:
         """Take what the cluster has now; gives whether a field in which nothing was edited has followed."""
+        if running == self._reported:
+            # it is told twice a second, and seldom changes
+            return False
+        self._reported = running
         before, self.running = self.running, self._texts(running)
         followed = False
         for key, text in self.running.items():

@@ -58,7 +58,7 @@ def _key(row: Mapping[str, Any]) -> Hashable:
 def _brief(group: Sequence[Mapping[str, Any]]) -> list[Any]:
     """The newest of a group, and its jobs, each once: how many, and the first."""
     newest = group[0]
-    jobs = list(dict.fromkeys(row["job"] for row in group if row["job"]))
+    jobs = list(dict.fromkeys([row["job"] for row in group if row["job"]]))
     return [*_shown(newest), newest["reason_code"], newest["trigger"], len(jobs), tuple(jobs[:_NAMED])]
 
 

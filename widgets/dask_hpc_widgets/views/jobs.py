@@ -45,7 +45,7 @@ def html(picture: Picture) -> Markup:
 
 def table(picture: Picture, search: Search = EVERY) -> Table:
     """The same as data; a search is for all jobs that are known."""
-    shown = [job for job in picture.jobs if _found(job, search)]
+    shown = picture.jobs if search == EVERY else [job for job in picture.jobs if _found(job, search)]
     active = [job for job in shown if job["state"] not in _ENDED]
     ended = [job for job in shown if job["state"] in _ENDED]
     newest = sorted(ended, key=lambda job: job["end_s"] or 0.0, reverse=True)[:_MAX_ENDED]

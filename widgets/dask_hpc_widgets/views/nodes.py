@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -79,11 +78,11 @@ def _stock(picture: Picture) -> str:
 def _count(nodes: list[Mapping[str, Any]]) -> str:
     free = [node for node in nodes if node["job"] is None]
     idle = sum(node["state"] == "up" and _role(node) == COMPUTE for node in free)
-    roles = Counter([node.get("role", COMPUTE) for node in nodes])
-    states = Counter([node["state"] for node in nodes])
+    roles = [node.get("role", COMPUTE) for node in nodes]
+    states = [node["state"] for node in nodes]
     parts = [counted(len(nodes)), f"{len(nodes) - len(free)} held by jobs", f"{idle} for plain work or idle"]
-    parts += [f"{count} for {role}" for role, count in sorted(roles.items()) if role != COMPUTE]
-    parts += [f"{states[state]} {state}" for state in ("draining", "lost") if states[state]]
+    parts += [f"{roles.count(role)} for {role}" for role in sorted({*roles} - {COMPUTE})]
+    parts += [f"{states.count(state)} {state}" for state in ("draining", "lost") if state in states]
     left = [left_s for node in nodes if (left_s := node["walltime_left_s"]) is not None]
     if left:
         parts.append(f"the first ends in {markup.roughly(min(left))}")
