@@ -290,7 +290,11 @@ def restore(
         if not client.ncores():
             click.echo("Note: the cluster has no workers yet, and one is waited for", err=True)
         folder = None if store is None else store.folder
-        found = client.sync(restored, client, name, folder, version, allow_pickle, key_file)
+        try:
+            found = client.sync(restored, client, name, folder, version, allow_pickle, key_file)
+        except ValueError as error:
+            # it is no fault of the connection
+            raise click.UsageError(f"{error}" if folder else f"{error} (here: --store DIR)") from None
         futures = list({future.key: future for future in futures_of(found.made)}.values())
         with progress_bar("restore") as show:
             for done, future in enumerate(as_completed(futures), 1):

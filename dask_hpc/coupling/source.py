@@ -187,8 +187,10 @@ class Source:
     def close(self) -> None:
         """Say that no step comes any more; a source that is closed stays so."""
         if self._comm is not None:
-            self._run(self._leave)
-            self._abort()
+            try:
+                self._run(self._leave)
+            finally:
+                self._abort()
 
     # ------------------------------------------------------------------------
 
@@ -244,12 +246,9 @@ class Source:
                     kind, text = answer["error"]
                     raise (ValueError if kind == "ValueError" else CouplingError)(text)
                 told = answer["result"]
-                if "wait" not in told:
-                    if await self._connected(told):
-                        return
-                    # it may be lost as well by now
-                    lost = told["worker"]
-                why = told.get("wait") or f"worker {lost} cannot be reached"
+                if "wait" not in told and await self._connected(told):
+                    return
+                why = told.get("wait") or f"worker {told['worker']} cannot be reached"
                 if time.monotonic() > deadline_s:
                     raise CouplingError(
                         f"source {self.rank} of {self.name!r}: {why}, for {self.timeout_s:g} s"
@@ -294,10 +293,10 @@ class Source:
     async def _send_again(self) -> None:
         """Give the worker that has come in the place of another what that one has taken with it."""
         while self._again:
-            step = self._again[0]
+            # where this fails it is over, or the next worker's list has it again
+            step = self._again.popleft()
             await self._sent(step, *self._kept.blocks(step), again=True)
             self.sent_again += 1
-            self._again.popleft()
 
     async def _sent(
         self, step: int, told: list[dict[str, Any]], arrays: list[np.ndarray], again: bool = False
@@ -357,8 +356,8 @@ class Source:
                 # the worker has told the scheduler all that it has of this one by then
                 await self._comm.read()
                 return
-            except CouplingError:
-                return  # it has failed
+            except (CouplingError, ValueError):
+                return  # it has failed, or a step that was sent again is not wanted any more
             except (CommClosedError, OSError):
                 self._comm.abort()
             try:

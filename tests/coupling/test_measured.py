@@ -128,11 +128,13 @@ def test_of_each_of_the_latest_steps_it_is_told_what_its_phases_took_and_what_he
         steps.value("mean", turn, "in-situ", (turn, turn + 1.0, 0.75, 0, 0, 3e6), 1e6)
         steps.value("max", turn, "in-situ", (turn + 0.5, turn + 1.5, 0.25, 0, 0, 4e6), 0)
         steps.value("fit", turn, "in-transit", (turn, turn + 4.0, 3.0, 4e6, 0.1, 4e6), 4e6)
-    *_, before, last = rows = steps.rows()
+    *_, before, last = rows = steps.rows(lambda turn: 3)
     assert [row["step"] for row in rows] == [950, 960, 970, 980, 990]
     phases = {"step_s": 2.0, "simulation_s": None, "in_situ_s": 1.5, "in_transit_s": 4.0}
     shares = {"in_situ_bytes": 8e6, "in_situ_memory_share": 0.5, "in_situ_work_share": 0.25}
     # of three helper cores for two seconds one core second was used
     assert last == {"turn": 99, "step": 990, **phases, **shares, "helper_cores": 3, "idle_helper_core_s": 5.0}
     assert (before["simulation_s"], rows[0]["simulation_s"]) == (1.5, 2.0)
+    unknown = dict.fromkeys([*("in_situ_s", "in_transit_s", "idle_helper_core_s"), *shares])
+    assert steps.rows(lambda turn: 4)[-1] == last | unknown, "one of the analyses is still to come"
     assert len(steps._steps) == 16

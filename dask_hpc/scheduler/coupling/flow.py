@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.coupling.measured import Measured
 from dask_hpc.scheduler.coupling.steps import Steps
-from dask_hpc_policies.coupling.contract import Field, Place, block_key, uncovered
+from dask_hpc_policies.coupling.contract import Field, Place, block_key, is_due, uncovered
 from dask_hpc_policies.coupling.turns import Turns
 from dask_hpc_policies.placement.application import Where
 
@@ -266,6 +266,11 @@ class Flow:
         said: Where = self.analyses[analysis]["where"]
         return self.sides.get(analysis, "auto") if said == "auto" else said
 
+    def due(self, turn: int) -> int:
+        """How many values a turn is to have."""
+        said = self.analyses.values()
+        return sum(is_due(turn, one["first"], one["window"], one["every"]) for one in said)
+
     def row(self) -> dict[str, Any]:
         """What is known of it, as plain data."""
         started, failed = self.turns is not None or self.inside, self.failed or self.inside_failed
@@ -284,7 +289,7 @@ class Flow:
             "bytes": self.bytes,
             "analyses": dict(self.analyses),
             "split": {name: self.side(name) for name in self.analyses},
-            "latest": self.steps.rows(),
+            "latest": self.steps.rows(self.due),
         }
 
 

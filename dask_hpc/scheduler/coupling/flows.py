@@ -224,13 +224,12 @@ class Flows:
             self._watched.listen(self)
             flow.say("ready", places=len(flow.places))
         place = flow.ranks[rank].place
-        again: list[int] = []
-        if lost is not None:
-            if flow.places[place] == lost:
-                if lost in self._scheduler.workers:
-                    return {"wait": f"worker {lost} does not answer"}
-                flow.move(place, workers)
-            again = self._again.wanted(flow, place, lost, last, kept)
+        if flow.places[place] not in self._scheduler.workers:
+            # also one that has come in the place of another and was lost before anybody reached it
+            flow.move(place, workers)
+        elif flow.places[place] == lost:
+            return {"wait": f"worker {lost} does not answer"}
+        again = [] if lost is None else self._again.wanted(flow, place, lost, last, kept)
         return flow.joined(place) | {"again": again}
 
     def left(self, address: str) -> None:
@@ -316,7 +315,8 @@ class Flows:
             await found.changes(0.01)
         if answer["refused"]:
             return False
-        found.bytes += nbytes
+        if not found.turns.has(place, turn):  # sent again they are no more
+            found.bytes += nbytes
         if found.turns.whole(place, turn):
             self.splits.whole(found, turn)
             found.say("whole", turn=turn)

@@ -6,7 +6,7 @@ when somebody looks, and of a few steps only.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -77,8 +77,10 @@ class Steps:
             begin_s, end_s, core_s, _, _, read_bytes = taken
             found.values[analysis] = _Value(where, begin_s, end_s, core_s, read_bytes + nbytes)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self, due: Callable[[int], int]) -> list[dict[str, Any]]:
         """What is known of the latest ones, oldest first, as plain data; None is what is not known.
+
+        `due` gives how many values a turn is to have: before all of them are there nothing is said of them.
 
         ``step_s``: from the step before to this one, both whole. ``simulation_s``, ``in_situ_s``,
         ``in_transit_s``: its phases; of analyses from the first beginning to the last end. Of what all
@@ -88,28 +90,30 @@ class Steps:
         sections 3.3 and 5.2).
         """
         latest = list(self._steps.items())[-_TOLD:]
-        return [{"turn": turn} | _row(step) for turn, step in latest]
+        return [{"turn": turn} | _row(step, len(step.values) >= due(turn)) for turn, step in latest]
 
 
-def _row(step: _Step) -> dict[str, Any]:
+def _row(step: _Step, all_there: bool) -> dict[str, Any]:
     values = list(step.values.values())
     inside = [one for one in values if one.where == "in-situ"]
     outside = [one for one in values if one.where == "in-transit"]
     work_s, held = sum(one.core_s for one in values), sum(one.nbytes for one in values)
     inside_s, inside_bytes = sum(one.core_s for one in inside), sum(one.nbytes for one in inside)
     idle_s = None if step.step_s is None else max(0.0, step.helper_cores * step.step_s - inside_s)
-    return {
-        "step": step.step,
-        "step_s": step.step_s,
-        "simulation_s": step.simulation_s,
+    of_values = {
         "in_situ_s": _span_s(inside),
         "in_transit_s": _span_s(outside),
         "in_situ_bytes": inside_bytes,
         "in_situ_memory_share": inside_bytes / held if held else None,
         "in_situ_work_share": inside_s / work_s if work_s else None,
-        "helper_cores": step.helper_cores,
         "idle_helper_core_s": idle_s,
     }
+    return {
+        "step": step.step,
+        "step_s": step.step_s,
+        "simulation_s": step.simulation_s,
+        "helper_cores": step.helper_cores,
+    } | (of_values if all_there else dict.fromkeys(of_values))
 
 
 def _span_s(values: Collection[_Value]) -> float:

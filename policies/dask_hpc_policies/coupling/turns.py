@@ -156,6 +156,10 @@ class Turns:
                 return len(found.whole) == self._places
         return False
 
+    def has(self, place: int, turn: int) -> bool:
+        """Whether a place has had all its blocks of a turn."""
+        return any(found.turn == turn and place in found.whole for found in self._steps.values())
+
     def computed(self, turn: int) -> None:
         """All values of a turn are there, and wait for whoever reads."""
         if turn in self.flight:
