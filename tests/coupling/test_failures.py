@@ -20,7 +20,6 @@ import dask_hpc
 from dask_hpc.client.turns import value_of
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.coupling import flow as of_flow
-from dask_hpc.worker.coupling import receiver
 from dask_hpc.worker.coupling.receiver import Receiver
 from dask_hpc_policies.coupling.contract import value_key
 
@@ -109,52 +108,6 @@ async def test_a_callback_that_raises_is_told_in_the_status_and_the_flow_goes_on
     assert (await flow.status())["callback_error"] == "step 1: KeyError: 'no such thing'"
     await flow.close()
     await nothing_left(s, a)
-
-
-@live(workers=2, timeout=60)
-async def test_steps_whose_blocks_nobody_has_any_more_fail_with_their_worker_and_later_ones_go_on(c, s, a, b):
-    def full(slots, nbytes):
-        raise OSError("the memory of this host is full")
-
-    with pytest.MonkeyPatch.context() as patch:
-        # blocks go over the connection: the program has them no more
-        patch.setattr(receiver, "Ring", full)
-        await lost_blocks(c, s, a, b)
-
-
-async def lost_blocks(c, s, a, b):
-    rt = await dask_hpc.install(c)
-    flow = await rt.couple("heat", FIELDS, queue=2)
-    await flow.analyse(first, name="first", window=2)
-    values = flow.results("first", timeout=30)
-    async with producers(s, *HALVES) as made:
-        await opened(made)
-        status = await flow.status()
-        assert len(status["workers"]) == 2
-        for one in made:
-            one.tell("send", step=0)
-        assert [await told(one) for one in made] == [True, True]
-        made[0].tell("send", step=1)
-        assert await told(made[0]) is True
-        # the first worker has half of steps 0 and 1, and the other half of 1 has not been sent
-        gone, stays = sorted((a, b), key=lambda worker: worker.address != status["workers"][0])
-        await gone.close()
-        made[1].tell("send", step=1)
-        await told(made[1])
-        # it notices with its next step
-        for one in made:
-            one.tell("send", step=2)
-        with pytest.raises(CouplingError, match=r"step 1: [01] failed, worker .* was lost with blocks of it"):
-            await anext(values)
-        assert [await told(one) for one in made] == [True, True]
-        for one in made:
-            one.tell("send", step=3)
-        assert [await told(one) for one in made] == [True, True]
-        with pytest.raises(CouplingError, match="step 2: 1 failed"):
-            await anext(values)
-        assert await anext(values) == (3, 3.0)
-    await flow.close()
-    await nothing_left(s, stays)
 
 
 @live(workers=1, timeout=60)

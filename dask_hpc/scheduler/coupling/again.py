@@ -23,8 +23,10 @@ class Again:
 
     def left(self, flow: Flow, place: int) -> None:
         """The worker of a place has gone, with what it had of steps that were not whole."""
+        if flow.turns is None:
+            return  # a program on the cluster computes its blocks again
         flow.await_all(flow.members[place])
-        if flow.turns is not None and not self._may_come(flow, place):
+        if not self._may_come(flow, place):
             for turn in flow.turns.begun(place):
                 self._lose_awaited(flow, turn, place, flow.places[place])
 
