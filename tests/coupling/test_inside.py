@@ -137,7 +137,7 @@ async def test_a_program_that_is_resized_while_it_runs_hands_over_each_step_once
     flow = await rt.couple("heat", FIELDS, queue=2)
     await flow.analyse(total, name="total", window=2)
     values = flow.results("total", timeout=60)
-    seen, resized = [], []
+    seen, resized, plans = [], [], []
 
     async with rt.job("heat", nodes=2, min_nodes=1, max_nodes=3) as job:
 
@@ -148,6 +148,8 @@ async def test_a_program_that_is_resized_while_it_runs_hands_over_each_step_once
             elif step in (8, 16, 24):
                 # beyond the queue the program waits for this one
                 resized.append((await resized.pop())["result"])
+            if step == 16:
+                plans.append(await flow.plan())
 
         await flow.on_step(look)
         program = job.program(ROWS, "y").init(begin).elastic(advance, 28, couple=(flow, "T"))
@@ -157,6 +159,10 @@ async def test_a_program_that_is_resized_while_it_runs_hands_over_each_step_once
     await job.wait(10)
     await flow.close()
     assert resized == ["done"] * 3
+    # on one node a step is computed by one thread; nothing else keeps it from being faster on three
+    (plan,) = plans
+    assert (plan["program"]["nodes"], plan["program"]["step_s"] < plan["step_s"]) == (3, True), plan
+    assert "; with the program on 3 nodes, not 1, it is to take " in plan["reason"]
     assert [(step, value) for step, value in got] == [
         (step, (after(step - 1) + after(step)) / 2) for step in range(2, 29)
     ]

@@ -32,6 +32,7 @@ from dask_hpc_policies.decision import Outcome, Place, Reason, ReasonCode
 from dask_hpc_policies.placement.application import Where
 from dask_hpc_policies.placement.learner import Learner
 from dask_hpc_policies.placement.replan import application_of, best_split, is_quick, known, phases, plan_of
+from dask_hpc_policies.placement.size import best_size
 from dask_hpc_policies.placement.view import (
     SECTION,
     AnalysisView,
@@ -41,6 +42,7 @@ from dask_hpc_policies.placement.view import (
     Split,
 )
 from dask_hpc_policies.rules.placing import misfit, refusal, split_of
+from dask_hpc_policies.wording import counted
 
 #: Because of steps a policy is asked no more often than so, in seconds: it sees the whole cluster.
 _ASK_S = 0.5
@@ -300,6 +302,9 @@ class Splits:
     async def flow_plan(self, flow: str) -> dict[str, Any]:
         """The split as it is and the best one by what was measured, with the times of their steps.
 
+        ``program`` is the number of nodes that a program on the cluster is better resized to; None: there is
+        none, or it has that.
+
         Raises
         ------
         CouplingError
@@ -309,11 +314,22 @@ class Splits:
         if found is None or (found.turns is None and not found.given):
             raise CouplingError(f"flow {flow} has no steps yet: its producers have not come, or it is closed")
         view = self.view(found)
+        row = await self._plan_row(view)
+        sizes = self._workers.sizes(found)
+        size = await asyncio.to_thread(best_size, view, sizes) if row["best"] is not None else None
+        if size is None or size[0] == view.nodes:
+            return row
+        nodes, step_s = size
+        text = f"with the program on {counted(nodes)}, not {view.nodes}, it is to take {step_s:.3g} s"
+        return row | {"program": {"nodes": nodes, "step_s": step_s}, "reason": f"{row['reason']}; {text}"}
+
+    async def _plan_row(self, view: FlowView) -> dict[str, Any]:
         row: dict[str, Any] = {
             "present": encode(view.present),
             "best": None,
             "step_s": None,
             "present_step_s": None,
+            "program": None,
             "measured": None if view.measured is None else encode(view.measured),
             "view": encode(view),
         }

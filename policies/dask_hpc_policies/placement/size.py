@@ -1,0 +1,44 @@
+"""On how many nodes a simulation that can be resized is to run.
+
+Rules of the file: pure; the models are those of the planner.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dask_hpc_policies.placement.replan import application_of, best_split, phases
+from dask_hpc_policies.placement.view import FlowView
+
+#: Steps that differ by less are alike, relative.
+_ALIKE = 1e-9
+
+
+def best_size(flow: FlowView, sizes: Sequence[int]) -> tuple[int, float] | None:
+    """The fewest nodes of its simulation with which a step of a flow is shortest, and its seconds.
+
+    Staging nodes stay as they are, so that a step takes no longer on more nodes; with each size it is that of
+    the best split. None: nothing fits on any, or too little is known.
+
+    Parameters
+    ----------
+    sizes
+        Numbers of nodes that may be, ascending.
+    """
+    if not sizes or (least_s := _step_s(flow, sizes[-1])) == math.inf:
+        return None
+    first = bisect_left(sizes, True, key=lambda nodes: _step_s(flow, nodes) <= least_s * (1 + _ALIKE))
+    return sizes[first], least_s
+
+
+def _step_s(flow: FlowView, nodes: int) -> float:
+    staging = flow.platform.nodes - flow.nodes
+    platform = replace(flow.platform, nodes=nodes + staging, nodes_fixed=True)
+    resized = replace(flow, nodes=nodes, platform=platform)
+    if (application := application_of(resized)) is None:
+        return math.inf
+    split = best_split(application, resized)
+    return math.inf if split is None else phases(application, resized, split).step_s(flow.mode)
