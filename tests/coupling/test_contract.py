@@ -199,24 +199,3 @@ def test_no_more_is_remembered_however_many_steps_come() -> None:
         assert turns.ask(0, step) == turns.ask(1, step) == Verdict(step)
         turns.done(step)
     assert len(turns._steps) <= 64
-
-
-@live(workers=1)
-async def test_a_worker_that_cannot_be_reached_for_a_moment_is_asked_again(c, s, a, monkeypatch):
-    flow, values = await started(c)
-    tried, connect = [], source.connect
-
-    async def once_in_vain(address, **kwargs):
-        tried.append(address)
-        if len(tried) == 1:
-            raise OSError("too many connections")
-        return await connect(address, **kwargs)
-
-    monkeypatch.setattr(source, "connect", once_in_vain)
-    made = await asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=20)
-    assert tried == [a.address] * 2
-    assert await asyncio.to_thread(made.send, 0, {"T": whole(0)}) is True
-    assert await anext(values) == (0, 0.0)
-    await asyncio.to_thread(made.close)
-    await flow.close()
-    await nothing_left(s, a)

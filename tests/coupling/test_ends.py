@@ -12,9 +12,10 @@ import pytest
 from coupled import FIELDS, HALVES, first, opened, started
 from distributed import Client
 from helpers import live, until
-from sources import asked, nothing_left, producers, told
+from sources import asked, nothing_left, producers, told, whole
 
 import dask_hpc
+from dask_hpc.coupling import source
 from dask_hpc.errors import CouplingError
 from dask_hpc.wire import ROLE_RESOURCE
 from dask_hpc.worker.coupling import receiver
@@ -189,3 +190,24 @@ async def test_steps_whose_blocks_nobody_has_any_more_fail_with_their_worker_and
         assert await anext(values) == (3, 3.0)
     await flow.close()
     await nothing_left(s, stays)
+
+
+@live(workers=1)
+async def test_a_worker_that_cannot_be_reached_for_a_moment_is_asked_again(c, s, a, monkeypatch):
+    flow, values = await started(c)
+    tried, connect = [], source.connect
+
+    async def once_in_vain(address, **kwargs):
+        tried.append(address)
+        if len(tried) == 1:
+            raise OSError("too many connections")
+        return await connect(address, **kwargs)
+
+    monkeypatch.setattr(source, "connect", once_in_vain)
+    made = await asyncio.to_thread(dask_hpc.Source, "heat", s.address, timeout=20)
+    assert tried == [a.address] * 2
+    assert await asyncio.to_thread(made.send, 0, {"T": whole(0)}) is True
+    assert await anext(values) == (0, 0.0)
+    await asyncio.to_thread(made.close)
+    await flow.close()
+    await nothing_left(s, a)
