@@ -2,7 +2,8 @@
 
 A segment is reserved before anything is written to it (a full memory file system would otherwise end the
 writer by SIGBUS), and when nobody needs it any more its file is used again: pages that are there already take
-a write three times as fast as new ones. It is known by a name that is drawn, so what has its name is it.
+a write three times as fast as new ones. It is known by a name that is drawn, so what has its name is it. What
+the memory has no room for is on the host's disk (`dask_hpc.checkpoint.disk`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dask_hpc.checkpoint import disk
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.names import is_pack
 from dask_hpc.errors import CheckpointError
@@ -35,7 +37,17 @@ _PAGE = 4096
 
 
 def held_bytes(folder: str) -> int:
-    """Bytes of segments in a folder that somebody needs."""
+    """Bytes of segments of a folder that somebody needs, those on the disk among them."""
+    return _bytes_in(folder) + disk_bytes(folder)
+
+
+def disk_bytes(folder: str) -> int:
+    """Bytes of segments of a folder that somebody needs and that are on the disk."""
+    other = disk.linked(Path(folder))
+    return 0 if other is None else _bytes_in(str(other))
+
+
+def _bytes_in(folder: str) -> int:
     found = 0
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -46,12 +58,18 @@ def held_bytes(folder: str) -> int:
 
 
 def segment_names(folder: str) -> list[str]:
-    """Names of the segments in a folder that somebody needs."""
-    return [path.name.removesuffix(_SUFFIX) for path in Path(folder).glob(f"*{_SUFFIX}")]
+    """Names of the segments of a folder that somebody needs."""
+    return [path.name.removesuffix(_SUFFIX) for path in _files(Path(folder), _SUFFIX)]
+
+
+def _files(folder: Path, suffix: str) -> list[Path]:
+    other = disk.linked(folder)
+    places = [folder] if other is None else [folder, other]
+    return [path for place in places for path in place.glob(f"*{suffix}")]
 
 
 def segment_path(folder: str, name: str) -> str:
-    """The file of a segment.
+    """The file of a segment: in the folder, or on the disk; in the folder when it is in neither.
 
     Raises
     ------
@@ -60,7 +78,9 @@ def segment_path(folder: str, name: str) -> str:
     """
     if not is_pack(name):
         raise CheckpointError(f"{name!r:.80} is no name of a segment; allowed: 32 hexadecimal digits")
-    return os.path.join(folder, name + _SUFFIX)
+    path = os.path.join(folder, name + _SUFFIX)
+    other = os.path.join(folder, disk.LINK, name + _SUFFIX)
+    return other if not os.path.lexists(path) and os.path.lexists(other) else path
 
 
 def open_segment(folder: str, name: str, flags: int) -> int:
@@ -130,18 +150,33 @@ class Segments:
         What all of them may take together.
     others
         Bytes that others have of that.
+    base
+        Where a folder is made for what the memory has no room for, on a disk; None: that is refused.
+    spare_bytes
+        What is left to others of the memory file system when there is a `base`.
     """
 
-    def __init__(self, folder: str, limit_bytes: int, others: Callable[[], int] = int) -> None:
+    def __init__(
+        self,
+        folder: str,
+        limit_bytes: int,
+        others: Callable[[], int] = int,
+        base: str | None = None,
+        spare_bytes: int = disk.SPARE_BYTES,
+    ) -> None:
         self._folder = Path(folder)
         self.limit_bytes = limit_bytes
         self._others = others
+        self._base = None if base is None else Path(base)
+        self._spare_bytes = spare_bytes
+        #: Said when a segment was on the disk for the first time; whoever tells somebody clears it.
+        self.note, self._noted = "", False
         #: Bytes that each segment takes, and each file that nobody needs.
         self._sizes: dict[str, int] = {}
         self._unused: dict[Path, int] = {}
-        for path in self._folder.glob(f"*{_SUFFIX}"):
+        for path in _files(self._folder, _SUFFIX):
             self._sizes[path.name.removesuffix(_SUFFIX)] = path.lstat().st_size
-        for path in self._folder.glob(f"*{_UNUSED}"):
+        for path in _files(self._folder, _UNUSED):
             self._unused[path] = path.lstat().st_size
         # what is asked for comes from several threads
         self._turn = threading.Lock()
@@ -156,25 +191,72 @@ class Segments:
         """
         size = max(1, -(-nbytes // _PAGE)) * _PAGE
         name = uuid.uuid4().hex
-        path = Path(segment_path(str(self._folder), name))
         with self._turn:
-            fitting = [old for old, has in self._unused.items() if has * _FITS <= size <= has]
-            if fitting:
-                old = min(fitting, key=lambda each: self._unused[each])
-                old.rename(path)
-                self._sizes[name] = self._unused.pop(old)
+            if self._again(name, size, in_memory=True):
+                return name
+            fits = self._fits(size)
+            if not fits and self._again(name, size, in_memory=False):
                 return name
             self._make_room(size)
             self._sizes[name] = size
         try:
-            _allocate(path, size)
+            self._allocated(name, size, fits)
         except OSError as error:
             self._sizes.pop(name)
+            nobody = f"{self._folder} has no" if self._base is None else (
+                f"neither {self._folder} nor {self._base} has"
+            )
             raise CheckpointError(
-                f"{self._folder} has no room for {size} bytes more: {error.strerror}; free some there, "
+                f"{nobody} room for {size} bytes more: {error.strerror}; free some there, "
                 f"set hpc.node.memory-folder to a folder with more, {NO_ROOM}"
             ) from None
         return name
+
+    def _again(self, name: str, size: int, in_memory: bool) -> bool:
+        """Use a file again that nobody needs; whether there is one, in memory or on the disk."""
+        fitting = [
+            old
+            for old, has in self._unused.items()
+            if has * _FITS <= size <= has and (old.parent == self._folder) == in_memory
+        ]
+        if fitting:
+            old = min(fitting, key=lambda each: self._unused[each])
+            old.rename(old.with_name(name + _SUFFIX))
+            self._sizes[name] = self._unused.pop(old)
+        return bool(fitting)
+
+    def _fits(self, size: int) -> bool:
+        """Whether the memory has room, for which files there that nobody needs go; where else it may be."""
+        if self._base is None:
+            return True
+        unused = sorted(self._unused, key=lambda each: self._unused[each])
+        for path in [path for path in unused if path.parent == self._folder]:
+            if disk.fits(self._folder, size, self._spare_bytes):
+                break
+            path.unlink(missing_ok=True)
+            self._unused.pop(path)
+        return disk.fits(self._folder, size, self._spare_bytes)
+
+    def _allocated(self, name: str, size: int, fits: bool) -> None:
+        """Make the file of a segment, in memory if that has room; raises OSError when there is none."""
+        if fits:
+            try:
+                _allocate(self._folder / (name + _SUFFIX), size)
+                return
+            except OSError:
+                # others may have taken it meanwhile
+                if self._base is None:
+                    raise
+        assert self._base is not None
+        with self._turn:
+            place = disk.made(self._folder, self._base)
+        _allocate(place / (name + _SUFFIX), size)
+        if not self._noted:
+            self._noted = True
+            self.note = (
+                f"{self._folder.parent} has no room for {size} bytes more: what does not fit of the versions "
+                f"in this host's memory is on its disk, in {place}; {disk.MORE}"
+            )
 
     def names(self) -> list[str]:
         """All that are reserved."""

@@ -23,6 +23,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from dask_hpc import capabilities
+from dask_hpc.checkpoint.disk import MORE, local_folder
 from dask_hpc.config import problems, settings
 from dask_hpc.config.policy import configured_policy
 from dask_hpc.deploy.dashboard_link import HUB_LINK, link_template
@@ -248,9 +249,10 @@ def check_shared_memory(folder: Path = Path("/dev/shm"), small_bytes: int = SMAL
     usage = shutil.disk_usage(folder)
     text = f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB free in {folder}"
     if usage.total < small_bytes:
-        return Finding(
-            "shared memory", "warn", text, "give the container more, such as docker run --shm-size=2g"
-        )
+        disk = local_folder()
+        free = shutil.disk_usage(disk).free / 2**20
+        text += f"; versions in memory that do not fit are on disk, in {disk} ({free:,.0f} MiB free)"
+        return Finding("shared memory", "warn", text, MORE)
     return Finding("shared memory", "ok", text)
 
 

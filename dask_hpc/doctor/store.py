@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dask.utils import format_bytes, format_time
 
+from dask_hpc.checkpoint.disk import MORE
 from dask_hpc.config import problems, settings
 from dask_hpc.doctor.checks import Finding
 from dask_hpc.errors import CheckpointError, InstallError
@@ -77,7 +78,8 @@ def check_checkpoints(client: Client) -> list[Finding]:
     except InstallError:
         return []
     folder = told["settings"]["checkpoint_store"]
-    taken = _taken_over(told.get("checkpoints", {}).get("taken_over"))
+    rows = told.get("checkpoints", {})
+    taken = [*_taken_over(rows.get("taken_over")), *_on_disk(rows.get("managers", ()))]
     if folder is None:
         return [Finding("checkpoints", "ok", _NONE), *taken]
     found = {"the scheduler": client.run_on_scheduler(look, folder)}
@@ -93,6 +95,17 @@ def _taken_over(told: Mapping[str, Any] | None) -> list[Finding]:
     age = format_time(told["age_s"])
     text = f"{what} of an earlier scheduler were taken over {age} ago; dask_hpc.restore reads them"
     return [Finding("checkpoints in memory", "ok", text)]
+
+
+def _on_disk(managers: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """What hosts have had no memory for."""
+    rows = [row for row in managers if row["disk_bytes"]]
+    if not rows:
+        return []
+    nbytes = format_bytes(sum(row["disk_bytes"] for row in rows))
+    hosts = f"{counted(len(rows), 'host')} ({rows[0]['host']}{', ...' if len(rows) > 1 else ''})"
+    text = f"{nbytes} of what is to be in memory is on the disk of {hosts}"
+    return [Finding("memory for checkpoints", "warn", text, MORE)]
 
 
 def _found(name: str, folder: str, looked: dict[str, Looked], all_of_them: str) -> Finding:

@@ -22,7 +22,7 @@ from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.layout import slot_bytes
 from dask_hpc.checkpoint.plan import Array, Written
-from dask_hpc.checkpoint.segments import held_bytes, open_segment, write_segment
+from dask_hpc.checkpoint.segments import disk_bytes, held_bytes, open_segment, write_segment
 from dask_hpc.checkpoint.services import most_added
 from dask_hpc.checkpoint.values import to_bytes
 from dask_hpc.errors import WorkerError
@@ -74,14 +74,15 @@ class ManagerSection:
         folders = {str(process.folder) for process in [self._process, *self._taken] if process is not None}
         if not folders:
             return {}
-        held, limits = 0, [0]
+        held, on_disk, limits = 0, 0, [0]
         for folder in folders:
             # it may end
             with suppress(OSError, ValueError):
                 held += held_bytes(folder)
+                on_disk += disk_bytes(folder)
                 limits.append(int(listening(Path(folder)).get("limit_bytes", 0)))
         told: dict[str, Any] = {"host": self._host or socket.gethostname()}
-        told |= {"held_bytes": held, "limit_bytes": max(limits)}
+        told |= {"held_bytes": held, "disk_bytes": on_disk, "limit_bytes": max(limits)}
         if hang := silent():
             told["silent"] = hang
         return told if self._address is None else {"address": self._address, **told}
@@ -148,7 +149,9 @@ class ManagerSection:
         address = self._worker.address
         scheme, _ = parse_address(address)
         host = "127.0.0.1" if scheme == "inproc" else get_address_host(address)
-        return wanted(scheme in ("tls", "wss"), host, share, self._worker.security, self._host)
+        # its own folder ends with it
+        base = os.path.dirname(self._worker.local_directory)
+        return wanted(scheme in ("tls", "wss"), host, share, self._worker.security, self._host, base)
 
 
 def manager_folder(worker: Any) -> Path | None:

@@ -17,7 +17,6 @@ import hashlib
 import importlib
 import os
 import re
-import shutil
 import signal
 import stat
 import subprocess
@@ -30,6 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from dask_hpc.checkpoint import disk
 from dask_hpc.errors import WorkerError
 
 #: Seconds without a worker after which a process ends: a worker that is started again finds it.
@@ -202,7 +202,8 @@ def collect(older_than_s: float, dry_run: bool = False) -> list[Path]:
     """Remove folders of this user in which no worker and no process has been for so long; gives these.
 
     A process that ends removes its own; this is for those that were killed. Whoever is alive holds a lock of
-    its folder, also when it does not answer, so what somebody has is never touched.
+    its folder, also when it does not answer, so what somebody has is never touched. So do folders on the disk
+    go that belong to none of these.
 
     Parameters
     ----------
@@ -218,11 +219,11 @@ def collect(older_than_s: float, dry_run: bool = False) -> list[Path]:
             if None not in free:
                 found.append(folder)
                 if not dry_run:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    disk.remove(folder)
             for lock in [here, *free]:
                 if lock is not None:
                     os.close(lock)
-    return found
+    return [*found, *disk.left(disk.local_folder(), dry_run)]
 
 
 def memory_folder() -> Path:
@@ -341,7 +342,7 @@ def main(folder: str, name: str, target: str, linger_s: str) -> None:
     getattr(importlib.import_module(module), function)(place, stop)
     if _tried(place / _WORKERS) is not None:
         # nobody can join before this process has ended and let go of the lock
-        shutil.rmtree(place, ignore_errors=True)
+        disk.remove(place)
 
 
 if __name__ == "__main__":

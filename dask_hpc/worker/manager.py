@@ -57,9 +57,11 @@ SECURITY = ("require_encryption", "tls_ca_file", "tls_ciphers", "tls_worker_cert
 class Manager(Server):
     """Serves the segments of one folder."""
 
-    def __init__(self, folder: str, limit_bytes: int, security: Security, host: str = "") -> None:
+    def __init__(
+        self, folder: str, limit_bytes: int, security: Security, host: str = "", **disk: Any
+    ) -> None:
         self.folder = folder
-        self.segments = Segments(folder, limit_bytes, lambda: _held_by_others(folder, host))
+        self.segments = Segments(folder, limit_bytes, lambda: _held_by_others(folder, host), **disk)
         self._security = security
         #: When segments were reserved that are not sealed yet.
         self._open_s: dict[str, float] = {}
@@ -96,14 +98,15 @@ class Manager(Server):
     # ------------------------------------------------------------------ what others ask for
 
     async def reserve(self, nbytes: int) -> dict[str, Any]:
-        """Room for so many bytes: the name of a segment."""
+        """Room for so many bytes: the name of a segment, and what somebody should hear of (``note``)."""
         now_s = time.monotonic()
         # those who have reserved these were lost before they had written them
         late = [name for name, since_s in self._open_s.items() if now_s - since_s > _WRITTEN_S]
         self._give_up(late)
         segment = await asyncio.to_thread(self.segments.reserve, nbytes)
         self._open_s[segment] = now_s
-        return {"segment": segment}
+        note, self.segments.note = self.segments.note, ""
+        return {"segment": segment, "note": note}
 
     async def pull(self, segment: str, source: str, nbytes: int) -> dict[str, Any]:
         """Read what a worker offers into a segment that it has reserved."""
@@ -349,7 +352,8 @@ async def _serve(folder: Path, stop: threading.Event) -> None:
     wanted = json.loads(path.read_text())
     host = str(wanted.get("label", ""))
     be_patient(Patience(**wanted.get("patience", {})))
-    manager = Manager(str(folder), wanted["limit_bytes"], _security(wanted["security"]), host)
+    disk = {name: wanted[name] for name in ("base", "spare_bytes") if name in wanted}
+    manager = Manager(str(folder), wanted["limit_bytes"], _security(wanted["security"]), host, **disk)
     last = 0
     with suppress(OSError, ValueError, KeyError):
         # who knows where the last one listened finds this one there

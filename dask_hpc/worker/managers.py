@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import os
 import time
 import uuid
@@ -16,10 +17,13 @@ from typing import Any
 from distributed.system import MEMORY_LIMIT
 
 from dask_hpc.checkpoint.blobs import Home
+from dask_hpc.checkpoint.disk import SPARE_BYTES
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.fetching import ManagerSilentError, ask, listens, patience
 from dask_hpc.worker.host_process import HostProcess
 from dask_hpc.worker.manager import LISTENS, SECURITY, WANTED
+
+logger = logging.getLogger("distributed.dask_hpc.managers")
 
 #: A manager listens by then, in seconds; how often one looks.
 _STARTS_S, _LOOK_S = 30.0, 0.02
@@ -27,7 +31,9 @@ _STARTS_S, _LOOK_S = 30.0, 0.02
 _AGAIN_S = 3.0
 
 
-def wanted(secure: bool, host: str, share: float, security: Any, label: str | None) -> dict[str, Any]:
+def wanted(
+    secure: bool, host: str, share: float, security: Any, label: str | None, base: str
+) -> dict[str, Any]:
     """What a manager is told when it is started.
 
     Parameters
@@ -40,6 +46,8 @@ def wanted(secure: bool, host: str, share: float, security: Any, label: str | No
         The `distributed.Security` of those who ask it.
     label
         Of this host, where one machine stands for several.
+    base
+        Folder on its disk for what has no room in memory.
     """
     fields = {name: getattr(security, name, None) for name in SECURITY}
     least = getattr(security, "tls_min_version", None)
@@ -51,7 +59,7 @@ def wanted(secure: bool, host: str, share: float, security: Any, label: str | No
     # who finds one that runs knows by it whether it listens as it should
     mark = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     more = {"limit_bytes": int(share * MEMORY_LIMIT), "label": label or "", "patience": asdict(patience())}
-    return {**asked, **more, "mark": mark}
+    return {**asked, **more, "base": base, "spare_bytes": SPARE_BYTES, "mark": mark}
 
 
 async def started(process: HostProcess, told: Mapping[str, Any], who: str) -> str:
@@ -98,7 +106,10 @@ async def reserved(pool: Any, home: Callable[[], Awaitable[Home]], nbytes: int) 
     while True:
         where = await home()
         try:
-            return where, (await ask(pool, where.address, "reserve", nbytes=nbytes))["segment"]
+            answer = await ask(pool, where.address, "reserve", nbytes=nbytes)
+            if note := answer.get("note"):
+                logger.warning("Memory of this host: %s", note)
+            return where, answer["segment"]
         except ManagerSilentError:
             raise
         except OSError:

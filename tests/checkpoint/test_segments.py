@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dask_hpc.checkpoint import disk
 from dask_hpc.checkpoint.blobs import Blob, Group, Home, Part, Range, Stripe
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.segments import (
     Segments,
+    disk_bytes,
     held_bytes,
     open_segment,
     read_segment,
+    segment_names,
     segment_path,
     write_segment,
 )
@@ -161,3 +166,78 @@ def test_a_file_system_that_is_full_is_not_said_to_be_a_limit(tmp_path):
         segments.reserve(1 << 61)
     assert segments.names() == []
     assert list(tmp_path.iterdir()) == []
+
+
+def small(folder, base, leaves, limit=100 * PAGE):
+    """Segments in a folder whose file system has room for so many bytes more, as far as they may take it."""
+    found = os.statvfs(folder)
+    spare = max(0, found.f_bavail * found.f_frsize - leaves)
+    return Segments(str(folder), limit, base=str(base), spare_bytes=spare)
+
+
+def test_what_the_memory_has_no_room_for_is_on_the_disk_and_found_there(tmp_path):
+    memory, base = tmp_path / "memory", tmp_path / "base"
+    memory.mkdir(mode=0o700)
+    base.mkdir()
+    segments = small(memory, base, 0)
+    name = segments.reserve(3 * PAGE)
+    (made,) = base.iterdir()
+    assert [path.name for path in made.glob("*.segment")] == [f"{name}.segment"]
+    assert "docker run --shm-size" in segments.note
+    assert str(made) in segments.note
+    assert put(memory, name, b"some bytes", PAGE) == crc32c(b"some bytes")
+    assert got(memory, name, PAGE, 10) == b"some bytes"
+    assert (held_bytes(str(memory)), disk_bytes(str(memory))) == (3 * PAGE, 3 * PAGE)
+    # with room again it is the memory, and what is on the disk stays where it is
+    other = small(memory, base, 10**12).reserve(PAGE)
+    assert (memory / f"{other}.segment").exists()
+    assert (held_bytes(str(memory)), disk_bytes(str(memory))) == (4 * PAGE, 3 * PAGE)
+    # who is started anew has both, and drops, uses again and gives up as in memory
+    segments = small(memory, base, 0, 4 * PAGE)
+    assert set(segments.names()) == set(segment_names(str(memory))) == {name, other}
+    with pytest.raises(CheckpointError, match=r"raise hpc.checkpoint.host-memory"):
+        segments.reserve(PAGE)
+    segments.drop([name])
+    again = segments.reserve(2 * PAGE)
+    assert got(memory, again, PAGE, 10) == b"some bytes"
+    assert segments.note == ""
+    segments.shrink(again, PAGE)
+    assert disk_bytes(str(memory)) == PAGE
+    segments.give_up([again])
+    assert disk_bytes(str(memory)) == 0
+    disk.remove(memory)
+    assert not memory.exists()
+    assert list(base.iterdir()) == []
+
+
+def test_files_in_memory_that_nobody_needs_go_before_the_disk_is_taken(tmp_path):
+    memory = tmp_path / "memory"
+    memory.mkdir(mode=0o700)
+    segments = small(memory, tmp_path, 10**12)
+    segments.drop([segments.reserve(PAGE)])
+    segments._spare_bytes = 2**60
+    segments.reserve(20 * PAGE)
+    assert list(memory.glob("*.unused")) == []
+    assert disk_bytes(str(memory)) == 20 * PAGE
+
+
+def test_what_is_left_on_the_disk_goes_when_no_memory_has_it_and_nothing_else(tmp_path):
+    kept, gone = tmp_path / "kept", tmp_path / "gone"
+    base = tmp_path / "base"
+    base.mkdir()
+    made = {}
+    for memory in (kept, gone):
+        memory.mkdir(mode=0o700)
+        made[memory] = disk.made(memory, base)
+    half = Path(base / made[gone].name[:-1])  # its maker was killed before it had linked it
+    half.mkdir(mode=0o700)
+    foreign = base / f"{made[gone].name}-foreign"
+    foreign.mkdir(mode=0o755)
+    os.utime(foreign, (0, 0))
+    shutil.rmtree(gone)
+    assert disk.left(base) == []  # it may be about to be linked
+    for path in base.iterdir():
+        os.utime(path, (0, 0))
+    assert set(disk.left(base, dry_run=True)) == {made[gone], half}
+    assert set(disk.left(base)) == {made[gone], half}
+    assert set(base.iterdir()) == {made[kept], foreign}

@@ -234,10 +234,11 @@ class Commits:
         }
 
     def _managers(self) -> list[dict[str, Any]]:
-        """What checkpoints have, and may have, of the memory of each host."""
+        """What checkpoints have, and may have, of the memory of each host; what of that is on disk."""
         told = (remote.sections_of(ws).get("manager", {}) for ws in self._scheduler.workers.values())
         rows = {each["host"]: dict(each) for each in told if "host" in each}
-        return [{key: row[key] for key in ("host", "held_bytes", "limit_bytes")} for row in rows.values()]
+        known = ("host", "held_bytes", "disk_bytes", "limit_bytes")
+        return [{key: row[key] for key in known} for row in rows.values()]
 
     async def leave(self, departure: Departure) -> bool:
         """What is protected need not find room elsewhere: at last it is let go, and is read back."""

@@ -127,7 +127,8 @@ def _taken_over(told: Mapping[str, Any]) -> str:
 
 
 def _manager(row: Mapping[str, Any]) -> list[str]:
-    return [row["host"], format_bytes(row["held_bytes"]), format_bytes(row["limit_bytes"])]
+    on_disk = f", {format_bytes(row['disk_bytes'])} of it on disk" if row.get("disk_bytes") else ""
+    return [row["host"], format_bytes(row["held_bytes"]) + on_disk, format_bytes(row["limit_bytes"])]
 
 
 def _commit(row: Mapping[str, Any]) -> list[str]:
