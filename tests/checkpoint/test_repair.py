@@ -24,6 +24,7 @@ from dask_hpc.checkpoint.values import to_bytes
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.fetching import all_of, ask
 from dask_hpc.worker.host_memory import fill, slots_bytes
+from dask_hpc.worker.keeping import domains_needed, keep
 from dask_hpc.worker.manager import Manager
 from dask_hpc.worker.parities import blobs_of, protect
 from dask_hpc.worker.repairing import repaired
@@ -151,6 +152,31 @@ def test_what_is_made_again_of_a_damaged_part_is_refused(folder: Path) -> None:
             await hosts.lose(home)
 
     asyncio.run(go())
+
+
+def test_a_record_that_one_of_two_hosts_cannot_keep_is_told_of(folder: Path) -> None:
+    async def go() -> None:
+        hosts = Hosts(folder)
+        await hosts.start(2)
+        first, second = hosts.managers
+        async with await ConnectionPool() as pool:
+            record = await hosts.write(pool, Scheme("partner"))
+            assert await keep(pool, record, hosts.managers, hosts.domains) == ([first, second], "")
+            shutil.rmtree(second.folder)
+            kept, problem = await keep(pool, record, hosts.managers, hosts.domains)
+            assert (kept, "1 of the 2 hosts that fail apart keep" in problem) == ([first], True)
+            # those that fail together need not both
+            assert (await keep(pool, record, hosts.managers, dict.fromkeys(hosts.managers, "rack")))[1] == ""
+        Path(second.folder).mkdir()
+        for home in list(hosts.managers):
+            await hosts.lose(home)
+
+    asyncio.run(go())
+
+
+def test_a_record_is_on_one_domain_more_than_losses_that_its_version_survives() -> None:
+    assert [domains_needed(0, n) for n in (0, 1, 2, 9)] == [0, 1, 2, 2]
+    assert [domains_needed(2, n) for n in (1, 2, 3, 9)] == [1, 2, 3, 3]
 
 
 def test_a_failure_is_told_once_all_others_have_ended() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from dask_hpc.checkpoint import whereabouts
 from dask_hpc.checkpoint.blobs import Home
 from dask_hpc.checkpoint.plan import Array, Plan
-from dask_hpc.checkpoint.record import Record, dump, made
+from dask_hpc.checkpoint.record import Record, made
 from dask_hpc.checkpoint.whereabouts import Whereabouts
 from dask_hpc.errors import CheckpointError
 from dask_hpc.scheduler.checkpoint.asked import managers_of
@@ -26,6 +26,7 @@ from dask_hpc.scheduler.tables.state import State
 from dask_hpc.scheduler.tables.watched import Watched
 from dask_hpc.worker import host_memory
 from dask_hpc.worker.fetching import ManagerSilentError, Patience, ask, be_patient, patience
+from dask_hpc.worker.keeping import keep
 from dask_hpc.worker.parities import blobs_of, protect
 from dask_hpc.worker.repairing import TooManyLostError, repaired
 from dask_hpc.worker.saved import MEMORY, MemoryCopy
@@ -130,7 +131,8 @@ class Memory:
             await self._keep(
                 await asyncio.to_thread(
                     made, version.version, plan, number, written, homes, tuple(groups.values())
-                )
+                ),
+                version.domains,
             )
             return copies, note
         except BaseException:
@@ -186,7 +188,7 @@ class Memory:
         try:
             domains = (await self._begin()).domains
             record, reason = await repaired(self._scheduler.rpc, old, domains, scheme, note)
-            await self._keep(record)
+            await self._keep(record, domains)
         except TooManyLostError:
             if not old.readable(await self.there(old.all_homes)):
                 raise
@@ -256,25 +258,21 @@ class Memory:
             if block.home is not None:
                 known.setdefault(block.home, set()).add(str(block.written.pack))
 
-    async def _keep(self, record: Record) -> None:
+    async def _keep(self, record: Record, domains: Mapping[Home, str]) -> None:
         """Have the record of a whole version with all hosts that have something of it.
 
         Raises
         ------
         CheckpointError
-            When none of them has it: it would be lost with this scheduler.
+            When too few have it (`keeping`): it would be lost with this scheduler, or one of them then.
         """
-        text, homes = await asyncio.to_thread(dump, record), sorted(record.all_homes, key=_address)
-        kept = await asyncio.gather(
-            *(
-                ask(self._scheduler.rpc, home.address, "keep", version=record.id, record=text)
-                for home in homes
-            ),
-            return_exceptions=True,
+        kept, problem = await keep(
+            self._scheduler.rpc, record, sorted(record.all_homes, key=_address), domains
         )
-        problems = [each for each in kept if isinstance(each, BaseException)]
-        if homes and len(problems) == len(homes):
-            raise CheckpointError(f"no host keeps what {record.name!r} is made of: {problems[0]}")
+        if problem:
+            for home in kept:
+                self._later(self._drop(home, set(), record.id))
+            raise CheckpointError(problem)
         self.records[record.id] = record
         self._look()
         await self._save()
