@@ -219,7 +219,7 @@ class Draft:
         write_inside(self.path, f".{manifest.FILE}", manifest.dump(found, self._key))
         os.rename(os.path.join(self.path, f".{manifest.FILE}"), os.path.join(self.path, manifest.FILE))
         sync_folder(self.path)
-        wrote(self.path, self.plan.name, self.version)
+        wrote(self.path, found)
 
     def _rename(self, target: Path) -> None:
         """Give the version its name, durably, or not at all."""

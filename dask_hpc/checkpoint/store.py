@@ -17,16 +17,18 @@ import shutil
 import uuid
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from dask_hpc.checkpoint import passing
+from dask_hpc.checkpoint.branch import branch
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.draft import Draft
 from dask_hpc.checkpoint.inside import sync_folder
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.names import checked_folder, checked_name, checked_version
 from dask_hpc.checkpoint.plan import Plan
-from dask_hpc.checkpoint.versions import Version, drafts, folder_name, is_whole, numbered, numbers
+from dask_hpc.checkpoint.versions import Version, after, drafts, folder_name, is_whole, numbered, numbers
 from dask_hpc.clock import epoch_s
 from dask_hpc.errors import CheckpointError, CheckpointValueError, UnknownCheckpoint
 
@@ -210,7 +212,8 @@ class Store:
         Parameters
         ----------
         keep
-            So many whole versions of each name stay, and those that are newer, damaged or not; at least 1.
+            So many whole versions of each name stay, the newest and those that it goes on from, and damaged
+            ones that are newer; at least 1.
         spare
             Paths that stay whatever their age: of versions that are being read.
         older_than_s
@@ -300,16 +303,19 @@ def _own(folder: Path) -> None:
 
 
 def _older(home: Path, keep: int) -> list[str]:
-    """Versions that are older than so many whole ones of their name, oldest first."""
-    found = [(number, str(home / folder_name(number))) for number in numbers(home)]
+    """Versions that so many whole ones of their name do without, oldest first: older ones, and those of a
+    branch that was left.
+    """
+    found = {number: str(home / folder_name(number)) for number in numbers(home)}
     if len(found) <= keep:
         return []
-    whole = 0
-    for place, (number, path) in reversed(list(enumerate(found))):
-        whole += is_whole(path, home.name, number)
-        if whole == keep:
-            return [path for _, path in found[:place]]
-    return []
+    whole = (number for number in sorted(found, reverse=True) if is_whole(found[number], home.name, number))
+    kept = list(islice(branch(whole, lambda number: after(found[number], home.name, number)), keep))
+    if len(kept) < keep:
+        return []
+    left = {number for number in range(kept[-1], kept[0]) if number in found} - set(kept)
+    left = {number for number in left if is_whole(found[number], home.name, number)}
+    return [path for number, path in sorted(found.items()) if number < kept[-1] or number in left]
 
 
 def _abandoned(path: str, older_than_s: float) -> bool:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dask_hpc.checkpoint.blocks import block_file, check_written
+from dask_hpc.checkpoint.branch import SESSION, branch, goes_on_from
 from dask_hpc.checkpoint.dtypes import from_json
 from dask_hpc.checkpoint.manifest import Manifest, check_signed
 from dask_hpc.checkpoint.opening import check_files, load
 from dask_hpc.checkpoint.plan import Array
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.values import form
+from dask_hpc.checkpoint.versions import after as after_in_store
 from dask_hpc.checkpoint.versions import numbers
 from dask_hpc.errors import CheckpointError, CheckpointValueError, UnknownCheckpoint
 from dask_hpc.session.held import Held
@@ -49,7 +51,7 @@ class Found:
     @property
     def ranks(self) -> int:
         """How many processes have written it."""
-        return int(self.manifest.plan.extra.get("session", {}).get("ranks", 1))
+        return int(self.manifest.plan.extra.get(SESSION, {}).get("ranks", 1))
 
     def read(self, name: str, target: Held | None, box: tuple[int, int] | None) -> np.ndarray:
         """Read an array into `target`, or the indices of `box`, or all, into a new one.
@@ -167,7 +169,11 @@ def go_back(
         When no session has written it, or a target cannot take what there is.
     """
     held = [] if memory is None else memory.readable()
-    newest, candidates = ranks.first(lambda: _candidates(store, held, name, asked))
+    def after(id: str) -> int | None:
+        assert memory is not None
+        return goes_on_from(memory.record(id)[0].manifest)
+
+    newest, candidates = ranks.first(lambda: _candidates(store, held, after, name, asked))
     if memory is not None:
         newest = max(newest, memory.newest)
     problem = None
@@ -197,9 +203,16 @@ def go_back(
 
 
 def _candidates(
-    store: Store | None, held: Sequence[tuple[int, str]], name: str, asked: int | None
+    store: Store | None,
+    held: Sequence[tuple[int, str]],
+    after: Callable[[str], int | None],
+    name: str,
+    asked: int | None,
 ) -> list[Any]:
-    """Number of the newest version, and of those to try, in order, with the id of those in memory."""
+    """Number of the newest version, and of those to try, in order, with the id of those in memory.
+
+    Those that the newest one does not go on from are tried when they are asked for.
+    """
     there = [] if store is None else numbers(store.folder / name)
     newest = max([0, *there, *(number for number, _ in held)])
     if asked is not None:
@@ -212,12 +225,16 @@ def _candidates(
                 f"{name!r} has no version {asked} in the memory of hosts; there are {known}"
             )
         return [newest, found]
-    whole = [] if store is None else [each.version for each in store.versions(name) if each.complete]
+    whole = [] if store is None else [each for each in store.versions(name) if each.complete]
     if store is not None and there and not whole and not held:
         store.newest(name)  # says what is wrong with it
-    found = [[number, id] for number, id in held] + [[number, None] for number in whole]
+    afters = {each.version: after_in_store(each.path, name, each.version) for each in whole}
+    afters |= {number: after(id) for number, id in held}
+    wanted = set(branch(sorted(afters, reverse=True), afters.__getitem__))
+    places: list[Any] = [[number, id] for number, id in held] + [[each.version, None] for each in whole]
     # of the same number, memory first
-    return [newest, sorted(found, key=lambda each: (-each[0], each[1] is None))]
+    places.sort(key=lambda each: (-each[0], each[1] is None))
+    return [newest, [each for each in places if each[0] in wanted]]
 
 
 def _problem(

@@ -258,6 +258,7 @@ class CheckpointSession:
     def restart(self, version: int | None = None) -> int | None:
         """Go back to the newest whole version, or the one asked for, before the first `commit`.
 
+        Those after it are left once the next one is whole: nothing goes back to them by itself.
         Arrays stay as they are until `restore` is called.
 
         Returns

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_hpc.checkpoint.branch import SESSION
 from dask_hpc.checkpoint.checksums import crc32c
 from dask_hpc.checkpoint.dtypes import from_json, to_json
 from dask_hpc.checkpoint.labelled import describe_labelled
@@ -108,7 +109,7 @@ def together(
     assert described is not None
     plan = described[0]
     told = {"ranks": len(shares)}
-    return replace(plan, extra={**plan.extra, "session": told}), [pieces[a.path] for a in plan.arrays]
+    return replace(plan, extra={**plan.extra, SESSION: told}), [pieces[a.path] for a in plan.arrays]
 
 
 def _variable(path: str, shares: Sequence[Share]) -> tuple[Any, tuple[Piece, ...]]:
