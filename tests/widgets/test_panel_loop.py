@@ -129,15 +129,16 @@ def test_it_asks_at_most_twice_a_second_and_shows_no_more_than_it_asked(rt, aske
         in_loop(test)
 
 
-def test_the_timeline_and_the_head_hear_of_news_while_the_loop_is_busy(rt):
+def test_the_timeline_the_head_and_the_views_hear_of_news_while_the_loop_is_busy(rt):
     async def test():
         panel = rt.panel()
+        panel.ticks["power"].value = True
         before = panel.timeline.now_s
         # longer than three updates, in which the kernel does nothing else
         block_until(lambda: panel.timeline.now_s > before + 0.2, rt.client)
-        assert "easy" not in panel.head.value
-        rt.update(policy="easy")
-        block_until(lambda: "easy" in panel.head.value, rt.client)
+        rt.update(policy="easy", power_model_idle_w=70, power_model_busy_w=200)
+        block_until(lambda: "easy" in panel.head.value and " W (" in panel.bodies["power"].value, rt.client)
+        rt.update(power_model_idle_w=None, power_model_busy_w=None)
         panel.close()
 
     with nothing_left(rt.client):

@@ -76,7 +76,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._dashboard = _dashboard(runtime.client)
         #: Why there is nothing new; empty when there is.
         self.trouble = ""
-        #: What head and notices tell, and why that is not of now: they are written in any thread.
+        #: What is told in any thread (head, notices, views), and why that is not of now.
         self._newest = picture, ""
         self._lock = threading.Lock()
         #: When it was like that, in seconds since 1970.
@@ -153,7 +153,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         )
         self.add_class("dask-hpc-panel").add_class("dask-hpc-controls").add_class(self.record.name)
         for tick in self.ticks.values():
-            tick.observe(lambda _: self._draw(), names="value")
+            tick.observe(lambda _: self._ticked(), names="value")
         self.end.add_class("dask-hpc-close")
         self.end.on_click(lambda _: self.close())
         self.trial.report(picture)
@@ -180,15 +180,22 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.tables.heard(answer)
         self._tell(answer)
 
-    def _tell(self, answer: Any) -> None:
-        """Write head and notices, of an answer or an error. Runs in any thread."""
+    def _tell(self, answer: Any = None) -> None:
+        """Write head, notices and views, of an answer or an error; None: of the last. Runs in any thread."""
         with self._lock:
             if self._link.closed:
                 return
-            told = isinstance(answer, Picture)
-            self._newest = (answer, "") if told else (self._newest[0], self._why_not(answer))
+            if answer is not None:
+                told = isinstance(answer, Picture)
+                self._newest = (answer, "") if told else (self._newest[0], self._why_not(answer))
+            picture = self._newest[0]
             _set(self.head, markup.part(self._head(*self._newest, self._dashboard)))
-            _set(self.notices, markup.part(self._notices(self._newest[0])) if self._noticed else "")
+            _set(self.notices, markup.part(self._notices(picture)) if self._noticed else "")
+            for one in self._views:
+                if one.name in self.bodies:
+                    shown = self.ticks[one.name].value and one.is_in(picture)
+                    text = markup.part(element("h3", one.title), one.body(picture)) if shown else ""
+                    _set(self.bodies[one.name], text)
 
     def _why_not(self, error: Any) -> str:
         gone = "This panel has ended: its client is closed. " if self._gone() else ""
@@ -300,6 +307,10 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         elif not isinstance(twin, str):
             self.record.failed()
 
+    def _ticked(self) -> None:
+        self._tell()
+        self._draw()
+
     def _draw(self) -> None:
         if self._link.closed:
             return
@@ -309,15 +320,10 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.tables.heard(self.picture)
         self.tables.show(self._opened)
         for one in self._views:
-            tick, there = self.ticks[one.name], one.is_in(self.picture)
-            tick.layout.display = None if there else "none"
-            if one.name not in self.bodies:
-                continue
-            shown = there and tick.value
-            text = markup.part(element("h3", one.title), one.body(self.picture)) if shown else ""
-            _set(self.bodies[one.name], text)
+            there = one.is_in(self.picture)
+            self.ticks[one.name].layout.display = None if there else "none"
             if one.name == "power":
-                self.corridor.show(shown)
+                self.corridor.show(there and self.ticks["power"].value)
 
     def _notices(self, picture: Picture) -> Markup:
         waits = {one["id"] for one in picture.jobs if one["state"] == "pending"}

@@ -116,8 +116,10 @@ class Link:
         async def over_and_over() -> None:
             while not self.closed:
                 self._latest = await self._answer(question)
+                began_s = time.thread_time()
                 if not self.closed:
                     heard(self._latest)
+                heard_s = time.thread_time() - began_s
                 if not self._offered:
                     self._offered = True
                     try:
@@ -128,7 +130,7 @@ class Link:
                     return
                 # each question that nothing takes is a line in the scheduler's log
                 absent_s = ABSENT_S if isinstance(self._latest, InstallError) else 0.0
-                await asyncio.sleep(max(period_s, absent_s, self._shown_s / SHARE))
+                await asyncio.sleep(max(period_s, absent_s, (heard_s + self._shown_s) / SHARE))
 
         def look() -> None:
             if self.closed:

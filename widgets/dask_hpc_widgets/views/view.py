@@ -40,8 +40,8 @@ class View:
     title: str
     #: The section of the picture that it shows; where that is missing, so is the view. Empty: it needs none.
     section: str = ""
-    #: Pure. Gives the markup below the title (`dask_hpc_widgets.base.markup`); must escape what it puts into
-    #: markup of its own.
+    #: Pure, and called in any thread: views go on while a cell computes. Gives the markup below the title
+    #: (`dask_hpc_widgets.base.markup`); must escape what it puts into markup of its own.
     html: Callable[[Picture], str]
     #: Pure. The same as data, for a browser that is sent what changes alone; None: it is sent as markup.
     table: Callable[[Picture, Search], Table] | None = None
