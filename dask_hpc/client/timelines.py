@@ -12,7 +12,7 @@ from typing import Any
 from dask_hpc.channel import Channel
 from dask_hpc.errors import SimulationError, WorkloadError
 from dask_hpc.report.picture import TimelinePicture
-from dask_hpc.report.spans import Spans
+from dask_hpc.report.spans import Spans, ends_of
 from dask_hpc.report.timeline import Timeline, build_timeline
 from dask_hpc.trace.records import decode_line
 from dask_hpc_policies.codec import decode
@@ -48,9 +48,11 @@ async def picture(channel: Channel, predict: bool = True, job: str | None = None
         if later is not None:
             spans = spans.followed_by(later.shifted(-past.origin_s), now_s - past.origin_s)
     name = found["status"]["policy"].get("policy", "a policy of yours")
+    ends = ends_of(found["jobs"], past.origin_s)
     if job is None:
+        spans = spans.with_ends(ends)
         return TimelinePicture(spans, f"This cluster, {name}", note)
-    return TimelinePicture(spans.of_job(job), f"{job}, {name}", note)
+    return TimelinePicture(spans.of_job(job).with_ends(ends), f"{job}, {name}", note)
 
 
 def _past(lines: list[str], now_s: float) -> Timeline:

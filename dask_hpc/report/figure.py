@@ -60,6 +60,13 @@ def draw_spans(axes: Any, spans: Spans) -> None:
                 fontweight="bold",
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.85},
             )
+    for end in spans.ends:
+        # on the first row that it is on at last
+        own = [span for span in spans.node_spans if span.job == end.job]
+        last_s = max((span.end_s for span in own), default=0.0)
+        for row in sorted(rows[span.node] for span in own if span.end_s == last_s)[:1]:
+            axes.plot([end.low_s, end.high_s], [row, row], color="black", marker="|", markersize=6, zorder=5)
+            axes.plot([end.expected_s], [row], color="black", marker="|", markersize=12, zorder=5)
     if spans.now_s is not None:
         axes.axvspan(spans.now_s, spans.end_s, color="white", alpha=0.5, zorder=3, linewidth=0)
         axes.axvline(spans.now_s, color="black", linestyle=":", zorder=4)

@@ -20,11 +20,13 @@ from dask_hpc.report.figure import spans_figure
 from dask_hpc.report.looks import format_seconds
 from dask_hpc.report.markup import render
 from dask_hpc.report.spans import JobSpan, Spans
+from dask_hpc_policies.jobs.forecasts import LEVEL
 from dask_hpc_policies.wording import counted
 
 #: Rows of jobs, the latest; the table has as many again.
 MAX_JOBS = 24
 _MAX_TABLE = 2 * MAX_JOBS
+_WHISKERS = f"A whisker is where a job is predicted to end with {LEVEL:.0%}."
 #: Letters of a name beside a row.
 _NAME = 16
 #: Kinds of files that can be written, by the end of their names.
@@ -119,7 +121,7 @@ class TimelinePicture:
             "id": self._id,
             "title": self.title,
             "told": told,
-            "note": f"{self._shared()} {self.note}".strip(),
+            "note": " ".join(filter(None, (self._shared(), _WHISKERS if spans.ends else "", self.note))),
             "looks": list(styles.values()),
             "height": top + axis.height,
             "charts": [*zip(tops, parts, strict=True), (top, axis)],
@@ -136,9 +138,16 @@ class TimelinePicture:
         until = ""
         if spans.now_s is not None:
             until = f", of which the last {format_seconds(spans.end_s - spans.now_s)} are predicted"
+        styles = spans.looks()
+        ends = [
+            f"{styles[job].letter} {label} ends at {end}"
+            for job, label in list(spans.labels.items())[-MAX_JOBS:]
+            for end in self._ends(job)
+        ]
+        told = f" {'; '.join(ends)}." if ends else ""
         return (
             f"{counted(len(spans.nodes))} and {counted(len(spans.labels), 'job')} over "
-            f"{format_seconds(spans.end_s - spans.start_s)}{until}. {self._shared()} "
+            f"{format_seconds(spans.end_s - spans.start_s)}{until}.{told} {self._shared()} "
             "The table has the same by job."
         ).replace("  ", " ")
 
@@ -152,14 +161,20 @@ class TimelinePicture:
         own = [span for span in self.spans.job_spans if span.job == job]
         waits = sum(span.end_s - span.start_s for span in own if not span.nodes)
         runs = sum(span.end_s - span.start_s for span in own if span.nodes)
-        sizes = "; ".join(self._stretch(span) for span in own if span.nodes)
+        told = [self._stretch(span) for span in own if span.nodes]
+        told += [f"ends at {end}" for end in self._ends(job)]
         return (
             letter,
             self.spans.labels[job],
             format_seconds(waits),
             format_seconds(runs),
-            sizes or "none yet",
+            "; ".join(told) or "none yet",
         )
+
+    def _ends(self, job: str) -> list[str]:
+        """When the job is predicted to end, if that is known, and the interval."""
+        spans = self.spans
+        return [svg.told_end(end, spans.start_s) for end in spans.ends if end.job == job]
 
     def _stretch(self, span: JobSpan) -> str:
         begin_s, end_s = span.start_s - self.spans.start_s, span.end_s - self.spans.start_s

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dask_hpc.report.looks import Look, looks
 
@@ -76,6 +76,16 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """When a job that runs is predicted to end, and the interval that is stated with it."""
+
+    job: str
+    low_s: float
+    expected_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
     """Nodes and jobs over time. All times are in seconds on one clock."""
 
@@ -92,6 +102,8 @@ class Spans:
     #: Job by job, each in order of time.
     job_spans: tuple[JobSpan, ...] = ()
     marks: tuple[Mark, ...] = ()
+    #: Of jobs that run, where something is predicted.
+    ends: tuple[End, ...] = ()
     #: What was drawn, allowed and expected, in order of time; empty: there was no power corridor.
     power: tuple[PowerSpan, ...] = ()
 
@@ -125,6 +137,7 @@ class Spans:
             labels={job: label for job, label in self.labels.items() if job in there},
             job_spans=jobs,
             marks=tuple(mark for mark in self.marks if mark.job == id),
+            ends=tuple(end for end in self.ends if end.job in there),
             power=tuple(_within(self.power, start_s, end_s)),
         )
 
@@ -142,8 +155,19 @@ class Spans:
             node_spans=moved(self.node_spans),
             job_spans=moved(self.job_spans),
             marks=tuple(replace(mark, t_s=mark.t_s + by_s) for mark in self.marks),
+            ends=tuple(_end(o.job, (o.low_s, o.expected_s, o.high_s), by_s) for o in self.ends),
             power=moved(self.power),
         )
+
+    def with_ends(self, ends: Iterable[End]) -> Spans:
+        """The same with these ends, where something is predicted; as much longer as they need, to a bound."""
+        own = tuple(end for end in ends if end.job in self.labels)
+        if self.now_s is None or not own:
+            return self
+        # one that is hardly known would leave no room for all the others
+        most_s = self.end_s + (self.end_s - self.now_s) / 2
+        end_s = max(self.end_s, min(most_s, max(end.high_s for end in own)))
+        return replace(self, ends=own, end_s=end_s)
 
     def followed_by(self, later: Spans, now_s: float) -> Spans:
         """What has happened up to `now_s`, and from then on what `later` predicts, on the same clock.
@@ -173,6 +197,17 @@ class Spans:
             },
             job_spans=(*(_cut(span, end_s=now_s) for span in self.job_spans if span.start_s < now_s), *jobs),
         )
+
+
+def ends_of(rows: Iterable[Mapping[str, Any]], origin_s: float = 0.0) -> tuple[End, ...]:
+    """Predicted ends of the jobs that run, of rows of `Runtime.jobs`; they count from `origin_s`."""
+    told = ((row["id"], (row.get("forecast") or {}).get("ends_s")) for row in rows if row.get("nodes"))
+    return tuple(_end(job, ends, -origin_s) for job, ends in told if ends)
+
+
+def _end(job: str, ends: Iterable[float], by_s: float) -> End:
+    low_s, expected_s, high_s = (t_s + by_s for t_s in ends)
+    return End(job=job, low_s=low_s, expected_s=expected_s, high_s=high_s)
 
 
 def power_spans(

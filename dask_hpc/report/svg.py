@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dask_hpc.report.looks import Look, format_seconds, ticks
-from dask_hpc.report.spans import DRAINING, LOST, JobSpan, NodeSpan, PowerSpan, Spans
+from dask_hpc.report.spans import DRAINING, LOST, End, JobSpan, NodeSpan, PowerSpan, Spans
+from dask_hpc_policies.jobs.forecasts import LEVEL
 from dask_hpc_policies.wording import counted
 
 #: Rows lower than this carry no text.
@@ -164,7 +165,10 @@ def job_sizes(spans: Spans, jobs: Sequence[str], styles: Mapping[str, Look]) -> 
     shapes: list[Shape] = list(_grid(spans.end_s - spans.start_s, total))
     for index, (job, own) in enumerate(of_job.items()):
         shapes += _job_row(own, (index + 1) * JOB_ROW_PX - 2, most, spans, styles[job])
-    return Drawing(total, "Size of each job over time, in nodes", [*shapes, *_ghost(spans, total)])
+    shapes += _ghost(spans, total)
+    for index, job in enumerate(of_job):
+        shapes += _ends(spans, job, (index + 1) * JOB_ROW_PX - 2 - _JOB_BAR_PX / 2)
+    return Drawing(total, "Size of each job over time, in nodes", shapes)
 
 
 def _job_row(own: Sequence[JobSpan], base: int, most: int, spans: Spans, style: Look) -> Iterator[Shape]:
@@ -180,6 +184,26 @@ def _job_row(own: Sequence[JobSpan], base: int, most: int, spans: Spans, style: 
         if width >= 100 * TEXT_WIDTH:
             yield Text(x, base - 3, str(span.nodes), css="on", shift=3)
     yield Line(0, 100, base, base, "grid")
+
+
+def _ends(spans: Spans, job: str, y: float) -> Iterator[Line]:
+    """A whisker from the least to the most that is stated of an end, and a stroke where it is expected."""
+    for end in spans.ends:
+        if end.job != job:
+            continue
+        low, expected, high = (
+            min(100.0, _x(t_s, spans.start_s, spans.end_s)) for t_s in (end.low_s, end.expected_s, end.high_s)
+        )
+        title = f"{spans.labels[job]} ends at {told_end(end, spans.start_s)}"
+        yield Line(low, high, y, y, "whisker", title)
+        for x, half in ((low, 4), (expected, 8), (high, 4)):
+            yield Line(x, x, y - half, y + half, "whisker", title)
+
+
+def told_end(end: End, origin_s: float) -> str:
+    """When a job ends since `origin_s`, in words, and the interval."""
+    expected, low, high = (format_seconds(t_s - origin_s) for t_s in (end.expected_s, end.low_s, end.high_s))
+    return f"{expected}, {low} to {high} with {LEVEL:.0%}"
 
 
 def marks(spans: Spans, styles: Mapping[str, Look]) -> Drawing:

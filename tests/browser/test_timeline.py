@@ -111,6 +111,9 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     lab.output(1).get_by_role("button", name="Simulate", exact=True).click()
     expect(shown).to_have_attribute("data-lanes", "2")
     expect(shown).to_contain_text("as chosen (pwma-fpsma) all jobs of then end in")
+    # of the job that runs with the interval, in words and as a whisker
+    expect(shown).to_contain_text(re.compile(r", A heat ends in .+ \(.+ to .+ with 90 %\); as chosen"))
+    expect(shown).to_have_attribute("data-ends", "1")
     expect(shown).to_contain_text(re.compile(r"Next startin .* big, predicted"))
     lab.keep(shown, screenshots / "timeline-predicted.png")
     ahead = _hover(shown, lambda now, to: (now + to) / 2)

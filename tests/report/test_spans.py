@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_hpc.report.figure import spans_figure
 from dask_hpc.report.looks import COLORS, looks
-from dask_hpc.report.spans import JobSpan, NodeSpan, Spans, job_spans, packed
+from dask_hpc.report.picture import TimelinePicture
+from dask_hpc.report.spans import End, JobSpan, NodeSpan, Spans, ends_of, job_spans, packed
 from dask_hpc.sim.model.machine import Options
 from dask_hpc.sim.run import simulate
 from dask_hpc.sim.workloads.sources import load
@@ -99,8 +103,8 @@ def a_past() -> Spans:
     )
 
 
-def test_a_prediction_goes_on_from_the_nodes_that_jobs_hold():
-    later = Spans(
+def a_future() -> Spans:
+    return Spans(
         start_s=10.0,
         job_spans=(
             JobSpan(job="a-1", start_s=10.0, end_s=15.0, nodes=2, predicted=True),
@@ -109,7 +113,10 @@ def test_a_prediction_goes_on_from_the_nodes_that_jobs_hold():
         ),
         labels={"a-1": "a", "b-2": "b"},
     )
-    whole = a_past().followed_by(later, 10.0)
+
+
+def test_a_prediction_goes_on_from_the_nodes_that_jobs_hold():
+    whole = a_past().followed_by(a_future(), 10.0)
     assert (whole.now_s, whole.end_s, whole.nodes) == (10.0, 20.0, ("w0", "w1", "w2"))
     coming = [(s.node, s.job, s.start_s, s.end_s) for s in whole.node_spans if s.predicted]
     assert coming == [
@@ -120,6 +127,27 @@ def test_a_prediction_goes_on_from_the_nodes_that_jobs_hold():
         ("w2", "b-2", 15.0, 20.0),
     ]
     assert [s for s in whole.node_spans if not s.predicted] == list(a_past().node_spans)
+
+
+def test_the_interval_of_an_end_is_in_every_picture_and_in_its_words():
+    rows = [
+        {"id": "a-1", "nodes": 2, "forecast": {"ends_s": [113.0, 115.0, 118.0]}},
+        {"id": "b-2", "nodes": 0, "forecast": {"ends_s": [115.0, 120.0, 130.0]}},
+    ]
+    ends = ends_of(rows, origin_s=100.0)
+    assert ends == (End(job="a-1", low_s=13.0, expected_s=15.0, high_s=18.0),), "of jobs that run"
+    assert a_past().with_ends(ends) == a_past(), "where nothing is predicted no end is drawn"
+    whole = a_past().followed_by(a_future(), 10.0).with_ends(ends)
+    assert (whole.end_s, whole.shifted(2.0).ends[0].high_s) == (20.0, 20.0)
+    assert whole.of_job("a-1").ends == ends
+    picture = TimelinePicture(whole, "Nodes")
+    assert picture._repr_html_().count("ends at 15 s, 13 s to 18 s with 90%") >= 3, "table, words, whisker"
+    whiskers = re.findall(r'x1="(\d+)%" x2="(\d+)%" .*class="whisker"', picture.svg())
+    assert whiskers == [("65", "90"), ("65", "65"), ("75", "75"), ("90", "90")]
+    drawn = [list(line.get_xdata()) for line in spans_figure(whole).axes[0].lines]
+    assert [13.0, 18.0] in drawn
+    late = (replace(ends[0], high_s=1000.0),)
+    assert a_past().followed_by(a_future(), 10.0).with_ends(late).end_s == 25.0, "and the rest can be read"
 
 
 def test_of_one_job_its_nodes_and_its_time_are_left():

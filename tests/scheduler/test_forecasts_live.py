@@ -32,6 +32,8 @@ async def test_the_end_of_a_job_is_forecast_and_held_against_what_came(c, s, *wo
     assert seen[-1]["errors"] == 0
     assert seen[-1]["text"].endswith(" assumed, as too few ends are known yet"), "no share that nothing shows"
     assert seen[-1]["took_s"] is None
+    said = [record(s, job).start_s + seen[-1][name] for name in ("low_s", "predicted_s", "high_s")]
+    assert seen[-1]["ends_s"] == pytest.approx(said), "on the clock of the cluster"
     found, row = (await rt.status())["forecasts"], await job.status()
     took_s = record(s, job).end_s - record(s, job).start_s
     last = found["last"][-1]

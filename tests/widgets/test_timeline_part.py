@@ -9,6 +9,8 @@ import pytest
 
 from dask_hpc.trace.records import JobEvent, NodeEvent, Other, encode_line
 from dask_hpc_widgets.live import timeline
+from dask_hpc_widgets.live.events import Events
+from dask_hpc_widgets.live.known import Known
 from dask_hpc_widgets.live.timeline import TimelinePart
 from dask_hpc_widgets.views import Picture
 
@@ -103,7 +105,7 @@ def test_what_is_known_of_a_job_is_told_once_and_again_to_a_page_that_asks(part,
     monkeypatch.setattr(part.box, "send", sent.append, raising=False)
     row = {
         "id": "heat-1", "name": "heat", "state": "running", "submit_s": 1.0, "min_nodes": 1, "max_nodes": 4,
-        "forecast": {"text": "predicted 4.0 min"},
+        "forecast": {"text": "predicted 4.0 min", "ends_s": [200.04, 240.0, 300.0]},
     }  # fmt: skip
     unknown = {**row, "id": "late-2"}
 
@@ -112,15 +114,33 @@ def test_what_is_known_of_a_job_is_told_once_and_again_to_a_page_that_asks(part,
         part.heard(replace(picture([], number), jobs=list(rows)))
         return [one["known"] for one in sent if "known" in one]
 
-    assert known(4, row, unknown) == [[[0, 1, 4, "predicted 4.0 min"]]], "a job is told with its name first"
+    told = [0, 1, 4, "predicted 4.0 min", [200.0, 240.0, 300.0]]
+    assert known(4, row, unknown) == [[told]], "a job is told with its name first"
     assert known(4, row, unknown) == [], "what is known is not told again"
+    hardly = {**row, "forecast": {"text": "predicted 4.0 min", "ends_s": [201.0, 244.0, 299.0]}}
+    assert known(4, hardly, unknown) == [], "an interval that looks the same is not told again"
     later = {**row, "forecast": {"text": "predicted 4.0 min, took 4.2 min"}}
-    assert known(4, later) == [[[0, 1, 4, "predicted 4.0 min, took 4.2 min"]]]
+    assert known(4, later) == [[[0, 1, 4, "predicted 4.0 min, took 4.2 min", None]]]
     sent.clear()
     part._asked({"ask": "all"}, why=None)
-    assert sent[-1] == {"known": [[0, 1, 4, "predicted 4.0 min, took 4.2 min"]]}
+    assert sent[-1] == {"known": [[0, 1, 4, "predicted 4.0 min, took 4.2 min", None]]}
     assert part._whole()["known"] == sent[-1]["known"]
     assert known(4) == part._whole()["known"] == [], "nothing is kept of jobs that are not shown"
+
+
+def test_where_much_is_predicted_an_update_tells_of_some_jobs_and_of_each_soon():
+    events, known, told = Events(), Known(), []
+    for i in range(60):
+        events.job(f"j-{i + 1}", "")
+    for step in range(6):
+        forecast = {"text": "", "ends_s": [100.0 + 10 * step] * 3}
+        rows = [
+            {"id": f"j-{i + 1}", "min_nodes": 1, "max_nodes": 4, "forecast": forecast} for i in range(60)
+        ]
+        told.append({row[0] for row in known.news(rows, events, anew=step == 0)})
+    assert [len(one) for one in told] == [60, 20, 20, 20, 20, 20]
+    assert set().union(*told[1:4]) == set().union(*told[3:]) == told[0]
+    assert len(known.all) == 60
 
 
 @pytest.fixture

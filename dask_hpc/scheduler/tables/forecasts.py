@@ -215,7 +215,10 @@ class Forecasts:
         )
         if not watch.kept or watch.kept[-1].part < part:
             watch.kept.append(made)
-        job.forecast = _row(made)
+        low_s, expected_s, high_s = (
+            now_s + one for one in (made.interval.low_s, made.interval.expected_s, made.interval.high_s)
+        )
+        job.forecast = {**_row(made), "ends_s": [low_s, expected_s, high_s]}
 
     def _settle(self) -> None:
         """What has ended is held against each forecast of it."""
@@ -262,6 +265,8 @@ def _row(kept: Kept) -> dict[str, Any]:
         "high_s": ran_s + interval.high_s,
         "errors": interval.errors,
         "took_s": None,
+        # least, most likely and most on the clock of the cluster, while it runs
+        "ends_s": None,
         "text": f"predicted {format_seconds(ran_s + interval.expected_s)}, "
         f"{format_seconds(ran_s + interval.low_s)} to {format_seconds(ran_s + interval.high_s)} {sure}",
     }

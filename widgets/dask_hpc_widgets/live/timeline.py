@@ -15,9 +15,10 @@ from typing import Any
 
 from dask_hpc.report.looks import PATTERNS, printable
 from dask_hpc.report.picture import TimelinePicture
-from dask_hpc.report.spans import Mark
+from dask_hpc.report.spans import Mark, ends_of
 from dask_hpc.report.timeline import build_timeline
 from dask_hpc.trace.records import Other, Record, decode_line
+from dask_hpc_policies.jobs.forecasts import LEVEL
 from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.drawn import AnyWidget, drawn
 from dask_hpc_widgets.base.markup import Markup
@@ -193,7 +194,7 @@ class TimelinePart:
         """What a page begins with; what a message still tells then is known."""
         events = list(self._events.all)
         told = {"events": events, "known": self._known.all, "future": list(self._lanes)}
-        return {**told, "patterns": PATTERNS, **self._moment()}
+        return {**told, "patterns": PATTERNS, "level": LEVEL, **self._moment()}
 
     def _moment(self) -> dict[str, Any]:
         """What every message tells: the time, and the tiles."""
@@ -265,11 +266,15 @@ class TimelinePart:
         if forecast is None:
             return head + Markup(TimelinePicture(spans, "Nodes over time").svg("100%"))
         stale = f" (stale: {forecast.stale})" if forecast.stale else ""
+        ends = ends_of(self._picture.jobs, line.origin_s)
         pictures = [
             TimelinePicture(
-                followed(spans, line.origin_s, run, forecast.end_s), f"Nodes over time, {name}{stale}"
+                # what the cluster says of ends is about the policy that runs
+                whole.with_ends(ends) if run is forecast.runs else whole,
+                f"Nodes over time, {name}{stale}",
             )
             for name, run in forecast.lanes
             if run is not None
+            for whole in [followed(spans, line.origin_s, run, forecast.end_s)]
         ]
         return head + Markup().join(Markup(one.svg("100%")) for one in pictures)

@@ -7,6 +7,7 @@ function initialize({ model }) {
   const state = fresh();
   const first = model.get("first");
   state.patterns = first.patterns;
+  state.level = first.level;
   hear(state, { since: 0, ...first }, model);
   first.future.forEach((message) => hear(state, message, model));
   const views = new Set();
@@ -135,7 +136,7 @@ function render({ model, el }) {
     bar.follow();
     why.follow();
     Object.assign(figure.dataset, {
-      updates: state.updates, now: state.now, from: drawn.seen.from, to: drawn.seen.to, lanes: state.lanes.length, marks: state.marks.length,
+      updates: state.updates, now: state.now, from: drawn.seen.from, to: drawn.seen.to, lanes: state.lanes.length, marks: state.marks.length, ends: drawn.ends,
     });
     if (tiles.dataset.told !== JSON.stringify(state.tiles)) {
       tiles.dataset.told = JSON.stringify(state.tiles);

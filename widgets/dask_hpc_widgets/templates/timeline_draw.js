@@ -9,12 +9,20 @@ const ROOM = 340;
 // What part of time is seen; `view` null: all of it, and it follows the clock.
 function range(state, view) {
   const first = state.first ?? state.now;
-  const last = Math.max(state.now, state.lanes.length ? state.end : 0, first + 10);
+  const ahead_s = state.lanes.length ? state.end - state.now : 0;
+  // ends may come later than they are predicted, but what is hardly known takes not all of the room
+  const most = state.now + 1.5 * Math.max(0, ahead_s), ends = ahead_s > 0 ? intervals(state).map(({ ends }) => Math.min(ends[2], most)) : [];
+  const last = Math.max(state.now, state.now + ahead_s, first + 10, ...ends);
   if (view.width === null) return { from: first, to: last };
   if (view.from !== null) return { from: view.from, to: view.from + view.width };
   // followed: the present stays where it is
   const ahead = state.lanes.length ? view.width / 2 : 0;
   return { from: state.now + ahead - view.width, to: state.now + ahead };
+}
+
+// Jobs that run and are predicted to end, as things are.
+function intervals(state) {
+  return state.jobs.filter((one) => one.nodes > 0 && one.ends);
 }
 
 function hatch(pen) {
@@ -121,6 +129,8 @@ function draw(state, canvas, view) {
     if (row >= 11) state.order.forEach((node, k) => pen.fillText(state.nodes[node].slice(0, 14), 2, tops[i] + k * row + row / 2));
   });
 
+  let ends = 0;
+  if (state.lanes[0]?.known) ends = drawEnds(state, pen, x, width, (node) => tops[0] + state.row[node] * row + Math.max(1, row - 1) / 2);
   if (power) drawPower(state, pen, x, powerTop, width);
   for (const mark of state.marks) {
     const px = x(mark.t);
@@ -147,7 +157,34 @@ function draw(state, canvas, view) {
     pen.setLineDash([]);
   }
   axis(state, pen, x, seen, width, bottom);
-  return { row, at, x, seen, tops, tall, height, powerTop: power ? powerTop : height };
+  return { row, at, x, seen, tops, tall, height, ends, powerTop: power ? powerTop : height };
+}
+
+// A whisker from the least to the most that is stated of each end, on the first row that the job is on at last; how
+// many are seen.
+function drawEnds(state, pen, x, width, middle) {
+  let count = 0;
+  for (const job of intervals(state)) {
+    const number = state.jobs.indexOf(job), own = state.lanes[0].spans.filter((one) => one.job === number);
+    const last = Math.max(...own.map((one) => one.end));
+    const rows = own.filter((one) => one.end === last).map((one) => middle(one.node));
+    const [low, expected, high] = job.ends.map((t) => Math.min(width, Math.max(LEFT, x(t))));
+    if (!rows.length || high <= LEFT || low >= width) continue;
+    const y = Math.min(...rows);
+    count += 1;
+    for (const [color, wide] of [["#ffffff", 4], ["#000000", 1.5]]) {
+      pen.strokeStyle = color;
+      pen.lineWidth = wide;
+      pen.beginPath();
+      for (const [from, to, at, half] of [[low, high, y, 0], [low, low, y, 3], [expected, expected, y, 5], [high, high, y, 3]]) {
+        pen.moveTo(from, at - half);
+        pen.lineTo(to, at + half);
+      }
+      pen.stroke();
+    }
+    pen.lineWidth = 1;
+  }
+  return count;
 }
 
 // What all nodes draw over time, between the bounds that held.
@@ -236,8 +273,9 @@ function toldAt(state, { mark, span, lane, node, t, power }) {
   if (!span) return t > state.now && state.lanes.length ? `Node ${state.nodes[node]}: idle ${when(state, t)}, predicted.` : "";
   const chart = charts(state)[lane];
   if (span.predicted) {
+    const interval = lane === 0 ? toldEnd(state, span.job) : "";
     return `Node ${state.nodes[node]}, ${chart.title}: ${called(state, span.job)} from ${when(state, span.start)} ` +
-      `for ${seconds(span.end - span.start)}, predicted.`;
+      `for ${seconds(span.end - span.start)}, predicted${interval && `; it ${interval}`}.`;
   }
   const until = span.end !== null ? `for ${seconds(span.end - span.start)}` : "until now";
   return `Node ${state.nodes[node]}: ${called(state, span.job)} ${STATES[span.state]} from ${seconds(state.now - span.start)} ago ${until}` +

@@ -17,7 +17,7 @@ function passedTo(state, hundredths) {
 
 function take(state, event) {
   if (event[0] === "job") {
-    state.jobs.push({ id: event[1], name: event[2], letter: event[3], color: event[4], pattern: event[5], state: "", since: 0, nodes: 0, low: 1, high: null, forecast: "" });
+    state.jobs.push({ id: event[1], name: event[2], letter: event[3], color: event[4], pattern: event[5], state: "", since: 0, nodes: 0, low: 1, high: null, forecast: "", ends: null });
   } else if (event[0] === "node") {
     state.nodes.push(event[1]);
     state.open.push(null);
@@ -56,8 +56,8 @@ function arrange(state) {
 
 // What is known of jobs beside their nodes (dask_hpc_widgets.live.known).
 function learn(state, rows) {
-  for (const [job, low, high, forecast] of rows) {
-    if (state.jobs[job]) Object.assign(state.jobs[job], { low, high, forecast });
+  for (const [job, low, high, forecast, ends] of rows) {
+    if (state.jobs[job]) Object.assign(state.jobs[job], { low, high, forecast, ends });
   }
 }
 
@@ -126,6 +126,14 @@ function called(state, job) {
   return job < 0 ? "no job" : `${state.jobs[job].letter} ${state.jobs[job].name}`;
 }
 
+// The interval that is stated of the end of a job that runs.
+function toldEnd(state, job) {
+  const ends = job < 0 || !state.jobs[job].nodes ? null : state.jobs[job].ends;
+  if (!ends) return "";
+  const [low, expected, high] = ends.map((t) => seconds(Math.max(0, t - state.now)));
+  return `ends in ${expected} (${low} to ${high} with ${Math.round(100 * state.level)} %)`;
+}
+
 function active(state) {
   return state.jobs.filter((one) => one.nodes > 0 || one.state === "pending");
 }
@@ -152,7 +160,9 @@ function toldLanes(state) {
   if (!state.lanes.length) return "";
   const lanes = state.lanes.filter((one) => one.known).map((one) => {
     const end = one.spans.reduce((most, span) => Math.max(most, span.end), state.from);
-    return `${one.title} (${one.policy}) all jobs of then end ${when(state, end)}`;
+    const ends = one === state.lanes[0] ? state.jobs.map((_, job) => [toldEnd(state, job), job]).filter(([told]) => told) : [];
+    const each = ends.slice(0, 8).map(([told, job]) => `, ${called(state, job)} ${told}`).join("");
+    return `${one.title} (${one.policy}) all jobs of then end ${when(state, end)}${each}`;
   });
   const stale = state.stale ? ` Stale: ${state.stale}.` : "";
   return ` Predicted ${when(state, state.from)}: ${lanes.join("; ")}.${stale}`;
