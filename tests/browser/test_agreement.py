@@ -104,10 +104,11 @@ _LOOKS = """() => {
 NAMES = ("heat", "late", "cold", "wide", "last", "stay", "wait")
 
 
-def test_every_number_is_the_clusters_at_every_update(open_notebook):
+def test_every_number_is_the_clusters_at_every_update_and_a_job_looks_alike_everywhere(open_notebook):
     from playwright.sync_api import expect
 
-    lab = open_notebook(CLUSTER, RUN, "import json\nprint(json.dumps(answers))", run=1)
+    told = "import json\nprint(json.dumps(answers))"
+    lab = open_notebook(CLUSTER, RUN, told, STAY, "rt", "rt.timeline()", run=1)
     box = lab.output(0).locator(".dask-hpc-panel")
     timeline, tables = box.get_by_role("group", name="Timeline"), box.locator(".dask-hpc-tables")
     lab.page.evaluate(_WATCH, [timeline.element_handle(), tables.element_handle()])
@@ -145,9 +146,9 @@ def test_every_number_is_the_clusters_at_every_update(open_notebook):
     # each end is a change of size, and so is what the policy does
     assert len(sizes) >= 12, "resized"
 
-
-def test_a_job_has_one_letter_and_one_colour_wherever_it_is_shown(open_notebook):
-    lab = open_notebook(CLUSTER, RUN.replace("80", "8"), STAY, "rt", "rt.timeline()")
+    # a job has one letter and one colour wherever it is shown
+    for cell in (3, 4, 5):
+        lab.run_one(cell)
     lab.output(0).locator(".dask-hpc-tables ul.nodes > li", has_text="stay").first.wait_for()
     lab.output(0).get_by_role("group", name="Timeline").locator("option", has_text="wait").wait_for(
         state="attached"

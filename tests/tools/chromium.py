@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Route
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
 #: As Debian and others call it.
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -26,6 +26,10 @@ _ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
+    # what is not on this machine is asked of a proxy that is not there: nothing leaves, and what pages have
+    # loaded stays with the browser, which forgets it where requests are looked at one by one
+    "--proxy-server=http://127.0.0.1:9",
+    "--proxy-bypass-list=127.0.0.1;localhost",
 )
 #: Console errors that are not ours: what they match, and why they are there.
 _NOT_OURS: tuple[tuple[re.Pattern[str], str], ...] = ()
@@ -65,11 +69,12 @@ def browser(home: Path) -> Iterator[Browser]:
 
 
 class Pages:
-    """Pages of one test, each in a context of its own, and what went wrong in them."""
+    """Pages of one test, and what went wrong in them. What they load is loaded once for all tests."""
 
     def __init__(self, program: Browser) -> None:
-        self._program = program
-        self._contexts: list[BrowserContext] = []
+        self._context: BrowserContext = (program.contexts or [program.new_context()])[0]
+        #: Pages that are open.
+        self.all: list[Page] = []
         #: Console errors, uncaught exceptions, failed requests, requests that would leave the machine.
         self.faults: list[str] = []
         #: Everything that was said on the consoles.
@@ -77,36 +82,26 @@ class Pages:
 
     def open(self, *, width: int, dark: bool = False) -> Page:
         """An empty page; `width` in CSS pixels."""
-        context = self._program.new_context(
-            viewport={"width": width, "height": _HEIGHT_PX}, color_scheme="dark" if dark else "light"
-        )
-        self._contexts.append(context)
-        context.route(lambda url: not _local(url), self._refuse)
-        context.on("console", self._console)
-        context.on("weberror", lambda error: self.faults.append(f"uncaught: {error.error}"))
-        page = context.new_page()
-        page.on("websocket", lambda socket: None if _local(socket.url) else self._leaves(socket.url))
+        page = self._context.new_page()
+        self.all.append(page)
+        page.set_viewport_size({"width": width, "height": _HEIGHT_PX})
+        page.emulate_media(color_scheme="dark" if dark else "light")
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.faults.append(f"uncaught: {error}"))
+        for kind in ("request", "websocket"):
+            page.on(kind, lambda asked: None if _local(asked.url) else self._leaves(asked.url))
         return page
-
-    @property
-    def all(self) -> list[Page]:
-        """Pages that are open."""
-        return [page for context in self._contexts for page in context.pages]
 
     def close(self) -> None:
         """Close all of them."""
-        while self._contexts:
-            self._contexts.pop().close()
+        while self.all:
+            self.all.pop().close()
 
     def _console(self, message: ConsoleMessage) -> None:
         text = f"{message.type}: {message.text} ({message.location.get('url', '')})"
         self.said.append(text)
         if message.type == "error" and not any(known.search(text) for known, _ in _NOT_OURS):
             self.faults.append(text)
-
-    def _refuse(self, route: Route) -> None:
-        self._leaves(route.request.url)
-        route.abort()
 
     def _leaves(self, url: str) -> None:
         self.faults.append(f"a request to another machine: {url}")

@@ -32,12 +32,15 @@ _PATIENCE_S = 5.0
 _SCRIPT = Path(__file__).with_name("measures.js").read_text(encoding="utf-8")
 
 
-def faults(lab: LabPage, panel: Locator, keep: Callable[[str], object], *, controls: int) -> list[str]:
+def faults(
+    lab: LabPage, panel: Locator, keep: Callable[[str], object], *, controls: int, again: bool = False
+) -> list[str]:
     """All there are, of contrast, room, names and keyboard, and of what axe-core finds, in a panel.
 
     At each of `WIDTHS`, light and dark, with at least so many controls. Names are the same in both, and so is
     the way of the keyboard, of which only the marks are other colours: dark it is followed at one width; so
-    is the way back. `keep` takes a picture of each by name.
+    is the way back. `again`: it was followed in another state of the panel, and is at one width now. `keep`
+    takes a picture of each by name.
     """
     found: list[str] = []
     for dark in (False, True):
@@ -50,8 +53,8 @@ def faults(lab: LabPage, panel: Locator, keep: Callable[[str], object], *, contr
             there = [*contrast_faults(panel), *overflow_faults(panel)]
             if widest:
                 there += axe.violations(panel)
-            if widest or not dark:
-                back = widest and not dark
+            back = widest and not dark
+            if back or (not again and (widest or not dark)):
                 there += [*name_faults(panel), *keyboard_faults(panel, at_least=controls, back=back)]
             found.extend(f"{look}: {one}" for one in there)
     lab.theme(dark=False)
