@@ -19,6 +19,14 @@ from dask_hpc.scheduler.power.forecaster import Forecaster
 from dask_hpc_policies.power.forecast import forecast
 
 HORIZON_S, TICK_S = 5.0, 1.0
+#: Passes that are looked at where nothing is to happen.
+PASSES = 20
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forecasts are made at the priority of the tests: at the lowest they wait for all other work."""
+    monkeypatch.setattr(forecasters, "NICE", 0)
 
 
 def sample(number: int, nodes: int = 2, **more: Any) -> Sample:
@@ -104,14 +112,23 @@ def corridor_of(s: Any) -> Any:
     return s.extensions["hpc-corridor"]
 
 
-def forecaster_of(s: Any) -> Forecaster:
-    return corridor_of(s)._forecaster
-
-
 def expected_w(s: Any) -> float:
     """The most watts that the last picture expects."""
     view = corridor_of(s)._shown.view
     return 0.0 if view is None or view.max_w is None else view.max_w
+
+
+async def passes(s: Any, above_w: float) -> None:
+    """There are passes, one after the other, in which more than that is expected."""
+    views: list[Any] = []
+
+    def enough() -> bool:
+        view = corridor_of(s)._shown.view
+        if expected_w(s) > above_w and not any(view is one for one in views):
+            views.append(view)
+        return len(views) >= PASSES
+
+    await until(enough, f"{PASSES} passes in which more than {above_w} W are expected")
 
 
 @live(workers=3)
@@ -149,9 +166,7 @@ async def test_what_is_expected_counts_when_proactive_and_not_when_reactive(c, s
         assert told["max_w"] > 340
         # the mean of 5 s is 300 W, and single samples are 390 W
         await rt.corridor(upper_w=345, over=5)
-        counts = (await rt.status())["power"]["forecast"]["made"]
-        await until(lambda: forecaster_of(s).made > counts, "it has been looked at again and again")
-        await until(lambda: expected_w(s) > 345, "more is expected than may be drawn")
+        await passes(s, 345)
         assert engine(s).state.nodes_up(record(s, job)) == 3
         await rt.update(mode="proactive")
         await until(lambda: engine(s).state.nodes_up(record(s, job)) < 3, "it is smaller")
