@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from command_line import refused, run
 
-from dask_hpc.demo.corridor import kept
+from dask_hpc.demo import corridor
+from dask_hpc.demo.corridor import Kept, kept
+from dask_hpc.demo.parts import DemoRun, Verdict
 
 _COMMAND = "from dask_hpc.cli import hpc; hpc(prog_name='dask hpc')"
 
@@ -22,6 +25,34 @@ def test_what_is_outside_is_counted_from_sample_to_sample():
     found = kept(draw, rows, 4.0, 7)
     assert (found.outside_ws, found.outside_s, found.tasks) == (100.0, 2.0, 7)
     assert found.energy_j == 150 + 125 + 225 + 250 + 225
+
+
+def done(outside_ws: float, energy_j: float = 1000.0) -> Kept:
+    return Kept(outside_ws=outside_ws, outside_s=1.0, energy_j=energy_j, tasks=7)
+
+
+def test_what_was_gained_is_quoted_and_what_was_not_is_said():
+    def found(*ours: float) -> Verdict:
+        stock = [{corridor.NAME: done(2000.0)} for _ in ours]
+        managed = [{corridor.NAME: done(watts, 800.0)} for watts in ours]
+        return corridor.verdict(DemoRun(stock=stock, managed=managed, records=[]))
+
+    better = found(100.0, 300.0)
+    assert better.quote == "2000 to 100 W s outside a power corridor that moves"
+    assert not better.unpaid
+    assert better.summary[corridor.NAME]["outside_ws"] == [100.0, 300.0]
+    assert better.summary[corridor.NAME]["stock_energy_kj"] == [1.0, 1.0]
+    # one round that is no better, and nothing is claimed
+    worse = found(100.0, 2000.0)
+    assert not worse.quote
+    assert "no better than by chance" in worse.unpaid[0]
+
+
+def test_a_node_draws_what_the_job_of_its_task_does():
+    keys = [["heat-1", "pi-1"], ["pi-7"], ["pi-8"], []]
+    tasks = [[SimpleNamespace(key=key) for key in of_one] for of_one in keys]
+    workers = {number: SimpleNamespace(processing=of_one) for number, of_one in enumerate(tasks)}
+    assert corridor._executing(SimpleNamespace(workers=workers)) == {"heat": 1, "pi": 2, "": 1}
 
 
 def test_an_act_that_there_is_not_is_refused_in_one_line():
