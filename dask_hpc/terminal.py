@@ -149,6 +149,36 @@ def echo_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], em
         click.echo("  ".join(padded).rstrip())
 
 
+class Lines:
+    """A table whose rows are printed as they come: a column that needs more room has it from then on.
+
+    Parameters
+    ----------
+    columns
+        Heading by key of the rows, in order; they are printed above the first row.
+    """
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        self._columns = columns
+        self._widths: list[int] = []
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Print one row, numbers to the right."""
+        values = [row.get(key) for key in self._columns]
+        self._line(list(map(cell, values)), [isinstance(v, (int, float)) for v in values])
+
+    def _line(self, cells: Sequence[str], right: Sequence[bool]) -> None:
+        headings = list(self._columns.values())
+        first, before = not self._widths, self._widths or map(len, headings)
+        self._widths = [max(pair) for pair in zip(before, map(len, cells), strict=True)]
+        if first:
+            # texts of numbers stand below the ends of their headings
+            self._line(headings, right)
+        padded = zip(cells, self._widths, right, strict=True)
+        texts = (text.rjust(width) if ends else text.ljust(width) for text, width, ends in padded)
+        click.echo("  ".join(texts).rstrip())
+
+
 def echo_pairs(pairs: Iterable[tuple[str, Any]], indent: str = "") -> None:
     """Print names and values, values aligned."""
     listed = [(name, cell(value)) for name, value in pairs]

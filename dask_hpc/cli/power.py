@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from dask_hpc.cli.types import FiniteRange
-from dask_hpc.terminal import echo_json, echo_pairs, echo_table, json_option, one_line
+from dask_hpc.terminal import Lines, echo_json, echo_pairs, echo_table, json_option, one_line
 
 if TYPE_CHECKING:
     from dask_hpc.worker.power.figures import Figure
@@ -81,16 +81,18 @@ def solve(problems: str, solver: str, limit: float, as_json: bool) -> None:
     infeasible when no allocation is inside: the nearest one is given, and the reason.
 
     Lines that are right are answered whatever the others are. One that is wrong has in its place a row of
-    status error and the reason, where any is right; with --json always an object with line and error, and
-    each answer comes as it is found. The exit code is then 1, and the first reason is said.
+    status error and the reason, where any is right; with --json always an object with line and error. Each
+    answer comes as it is found. The exit code is 1 when a line is wrong, and the first reason is said.
     """
     from dask_hpc.processes import load_solver
     from dask_hpc_policies.power.checks import ProgramError
     from dask_hpc_policies.power.program import solve as find
     from dask_hpc_policies.power.program_json import from_json
 
-    rows: list[dict[str, Any]] = []
+    # rows of a table that has no right one yet, and is none before
+    held: list[dict[str, Any]] = []
     wrong: list[str] = []
+    read, table = 0, Lines(_PLAN_COLUMNS)
     load_solver()
     with _opened(problems) as (file, _):
         for number, line in enumerate(file, start=1):
@@ -105,13 +107,17 @@ def solve(problems: str, solver: str, limit: float, as_json: bool) -> None:
                 # the others are good all the same
                 wrong.append(f"{problems}, line {number}: {error}")
                 row = {"line": number, "error": one_line(str(error))}
-            rows.append(row)
+            read += 1
             if as_json:
                 click.echo(json.dumps(row, allow_nan=False))
-        if not rows:
+                continue
+            held.append(row)
+            if len(wrong) < read:
+                for one in held:
+                    table.add(_cells(one))
+                held.clear()
+        if not read:
             raise ProgramError("no program in it; give one JSON object a line")
-    if not as_json and len(wrong) < len(rows):
-        echo_table(list(map(_cells, rows)), _PLAN_COLUMNS, "no program")
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise click.ClickException(one_line(wrong[0]) + more)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import math
 from pathlib import Path
@@ -13,6 +15,7 @@ from command_line import refused, run
 
 import dask_hpc
 from dask_hpc.cli import hpc
+from dask_hpc.terminal import Lines
 
 UPPER: dict[str, Any] = {
     "nodes": 32,
@@ -84,6 +87,43 @@ def test_solve_reads_standard_input_and_prints_a_table() -> None:
     assert result.exit_code == 0
     assert result.output.splitlines()[0].split()[:3] == ["STATUS", "NODES", "START"]
     assert "1:3 2:24" in result.output
+
+
+class Ends(io.RawIOBase):
+    """Gives lines, one each time it is read, and then fails."""
+
+    def __init__(self, *lines: object) -> None:
+        self._lines = [f"{json.dumps(line)}\n".encode() for line in lines]
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        if not self._lines:
+            raise OSError(errno.EIO, "the pipe broke")
+        line = self._lines.pop(0)
+        into[: len(line)] = line
+        return len(line)
+
+
+@pytest.mark.parametrize("how", [[], ["--json"]])
+def test_solve_prints_an_answer_before_the_next_line_comes(how: list[str]) -> None:
+    given = io.BufferedReader(Ends({"nodes": 0}, UPPER, WAITING))
+    result = CliRunner().invoke(hpc, ["power", "solve", "-", *how], input=given)
+    assert "the pipe broke" in result.stderr
+    *_, wrong, first, second = result.stdout.splitlines()
+    assert "lower_w is missing" in wrong
+    assert "optimal" in first
+    assert "heat" in second
+
+
+def test_a_column_that_needs_more_room_has_it_from_then_on(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Lines({"a": "NAME", "b": "W"})
+    for a, b in (("x", 1), ("a long name", 1000), ("y", None)):
+        table.add({"a": a, "b": b})
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME  W", "x     1", "a long name  1000", "y            -",
+    ]  # fmt: skip
 
 
 def test_several_gives_a_list_of_who_starts(tmp_path: Path) -> None:
