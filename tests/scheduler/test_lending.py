@@ -22,6 +22,7 @@ from helpers import (
 from tasks import Counter as CountingActor
 
 import dask_hpc
+from dask_hpc.scheduler.placing import lending as of_lending
 from dask_hpc.scheduler.rpc.service import of
 from dask_hpc.scheduler.tables.parts import registered
 from dask_hpc.trace.records import LENDING
@@ -136,7 +137,8 @@ async def test_what_is_not_lent(c, s, a, how):
 
 
 @live(1, lend="30 min", threads=4)
-async def test_the_first_of_a_name_goes_alone_and_long_ones_not_at_all(c, s, a):
+async def test_the_first_of_a_name_goes_alone_and_long_ones_not_at_all(c, s, a, monkeypatch):
+    monkeypatch.setattr(of_lending, "ALONE_S", 1000.0)
     gate = Gate()
     rt = await dask_hpc.install(c, policy="fcfs")
     async with rt.job("idle", nodes=1) as idle:
@@ -157,15 +159,15 @@ async def test_the_first_of_a_name_goes_alone_and_long_ones_not_at_all(c, s, a):
             assert await c.gather(futures) == list(range(4))
 
 
-@live(1, lend="2 s", threads=4)
-async def test_unknown_tasks_that_wait_for_each_other_all_get_a_slot(c, s, a):
+@live(1, lend="2 s", threads=4, config={"hpc.sweep": "10 s"})
+async def test_unknown_tasks_that_wait_for_each_other_all_get_a_slot_before_any_sweep(c, s, a):
     gate = Gate()
     rt = await dask_hpc.install(c, policy="fcfs")
     async with rt.job("idle", nodes=1) as idle:
         await started(s, idle)
         async with rt.job("waits", nodes=1):
             futures = c.map(through, range(4), gate=gate, key="barrier", pure=False)
-        await until(lambda: gate.arrived == 4, "all have come to the barrier")
+        await until(lambda: gate.arrived == 4, "all have come to the barrier", 1.5)
         gate.open()
         assert await c.gather(futures) == list(range(4))
         lending = engine(s).admission.lending

@@ -39,12 +39,12 @@ async def close(*jobs):
         await within(job.wait())
 
 
-@live(2, threads=2, lend="5 s")
-async def test_dependents_that_wait_behind_others_borrow_idle_threads_and_start_once(c, s, a, b):
+@live(2, threads=2, lend="5 s", config={"hpc.sweep": "10 s"})
+async def test_dependents_behind_others_borrow_idle_threads_before_any_sweep_and_start_once(c, s, a, b):
     starts, gate = Starts(), Gate()
     await starts.watch([a, b])
     _, idle, busy, waiting = await five_behind_each_other(c, gate)
-    await until(lambda: gate.arrived == 4, "every thread executes one")
+    await until(lambda: gate.arrived == 4, "every thread executes one", 5.0)
     keys = [future.key for future in waiting]
     assert starts.places(keys) == {a.address, b.address}
     assert (await busy.status())["borrowed_tasks"] >= 2
@@ -73,6 +73,7 @@ async def test_who_does_not_borrow_keeps_what_waits(c, s, a, b, why):
     engine(s).overflow.look = lambda: (sweeps.append(1), look())
     await until(lambda: len(sweeps) >= 5, "it was looked at again")
     assert (gate.arrived, engine(s).overflow._next) == (2, 1)
+    assert not [future for future in waiting if s.tasks[future.key].state == "no-worker"]
     gate.open()
     assert await within(c.gather(waiting)) == [1, 2, 3, 4, 5]
     await close(idle, busy)

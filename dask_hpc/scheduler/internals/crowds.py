@@ -38,14 +38,15 @@ def overtaken(
     return sum(1 for _ in islice(filter(may_wait, later) if may_wait else later, most))
 
 
-def moving_pays(scheduler: Scheduler, ts: TaskState, thief: WorkerState) -> bool:
-    """Whether an idle worker would have done a task sooner than its own, as work stealing reckons."""
-    victim = ts.processing_on
-    if victim is None:
-        return False
+def moving_pays(scheduler: Scheduler, ts: TaskState, victim: WorkerState, thief: WorkerState) -> bool:
+    """Whether an idle worker would have done a task sooner than its own, as work stealing reckons.
+
+    Its own has it, or is about to get it.
+    """
     compute_s = scheduler._get_prefix_duration(ts.prefix)
     here_s = scheduler.get_comm_cost(ts, victim) + compute_s
-    return scheduler.get_comm_cost(ts, thief) + compute_s <= victim.occupancy - here_s / 2
+    done_s = victim.occupancy - here_s / 2 + (here_s if ts.processing_on is None else 0.0)
+    return scheduler.get_comm_cost(ts, thief) + compute_s <= done_s
 
 
 def with_all_data(scheduler: Scheduler, ts: TaskState, allowed: Container[str]) -> WorkerState | None:

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from dask_hpc.scheduler.internals import writes
 from dask_hpc.scheduler.internals.allotment import HOLD, AllotmentSet
-from dask_hpc.scheduler.internals.crowds import with_all_data
+from dask_hpc.scheduler.internals.crowds import crowd, with_all_data
 from dask_hpc.scheduler.internals.reads import BARRIER, free_slots, load, priority_with
 from dask_hpc.scheduler.internals.stock_plugins import StockPlugins
 from dask_hpc.wire import HELPER_RESOURCE
@@ -244,8 +244,10 @@ class Overrides:
         """Let `turn` say, when a restricted task is placed, where it comes among those on its worker."""
         self._turn = turn
 
-    def place(self) -> None:
+    def place(self, elsewhere: Callable[[TaskState, WorkerState], bool]) -> None:
         """Place tasks as stock does, but for held ones, those whose worker has been chosen, and actors.
+
+        Before one is placed behind others, `elsewhere` says whether it is held instead.
 
         There is nothing to weigh for a held task, one that `writes.admit` has chosen a worker for, and
         one whose data is all on one worker; stock would take longer over that than over all else. An actor
@@ -275,6 +277,8 @@ class Overrides:
                     # where it may run there are no helper cores (yet): it takes turns there
                     writes.need_no(ts, HELPER_RESOURCE)
                     ws = stock(scheduler, ts)
+            if free and ws is not None and ws is not where.worker and crowd(ws) >= 0 and elsewhere(ts, ws):
+                return None
             if ws is None and ts.actor:
                 waiting.add(ts)
                 ts.actor = False

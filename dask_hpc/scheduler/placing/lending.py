@@ -4,9 +4,10 @@ A job keeps its nodes also while it has less to do than they could: in a chain o
 reduction, before its first graph. What waits elsewhere need not wait for that: no thread is idle while any
 held task could run on it (work conservation; Kleinrock 1976, section 3.4). A lent slot comes back when the
 task on it ends, so only tasks that are known to be short are lent one (``hpc.lend``). The first of a name, of
-which nothing is known, goes alone; while it runs, one more is lent a slot every hundredth of the limit, and
-their number doubles every tenth, since tasks may wait for each other: stock would run them all at once. The
-job itself always comes first: what it holds is served before.
+which nothing is known, goes alone for as long as one that does next to nothing needs to come back. Then their
+number doubles, and again after as long, since tasks may wait for each other: stock would run them all at
+once. So a kind that turns out to be long has what was lent to it until those tasks end, but is lent no more.
+The job itself always comes first: what it holds is served before.
 
 Not lent are nodes of a producer (it has them between two steps, too), pinned ones, those that take part in a
 round, and those of a job with ``exclusive=True``, whose tasks borrow nothing either.
@@ -15,7 +16,7 @@ round, and those of a job with ``exclusive=True``, whose tasks borrow nothing ei
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from dask_hpc.scheduler.internals.allotment import Lane
 
 
-#: The number of tasks of an unknown kind on borrowed slots grows by one, and doubles, so often before they
-#: count as long.
-_STEPS, _DOUBLINGS = 100, 10
+#: Seconds after which the number of tasks of an unknown kind on borrowed slots doubles: messages to a worker
+#: and back take as long. And how often it does; there are no more idle threads than that.
+ALONE_S, _DOUBLINGS = 0.01, 20
 
 
 @dataclass(slots=True)
@@ -65,6 +66,9 @@ class Lending:
     def __init__(self, state: State, parts: Parts) -> None:
         self.state = state
         self._parts = parts
+        #: Called when more tasks of a trial may be lent a slot than when one was refused.
+        self.grown: Callable[[], None] = lambda: None
+        self._grows = False
         #: Whether held tasks were left over when slots were last dealt out.
         self.wanted = False
         #: Tasks that run on borrowed slots, by worker and key.
@@ -120,6 +124,14 @@ class Lending:
         if limit_s <= 0:
             return False
         return usual_s <= limit_s if usual_s is not None else self._has_trial(name, limit_s)
+
+    def may_take(self, ts: TaskState) -> bool:
+        """Whether a task of this kind would be lent an idle thread now, or soon."""
+        name, usual_s = durations.usual(ts)
+        limit_s, trial = self.state.settings.lend_s, self._trials.get(name)
+        if usual_s is not None:
+            return 0 < limit_s >= usual_s
+        return trial is None or self.state.now_s() - trial.since_s <= limit_s
 
     def lent(self, batch: Iterable[tuple[TaskState, WorkerState, Lane]]) -> None:
         """These tasks were sent where `choose` said; what was refused is not on the worker."""
@@ -252,8 +264,20 @@ class Lending:
         trial = self._trials.get(name)
         if trial is None:
             return True
-        age = (self.state.now_s() - trial.since_s) / limit_s
-        return age <= 1 and trial.count < max(1 + int(age * _STEPS), 2 ** int(age * _DOUBLINGS))
+        age_s = self.state.now_s() - trial.since_s
+        doublings = min(_DOUBLINGS, int(age_s / ALONE_S))
+        if age_s > limit_s or trial.count < 2**doublings:
+            return age_s <= limit_s
+        if not self._grows:
+            self._grows = True
+            loop = self.state.scheduler.loop.asyncio_loop  # type: ignore[attr-defined]
+            loop.call_later((doublings + 1) * ALONE_S - age_s, self._grow)
+        return False
+
+    def _grow(self) -> None:
+        """The number of a trial has doubled since a task was refused."""
+        self._grows = False
+        self.grown()
 
     def _over(self, trial: Trial | None) -> None:
         """A task of a trial has left its borrowed slot."""

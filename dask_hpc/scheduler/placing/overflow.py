@@ -1,10 +1,11 @@
-"""Overflow: tasks that wait behind others on their job's workers are asked back while other threads are idle.
+"""Overflow: no task waits behind others on its job's workers while other threads are idle that may be lent.
 
 Stock places tasks that depend on others as soon as they can run, one behind the other when its workers are
 busy, and sends each worker a little more than it has threads for. A job's tasks stay on the job's nodes, so
 neither stock's choice of a worker nor its work stealing reaches an idle thread next door. Here such a task is
-asked back, as work stealing asks, and held: then it is lent a slot like any other (`lending`). One is asked
-back only if lending would take it now, and if it would be done sooner with its data moved.
+held before it is sent, if a thread is idle then; one that was sent is asked back, as work stealing asks, when
+a thread is idle a moment later, or at a sweep, and held. Then it is lent a slot like any other (`lending`).
+Only what lending would take is held, and what would be done sooner with its data moved.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from dask_hpc.clock import stopwatch_s
 from dask_hpc.scheduler.internals import crowds, reads, writes
 from dask_hpc.scheduler.placing.lending import Lending
 from dask_hpc.scheduler.tables.jobs import JobRecord
@@ -21,10 +23,14 @@ from dask_hpc.scheduler.tables.state import State
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState, WorkerState
 
+    from dask_hpc.scheduler.internals.allotment import Lane
+
 #: Stimulus ids of our requests to give a task back start with this.
 OVERFLOW = "hpc-overflow-"
 #: Tasks that are looked at in one sweep, on each worker and together: a few milliseconds.
 _LOOKED_AT, _TOGETHER = 500, 2000
+#: Seconds until a look for what was sent behind others; and how many times longer than it takes the pause is.
+_SOON_S, _PAUSE = 0.01, 50
 #: Runs that are not asked for again.
 _REMEMBERED = 10_000
 
@@ -32,11 +38,19 @@ _REMEMBERED = 10_000
 class Overflow:
     """Chooses the tasks that are asked back, and holds those that are given back."""
 
-    def __init__(self, state: State, lending: Lending, offer: Callable[[JobRecord], None]) -> None:
+    def __init__(self, state: State, lending: Lending, offer: Callable[..., None]) -> None:
         self.state = state
         self._lending = lending
-        #: Called with a job that holds one task more.
+        lending.grown = self._grown
+        #: Called with jobs that hold tasks for which there may be a slot.
         self._offer = offer
+        #: Idle threads by worker, less those that tasks are held for in this turn of the loop; None: look.
+        self._idle: dict[str, int] | None = None
+        #: Jobs that reach all of those by themselves.
+        self._without: set[JobRecord] = set()
+        self._next_look_s = 0.0
+        #: Whether a look is under way.
+        self._soon = False
         #: Runs that were asked for, by number of the request: key, address, run.
         self._requests: dict[int, tuple[Any, str, int | None]] = {}
         self._next = 1
@@ -49,6 +63,68 @@ class Overflow:
     def waiting(self) -> bool:
         """Whether a worker still owes an answer."""
         return bool(self._requests)
+
+    def elsewhere(self, ts: TaskState, worker: WorkerState) -> bool:
+        """Hold a task that is about to be sent to a worker whose threads are busy, if others are idle.
+
+        Returns whether it is held: it may be sent to no worker then. Runs for many tasks.
+        """
+        if self._idle is None:
+            began_s = stopwatch_s()
+            if began_s < self._next_look_s or self.state.settings.lend_s <= 0:
+                self._look_soon()
+                return False
+            self._idle = self._lending.idle()
+            self.state.scheduler.loop.asyncio_loop.call_soon(self._forget)  # type: ignore[attr-defined]
+            self._rest(began_s)
+        if not self._idle or ts.state != "waiting":
+            self._look_soon()
+            return False
+        lane, scheduler = self._lane(ts, worker), self.state.scheduler
+        if lane is None or not self._lending.may_take(ts) or lane.job in self._without:
+            return False
+        job = lane.job
+        # one may have gone in this turn of the loop
+        thief = next((at for at in self._idle if at not in job.reach and at in scheduler.workers), None)
+        if thief is None:
+            self._without.add(job)
+            return False
+        if not crowds.moving_pays(scheduler, ts, worker, scheduler.workers[thief]):
+            return False
+        self._idle[thief] -= 1
+        if not self._idle[thief]:
+            del self._idle[thief]
+        self.state.owner[ts.key] = job.lanes["root"]
+        writes.hold(ts)
+        self._offer(job)
+        return True
+
+    def _forget(self) -> None:
+        self._idle = None
+        self._without.clear()
+
+    def _rest(self, began_s: float) -> None:
+        """With many workers a look takes long: they need no more than a fiftieth of the time."""
+        ended_s = stopwatch_s()
+        self._next_look_s = ended_s + _PAUSE * (ended_s - began_s)
+
+    def _look_soon(self) -> None:
+        """What executes is not known yet, and threads become idle at any time."""
+        if not self._soon:
+            self._soon = True
+            loop = self.state.scheduler.loop.asyncio_loop  # type: ignore[attr-defined]
+            loop.call_later(max(_SOON_S, self._next_look_s - stopwatch_s()), self._look_now)
+
+    def _look_now(self) -> None:
+        self._soon = False
+        began_s = stopwatch_s()
+        self.look()
+        self._rest(began_s)
+
+    def _grown(self) -> None:
+        """More tasks of a kind of which nothing is known may be lent a slot."""
+        self.look()
+        self._offer(*self.state.plain[:1], *[job for job in self.state.jobs.active.values() if job.queue])
 
     def look(self) -> None:
         """Ask back as many tasks as threads are idle that may be lent."""
@@ -87,22 +163,27 @@ class Overflow:
                     room -= self._ask(ts, worker)
 
     def _may_go(self, ts: TaskState, worker: WorkerState, thieves: dict[JobRecord, str]) -> bool:
-        """Whether a task on a worker is its job's own, and would be done sooner where a thread is idle."""
-        scheduler, lane = self.state.scheduler, self.state.owner.get(ts.key)
+        """Whether a task on a worker would be done sooner where a thread is idle."""
+        lane = self._lane(ts, worker)
+        thief = thieves.get(lane.job) if lane is not None and ts not in worker.long_running else None
+        if thief is None or not self._lending.takes(ts):
+            return False
+        scheduler = self.state.scheduler
+        return crowds.moving_pays(scheduler, ts, worker, scheduler.workers[thief])
+
+    def _lane(self, ts: TaskState, worker: WorkerState) -> Lane | None:
+        """The lane of a task for that worker if it is its job's own, and may run elsewhere."""
+        lane = self.state.owner.get(ts.key)
         if (
             lane is None
             or lane.kind not in ("root", "queue", "rest")
             or lane.job.lanes.get(lane.kind) is not lane
         ):
-            return False
-        node = self.state.nodes.at.get(worker.address)
-        if ts.actor or ts in worker.long_running or node is None or node.reserved:
-            return False
-        job = lane.job
-        thief = thieves.get(job)
-        if thief is None or job.request.exclusive or worker.address not in job.reach:
-            return False
-        return self._lending.takes(ts) and crowds.moving_pays(scheduler, ts, scheduler.workers[thief])
+            return None
+        node, job = self.state.nodes.at.get(worker.address), lane.job
+        if ts.actor or node is None or node.reserved:
+            return None
+        return None if job.request.exclusive or worker.address not in job.reach else lane
 
     def _ask(self, ts: TaskState, worker: WorkerState) -> bool:
         number, self._next = self._next, self._next + 1
@@ -126,6 +207,8 @@ class Overflow:
         given_up = worker_state in writes.GIVEN_UP or worker_state in writes.NOT_THERE
         if given_up:
             self._asked.discard((key, run_id))
+        else:
+            self._look_soon()
         if not given_up or ts is None or lane is None or not reads.runs_on(ts, address, run_id):
             return
         if lane.job.lanes.get(lane.kind) is lane:

@@ -3,8 +3,8 @@
 Each case runs on stock Dask, then with dask_hpc under `pwma-fpsma` and under `fair`, the default, with the
 product's default of lending. What has to be answered is asked for while the job beside it waits at a gate: it
 is answered before the gate opens, and in at most twice the time that stock takes. In place of a job, stock
-has the same tasks. Most questions are asked again, when their kinds of tasks are known: then little is
-allowed beside the twice, so that ten times stock's time is noticed where stock takes a hundredth of a second.
+has the same tasks. Most questions are asked again, when their kinds of tasks are known. Little is allowed
+beside the twice, so that ten times stock's time is noticed where stock takes a hundredth of a second.
 """
 
 from __future__ import annotations
@@ -27,11 +27,8 @@ import dask_hpc
 PLACES = ("stock", "pwma-fpsma", "fair")
 #: Stock answers in well under a tenth of it.
 SOON_S = 5.0
-#: So much above twice stock's time when it is asked for the first time: what Dask has never seen is lent
-#: threads one by one, every twentieth of a second (a hundredth of ``hpc.lend``).
-ALLOWED_S = 0.3
-#: So much when it is asked again.
-ALLOWED_AGAIN_S = 0.05
+#: So much above twice stock's time is a machine's that others use: the best of a few, and most of them.
+ALLOWED_S, MOSTLY_S = 0.05, 0.35
 #: How often a question is asked; once beside a task that waits at a gate, behind which stock sends one of
 #: those that must run at once as soon as it knows how long they take: it would never answer.
 TIMES, ONCE = 3, 1
@@ -342,27 +339,22 @@ async def answer(c, s, *workers, case, where, places):
     await case(places[-1])
 
 
-#: Dependents are placed on their job's nodes, one behind the other; who waits there is asked back for an idle
-#: thread by the sweep, as stock's work stealing comes by every tenth of a second.
-ASKED_BACK = {barrier_of_dependents: 0.3}
-
-
-def too_late(case, places) -> list[str]:
+def too_late(places) -> list[str]:
     """What took longer than it may, the best of all rounds beside stock's best."""
     found = []
-    for what, allowed_s in (("first_s", ALLOWED_S), ("again_s", ASKED_BACK.get(case, ALLOWED_AGAIN_S))):
+    for what in ("first_s", "again_s"):
         best_s = {
             where: min((s for place in there for s in getattr(place, what)), default=0.0)
             for where, there in places.items()
         }
-        bar_s = 2 * best_s["stock"] + allowed_s
+        bar_s = 2 * best_s["stock"] + ALLOWED_S
         found += [f"{w}: {what} {s:.3f} s, bar {bar_s:.3f} s" for w, s in best_s.items() if s > bar_s]
         # the best of them says nothing of most of them
         usual_s = {
             where: median(s for place in there for s in getattr(place, what) or [0.0])
             for where, there in places.items()
         }
-        most_s = 2 * usual_s["stock"] + allowed_s + ALLOWED_S
+        most_s = 2 * usual_s["stock"] + MOSTLY_S
         mostly = f"{what} mostly"
         found += [f"{w}: {mostly} {s:.3f} s, bar {most_s:.3f} s" for w, s in usual_s.items() if s > most_s]
     return found
@@ -374,7 +366,7 @@ def test_it_is_answered_in_at_most_twice_the_time_of_stock(case):
     for _ in range(5):  # a machine that others use may stand still in one
         for where, there in places.items():
             answer(case=case, where=where, places=there)
-        found = too_late(case, places)
+        found = too_late(places)
         if not found:
             return
     raise AssertionError("\n".join(found))
