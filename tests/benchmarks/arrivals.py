@@ -6,6 +6,7 @@ priorities on stock Dask (shortest first).
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -147,18 +148,25 @@ LEARNING = tuple(
 )  # fmt: skip
 
 
-def _studies(jobs: int, mean_between_s: float) -> tuple[Arrival, ...]:
-    """Random arrivals of four users; sizes that differ tenfold, half of the jobs compute a little."""
+def _studies(jobs: int, load: float) -> tuple[Arrival, ...]:
+    """Random arrivals of four users; sizes that differ tenfold, half of the jobs compute a little.
+
+    They bring so many times what the nodes can do, in the mean. Above 1, jobs that came before are still
+    there: at 0.85 stock took no longer than with an oracle's priorities, for hardly any two of them met.
+    """
     chance = random.Random(SEED)
-    at_s = 0.0
+    at_s, fewest, task_s = 0.0, 8, 0.25
+    # the sizes are spread evenly over their logarithms
+    mean_work_node_s = task_s * fewest * 9 / math.log(10)
+    mean_between_s = mean_work_node_s / (load * NODES)
     made = []
     for number in range(jobs):
-        tasks = round(8 * 10 ** chance.random())
+        tasks = round(fewest * 10 ** chance.random())
         shape = shapes.computing if number % 2 else shapes.sleeps
-        made.append(_arrival(("ada", "bob", "eve", "dan")[number % 4], round(at_s, 2), shape, tasks, 0.25))
+        made.append(_arrival(("ada", "bob", "eve", "dan")[number % 4], round(at_s, 2), shape, tasks, task_s))
         at_s += chance.expovariate(1 / mean_between_s)
     return tuple(made)
 
 
-#: Poisson arrivals of about as much as six nodes can do.
+#: Poisson arrivals of twice what six nodes can do.
 STUDIES = _studies(10, 2.0)
