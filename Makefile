@@ -9,6 +9,8 @@
 #   make test-browser  the panel in a real JupyterLab in headless Chromium; SCREENSHOTS=folder keeps the pictures
 #   make screenshots  the same, and the pictures in the README anew: the panel, and three users before and after
 #   make test-previous  the tests on live clusters with the release of distributed before the newest
+#   make test-distributed  some of distributed's own tests, on stock and with our preload, and what differs; cloned
+#                    from its repository    TEST_DISTRIBUTED_FILES="test_locks test_queues" to choose
 #   make mutants     breaks chosen lines, one at a time, and lists those that no test notices
 #   make lint        linters and types alone
 #   make benchmarks  measured claims, with their bars   BENCHMARK_ARGS="--fast" for short ones
@@ -32,6 +34,7 @@ SUBSET_SEED ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo 0)
 SCREENSHOTS ?=
 BENCHMARK_ARGS ?=
 MUTANTS_ARGS ?=
+TEST_DISTRIBUTED_FILES ?=
 STORIES ?=
 NOTEBOOK_ARGS ?= $(filter --fast,$(BENCHMARK_ARGS))
 BIN := $(VENV)/bin
@@ -41,7 +44,7 @@ PREVIOUS := 2026.7.1
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: demo test coverage mutants test-slow test-browser screenshots test-previous lint benchmarks notebooks binder clean
+.PHONY: demo test coverage mutants test-slow test-browser screenshots test-previous test-distributed lint benchmarks notebooks binder clean
 
 demo: $(VENV)/.demo
 	$(BIN)/dask hpc demo $(DEMO_ARGS)
@@ -85,6 +88,9 @@ ELSEWHERE := corridor dtypes_live every_loss forecasts_live kept_versions memory
 test-previous: $(VENV)-previous/.test
 	$(VENV)-previous/bin/python $(DISTRIBUTED) tests/scheduler tests/client tests/program \
 	  $(ELSEWHERE:%=--ignore=tests/scheduler/test_%.py) $(PYTEST_ARGS)
+
+test-distributed: $(VENV)/.test
+	$(BIN)/python tests/tools/distributed_tests.py $(TEST_DISTRIBUTED_FILES)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check
