@@ -26,7 +26,8 @@ from dask_hpc_policies.decision import (
     Suppressed,
 )
 from dask_hpc_policies.model import ClusterSnapshot, JobView
-from dask_hpc_policies.power.question import Terms, outside_w
+from dask_hpc_policies.power.allowed import allowed_w
+from dask_hpc_policies.power.question import Terms, drawn_w, outside_w
 from dask_hpc_policies.power.view import PowerPlan, PowerView, fits, seen
 from dask_hpc_policies.power.watts import node_w
 from dask_hpc_policies.rules.power_theft import theft
@@ -47,6 +48,7 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard,
         return ()
     held = sum([job.nodes for job in view.jobs if not job.is_default])
     base_w = power.base_w + (view.idle_nodes + held) * power.idle_w
+    lower_w, upper_w = allowed_w(power, 0.0, drawn_w(view, power))
 
     def more_w(which: int) -> Any:
         def cost(job: JobView, nodes: int) -> float:
@@ -61,8 +63,8 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard,
         return cost
 
     return (
-        SumGuard(name=LOWER, rank="corridor", unit="W", cost=more_w(0), base=base_w, lower=power.lower_w),
-        SumGuard(name=UPPER, rank="corridor", unit="W", cost=more_w(1), base=base_w, upper=power.upper_w),
+        SumGuard(name=LOWER, rank="corridor", unit="W", cost=more_w(0), base=base_w, lower=lower_w),
+        SumGuard(name=UPPER, rank="corridor", unit="W", cost=more_w(1), base=base_w, upper=upper_w),
     )
 
 

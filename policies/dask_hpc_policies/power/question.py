@@ -18,6 +18,7 @@ from typing import Any
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.jobs.constraints import largest_at_most, legal_sizes
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
+from dask_hpc_policies.power.allowed import allowed_w
 from dask_hpc_policies.power.problem import Choice, PowerJob, Problem, Rigid
 from dask_hpc_policies.power.program import Plan
 from dask_hpc_policies.power.view import SECTION, Mode, PowerPlan, PowerView
@@ -167,14 +168,25 @@ def _about(
         return None
     low_w, high_w = drawn_w(view, power)
     least_w, most_w = _widened(power, terms, low_w, high_w)
+    margin_w = kept_w(power, terms)
+    lower_w, upper_w = allowed_w(power, margin_w, (least_w, most_w))
+    # not even in place of another one: whose draw it is that is too much is not known
+    grows = upper_w == power.upper_w - margin_w
+    if (lower_w, upper_w) == (power.lower_w + margin_w, power.upper_w - margin_w):
+        # what is told of a bound is what was set
+        lower_w, upper_w = power.lower_w, power.upper_w
+    else:
+        margin_w = 0.0
     return Problem(
         nodes=total,
-        lower_w=power.lower_w,
-        upper_w=power.upper_w,
+        lower_w=lower_w,
+        upper_w=upper_w,
         idle_w=power.idle_w,
-        margin_w=kept_w(power, terms),
+        margin_w=margin_w,
         rigid=_rigid(rigid, power, (least_w - low_w, most_w - high_w)),
-        jobs=tuple(power_job(job, job.id, job.nodes, power.busy_w, total) for job in jobs),
+        jobs=tuple(
+            power_job(job, job.id, job.nodes, power.busy_w, total if grows else job.nodes) for job in jobs
+        ),
         waiting=tuple(_beginner(job, power, total) for job in _tried(waiting, bool(view.running))),
     )
 

@@ -29,6 +29,7 @@ from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shr
 from dask_hpc_policies.jobs.constraints import largest_at_most, next_higher
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Choice, Power
+from dask_hpc_policies.power.allowed import allowed_w
 from dask_hpc_policies.power.question import (
     Terms,
     candidates,
@@ -128,10 +129,7 @@ class _Room:
         self.idle_nodes = plan.idle_nodes
         self._power = power
         self._drawn_w = expected_w(plan.view, power, terms)
-        assert power.lower_w is not None
-        assert power.upper_w is not None
-        margin_w = kept_w(power, terms)
-        self._inner_w = power.lower_w + margin_w, power.upper_w - margin_w
+        self._inner_w = allowed_w(power, kept_w(power, terms), self._drawn_w)
 
     def takes(self, job: JobView, from_nodes: int, to_nodes: int) -> bool:
         """Give a job `to_nodes` nodes in place of `from_nodes` if the draw is inside then, and say so."""

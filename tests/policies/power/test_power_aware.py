@@ -217,6 +217,50 @@ def test_outside_the_plan_stands_in_for_the_decision() -> None:
     assert enforced(monitored, wish) == wish
 
 
+def drawing(view: ClusterSnapshot, draw_w: float, **more: Any) -> ClusterSnapshot:
+    """The same, with another draw than jobs say."""
+    power = seen(view)
+    assert power is not None
+    return replace(view, sections={"power": codec.encode(replace(power, draw_w=draw_w, **more))})
+
+
+@pytest.mark.parametrize("mode", ["proactive", "reactive"])
+def test_while_the_draw_is_beyond_a_bound_no_step_goes_further_that_way(mode: str) -> None:
+    # 1,390 W by what is known of the jobs: ten nodes would be inside
+    running, waiting = job("pi-1", 4), job("heat-2")
+    view = picture(1000, 2000, running, waiting)
+    assert steps(decided(view, mode=mode)) == {"heat-2": 2}
+    assert steps(decided(picture(1000, 2000, running), mode=mode)) == {"pi-1": 10}
+    above = decided(drawing(view, 2600.0), mode=mode)
+    assert steps(above) == {}
+    assert "the draw is 2600 W" in next(a.reason.text for a in above.actions if isinstance(a, Hold))
+    assert steps(decided(drawing(picture(1000, 2000, running), 2600.0), mode=mode)) == {}
+    # not in place of another one either, though that would use idle nodes, and also where what is known
+    # of the jobs is below the lower bound
+    both = picture(1000, 2000, job("pi-1", 2), job("heat-2", 4))
+    assert steps(decided(drawing(both, 2600.0), mode=mode)) == {}
+    assert steps(decided(drawing(picture(1500, 2000, running), 2600.0), mode=mode)) == {}
+    # a job that draws less than an idle node does may start
+    saves = job("pi-2", min_power_w=20.0, max_power_w=20.0)
+    assert steps(decided(drawing(picture(1000, 2000, running, saves), 2600.0), mode=mode)) == {"pi-2": 2}
+    # below the lower one jobs start and grow, and shrink for what they may come to draw alone
+    assert steps(decided(drawing(view, 900.0), mode=mode)) != {}
+    full = picture(1000, 1700, job("pi-1", 7))
+    assert steps(decided(drawing(full, 900.0), mode=mode)) == {}
+
+
+def test_over_any_policy_no_step_goes_further_while_the_draw_is_beyond_a_bound() -> None:
+    view = picture(1000, 2000, job("pi-1", 4), job("heat-2"))
+    wish = Decision(
+        actions=(Expand(job="pi-1", nodes=14, reason=WHY), Start(job="heat-2", nodes=2, reason=WHY))
+    )
+    less = Decision(actions=(Shrink(job="pi-1", nodes=2, reason=WHY),))
+    for draw_w, grows, shrinks in ((1500.0, True, True), (2600.0, False, True), (900.0, True, False)):
+        found = enforcing(drawing(view, draw_w))
+        grown, shrunk = (enforced(found, arbitrate(found, one, guards(found))) for one in (wish, less))
+        assert (bool(steps(grown)), bool(steps(shrunk))) == (grows, shrinks)
+
+
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_it_never_leads_further_outside_and_settles(data: st.DataObject) -> None:

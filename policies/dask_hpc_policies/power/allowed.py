@@ -1,0 +1,40 @@
+"""How far steps may lead what jobs are said to draw, while what is drawn is itself outside the corridor.
+
+Rules of the file: pure, and asked by all that start or resize: the program's question, the policy, the
+guards over other policies. What is measured outside where jobs are said to be inside is somebody's of whom
+not enough is known: nothing is moved for it, but nothing is added to it either.
+"""
+
+from __future__ import annotations
+
+from dask_hpc_policies.power.view import PowerView
+
+#: A draw that is beyond a bound by less than this share of the upper one is on it.
+_TOLERANCE = 1e-6
+
+
+def allowed_w(power: PowerView, margin_w: float, now_w: tuple[float, float]) -> tuple[float, float]:
+    """Least and most watts that jobs may be said to draw after a step; within the bounds less the margin.
+
+    While the draw is above the upper bound no step leads up, also not one that the lower bound asks for;
+    while it is below the lower one no step leads down, but for what the upper one asks for: jobs that do
+    nothing now draw more once they do.
+
+    Parameters
+    ----------
+    margin_w
+        What is kept of both bounds.
+    now_w
+        Least and most watts at the present sizes, by what is known of the jobs.
+    """
+    assert power.lower_w is not None
+    assert power.upper_w is not None
+    low_w, high_w = power.lower_w + margin_w, power.upper_w - margin_w
+    if power.draw_w is None:
+        return low_w, high_w
+    slack_w = _TOLERANCE * max(1.0, power.upper_w)
+    if power.draw_w > high_w + slack_w:
+        return min(low_w, now_w[0]), min(high_w, now_w[1])
+    if power.draw_w < low_w - slack_w:
+        return min(high_w, max(low_w, now_w[0])), high_w
+    return low_w, high_w
