@@ -95,6 +95,9 @@ def test_measured_and_modelled_nodes_add_up() -> None:
     world.workers["1"].processing = {"x": 1, "y": 1, "z": 1}
     world.workers["2"].processing = {"x": 1}
     world.workers["4"].processing = {"x": 1}
+    # a node that executes nothing says nothing of what its job draws
+    assert world.draw.sample(0.0, CURVE).seen_w == {}
+    world.workers["0"].processing = {"x": 1}
     found = world.draw.sample(0.0, CURVE)
     # a job's node at half of its threads is half of the way from 70 to 300 W
     assert found.jobs_w == {"a": pytest.approx(250 + 300 + 185)}
@@ -109,6 +112,9 @@ def test_measured_and_modelled_nodes_add_up() -> None:
         world.says(name, 260.0, 1.0)
     found = world.draw.sample(0.0, CURVE)
     assert (found.seen_w, found.measured) == ({"a": (3, pytest.approx(770 / 3))}, {"a"})
+    world.workers["0"].processing = {}
+    found = world.draw.sample(0.0, CURVE)
+    assert (found.seen_w, found.measured) == ({"a": (3, 260.0)}, {"a"})
     assert world.draw.sample(0.0, None).label == "unavailable"
 
 
