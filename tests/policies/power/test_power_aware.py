@@ -17,7 +17,7 @@ from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
 from dask_hpc_policies.power.program import solve
 from dask_hpc_policies.power.question import Terms, drawn_w, planned, question, terms_of
 from dask_hpc_policies.power.view import PowerPlan, PowerView, fits, seen
-from dask_hpc_policies.power.watts import node_w
+from dask_hpc_policies.power.watts import mean_w, node_w
 from dask_hpc_policies.registry import create
 
 IDLE_W = 71.0
@@ -173,7 +173,22 @@ def test_jobs_of_which_nothing_is_known_draw_as_any_busy_node() -> None:
     assert node_w(job("pi-1", **plain), 3, 100.0) == (100.0, 100.0)
     assert node_w(job("pi-1", max_power_w=None), 3, 100.0) == (170.0, 170.0)
     table = {"power_by_nodes": ((2, 200.0), (4, 100.0))}
-    assert [node_w(job("pi-1", **table), n, 9.0)[0] for n in (1, 2, 3, 4, 9)] == [200, 200, 150, 100, 100]
+    assert [node_w(job("pi-1", min_power_w=None, **table), n, 9.0)[0] for n in (1, 2, 3, 4, 9)] == [
+        200, 200, 150, 100, 100,
+    ]  # fmt: skip
+
+
+def test_a_mean_that_was_measured_does_not_narrow_the_range_that_a_user_says() -> None:
+    says = {"min_power_w": 170.0, "max_power_w": 250.0}
+    for watts, known in ((210.0, (170, 250)), (160.0, (160, 250)), (265.0, (170, 265)), (100.0, (100, 100))):
+        one = job("heat-1", 4, **says, power_by_nodes=((4, watts),))
+        assert node_w(one, 4, 9.0) == known
+        assert mean_w(one, 4, 9.0) == watts
+    # six nodes would draw 1,828 W by the mean, and 2,068 W at most
+    view = picture(900, 1900, job("heat-1", 4, **says, power_by_nodes=((4, 210.0),)))
+    assert steps(decided(view)) == {"heat-1": 5}
+    # one figure is no range
+    assert node_w(job("pi-1", 4, power_by_nodes=((4, 160.0),)), 4, 9.0) == (160, 160)
 
 
 def enforcing(view: ClusterSnapshot) -> ClusterSnapshot:
