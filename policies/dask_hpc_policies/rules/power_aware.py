@@ -17,7 +17,8 @@ made for other sizes or bounds is dropped.
 Levers that are not there are not pulled (`PowerView.levers`): without ``hold`` it is as with ``hold=no``,
 without ``resize`` running jobs keep their sizes, without ``start`` jobs start on what they ask for.
 ``lookahead=yes`` keeps jobs that draw much for an announced higher corridor, and starts nobody whose smallest
-size would not leave room for an announced lower one.
+size would not leave room for a lower one that is announced for its time: until its walltime is up, or its
+end is expected; of a job without either, within the horizon of the forecast.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shr
 from dask_hpc_policies.jobs.constraints import largest_at_most, next_higher
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Choice, Power
+from dask_hpc_policies.power.ahead import leaves_room
 from dask_hpc_policies.power.allowed import allowed_w
 from dask_hpc_policies.power.question import (
     Terms,
     candidates,
     expected_w,
     kept_w,
-    leaves_room,
     outside_w,
     terms_of,
     wanted_nodes,

@@ -141,6 +141,24 @@ def test_hungry_jobs_are_kept_for_an_announced_higher_corridor() -> None:
     assert "pi-8" not in steps(decided(picture(1600, 2500, *jobs, announced=announced), lookahead="yes"))
 
 
+def test_nobody_waits_for_bounds_that_come_when_it_has_ended() -> None:
+    fixed = {"kind": "rigid", "min_nodes": 2, "max_nodes": 2}
+    later = {"announced": ((600.0, 0.0, 1050.0),)}
+
+    def starts(ahead: dict[str, Any], **more: Any) -> bool:
+        return bool(steps(decided(picture(0, 5000, job("pi-1", **fixed, **more), **ahead), lookahead="yes")))
+
+    # two nodes of 170 W beside idle ones draw 1,192 W
+    assert [starts(later, walltime_s=length_s) for length_s in (60.0, 600.0, 601.0)] == [True, True, False]
+    assert starts(later, walltime_s=601.0, remaining_s=60.0) is False
+    assert [starts(later, remaining_s=length_s) for length_s in (60.0, 601.0)] == [True, False]
+    # nobody knows for how long: as far as is looked ahead, else all that is announced
+    assert starts(later) is False
+    assert [starts({**later, "horizon_s": horizon_s}) for horizon_s in (30.0, 700.0)] == [True, False]
+    soon = {"announced": ((30.0, 0.0, 1500.0), *later["announced"])}
+    assert starts(soon, walltime_s=60.0) is True
+
+
 def test_measured_or_expected() -> None:
     view = picture(1000, 1700, job("pi-1", 7))
     power = seen(view)
