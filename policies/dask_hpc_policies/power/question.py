@@ -230,7 +230,19 @@ def expected_w(view: ClusterSnapshot, power: PowerView, terms: Terms) -> tuple[f
 def _widened(power: PowerView, terms: Terms, low_w: float, high_w: float) -> tuple[float, float]:
     if not terms.forecast or power.min_w is None or power.max_w is None:
         return low_w, high_w
+    if says_nothing(power, terms):
+        middle_w = (power.min_w + power.max_w) / 2
+        return min(low_w, middle_w), max(high_w, middle_w)
     return min(low_w, power.min_w), max(high_w, power.max_w)
+
+
+def says_nothing(power: PowerView, terms: Terms) -> bool:
+    """Whether what is expected is wider than what is allowed: then nothing would be inside, ever."""
+    if not (terms.forecast and power.bounded) or power.min_w is None or power.max_w is None:
+        return False
+    assert power.lower_w is not None
+    assert power.upper_w is not None
+    return power.max_w - power.min_w > power.upper_w - power.lower_w - 2 * kept_w(power, terms)
 
 
 def kept_w(power: PowerView, terms: Terms) -> float:

@@ -159,6 +159,21 @@ def test_nobody_waits_for_bounds_that_come_when_it_has_ended() -> None:
     assert starts(soon, walltime_s=60.0) is True
 
 
+def test_a_forecast_that_is_wider_than_the_corridor_keeps_nobody_waiting() -> None:
+    # 1,786 W with one job, 1,885 W with another one
+    running = job("pi-1", 8, kind="rigid", min_nodes=8, max_nodes=8)
+    view = picture(1700, 2000, running, job("pi-2", start_nodes=1), job("heat-3", start_nodes=4))
+    wide = decided(drawing(view, 1786.0, min_w=1600.0, max_w=2100.0))
+    assert steps(wide) == {"pi-2": 1}
+    for decision in (wide, decided(drawing(view, 1786.0, min_w=1786.0, max_w=1999.0))):
+        texts = [action.reason.text for action in decision.actions]
+        assert all("by the forecast (by what is known of the jobs 1786 to 1786 W)" in text for text in texts)
+    assert "its middle counts" in wide.actions[0].reason.text
+    assert "forecast" not in str(decided(view))
+    # one that says something keeps whom it has no room for
+    assert steps(decided(drawing(view, 1786.0, min_w=1786.0, max_w=1999.0))) == {}
+
+
 def test_measured_or_expected() -> None:
     view = picture(1000, 1700, job("pi-1", 7))
     power = seen(view)
