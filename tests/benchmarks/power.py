@@ -106,7 +106,7 @@ def _forecasts(seeds: int, windows: int) -> list[Row]:
     rows, took_s = [], []
     for kind in SERIES:
         chosen, held = [], 0
-        errors: dict[str, list[float]] = {}
+        each: list[dict[str, float]] = []
         for seed in range(seeds):
             watts = series(kind, 3000 + seed, SAMPLES + 20 * HORIZON + HORIZON)
             for end in np.linspace(SAMPLES, SAMPLES + 20 * HORIZON, windows, dtype=int):
@@ -116,9 +116,12 @@ def _forecasts(seeds: int, windows: int) -> list[Row]:
                 took_s.append(time.process_time() - began_s)
                 chosen.append(_error(np.array(found.mean_w), came))
                 held += bool(found.min_w <= came.min() and came.max() <= found.max_w)
-                for name, said in _each(past).items():
-                    errors.setdefault(name, []).append(_error(said, came))
-        pooled = {name: statistics.mean(e) for name, e in errors.items() if len(e) == len(chosen)}
+                each.append({name: _error(said, came) for name, said in _each(past).items()})
+        # where a model could not be fitted, who had chosen it would have gone by the naive one
+        pooled = {
+            name: statistics.mean([errors.get(name, errors["naive"]) for errors in each])
+            for name in sorted(set().union(*each))
+        }
         best = backtest.best(pooled)
         worse = 100 * (statistics.mean(chosen) / pooled[best] - 1)
         note = f"{statistics.mean(chosen):.2%} of the watts, {best} {pooled[best]:.2%}; {len(chosen)} windows"

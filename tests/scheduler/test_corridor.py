@@ -355,7 +355,14 @@ async def test_what_workers_have_measured_counts_in_place_of_the_model(c, s, a, 
     await rt.corridor(mode="monitor", upper_w=1000)
     async with rt.job("heat", nodes=2, min_nodes=2, max_nodes=2) as job:
         await started(s, job, 2)
+        account, gate = s.extensions["hpc-corridor"]._books.account, Gate()
+        began_s = account.last.t_s
+        await until(lambda: account.last.t_s > began_s + 0.3, "more samples than are enough")
+        assert record(s, job).request.power_by_nodes == (), "idle nodes say nothing of it"
+        tasks = [c.submit(gate.wait, number) for number in range(8)]
         await until(lambda: record(s, job).request.power_by_nodes == ((2, 100.0),), "it is measured")
+        gate.open()
+        await c.gather(tasks)
     await rt.corridor(clear=True)
 
 

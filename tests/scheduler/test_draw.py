@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_hpc.scheduler.power.account import Account
 from dask_hpc.scheduler.power.draw import Draw
 from dask_hpc.scheduler.tables.nodes import Away, Node
 from dask_hpc_policies.model import JobRequest
@@ -77,6 +79,32 @@ def test_what_is_measured_holds_for_a_while_after_it_was_measured_not_after_it_w
     assert world.draw.silent() == ["0"]
 
 
+def test_what_is_drawn_between_heartbeats_counts_and_a_counter_may_begin_anew() -> None:
+    world, account = World(1), Account(0.0)
+    # 400 W in every fifth second, which is the one that a heartbeat tells of, else 100 W
+    energy_j = 0.0
+    for second in range(1, 301):
+        watts = 400.0 if second % 5 == 0 else 100.0
+        energy_j += watts
+        if second == 150:
+            energy_j = watts
+        if second % 5 == 0:
+            world.says("0", watts, float(second), counted_s=1e6 + second, energy_j=energy_j)
+        if second >= 5:
+            account.add(world.draw.sample(float(second), None), None)
+    # the first heartbeat, and that of the new counter, tell of one second alone
+    true_j = 295 * 160.0
+    assert account.uses.total.energy_j == pytest.approx(true_j + 2 * 5 * 240.0)
+    # nobody is taken to have drawn what a clock or a counter makes up
+    for key, value in (("counted_s", 2e6), ("counted_s", 5.0), ("energy_j", nan), ("energy_j", 1e15)):
+        world.says("0", 90.0, 301.0, **{"counted_s": 1e6 + 301, "energy_j": energy_j + 50.0, key: value})
+        assert world.draw.sample(301.0, None).total_w == 90
+        world.says("0", 100.0, 300.0, counted_s=1e6 + 300, energy_j=energy_j)
+        world.draw.sample(301.0, None)
+    world.says("0", 90.0, 301.0, counted_s=1e6 + 301, energy_j=energy_j + 50.0)
+    assert world.draw.sample(301.0, None).total_w == 50
+
+
 def test_a_worker_that_comes_back_at_an_address_is_heard_anew() -> None:
     world = World(1)
     world.says("0", 90.0, 5.0)
@@ -95,6 +123,9 @@ def test_measured_and_modelled_nodes_add_up() -> None:
     world.workers["1"].processing = {"x": 1, "y": 1, "z": 1}
     world.workers["2"].processing = {"x": 1}
     world.workers["4"].processing = {"x": 1}
+    # a node that executes nothing says nothing of what its job draws
+    assert world.draw.sample(0.0, CURVE).seen_w == {}
+    world.workers["0"].processing = {"x": 1}
     found = world.draw.sample(0.0, CURVE)
     # a job's node at half of its threads is half of the way from 70 to 300 W
     assert found.jobs_w == {"a": pytest.approx(250 + 300 + 185)}
@@ -113,6 +144,9 @@ def test_measured_and_modelled_nodes_add_up() -> None:
         world.says(name, 260.0, 1.0)
     found = world.draw.sample(0.0, CURVE)
     assert (found.seen_w, found.measured) == ({"a": (3, pytest.approx(770 / 3))}, {"a"})
+    world.workers["0"].processing = {}
+    found = world.draw.sample(0.0, CURVE)
+    assert (found.seen_w, found.measured) == ({"a": (3, 260.0)}, {"a"})
     assert world.draw.sample(0.0, None).label == "unavailable"
 
 

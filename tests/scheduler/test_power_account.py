@@ -82,17 +82,41 @@ def test_the_mean_is_that_of_all_that_lies_in_the_time(tiny: float, watts: list[
 def test_what_was_measured_of_a_name_is_kept_by_size_and_noise_does_not_count() -> None:
     history = History()
     for nodes, watts in ((4, 100.2), (1, 180.0), (4, 101.0)):
-        history.add("heat-1", "heat", nodes, watts)
+        history.add("heat-1", "heat", nodes, watts, 0.0)
     assert history.of("heat") == {1: 180.0, 4: 100.0}
-    history.add("heat-1", "heat", 4, 107.0)
+    history.add("heat-1", "heat", 4, 107.0, 0.0)
     assert history.of("heat") == {1: 180.0, 4: 103.0}
     assert list(history.of("heat")) == [1, 4]
     assert history.of("pi") == {}
 
 
+@pytest.mark.parametrize("tick_s", [0.25, 1.0, 5.0])
+def test_what_a_job_draws_now_counts_and_a_dip_of_seconds_is_no_new_level(tick_s: float) -> None:
+    history, silent, t_s = History(), JobRequest(name="heat"), 0.0
+
+    def told_after(seconds: float, watts: float) -> float:
+        """What is told of it when it has drawn so much for so long."""
+        nonlocal t_s
+        for _ in range(round(seconds / tick_s)):
+            t_s += tick_s
+            history.add("a", "heat", 4, watts, t_s)
+        return history.holds("a", silent)[4]
+
+    assert told_after(3600, 100.0) == 100.0
+    after = [told_after(seconds, 200.0) for seconds in (60, 240, 600)]
+    assert after == pytest.approx([118, 163, 195], abs=2)
+    assert told_after(900, 200.0) == pytest.approx(200, abs=2)
+    for _ in range(5):
+        assert told_after(8, 71.0) > 190
+        assert told_after(300, 200.0) == pytest.approx(200, abs=3)
+    # what it drew on a size hours ago is not overruled by the first sample of another run
+    t_s += 20_000
+    assert told_after(tick_s, 100.0) == pytest.approx(190, abs=10)
+
+
 def test_what_a_user_says_holds_against_earlier_jobs_until_the_job_itself_was_measured() -> None:
     history = History()
-    history.add("heat-1", "heat", 2, 100.0)
+    history.add("heat-1", "heat", 2, 100.0, 0.0)
     silent = JobRequest(name="heat")
     assert history.holds("heat-2", silent) == {2: 100.0}
     for hint in ({"min_power_w": 300.0}, {"max_power_w": 300.0}):
@@ -101,8 +125,8 @@ def test_what_a_user_says_holds_against_earlier_jobs_until_the_job_itself_was_me
         for _ in range(ENOUGH):
             assert history.holds(id, says) == {}
             # a job that only begins, or that others of its name go on beside, is not measured
-            history.add("heat-1", "heat", 2, 100.0)
-            history.add(id, "heat", 4, 120.0)
+            history.add("heat-1", "heat", 2, 100.0, 0.0)
+            history.add(id, "heat", 4, 120.0, 0.0)
             history.keep({id, "heat-1"})
         # now that alone: others of its name have drawn 100 W on other sizes
         assert history.holds(id, says) == {4: 120.0}
@@ -111,9 +135,9 @@ def test_what_a_user_says_holds_against_earlier_jobs_until_the_job_itself_was_me
         assert history.holds(id, says) == {}
     # a thousand samples of others do not outweigh its own
     for _ in range(1000):
-        history.add("heat-1", "heat", 4, 100.0)
+        history.add("heat-1", "heat", 4, 100.0, 0.0)
     for _ in range(205):
-        history.add("heat-3", "heat", 4, 300.0)
+        history.add("heat-3", "heat", 4, 300.0, 0.0)
     assert history.holds("heat-3", replace(silent, min_power_w=300.0)) == {4: 300.0}
     assert history.of("heat")[4] < 140
 
@@ -121,15 +145,15 @@ def test_what_a_user_says_holds_against_earlier_jobs_until_the_job_itself_was_me
 def test_a_job_that_is_like_no_other_of_its_name_is_known_by_its_own() -> None:
     history, silent = History(), JobRequest(name="heat")
     for _ in range(2000):
-        history.add("a", "heat", 4, 100.0)
-        history.add("a", "heat", 2, 150.0)
+        history.add("a", "heat", 4, 100.0, 0.0)
+        history.add("a", "heat", 2, 150.0, 0.0)
     for _ in range(ENOUGH - 1):
-        history.add("b", "heat", 4, 300.0)
-        history.add("c", "heat", 4, 105.0)
+        history.add("b", "heat", 4, 300.0, 0.0)
+        history.add("c", "heat", 4, 105.0, 0.0)
         # a job that only begins may still do so
         assert history.holds("b", silent) == {2: 150.0, 4: 100.0}
-    history.add("b", "heat", 4, 300.0)
-    history.add("c", "heat", 4, 105.0)
+    history.add("b", "heat", 4, 300.0, 0.0)
+    history.add("c", "heat", 4, 105.0, 0.0)
     assert history.holds("b", silent) == {4: 300.0}
     # of one that is like the others that says more: they have been on other sizes
     assert history.holds("c", silent) == history.of("heat") == {2: 150.0, 4: 100.0}

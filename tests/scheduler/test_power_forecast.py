@@ -108,6 +108,21 @@ def test_what_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
     asyncio.run(go())
 
 
+def test_what_keeps_it_from_being_made_is_told() -> None:
+    with forecaster([]) as one:
+        for more, said in (
+            ({"label": "modelled", "measured_nodes": 7}, "1 of 8 nodes are not measured"),
+            ({"label": "unavailable", "measured_nodes": 0}, "8 of 8 nodes are not measured"),
+            ({"label": "modelled", "measured_nodes": 8}, "nodes that are away"),
+            ({"label": "measured", "measured_nodes": 8}, ""),
+        ):
+            one.add(Sample(1.0, nodes=8, total_w=800.0, **more), HORIZON_S, TICK_S)  # type: ignore[arg-type]
+            told = one.told(1.0)
+            assert told["model"] is None
+            assert told["problem"].startswith(said)
+            assert bool(told["problem"]) is bool(said)
+
+
 def corridor_of(s: Any) -> Any:
     return s.extensions["hpc-corridor"]
 

@@ -147,7 +147,7 @@ class Books:
             job = state.jobs.active.get(id)
             # an adapting job has nodes that do nothing yet, or any more
             if job is not None and job.state == "running" and not job.is_default:
-                history.add(id, job.name, nodes, watts)
+                history.add(id, job.name, nodes, watts, sample.t_s)
         history.keep(state.jobs.active)
         shown_of = history.version, [job.id for job in state.jobs.named]
         if shown_of == self._shown_of:

@@ -31,6 +31,8 @@ _IDLE, _COMPUTE, _COMMUNICATE, _CHECKPOINT, _RESTART, _RECOVERY = map(
     NODE_STATES.index, ("idle", "compute", "communicate", "checkpoint", "restart", "recovery")
 )
 _IN_USE = np.array([state in NETWORKED for state in NODE_STATES])
+#: What a node draws then is what its job draws; one that waits for tasks, data or a disk says nothing of it.
+_AT_WORK = np.array([state in ("compute", "restart", "recovery") for state in NODE_STATES])
 #: Who draws, as numbers: free nodes that do nothing, those that do plain work, and from then on jobs.
 _FREE, _PLAIN, _JOBS = range(3)
 
@@ -59,7 +61,7 @@ class Sample:
     away_w: float = 0.0
     nodes: int = 0
     measured_nodes: int = 0
-    #: Of jobs with nodes that are measured: all its nodes, and the mean watts of one that is.
+    #: Of jobs with nodes that are measured and execute: all its nodes, and the mean watts of one that does.
     seen_w: dict[str, tuple[int, float]] = field(default_factory=dict)
     #: Jobs whose nodes are all measured.
     measured: set[str] = field(default_factory=set)
@@ -313,13 +315,16 @@ def _added_up(
         beside_w = watts[beside]
         beyond_w = np.where(seen.others[beside], beside_w, np.maximum(0.0, beside_w - curve.idle_w))
         found.beside_w = float(beyond_w.sum())
+    resting = is_measured & ~_AT_WORK[seen.doing]
+    rested = np.bincount(seen.who, resting, len(nodes)).tolist()
+    rested_w = np.bincount(seen.who, np.where(resting, seen.watts, 0.0), len(nodes)).tolist()
     for place, job in enumerate(jobs, _JOBS):
         if curve is None and not measured[place]:
             continue
         found.jobs_w[job.id] = by_who[place]
         found.settled = found.settled and job.state == "running"
-        if measured[place]:
-            found.seen_w[job.id] = nodes[place], measured_w[place] / measured[place]
+        if at_work := measured[place] - rested[place]:
+            found.seen_w[job.id] = nodes[place], (measured_w[place] - rested_w[place]) / at_work
         if measured[place] == nodes[place]:
             found.measured.add(job.id)
     return found

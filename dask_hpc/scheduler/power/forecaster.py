@@ -62,6 +62,8 @@ class Forecaster:
         self._closed = False
         #: Why the last question has no answer; empty when it has one.
         self.failure = ""
+        #: Why the last sample is none to forecast by; empty when it is one.
+        self._lacking = ""
         #: Forecasts that were made.
         self.made = 0
 
@@ -73,7 +75,8 @@ class Forecaster:
         horizon_s, tick_s
             So far ahead it looks, and the time from a sample to the next one.
         """
-        if sample.label != "measured" or not sample.settled:
+        self._lacking = _lacking(sample)
+        if self._lacking or not sample.settled:
             # what comes next follows on what was before
             self._last_s = None
             return
@@ -108,7 +111,8 @@ class Forecaster:
 
         Without one ``model`` is None. Watts are those at the sizes of when it was asked for.
         """
-        row: dict[str, Any] = {"samples": len(self._times), "made": self.made, "problem": self.failure}
+        row: dict[str, Any] = {"samples": len(self._times), "made": self.made}
+        row["problem"] = self.failure or self._lacking
         if self._found is None or self._asked is None or now_s > self._asked.t_s + self._holds_s:
             return {"model": None, **row}
         return {**self._found, "age_s": now_s - self._asked.t_s, **row}
@@ -140,3 +144,12 @@ class Forecaster:
         # one that is followed by no other does not hold for ever
         self._found, self._asked, self._holds_s = found, sample, 2 * max(horizon_s, self._due_s - sample.t_s)
         self._came()
+
+
+def _lacking(sample: Sample) -> str:
+    """What of a sample was not measured; empty: all of it was."""
+    if sample.label == "measured":
+        return ""
+    count = sample.nodes - sample.measured_nodes
+    what = f"{count} of {sample.nodes} nodes are not measured" if count else "nodes that are away are not"
+    return f"{what}: a draw is forecast that is measured as a whole"

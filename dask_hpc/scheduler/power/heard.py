@@ -1,8 +1,9 @@
 """What the heartbeats of workers say of power, read once each, and kept as columns: workers are many.
 
 Rules of the file: what cannot be is not known. The section is
-``{"watts", "label", "at_s", "host", "fresh_s", "governed_w", "load"}``, the watts the worker's own share of
-what its host draws; it holds for ``fresh_s`` after ``at_s`` has changed, whatever the clocks of two machines
+``{"watts", "label", "at_s", "host", "fresh_s", "governed_w", "load", "energy_j", "counted_s"}``, the watts
+the worker's own share of what its host draws, the mean since it was heard of last where it has counted
+(`counted`); it holds for ``fresh_s`` after ``at_s`` has changed, whatever the clocks of two machines
 say. A load, of a host that does not measure and has no other worker, holds for as long after its heartbeat.
 """
 
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_hpc.scheduler.internals import remote
+from dask_hpc.scheduler.power.counted import Counted, counted
 from dask_hpc_policies.power.checks import MOST_NODE_W
 from dask_hpc_policies.power.view import SECTION
 
@@ -54,6 +56,8 @@ class Heard:
     governed_w: float | None = None
     #: Whether data came or went as it said so.
     transfers: bool = False
+    #: What it has counted; None: it did not measure, or does not count.
+    counted: Counted | None = None
 
     def hear(self, now_s: float) -> Columns:
         """Read what it says anew, and tell it as `columns`."""
@@ -61,6 +65,7 @@ class Heard:
         # there calls are what it costs
         ws = self.ws
         self.metrics, self.transfers = ws.metrics, remote.transfers(ws)
+        before, self.counted = self.counted, None
         section = remote.sections_of(ws).get(SECTION)
         self.silent = section is None
         self.watts = self.load = self.governed_w = None
@@ -86,6 +91,10 @@ class Heard:
             return self.columns()
         if at_s != self.at_s:
             self.at_s, self.heard_s = at_s, now_s
+        counted_s, energy_j = said("counted_s"), said("energy_j")
+        if type(counted_s) is float and type(energy_j) is float:
+            self.counted = counted(before, counted_s, energy_j, watts)
+            watts = self.counted[2]
         self.watts, self.host = watts, host if isinstance(host, str) else ""
         if governed_w is not None:
             self.governed_w = _number(governed_w)

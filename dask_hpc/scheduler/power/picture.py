@@ -60,9 +60,14 @@ def power_of(
 
 
 def with_away(power: PowerView, away: Away, settings: Settings) -> PowerView:
-    """`power` with what nodes draw that are off or start, as far as settings say it, and how many may be."""
+    """`power` with what settings say: how far ahead it goes, and of nodes that are off or start."""
     boot_w = settings.power_model_boot_w
-    power = replace(power, off_w=settings.power_model_powered_off_w or 0.0, max_off_nodes=away.spare)
+    power = replace(
+        power,
+        off_w=settings.power_model_powered_off_w or 0.0,
+        max_off_nodes=away.spare,
+        horizon_s=settings.power_forecast_horizon_s,
+    )
     return power if boot_w is None else replace(power, boot_w=boot_w, boot_nodes=away.starting)
 
 

@@ -28,6 +28,7 @@ from dask_hpc_policies.power.program import Plan, solve
 from dask_hpc_policies.power.question import asked_by, drawn_w, mode_of, planned
 from dask_hpc_policies.power.states import NETWORKED
 from dask_hpc_policies.power.view import DEFAULT_LEVERS, LEVERS, Mode, PowerView, seen
+from dask_hpc_policies.power.watts import mean_w
 from dask_hpc_policies.protocol import Policy
 from dask_hpc_policies.rules.pool_range import PoolRange, pool_range, pool_step
 
@@ -86,7 +87,10 @@ class CorridorTwin:
             levers=self._levers,
         )
         low_w, high_w = drawn_w(view, power)
-        draw_w = (low_w + high_w) / 2
+        # as the run draws it: where a job has a table, by that
+        held = [job for job in view.jobs if job.nodes and not job.is_default]
+        draw_w = power.base_w + view.idle_nodes * power.idle_w
+        draw_w += sum(job.nodes * mean_w(job, job.nodes, power.busy_w) for job in held)
         if nic_w := self._power.nic_w:
             jobs = self._world.active.values()
             draw_w += nic_w * sum([len(one.node_ids) for one in jobs if doing(one) in NETWORKED])

@@ -37,7 +37,8 @@ class PowerSection:
     """What a worker tells of its power; samples from when it is made until `stop`.
 
     Told are ``watts`` (None when they are not known), ``label``, ``at_s`` (seconds since 1970), ``host``,
-    ``energy_j`` (since it was made), ``source``, ``fresh_s`` (for how long it holds), ``governed_w``
+    ``energy_j`` (since it was made), ``counted_s`` (when it was, by the host's stopwatch) where that is
+    measured, ``source``, ``fresh_s`` (for how long it holds), ``governed_w``
     (watts of the part of the host that its caps are for) where that is measured, ``load`` (CPU time of the
     host, from 0 to 1) where nothing is and no other worker is there, and ``reason`` when something is wrong.
 
@@ -79,8 +80,10 @@ class PowerSection:
         said = {"watts": watts, "label": label, "at_s": at_s, "host": self._host, "source": source}
         energy_j = told.energy_j.get(self._sampler.member.id, 0.0) + self._modelled_j
         said["fresh_s"] = _fresh_s(self._settings)
-        if label == "measured" and told.governed_w is not None:
-            said["governed_w"] = told.governed_w
+        if label == "measured":
+            said["counted_s"] = told.taken_s
+            if told.governed_w is not None:
+                said["governed_w"] = told.governed_w
         if load is not None:
             said["load"] = load
         return {**said, "energy_j": energy_j, **({"reason": reason} if reason else {})}

@@ -18,6 +18,7 @@ from typing import Any
 from dask_hpc_policies.codec import encode
 from dask_hpc_policies.jobs.constraints import largest_at_most, legal_sizes
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
+from dask_hpc_policies.power.ahead import hungry, leaves_room
 from dask_hpc_policies.power.allowed import allowed_w
 from dask_hpc_policies.power.problem import Choice, PowerJob, Problem, Rigid
 from dask_hpc_policies.power.program import Plan
@@ -244,7 +245,19 @@ def expected_w(view: ClusterSnapshot, power: PowerView, terms: Terms) -> tuple[f
 def _widened(power: PowerView, terms: Terms, low_w: float, high_w: float) -> tuple[float, float]:
     if not terms.forecast or power.min_w is None or power.max_w is None:
         return low_w, high_w
+    if says_nothing(power, terms):
+        middle_w = (power.min_w + power.max_w) / 2
+        return min(low_w, middle_w), max(high_w, middle_w)
     return min(low_w, power.min_w), max(high_w, power.max_w)
+
+
+def says_nothing(power: PowerView, terms: Terms) -> bool:
+    """Whether what is expected is wider than what is allowed: then nothing would be inside, ever."""
+    if not (terms.forecast and power.bounded) or power.min_w is None or power.max_w is None:
+        return False
+    assert power.lower_w is not None
+    assert power.upper_w is not None
+    return power.max_w - power.min_w > power.upper_w - power.lower_w - 2 * kept_w(power, terms)
 
 
 def kept_w(power: PowerView, terms: Terms) -> float:
@@ -281,33 +294,6 @@ def candidates(view: ClusterSnapshot, power: PowerView, terms: Terms) -> list[Jo
         # a stable sort: within both kinds the order of service holds
         found.sort(key=lambda job: hungry(view, power, job))
     return found
-
-
-def hungry(view: ClusterSnapshot, power: PowerView, job: JobRequest) -> bool:
-    """Whether a lower bound, of now or announced, needs jobs that draw as much as this one.
-
-    Jobs that could fill the machine and stay below the bound do not help to reach it.
-    """
-    if power.lower_w is None:
-        return False
-    most = max(power.lower_w, *(step[1] for step in power.announced), 0.0)
-    nodes = view.pool_nodes
-    return nodes * node_w(job, job.max_nodes, power.busy_w)[0] + power.base_w >= most
-
-
-def leaves_room(
-    view: ClusterSnapshot, power: PowerView, job: JobView, starting: Iterable[JobView] = ()
-) -> bool:
-    """Whether `job`, the running and the starting jobs, as small as can be, keep announced upper bounds."""
-    if not power.announced:
-        return True
-    low_w = min(step[2] for step in power.announced)
-    total, most_w = view.pool_nodes, power.base_w
-    for one in (*view.running, *view.adapting, *starting, job):
-        least = _least_nodes(one)
-        total -= least
-        most_w += least * node_w(one, least, power.busy_w)[1]
-    return most_w + max(0, total) * power.idle_w <= low_w
 
 
 def power_job(job: JobRequest, id: str, nodes: int, busy_w: float, most_nodes: int) -> PowerJob:
@@ -391,10 +377,3 @@ def _rigid(jobs: Iterable[JobView], power: PowerView, beyond_w: tuple[float, flo
 
 def _changeable(job: JobView) -> bool:
     return job.kind == "malleable" and job.nodes >= job.min_nodes
-
-
-def _least_nodes(job: JobView) -> int:
-    """The fewest nodes that the job can have once it runs."""
-    if job.kind == "malleable":
-        return job.min_nodes
-    return job.nodes or job.start_nodes or job.min_nodes

@@ -56,6 +56,8 @@ class PowerView:
     upper_w: float | None = None
     #: Bounds that are known to come, in order.
     announced: tuple[Step, ...] = ()
+    #: So far ahead they count for a job of which nobody knows how long it runs; None: all of them.
+    horizon_s: float | None = None
     #: What is drawn now; None: it is not known.
     draw_w: float | None = None
     #: Least and most watts expected over the next interval at the present sizes; None: no forecast.

@@ -17,7 +17,8 @@ made for other sizes or bounds is dropped.
 Levers that are not there are not pulled (`PowerView.levers`): without ``hold`` it is as with ``hold=no``,
 without ``resize`` running jobs keep their sizes, without ``start`` jobs start on what they ask for.
 ``lookahead=yes`` keeps jobs that draw much for an announced higher corridor, and starts nobody whose smallest
-size would not leave room for an announced lower one.
+size would not leave room for a lower one that is announced for its time: until its walltime is up, or its
+end is expected; of a job without either, within the horizon of the forecast.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ from dask_hpc_policies.decision import Decision, Expand, Reason, ReasonCode, Shr
 from dask_hpc_policies.jobs.constraints import largest_at_most, next_higher
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.params import Choice, Power
+from dask_hpc_policies.power.ahead import leaves_room
 from dask_hpc_policies.power.allowed import allowed_w
 from dask_hpc_policies.power.question import (
     Terms,
     candidates,
+    drawn_w,
     expected_w,
     kept_w,
-    leaves_room,
     outside_w,
+    says_nothing,
     terms_of,
     wanted_nodes,
 )
@@ -87,13 +90,13 @@ def decide(view: ClusterSnapshot, state: None, params: Any) -> tuple[Decision, N
     elif outside_w(power, terms) == 0.0:
         _start_inside(plan, power, terms)
     if not plan.started:
-        _carry_out(plan, power)
+        _carry_out(plan, power, terms)
     if terms.hold:
         _hold(plan, power, terms)
     return plan.answer(), state
 
 
-def _carry_out(plan: Pass, power: PowerView) -> None:
+def _carry_out(plan: Pass, power: PowerView, terms: Terms) -> None:
     """Do what the program found, if it is about the present sizes."""
     view, found = plan.view, power.plan
     if found is None or not fits(view, power):
@@ -102,11 +105,14 @@ def _carry_out(plan: Pass, power: PowerView) -> None:
     expands: list[Expand] = []
     freed = taken = 0
     head = {"head": found.start[0]} if found.start else {}
+    moves = found.start or dict(found.nodes) != dict(found.found_for)
+    drawn = _drawn(view, power, terms) if moves else ""
     for job in view.running:
         size = found.nodes.get(job.id, job.nodes)
         if size == job.nodes:
             continue
-        reason = _reason(power, f"from {job.nodes} to {size}", {"from_nodes": job.nodes, "to_nodes": size})
+        data = {"from_nodes": job.nodes, "to_nodes": size}
+        reason = _reason(power, drawn, f"from {job.nodes} to {size}", data)
         if size > job.nodes:
             expands.append(Expand(job=job.id, nodes=size, reason=reason))
             taken += size - job.nodes
@@ -119,7 +125,8 @@ def _carry_out(plan: Pass, power: PowerView) -> None:
     plan.resize(Resizes(shrinks=tuple(shrinks), expands=tuple(expands), freed_nodes=freed, taken_nodes=taken))
     for id in found.start:
         job = next(job for job in plan.waiting if job.id == id)
-        plan.start(job, found.nodes[id], _reason(power, counted(found.nodes[id]), {"nodes": found.nodes[id]}))
+        size = found.nodes[id]
+        plan.start(job, size, _reason(power, drawn, counted(size), {"nodes": size}))
 
 
 class _Room:
@@ -190,6 +197,7 @@ def _grows(room: _Room, chosen: dict[str, tuple[JobView, int]], job: JobView) ->
 def _hold(plan: Pass, power: PowerView, terms: Terms) -> None:
     """Say for every job that still waits which watts keep it waiting."""
     found = power.plan if fits(plan.view, power) else None
+    drawn = _drawn(plan.view, power, terms) if plan.waiting else ""
     for job in plan.waiting:
         need = needed_nodes(job)
         if need is None or job.id in plan.reasons:
@@ -197,7 +205,7 @@ def _hold(plan: Pass, power: PowerView, terms: Terms) -> None:
         if need > plan.idle_nodes and found is None:
             continue
         least_w = need * (node_w(job, need, power.busy_w)[1] - power.idle_w)
-        text = f"{counted(need)} draw {least_w:g} W more; {_drawn(power)}"
+        text = f"{counted(need)} draw {least_w:g} W more; {drawn}"
         if terms.lookahead and not leaves_room(plan.view, power, job):
             text += "; beside what runs it would leave no room for an announced upper bound"
         if found is not None and found.reason is not None:
@@ -205,15 +213,22 @@ def _hold(plan: Pass, power: PowerView, terms: Terms) -> None:
         plan.reasons[job.id] = Reason(ReasonCode.CORRIDOR, text, _data(power))
 
 
-def _reason(power: PowerView, text: str, data: dict[str, Any]) -> Reason:
+def _reason(power: PowerView, drawn: str, text: str, data: dict[str, Any]) -> Reason:
     plan = power.plan
     outside = "" if plan is None or plan.reason is None else f"; {plan.reason}"
-    return Reason(ReasonCode.CORRIDOR, f"{text}: {_drawn(power)}{outside}", {**data, **_data(power)})
+    return Reason(ReasonCode.CORRIDOR, f"{text}: {drawn}{outside}", {**data, **_data(power)})
 
 
-def _drawn(power: PowerView) -> str:
+def _drawn(view: ClusterSnapshot, power: PowerView, terms: Terms) -> str:
     now = "not measured" if power.draw_w is None else f"{power.draw_w:g} W"
-    expected = "" if power.min_w is None else f", expected are {power.min_w:g} to {power.max_w:g} W"
+    expected = ""
+    if power.min_w is not None and power.max_w is not None:
+        expected = f", expected are {power.min_w:g} to {power.max_w:g} W"
+        low_w, high_w = drawn_w(view, power)
+        if terms.forecast and (power.min_w < low_w - 1e-6 or power.max_w > high_w + 1e-6):
+            expected += f" by the forecast (by what is known of the jobs {low_w:g} to {high_w:g} W)"
+            if says_nothing(power, terms):
+                expected += ", more than the corridor is wide: its middle counts"
     return f"the draw is {now}{expected}, allowed are {_bounds(power)}"
 
 

@@ -17,7 +17,7 @@ from dask_hpc_policies.model import ClusterSnapshot, JobView, NodeView
 from dask_hpc_policies.power.program import solve
 from dask_hpc_policies.power.question import Terms, drawn_w, planned, question, terms_of
 from dask_hpc_policies.power.view import PowerPlan, PowerView, fits, seen
-from dask_hpc_policies.power.watts import node_w
+from dask_hpc_policies.power.watts import mean_w, node_w
 from dask_hpc_policies.registry import create
 
 IDLE_W = 71.0
@@ -141,6 +141,39 @@ def test_hungry_jobs_are_kept_for_an_announced_higher_corridor() -> None:
     assert "pi-8" not in steps(decided(picture(1600, 2500, *jobs, announced=announced), lookahead="yes"))
 
 
+def test_nobody_waits_for_bounds_that_come_when_it_has_ended() -> None:
+    fixed = {"kind": "rigid", "min_nodes": 2, "max_nodes": 2}
+    later = {"announced": ((600.0, 0.0, 1050.0),)}
+
+    def starts(ahead: dict[str, Any], **more: Any) -> bool:
+        return bool(steps(decided(picture(0, 5000, job("pi-1", **fixed, **more), **ahead), lookahead="yes")))
+
+    # two nodes of 170 W beside idle ones draw 1,192 W
+    assert [starts(later, walltime_s=length_s) for length_s in (60.0, 600.0, 601.0)] == [True, True, False]
+    assert starts(later, walltime_s=601.0, remaining_s=60.0) is False
+    assert [starts(later, remaining_s=length_s) for length_s in (60.0, 601.0)] == [True, False]
+    # nobody knows for how long: as far as is looked ahead, else all that is announced
+    assert starts(later) is False
+    assert [starts({**later, "horizon_s": horizon_s}) for horizon_s in (30.0, 700.0)] == [True, False]
+    soon = {"announced": ((30.0, 0.0, 1500.0), *later["announced"])}
+    assert starts(soon, walltime_s=60.0) is True
+
+
+def test_a_forecast_that_is_wider_than_the_corridor_keeps_nobody_waiting() -> None:
+    # 1,786 W with one job, 1,885 W with another one
+    running = job("pi-1", 8, kind="rigid", min_nodes=8, max_nodes=8)
+    view = picture(1700, 2000, running, job("pi-2", start_nodes=1), job("heat-3", start_nodes=4))
+    wide = decided(drawing(view, 1786.0, min_w=1600.0, max_w=2100.0))
+    assert steps(wide) == {"pi-2": 1}
+    for decision in (wide, decided(drawing(view, 1786.0, min_w=1786.0, max_w=1999.0))):
+        texts = [action.reason.text for action in decision.actions]
+        assert all("by the forecast (by what is known of the jobs 1786 to 1786 W)" in text for text in texts)
+    assert "its middle counts" in wide.actions[0].reason.text
+    assert "forecast" not in str(decided(view))
+    # one that says something keeps whom it has no room for
+    assert steps(decided(drawing(view, 1786.0, min_w=1786.0, max_w=1999.0))) == {}
+
+
 def test_measured_or_expected() -> None:
     view = picture(1000, 1700, job("pi-1", 7))
     power = seen(view)
@@ -173,7 +206,22 @@ def test_jobs_of_which_nothing_is_known_draw_as_any_busy_node() -> None:
     assert node_w(job("pi-1", **plain), 3, 100.0) == (100.0, 100.0)
     assert node_w(job("pi-1", max_power_w=None), 3, 100.0) == (170.0, 170.0)
     table = {"power_by_nodes": ((2, 200.0), (4, 100.0))}
-    assert [node_w(job("pi-1", **table), n, 9.0)[0] for n in (1, 2, 3, 4, 9)] == [200, 200, 150, 100, 100]
+    assert [node_w(job("pi-1", min_power_w=None, **table), n, 9.0)[0] for n in (1, 2, 3, 4, 9)] == [
+        200, 200, 150, 100, 100,
+    ]  # fmt: skip
+
+
+def test_a_mean_that_was_measured_does_not_narrow_the_range_that_a_user_says() -> None:
+    says = {"min_power_w": 170.0, "max_power_w": 250.0}
+    for watts, known in ((210.0, (170, 250)), (160.0, (160, 250)), (265.0, (170, 265)), (100.0, (100, 100))):
+        one = job("heat-1", 4, **says, power_by_nodes=((4, watts),))
+        assert node_w(one, 4, 9.0) == known
+        assert mean_w(one, 4, 9.0) == watts
+    # six nodes would draw 1,828 W by the mean, and 2,068 W at most
+    view = picture(900, 1900, job("heat-1", 4, **says, power_by_nodes=((4, 210.0),)))
+    assert steps(decided(view)) == {"heat-1": 5}
+    # one figure is no range
+    assert node_w(job("pi-1", 4, power_by_nodes=((4, 160.0),)), 4, 9.0) == (160, 160)
 
 
 def enforcing(view: ClusterSnapshot) -> ClusterSnapshot:
