@@ -138,8 +138,18 @@ def _forecasts(seeds: int, windows: int) -> list[Row]:
         rows.append(
             Row(name=f"forecast, {kind}: windows outside the band", value=missed, unit="%", bar=MISSED)
         )
+        rows += _ranking(kind, pooled)
     rows.append(Row(name=f"forecast of {SAMPLES} samples, longest", value=max(took_s), unit="s", bar=REFIT_S))
     return rows
+
+
+def _ranking(kind: str, errors: dict[str, float]) -> Iterator[Row]:
+    """The place of the seasonal ARIMA among the models: the first on John's (2024, section 9.2.1) traces."""
+    order = sorted(errors, key=errors.__getitem__)
+    if "sarimax" in order:
+        note = "1 is best: " + ", ".join(f"{name} {errors[name]:.2%}" for name in order)
+        place = order.index("sarimax") + 1
+        yield Row(name=f"forecast, {kind}: sarimax is at", value=place, unit="place", note=note)
 
 
 def _each(past: np.ndarray) -> dict[str, np.ndarray]:
