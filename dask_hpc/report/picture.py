@@ -20,13 +20,12 @@ from dask_hpc.report.figure import spans_figure
 from dask_hpc.report.looks import format_seconds
 from dask_hpc.report.markup import render
 from dask_hpc.report.spans import JobSpan, Spans
-from dask_hpc_policies.jobs.forecasts import LEVEL
 from dask_hpc_policies.wording import counted
 
 #: Rows of jobs, the latest; the table has as many again.
 MAX_JOBS = 24
 _MAX_TABLE = 2 * MAX_JOBS
-_WHISKERS = f"A whisker is where a job is predicted to end with {LEVEL:.0%}."
+_WHISKERS = "A whisker is where a job is predicted to end."
 #: Letters of a name beside a row.
 _NAME = 16
 #: Kinds of files that can be written, by the end of their names.

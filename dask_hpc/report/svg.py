@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from dask_hpc.report.looks import Look, format_seconds, ticks
 from dask_hpc.report.spans import DRAINING, LOST, End, JobSpan, NodeSpan, PowerSpan, Spans
-from dask_hpc_policies.jobs.forecasts import LEVEL
 from dask_hpc_policies.wording import counted
 
 #: Rows lower than this carry no text.
@@ -203,7 +202,7 @@ def _ends(spans: Spans, job: str, y: float) -> Iterator[Line]:
 def told_end(end: End, origin_s: float) -> str:
     """When a job ends since `origin_s`, in words, and the interval."""
     expected, low, high = (format_seconds(t_s - origin_s) for t_s in (end.expected_s, end.low_s, end.high_s))
-    return f"{expected}, {low} to {high} with {LEVEL:.0%}"
+    return f"{expected}, {low} to {high}"
 
 
 def marks(spans: Spans, styles: Mapping[str, Look]) -> Drawing:

@@ -112,7 +112,7 @@ def test_it_moves_while_a_cell_computes(open_notebook, screenshots):
     expect(shown).to_have_attribute("data-lanes", "2")
     expect(shown).to_contain_text("as chosen (pwma-fpsma) all jobs of then end in")
     # of the job that runs with the interval, in words and as a whisker
-    expect(shown).to_contain_text(re.compile(r", A heat ends in .+ \(.+ to .+ with 90 %\); as chosen"))
+    expect(shown).to_contain_text(re.compile(r", A heat ends in .+ \(.+ to .+\); as chosen"))
     expect(shown).to_have_attribute("data-ends", "1")
     expect(shown).to_contain_text(re.compile(r"Next startin .* big, predicted"))
     lab.keep(shown, screenshots / "timeline-predicted.png")

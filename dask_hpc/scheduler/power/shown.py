@@ -56,6 +56,8 @@ class Shown:
     ) -> ClusterSnapshot:
         """`view` with the section ``power``, and in it the plan where it is known."""
         books, account, curve = self._books, self._books.account, self._books.model.curve()
+        # a decision that sees nothing of power, as this fails, is not held to what an earlier one saw
+        self.view, self.guards = None, ()
         if account is None:
             return view
         books.advance(view.now_s)

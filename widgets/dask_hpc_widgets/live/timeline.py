@@ -18,7 +18,6 @@ from dask_hpc.report.picture import TimelinePicture
 from dask_hpc.report.spans import Mark, ends_of
 from dask_hpc.report.timeline import build_timeline
 from dask_hpc.trace.records import Other, Record, decode_line
-from dask_hpc_policies.jobs.forecasts import LEVEL
 from dask_hpc_widgets.base import controls as widgets
 from dask_hpc_widgets.base.drawn import AnyWidget, drawn
 from dask_hpc_widgets.base.markup import Markup
@@ -194,7 +193,7 @@ class TimelinePart:
         """What a page begins with; what a message still tells then is known."""
         events = list(self._events.all)
         told = {"events": events, "known": self._known.all, "future": list(self._lanes)}
-        return {**told, "patterns": PATTERNS, "level": LEVEL, **self._moment()}
+        return {**told, "patterns": PATTERNS, **self._moment()}
 
     def _moment(self) -> dict[str, Any]:
         """What every message tells: the time, and the tiles."""

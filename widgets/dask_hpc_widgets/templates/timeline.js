@@ -7,7 +7,6 @@ function initialize({ model }) {
   const state = fresh();
   const first = model.get("first");
   state.patterns = first.patterns;
-  state.level = first.level;
   hear(state, { since: 0, ...first }, model);
   first.future.forEach((message) => hear(state, message, model));
   const views = new Set();

@@ -131,7 +131,7 @@ function toldEnd(state, job) {
   const ends = job < 0 || !state.jobs[job].nodes ? null : state.jobs[job].ends;
   if (!ends) return "";
   const [low, expected, high] = ends.map((t) => seconds(Math.max(0, t - state.now)));
-  return `ends in ${expected} (${low} to ${high} with ${Math.round(100 * state.level)} %)`;
+  return `ends in ${expected} (${low} to ${high})`;
 }
 
 function active(state) {
