@@ -73,6 +73,8 @@ class Pages:
 
     def __init__(self, program: Browser) -> None:
         self._context: BrowserContext = (program.contexts or [program.new_context()])[0]
+        # also those that pages open
+        self._context.on("page", self._watch)
         #: Pages that are open.
         self.all: list[Page] = []
         #: Console errors, uncaught exceptions, failed requests, requests that would leave the machine.
@@ -83,19 +85,26 @@ class Pages:
     def open(self, *, width: int, dark: bool = False) -> Page:
         """An empty page; `width` in CSS pixels."""
         page = self._context.new_page()
-        self.all.append(page)
+        self._watch(page)
         page.set_viewport_size({"width": width, "height": _HEIGHT_PX})
         page.emulate_media(color_scheme="dark" if dark else "light")
+        return page
+
+    def _watch(self, page: Page) -> None:
+        if page in self.all:
+            return
+        self.all.append(page)
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.faults.append(f"uncaught: {error}"))
         for kind in ("request", "websocket"):
             page.on(kind, lambda asked: None if _local(asked.url) else self._leaves(asked.url))
-        return page
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all of them, and forget what they have kept."""
+        self._context.remove_listener("page", self._watch)
         while self.all:
             self.all.pop().close()
+        self._context.clear_cookies()
 
     def _console(self, message: ConsoleMessage) -> None:
         text = f"{message.type}: {message.text} ({message.location.get('url', '')})"

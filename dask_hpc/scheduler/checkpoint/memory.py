@@ -266,11 +266,11 @@ class Memory:
         CheckpointError
             When too few have it (`keeping`): it would be lost with this scheduler, or one of them then.
         """
-        kept, problem = await keep(
-            self._scheduler.rpc, record, sorted(record.all_homes, key=_address), domains
-        )
+        homes = sorted(record.all_homes, key=_address)
+        _, problem = await keep(self._scheduler.rpc, record, homes, domains)
         if problem:
-            for home in kept:
+            # one that has not answered may have it all the same
+            for home in homes:
                 self._later(self._drop(home, set(), record.id))
             raise CheckpointError(problem)
         self.records[record.id] = record

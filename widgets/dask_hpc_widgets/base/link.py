@@ -20,6 +20,8 @@ from dask_hpc.errors import InstallError
 PATIENCE_S = 10.0
 #: Of the kernel's time that showing may take.
 SHARE = 0.02
+#: What keeps the loop of the client waits so many times as long before it comes again.
+_WAITED = 5
 #: Seconds between two looks whether the client's loop is there.
 LOOK_S = 2.0
 #: Seconds between two questions while the runtime is not installed.
@@ -116,9 +118,11 @@ class Link:
         async def over_and_over() -> None:
             while not self.closed:
                 self._latest = await self._answer(question)
-                began_s = time.thread_time()
+                began_s, since_s = time.thread_time(), time.perf_counter()
                 if not self.closed:
                     heard(self._latest)
+                # a view that waits for something holds up the loop of the client as well
+                waited_s = _WAITED * (time.perf_counter() - since_s)
                 heard_s = time.thread_time() - began_s
                 if not self._offered:
                     self._offered = True
@@ -130,7 +134,7 @@ class Link:
                     return
                 # each question that nothing takes is a line in the scheduler's log
                 absent_s = ABSENT_S if isinstance(self._latest, InstallError) else 0.0
-                await asyncio.sleep(max(period_s, absent_s, (heard_s + self._shown_s) / SHARE))
+                await asyncio.sleep(max(period_s, absent_s, waited_s, (heard_s + self._shown_s) / SHARE))
 
         def look() -> None:
             if self.closed:
