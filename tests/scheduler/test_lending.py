@@ -301,3 +301,14 @@ async def test_a_job_that_may_not_use_its_thread_now_does_not_lend_it_while_it_h
                 assert record(s, waits).borrowed_tasks == 0
                 room.clear()
                 assert await within(c.gather([*held, other])) == [0, 1, 2, 5]
+
+
+def test_few_of_an_unknown_kind_are_lent_a_slot_soon_and_many_when_they_are_seen_to_last():
+    ages_s = (0.0, 0.005, 0.015, 0.025, 0.035, 0.1, 0.3, 0.5, 1.0, 2.6)
+    most = [of_lending._most(age_s, 5.0)[0] for age_s in ages_s]
+    assert most == [1, 1, 2, 4, 8, 8, 8, 11, 21, 53]
+    # who is refused is looked at again when there may be more, and not before
+    for age_s in ages_s:
+        now, next_s = of_lending._most(age_s, 5.0)
+        assert age_s < next_s <= age_s + 0.05 + 1e-9
+        assert of_lending._most(next_s + 1e-6, 5.0)[0] > now or now == 8

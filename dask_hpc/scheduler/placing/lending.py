@@ -6,7 +6,8 @@ held task could run on it (work conservation; Kleinrock 1976, section 3.4). A le
 task on it ends, so only tasks that are known to be short are lent one (``hpc.lend``). The first of a name, of
 which nothing is known, goes alone for as long as one that does next to nothing needs to come back. Then their
 number doubles, and again after as long, since tasks may wait for each other: stock would run them all at
-once. So a kind that turns out to be long has what was lent to it until those tasks end, but is lent no more.
+once. From eight on one more is lent a slot every hundredth of the limit, and their number doubles every
+tenth. So a kind that turns out to be long has what was lent to it until those tasks end, but is lent no more.
 The job itself always comes first: what it holds is served before.
 
 Not lent are nodes of a producer (it has them between two steps, too), pinned ones, those that take part in a
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 
 
 #: Seconds after which the number of tasks of an unknown kind on borrowed slots doubles: messages to a worker
-#: and back take as long. And how often it does; there are no more idle threads than that.
-ALONE_S, _DOUBLINGS = 0.01, 20
+#: and back take as long. And up to how many.
+ALONE_S, _QUICKLY = 0.01, 8
+#: From there on it grows by one, and doubles, so often before they count as long.
+_STEPS, _DOUBLINGS = 100, 10
 
 
 @dataclass(slots=True)
@@ -265,13 +268,13 @@ class Lending:
         if trial is None:
             return True
         age_s = self.state.now_s() - trial.since_s
-        doublings = min(_DOUBLINGS, int(age_s / ALONE_S))
-        if age_s > limit_s or trial.count < 2**doublings:
+        most, next_s = _most(age_s, limit_s)
+        if age_s > limit_s or trial.count < most:
             return age_s <= limit_s
         if not self._grows:
             self._grows = True
             loop = self.state.scheduler.loop.asyncio_loop  # type: ignore[attr-defined]
-            loop.call_later((doublings + 1) * ALONE_S - age_s, self._grow)
+            loop.call_later(max(0.001, next_s - age_s), self._grow)
         return False
 
     def _grow(self) -> None:
@@ -286,3 +289,17 @@ class Lending:
         trial.count -= 1
         if not trial.count:
             self._trials.pop(trial.name, None)
+
+
+def _most(age_s: float, limit_s: float) -> tuple[int, float]:
+    """Tasks of an unknown kind that may be on borrowed slots, the first `age_s` old, and at which age more.
+
+    A few soon: they may wait for each other. Many only when they are seen not to be done at once, so that a
+    job that pauses between two graphs finds most of its threads on a large cluster.
+    """
+    quickly = 2 ** min(20, int(age_s / ALONE_S))
+    age = age_s / limit_s
+    slowly = max(1 + int(age * _STEPS), 2 ** int(age * _DOUBLINGS))
+    if quickly < _QUICKLY:
+        return max(quickly, slowly), (int(age_s / ALONE_S) + 1) * ALONE_S
+    return max(_QUICKLY, slowly), (int(age * _STEPS) + 1) * limit_s / _STEPS
