@@ -1,24 +1,31 @@
 """Where segments are that the memory of a host has no room for: a folder on its disk, of this user alone.
 
 The folder of a manager in memory has a link to it, so that all who know that one find it; and it has a link
-back, by which it is known for one that was left when its manager was killed or the machine started anew.
+back, by which it is known for one that was left when its manager was killed or the machine started anew. A
+program that does not see the memory of another one, in a container say, cannot follow that link. So the
+manager has a lock in it besides, and what is locked is not taken for one that was left.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
 import stat
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import dask
 
 #: What the links are called: in the folder in memory, and in that on the disk.
 LINK, _BACK = "disk", "memory"
+#: What the manager locks: a file, for on NFS a lock on a folder is known on its own host alone.
+_LOCK = "manager.lock"
+_OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 #: So many bytes of a memory file system are left to other programs.
 SPARE_BYTES = 8 * 2**20
 #: What is to be done where the memory has no room.
@@ -64,10 +71,33 @@ def made(folder: Path, base: Path) -> Path:
         return disk
     left(base)
     disk = Path(tempfile.mkdtemp(prefix=_prefix(), dir=base))
+    (disk / _LOCK).touch(0o600)
     (disk / _BACK).symlink_to(folder)
     (folder / LINK).unlink(missing_ok=True)
     (folder / LINK).symlink_to(disk)
     return disk
+
+
+def held(disk: Path) -> int:
+    """A descriptor that shares the lock of a folder on the disk with others until it is closed.
+
+    Without locks of the file system it has none; `left` then removes nothing there.
+
+    Raises
+    ------
+    OSError
+        When the folder is gone, or goes meanwhile.
+    """
+    lock = os.open(disk / _LOCK, _OPEN)
+    try:
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        # who had it before may have removed the folder
+        os.stat(disk / _LOCK)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
 
 
 def remove(folder: Path) -> None:
@@ -78,7 +108,7 @@ def remove(folder: Path) -> None:
 
 
 def left(base: Path, dry_run: bool = False) -> list[Path]:
-    """Remove folders of this host below `base` that no folder in memory has; gives these.
+    """Remove folders of this host below `base` that no manager and no folder in memory has; gives these.
 
     Parameters
     ----------
@@ -90,10 +120,26 @@ def left(base: Path, dry_run: bool = False) -> list[Path]:
         with suppress(OSError):
             since_s = time.time() - disk.lstat().st_mtime
             if _is_own(disk) and since_s >= _LINKED_S and linked(_back(disk)) != disk:
-                found.append(disk)
-                if not dry_run:
-                    shutil.rmtree(disk, ignore_errors=True)
+                with _alone(disk):
+                    found.append(disk)
+                    if not dry_run:
+                        shutil.rmtree(disk, ignore_errors=True)
     return found
+
+
+@contextmanager
+def _alone(disk: Path) -> Iterator[None]:
+    """Have the lock of a folder with nobody beside; raises OSError when that cannot be."""
+    try:
+        lock = os.open(disk / _LOCK, _OPEN)
+    except FileNotFoundError:
+        yield  # its maker was killed before anybody could hold it
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _back(disk: Path) -> Path:

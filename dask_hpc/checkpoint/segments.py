@@ -13,6 +13,7 @@ import os
 import stat
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -171,6 +172,11 @@ class Segments:
         self._spare_bytes = spare_bytes
         #: Said when a segment was on the disk for the first time; whoever tells somebody clears it.
         self.note, self._noted = "", False
+        #: The folder on the disk that is locked, as long as this is there.
+        self._held: Path | None = None
+        if (place := disk.linked(self._folder)) is not None:
+            with suppress(OSError):
+                self._hold(place)
         #: Bytes that each segment takes, and each file that nobody needs.
         self._sizes: dict[str, int] = {}
         self._unused: dict[Path, int] = {}
@@ -250,6 +256,7 @@ class Segments:
         assert self._base is not None
         with self._turn:
             place = disk.made(self._folder, self._base)
+            self._hold(place)
         _allocate(place / (name + _SUFFIX), size)
         if not self._noted:
             self._noted = True
@@ -257,6 +264,12 @@ class Segments:
                 f"{self._folder.parent} has no room for {size} bytes more: what does not fit of the versions "
                 f"in this host's memory is on its disk, in {place}; {disk.MORE}"
             )
+
+    def _hold(self, place: Path) -> None:
+        """Have the lock of the folder on the disk, by which others see that somebody needs it."""
+        if place != self._held:
+            weakref.finalize(self, os.close, disk.held(place))
+            self._held = place
 
     def names(self) -> list[str]:
         """All that are reserved."""

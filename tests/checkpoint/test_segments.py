@@ -241,3 +241,30 @@ def test_what_is_left_on_the_disk_goes_when_no_memory_has_it_and_nothing_else(tm
     assert set(disk.left(base, dry_run=True)) == {made[gone], half}
     assert set(disk.left(base)) == {made[gone], half}
     assert set(base.iterdir()) == {made[kept], foreign}
+
+
+def test_what_a_manager_has_on_the_disk_stays_whoever_does_not_see_its_memory(tmp_path):
+    """As in another job of the user, in a container whose memory is its own."""
+    memory, base = tmp_path / "memory", tmp_path / "base"
+    memory.mkdir(mode=0o700)
+    base.mkdir()
+    first = small(memory, base, 0)
+    name = first.reserve(PAGE)
+    put(memory, name, b"some bytes")
+    place = disk.linked(memory)
+
+    def left_by_another():
+        os.utime(place, (0, 0))
+        memory.rename(tmp_path / "not seen")
+        found = disk.left(base)
+        (tmp_path / "not seen").rename(memory)
+        return found
+
+    assert left_by_another() == []
+    second = small(memory, base, 0)  # the manager was started anew
+    del first
+    assert left_by_another() == []
+    assert got(memory, name, 0, 10) == b"some bytes"
+    del second
+    assert left_by_another() == [place]
+    assert list(base.iterdir()) == []
