@@ -37,7 +37,11 @@ _LINKED_S = 60.0
 
 
 def local_folder() -> Path:
-    """Where a host has its temporary files: Dask's ``temporary-directory``, or the system's."""
+    """Where a host has such folders: in Dask's ``temporary-directory``, or that of the system.
+
+    Managers of workers and of sessions make them there, and whoever removes those that were left looks there.
+    A worker's ``--local-directory`` is not used: nobody but that worker knows it.
+    """
     return Path(dask.config.get("temporary-directory", None) or tempfile.gettempdir())
 
 

@@ -16,7 +16,6 @@ from distributed import Security
 from distributed.utils import get_ip
 
 from dask_hpc.checkpoint.blobs import Home
-from dask_hpc.checkpoint.disk import local_folder
 from dask_hpc.config import Settings
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.host_process import HostProcess
@@ -87,8 +86,7 @@ class Host:
         """
         secure, settings = bool(self.security.require_encryption), self._settings
         share = settings.checkpoint_host_memory
-        base = str(local_folder())
-        told = wanted(secure, self._address, share, self.security, settings.node_host, base)
+        told = wanted(secure, self._address, share, self.security, settings.node_host)
         said = listens_now(self._process)
         if said is not None and said.get("mark") != told["mark"]:
             # the run before was on one host alone, or this one is, or it had another key

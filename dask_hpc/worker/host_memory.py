@@ -149,9 +149,7 @@ class ManagerSection:
         address = self._worker.address
         scheme, _ = parse_address(address)
         host = "127.0.0.1" if scheme == "inproc" else get_address_host(address)
-        # its own folder ends with it
-        base = os.path.dirname(self._worker.local_directory)
-        return wanted(scheme in ("tls", "wss"), host, share, self._worker.security, self._host, base)
+        return wanted(scheme in ("tls", "wss"), host, share, self._worker.security, self._host)
 
 
 def manager_folder(worker: Any) -> Path | None:

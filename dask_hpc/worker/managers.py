@@ -17,7 +17,7 @@ from typing import Any
 from distributed.system import MEMORY_LIMIT
 
 from dask_hpc.checkpoint.blobs import Home
-from dask_hpc.checkpoint.disk import SPARE_BYTES
+from dask_hpc.checkpoint.disk import SPARE_BYTES, local_folder
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.fetching import ManagerSilentError, ask, listens, patience
 from dask_hpc.worker.host_process import HostProcess
@@ -31,9 +31,7 @@ _STARTS_S, _LOOK_S = 30.0, 0.02
 _AGAIN_S = 3.0
 
 
-def wanted(
-    secure: bool, host: str, share: float, security: Any, label: str | None, base: str
-) -> dict[str, Any]:
+def wanted(secure: bool, host: str, share: float, security: Any, label: str | None) -> dict[str, Any]:
     """What a manager is told when it is started.
 
     Parameters
@@ -46,8 +44,6 @@ def wanted(
         The `distributed.Security` of those who ask it.
     label
         Of this host, where one machine stands for several.
-    base
-        Folder on its disk for what has no room in memory.
     """
     fields = {name: getattr(security, name, None) for name in SECURITY}
     least = getattr(security, "tls_min_version", None)
@@ -59,7 +55,7 @@ def wanted(
     # who finds one that runs knows by it whether it listens as it should
     mark = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     more = {"limit_bytes": int(share * MEMORY_LIMIT), "label": label or "", "patience": asdict(patience())}
-    return {**asked, **more, "base": base, "spare_bytes": SPARE_BYTES, "mark": mark}
+    return {**asked, **more, "base": str(local_folder()), "spare_bytes": SPARE_BYTES, "mark": mark}
 
 
 async def started(process: HostProcess, told: Mapping[str, Any], who: str) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 
+import dask
 import numpy as np
 from helpers import live, until
 from losses import kill
@@ -14,11 +17,15 @@ from dask_hpc.doctor.store import _on_disk
 from dask_hpc.scheduler.internals import remote
 from dask_hpc.worker import managers
 from dask_hpc.worker.host_memory import manager_folder
+from dask_hpc.worker.host_process import collect
 
 
 @live(workers=2)
-async def test_what_a_small_memory_has_no_room_for_is_on_disk_and_said_to_be(c, s, a, b, monkeypatch, caplog):
+async def test_what_a_small_memory_has_no_room_for_is_on_disk_and_said_to_be(
+    c, s, a, b, monkeypatch, caplog, tmp_path
+):
     monkeypatch.setattr(managers, "SPARE_BYTES", 2**60)
+    monkeypatch.setitem(dask.config.config, "temporary-directory", str(tmp_path))
     rt = await dask_hpc.install(c)
     values = c.map(np.full, [3000, 3001], [1.0, 2.0], workers=[a.address])
     with caplog.at_level(logging.WARNING, logger="distributed.dask_hpc.managers"):
@@ -43,6 +50,13 @@ async def test_what_a_small_memory_has_no_room_for_is_on_disk_and_said_to_be(c, 
     _, second = await c.gather(values)
     np.testing.assert_array_equal(second, np.full(3001, 2.0))
     assert (await rt.status())["checkpoints"]["restored_results"] == 2
-    disk.remove(manager_folder(b))
+    # as when the machine was started anew
+    shutil.rmtree(manager_folder(b))
+
+    def collected():
+        os.utime(place, (0, 0))
+        return place in collect(10_000.0)
+
+    await until(collected, "who collects what was left looks where managers of workers have it")
     assert not place.exists()
 
