@@ -28,6 +28,8 @@ _LOCK = "manager.lock"
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 #: So many bytes of a memory file system are left to other programs.
 SPARE_BYTES = 8 * 2**20
+#: File systems that are in memory.
+_MEMORY = ("tmpfs", "ramfs", "rootfs")
 #: What is to be done where the memory has no room.
 MORE = (
     "give the container more (docker run --shm-size=2g), or set hpc.node.memory-folder to a folder with more"
@@ -42,7 +44,30 @@ def local_folder() -> Path:
     Managers of workers and of sessions make them there, and whoever removes those that were left looks there.
     A worker's ``--local-directory`` is not used: nobody but that worker knows it.
     """
-    return Path(dask.config.get("temporary-directory", None) or tempfile.gettempdir())
+    return Path(dask.config.get("temporary-directory", None) or tempfile.gettempdir()).absolute()
+
+
+def usable_folder() -> Path | None:
+    """`local_folder`; None where that is in memory too, of which it would take what programs need."""
+    folder = local_folder()
+    return None if _in_memory(folder) else folder
+
+
+def _in_memory(folder: Path) -> bool:
+    """Whether a folder is on a memory file system, as far as the system tells."""
+    with suppress(OSError):
+        device = folder.stat().st_dev
+        which = f"{os.major(device)}:{os.minor(device)}"
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            mount, _, source = line.partition(" - ")
+            if mount.split()[2] == which:
+                return source.split()[0] in _MEMORY
+    return False
+
+
+def spare_on_disk(total_bytes: int) -> int:
+    """How many bytes of a disk that has so many are left to other programs."""
+    return max(2**30, total_bytes // 20)
 
 
 def fits(folder: Path, nbytes: int, spare_bytes: int = SPARE_BYTES) -> bool:

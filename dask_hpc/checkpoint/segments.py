@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import threading
 import uuid
@@ -200,7 +201,7 @@ class Segments:
         with self._turn:
             if self._again(name, size, in_memory=True):
                 return name
-            fits = self._fits(size)
+            fits = self._base is None or self._fits(self._folder, size, self._spare_bytes)
             if not fits and self._again(name, size, in_memory=False):
                 return name
             self._make_room(size)
@@ -231,17 +232,16 @@ class Segments:
             self._sizes[name] = self._unused.pop(old)
         return bool(fitting)
 
-    def _fits(self, size: int) -> bool:
-        """Whether the memory has room, for which files there that nobody needs go; where else it may be."""
-        if self._base is None:
-            return True
+    def _fits(self, place: Path, size: int, spare_bytes: int) -> bool:
+        """Whether memory or disk has room, for which files there that nobody needs go."""
+        in_memory = place == self._folder
         unused = sorted(self._unused, key=lambda each: self._unused[each])
-        for path in [path for path in unused if path.parent == self._folder]:
-            if disk.fits(self._folder, size, self._spare_bytes):
+        for path in [path for path in unused if (path.parent == self._folder) == in_memory]:
+            if disk.fits(place, size, spare_bytes):
                 break
             path.unlink(missing_ok=True)
             self._unused.pop(path)
-        return disk.fits(self._folder, size, self._spare_bytes)
+        return disk.fits(place, size, spare_bytes)
 
     def _allocated(self, name: str, size: int, fits: bool) -> None:
         """Make the file of a segment, in memory if that has room; raises OSError when there is none."""
@@ -257,6 +257,9 @@ class Segments:
         with self._turn:
             place = disk.made(self._folder, self._base)
             self._hold(place)
+            spare_bytes = disk.spare_on_disk(shutil.disk_usage(place).total)
+            if not self._fits(place, size, spare_bytes):
+                raise OSError(errno.ENOSPC, f"{spare_bytes} bytes of a disk are left to other programs")
         _allocate(place / (name + _SUFFIX), size)
         if not self._noted:
             self._noted = True

@@ -23,7 +23,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from dask_hpc import capabilities
-from dask_hpc.checkpoint.disk import MORE, local_folder
+from dask_hpc.checkpoint.disk import MORE, local_folder, usable_folder
 from dask_hpc.config import problems, settings
 from dask_hpc.config.policy import configured_policy
 from dask_hpc.deploy.dashboard_link import HUB_LINK, link_template
@@ -249,7 +249,9 @@ def check_shared_memory(folder: Path = Path("/dev/shm"), small_bytes: int = SMAL
     usage = shutil.disk_usage(folder)
     text = f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB free in {folder}"
     if usage.total < small_bytes:
-        disk = local_folder()
+        if (disk := usable_folder()) is None:
+            text += f"; versions in memory that do not fit are refused, {local_folder()} is in memory too"
+            return Finding("shared memory", "warn", text, MORE)
         free = shutil.disk_usage(disk).free / 2**20
         text += f"; versions in memory that do not fit are on disk, in {disk} ({free:,.0f} MiB free)"
         return Finding("shared memory", "warn", text, MORE)

@@ -17,7 +17,7 @@ from typing import Any
 from distributed.system import MEMORY_LIMIT
 
 from dask_hpc.checkpoint.blobs import Home
-from dask_hpc.checkpoint.disk import SPARE_BYTES, local_folder
+from dask_hpc.checkpoint.disk import SPARE_BYTES, usable_folder
 from dask_hpc.errors import CheckpointError
 from dask_hpc.worker.fetching import ManagerSilentError, ask, listens, patience
 from dask_hpc.worker.host_process import HostProcess
@@ -55,7 +55,8 @@ def wanted(secure: bool, host: str, share: float, security: Any, label: str | No
     # who finds one that runs knows by it whether it listens as it should
     mark = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     more = {"limit_bytes": int(share * MEMORY_LIMIT), "label": label or "", "patience": asdict(patience())}
-    return {**asked, **more, "base": str(local_folder()), "spare_bytes": SPARE_BYTES, "mark": mark}
+    base = usable_folder()
+    return {**asked, **more, "base": base and str(base), "spare_bytes": SPARE_BYTES, "mark": mark}
 
 
 async def started(process: HostProcess, told: Mapping[str, Any], who: str) -> str:

@@ -7,6 +7,7 @@ import shutil
 import uuid
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 
@@ -268,3 +269,20 @@ def test_what_a_manager_has_on_the_disk_stays_whoever_does_not_see_its_memory(tm
     del second
     assert left_by_another() == [place]
     assert list(base.iterdir()) == []
+
+
+def test_a_base_in_memory_is_none_and_the_disk_is_not_filled(tmp_path, monkeypatch):
+    for base, usable in (("/dev/shm", None), ("/proc", Path("/proc"))):
+        monkeypatch.setitem(dask.config.config, "temporary-directory", base)
+        assert disk.usable_folder() == usable
+    memory = tmp_path / "memory"
+    memory.mkdir(mode=0o700)
+    segments = small(memory, tmp_path, 0)
+    segments.drop([segments.reserve(PAGE)])
+    gib = 2**30
+    assert (disk.spare_on_disk(gib), disk.spare_on_disk(100 * gib)) == (gib, 5 * gib)
+    monkeypatch.setattr(disk, "spare_on_disk", lambda total_bytes: 10**6 * total_bytes)
+    with pytest.raises(CheckpointError, match=r"neither .* has room for .* of a disk are left to other"):
+        segments.reserve(20 * PAGE)
+    assert segments.names() == []
+    assert list(disk.linked(memory).glob("*.unused")) == []  # files that nobody needs went first

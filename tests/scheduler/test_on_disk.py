@@ -25,6 +25,7 @@ async def test_what_a_small_memory_has_no_room_for_is_on_disk_and_said_to_be(
     c, s, a, b, monkeypatch, caplog, tmp_path
 ):
     monkeypatch.setattr(managers, "SPARE_BYTES", 2**60)
+    monkeypatch.setattr(disk, "_MEMORY", ())  # wherever this machine has its temporary files
     monkeypatch.setitem(dask.config.config, "temporary-directory", str(tmp_path))
     rt = await dask_hpc.install(c)
     values = c.map(np.full, [3000, 3001], [1.0, 2.0], workers=[a.address])
