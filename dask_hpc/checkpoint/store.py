@@ -28,7 +28,7 @@ from dask_hpc.checkpoint.inside import sync_folder
 from dask_hpc.checkpoint.locks import Lock
 from dask_hpc.checkpoint.names import checked_folder, checked_name, checked_version
 from dask_hpc.checkpoint.plan import Plan
-from dask_hpc.checkpoint.versions import Version, after, drafts, folder_name, is_whole, numbered, numbers
+from dask_hpc.checkpoint.versions import Version, drafts, folder_name, is_whole, numbered, numbers, past
 from dask_hpc.clock import epoch_s
 from dask_hpc.errors import CheckpointError, CheckpointValueError, UnknownCheckpoint
 
@@ -310,7 +310,7 @@ def _older(home: Path, keep: int) -> list[str]:
     if len(found) <= keep:
         return []
     whole = (number for number in sorted(found, reverse=True) if is_whole(found[number], home.name, number))
-    kept = list(islice(branch(whole, lambda number: after(found[number], home.name, number)), keep))
+    kept = list(islice(branch(whole, lambda number: past(found[number], home.name, number)), keep))
     if len(kept) < keep:
         return []
     left = {number for number in range(kept[-1], kept[0]) if number in found} - set(kept)

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dask_hpc.checkpoint import manifest as manifests
-from dask_hpc.checkpoint.branch import goes_on_from
+from dask_hpc.checkpoint.branch import Past, past_of
 from dask_hpc.checkpoint.manifest import Manifest
 from dask_hpc.errors import CheckpointError
 
 _WHOLE = re.compile(r"[0-9]{6,18}", re.ASCII)
-#: Manifests that are known to be as they were written, by name, number and file, with what each version goes
-#: on from (`branch.goes_on_from`); how many are remembered.
-_known: dict[tuple[str, int, tuple[int, ...]], int | None] = {}
+#: Manifests that are known to be as they were written, by name, number and file, with what is before each
+#: version (`branch.past_of`); how many are remembered.
+_known: dict[tuple[str, int, tuple[int, ...]], Past] = {}
 _MOST_KNOWN = 1000
 _DRAFT = re.compile(r"\.([0-9]{6,18})-[0-9a-f]{32}", re.ASCII)
 
@@ -59,14 +59,14 @@ def is_whole(path: str, name: str, version: int) -> bool:
     It is read once, for it may be large.
     """
     try:
-        after(path, name, version)
+        past(path, name, version)
     except CheckpointError:
         return False
     return True
 
 
-def after(path: str, name: str, version: int) -> int | None:
-    """What the version in a folder goes on from, as `branch.goes_on_from`.
+def past(path: str, name: str, version: int) -> Past:
+    """What is before the version in a folder, as `branch.past_of`.
 
     Raises
     ------
@@ -76,17 +76,17 @@ def after(path: str, name: str, version: int) -> int | None:
     file = _file(path)
     if file is not None and (name, version, file) in _known:
         return _known[name, version, file]
-    found = goes_on_from(Version(name, version, path, False, 0, 0.0, ()).manifest())
+    found = past_of(Version(name, version, path, False, 0, 0.0, ()).manifest())
     _know(name, version, file, found)
     return found
 
 
 def wrote(path: str, manifest: Manifest) -> None:
     """The manifest in a folder has just been written."""
-    _know(manifest.plan.name, manifest.version, _file(path), goes_on_from(manifest))
+    _know(manifest.plan.name, manifest.version, _file(path), past_of(manifest))
 
 
-def _know(name: str, version: int, file: tuple[int, ...] | None, found: int | None) -> None:
+def _know(name: str, version: int, file: tuple[int, ...] | None, found: Past) -> None:
     if file is not None:
         _known[name, version, file] = found
         while len(_known) > _MOST_KNOWN:

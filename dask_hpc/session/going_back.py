@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dask_hpc.checkpoint.blocks import block_file, check_written
-from dask_hpc.checkpoint.branch import SESSION, branch, goes_on_from
+from dask_hpc.checkpoint.branch import SESSION, Past, branch, past_of
 from dask_hpc.checkpoint.dtypes import from_json
 from dask_hpc.checkpoint.manifest import Manifest, check_signed
 from dask_hpc.checkpoint.opening import check_files, load
 from dask_hpc.checkpoint.plan import Array
 from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.values import form
-from dask_hpc.checkpoint.versions import after as after_in_store
 from dask_hpc.checkpoint.versions import numbers
+from dask_hpc.checkpoint.versions import past as past_in_store
 from dask_hpc.errors import CheckpointError, CheckpointValueError, UnknownCheckpoint
 from dask_hpc.session.held import Held
 from dask_hpc.session.ranks import Ranks
@@ -169,11 +169,12 @@ def go_back(
         When no session has written it, or a target cannot take what there is.
     """
     held = [] if memory is None else memory.readable()
-    def after(id: str) -> int | None:
-        assert memory is not None
-        return goes_on_from(memory.record(id)[0].manifest)
 
-    newest, candidates = ranks.first(lambda: _candidates(store, held, after, name, asked))
+    def past(id: str) -> Past:
+        assert memory is not None
+        return past_of(memory.record(id)[0].manifest)
+
+    newest, candidates = ranks.first(lambda: _candidates(store, held, past, name, asked))
     if memory is not None:
         newest = max(newest, memory.newest)
     problem = None
@@ -205,7 +206,7 @@ def go_back(
 def _candidates(
     store: Store | None,
     held: Sequence[tuple[int, str]],
-    after: Callable[[str], int | None],
+    past: Callable[[str], Past],
     name: str,
     asked: int | None,
 ) -> list[Any]:
@@ -228,9 +229,9 @@ def _candidates(
     whole = [] if store is None else [each for each in store.versions(name) if each.complete]
     if store is not None and there and not whole and not held:
         store.newest(name)  # says what is wrong with it
-    afters = {each.version: after_in_store(each.path, name, each.version) for each in whole}
-    afters |= {number: after(id) for number, id in held}
-    wanted = set(branch(sorted(afters, reverse=True), afters.__getitem__))
+    pasts = {each.version: past_in_store(each.path, name, each.version) for each in whole}
+    pasts |= {number: past(id) for number, id in held}
+    wanted = set(branch(sorted(pasts, reverse=True), pasts.__getitem__))
     places: list[Any] = [[number, id] for number, id in held] + [[each.version, None] for each in whole]
     # of the same number, memory first
     places.sort(key=lambda each: (-each[0], each[1] is None))

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dask_hpc.checkpoint.branch import AFTER, SESSION
+from dask_hpc.checkpoint.branch import SESSION, Past, past_of
 from dask_hpc.checkpoint.levels import checked_levels, levels_of
 from dask_hpc.checkpoint.services import served
 from dask_hpc.checkpoint.store import Store
@@ -101,8 +101,10 @@ class Places:
         self._left = 0
         #: What was logged of the last version.
         self._told = ""
-        #: The newest version that this session knows of: it replaces no other. That which it goes on from.
-        self.newest = self.after = 0
+        #: The newest version that this session knows of: it replaces no other.
+        self.newest = 0
+        #: What is before the next version: that which it goes on from, and what was left on the way there.
+        self._past = Past(0)
 
     def check(self) -> None:
         """Raise CheckpointError when nothing can be written to the store."""
@@ -144,7 +146,7 @@ class Places:
         began_s = stopwatch_s()
         made, pieces = plan_of(self.name, self._ranks, arrays, values)
         # all processes do the same, and encrypt for the same version
-        told = {**made.extra[SESSION], AFTER: self.after}
+        told = {**made.extra[SESSION], **self._past.noted()}
         made = replace(made, extra={**made.extra, SESSION: told})
         plan = served(made, *self._ranks.first(lambda: [self._services, uuid.uuid4().hex]))
         self._check_newest()
@@ -166,18 +168,18 @@ class Places:
         if self.store is None and not levels:
             raise CheckpointError(problem)
         if self.store is None or not lacking:
-            self.newest = self.after = number
+            self._went_on(number)
             return Done(number, None, levels, problem, plan.count, nbytes, in_memory_s - began_s, 0.0)
         try:
             stored = write_version(self.store, self._ranks, plan, pieces, arrays, self.newest, levels)
         except CheckpointError as error:
             if not levels:
                 raise
-            self.newest = self.after = number
+            self._went_on(number)
             raise CheckpointError(
                 f"version {number} of {self.name!r} is in memory alone ({', '.join(levels)}): {error}"
             ) from error
-        self.newest = self.after = stored.version.version
+        self._went_on(stored.version.version)
         writing_s = in_memory_s - began_s + stored.writing_s
         done = Done(self.newest, stored.version.path, (*levels, "L3"), problem, plan.count, 0, writing_s, 0.0)
         return replace(done, bytes=stored.version.bytes, finishing_s=stored.finishing_s)
@@ -193,7 +195,10 @@ class Places:
                 f"{self._without[0]}; run it again, restart from version={newest or None} to do without, or "
                 "begin anew under another name"
             )
-        self.newest, self.after = newest, 0 if found is None else found.manifest.version
+        before, number = Past(), 0
+        if found is not None:
+            before, number = past_of(found.manifest), found.manifest.version
+        self.newest, self._past = newest, before.gone_back(number, newest)
         return found
 
     def probe(self) -> Probe:
@@ -211,7 +216,7 @@ class Places:
             assert found.store is not None
             self.store, self._configured = Store(found.store), now
             self.newest = 0 if memory is None else memory.newest
-            self.after = min(self.after, self.newest)
+            self._past = self._past.up_to(self.newest)
         without = "" if self._without is None else self._without[0]
         return replace(
             found,
@@ -232,6 +237,10 @@ class Places:
         if self._memory is not None:
             self._memory.close()
             self._memory = None
+
+    def _went_on(self, number: int) -> None:
+        """There is a version of that number, and the next one goes on from it."""
+        self.newest, self._past = number, replace(self._past, after=number)
 
     def _check_newest(self) -> None:
         """Raise CheckpointError when there is a version that this session does not know of."""

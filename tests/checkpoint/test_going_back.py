@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_hpc import CheckpointSession
-from dask_hpc.checkpoint.branch import branch
+from dask_hpc.checkpoint.branch import MOST_LEFT, Past, branch, past_of
 from dask_hpc.checkpoint.locks import Lock
+from dask_hpc.checkpoint.manifest import FILE
+from dask_hpc.checkpoint.store import Store
 from dask_hpc.checkpoint.versions import numbers
+from dask_hpc.errors import CheckpointError
 
 
 def run(store: Path, steps: int = 0, back_to: int | None = None) -> tuple[int | None, dict[str, Any]]:
@@ -56,23 +60,75 @@ def test_a_version_that_was_left_and_could_not_be_removed_is_read_when_it_is_ask
     assert numbers(tmp_path / "run") == [3, 5]
 
 
-@given(st.lists(st.integers(0, 9), max_size=10), st.sets(st.integers(1, 10)))
-def test_what_the_newest_version_goes_on_from_is_found_whichever_are_gone(
-    afters: list[int], gone: set[int]
+def test_a_version_that_was_left_stays_left_when_the_one_after_it_is_in_memory_alone(
+    memory: Path, tmp_path: Path
 ) -> None:
-    told = {number: min(after, number - 1) for number, after in enumerate(afters, 1)}
-    there = sorted(set(told) - gone, reverse=True)
-    if not there:
-        assert list(branch(there, told.__getitem__)) == []
-        return
-    line, at = [], there[0]
-    while at:
-        line.append(at)
-        at = told[at]
-    found = list(branch(there, told.__getitem__))
-    if not gone:
-        assert found == line
-    assert found[0] == there[0]
-    # nothing that was left while what says so is there
-    assert all(not told[newer] < number < newer for newer in found for number in found)
-    assert list(branch(there, lambda _: None)) == there
+    run(tmp_path, steps=4)
+    home = tmp_path / "run"
+    with CheckpointSession("run", levels=("L1", "L3"), store=tmp_path) as session:
+        session.add("a", np.zeros(1))
+        assert session.restart_all(3) == 3
+        home.chmod(0o775)  # a store that is not written to
+        with pytest.raises(CheckpointError, match="version 5 of 'run' is in memory alone"):
+            session.commit()
+        home.chmod(0o755)
+        assert session.commit().version == 6
+    assert numbers(home) == [3, 6]
+    flip(home / "000006" / "a" / "c" / "0")
+    assert run(tmp_path, steps=1)[0] == 3
+    # also what was left before, by whoever goes on later
+    assert numbers(home) == [3, 7]
+    assert past_of(Store(tmp_path).find("run").manifest()) == Past(3, ((4, 6),))
+
+
+def test_a_version_that_was_left_stays_left_when_the_manifest_of_the_one_after_it_is_damaged(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, steps=4)
+    lock = Lock.shared(str(tmp_path / "run" / "000004"))
+    assert lock is not None
+    with lock:
+        run(tmp_path, steps=1, back_to=3)
+        run(tmp_path, steps=1)  # the note is carried on
+    assert numbers(tmp_path / "run") == [4, 5, 6]
+    (tmp_path / "run" / "000005" / FILE).write_text("{")
+    flip(tmp_path / "run" / "000006" / "a" / "c" / "0")
+    with pytest.raises(CheckpointError, match="is not what was written"):
+        run(tmp_path)
+    assert run(tmp_path, back_to=4)[0] == 4
+
+
+@given(st.lists(st.integers(0, 12), max_size=12), st.sets(st.integers(1, 12)))
+def test_what_the_newest_version_goes_on_from_is_found_whichever_are_gone(
+    backs: list[int], gone: set[int]
+) -> None:
+    """Each version goes on from the one before, or some older one that was gone back to."""
+    pasts, lines = {0: Past()}, {0: [0]}
+    for number, back in enumerate(backs, 1):
+        after = min(back, number - 1)
+        pasts[number] = pasts[after].gone_back(after, number - 1)
+        lines[number] = [number, *lines[after]]
+    there = sorted(set(pasts) - gone - {0}, reverse=True)
+    expected = [number for number in lines[max(there, default=0)] if number in there]
+    assert list(branch(there, pasts.__getitem__)) == expected
+    # one that notes what it goes on from alone, as before there were such notes, while none is gone
+    all = range(len(backs), 0, -1)
+    assert [*branch(all, lambda number: Past(pasts[number].after)), 0] == lines[len(backs)]
+    # what no session has written notes nothing
+    assert list(branch(there, lambda _: Past())) == there
+
+
+def test_in_another_place_with_fewer_versions_none_of_those_to_come_is_one_that_was_left() -> None:
+    past = Past(1, ((2, 3),)).gone_back(5, 8)
+    assert past.up_to(8) == past == Past(5, ((2, 3), (6, 8)))
+    assert past.up_to(7) == Past(5, ((2, 3), (6, 7)))
+    assert past.up_to(2) == Past(2, ((2, 2),))
+    assert past.up_to(0) == Past(0)
+
+
+def test_not_more_is_noted_than_there_is_room_for() -> None:
+    past = Past(0)
+    for number in range(2, 10 * MOST_LEFT, 2):
+        past = past.gone_back(number - 1, number)
+    assert len(past.left) == MOST_LEFT
+    assert past.left[-1] == (number, number)
