@@ -24,8 +24,9 @@ import numpy as np
 from distributed import Security
 
 from dask_hpc.checkpoint.blobs import Group, Home
+from dask_hpc.checkpoint.branch import branch, past_of
 from dask_hpc.checkpoint.plan import Plan, Written
-from dask_hpc.checkpoint.record import Record, dump, made, parse, records_by_file
+from dask_hpc.checkpoint.record import Record, made, parse, records_by_file
 from dask_hpc.checkpoint.segments import NO_ROOM, segment_names
 from dask_hpc.checkpoint.services import closed, most_added
 from dask_hpc.checkpoint.values import to_bytes
@@ -38,6 +39,7 @@ from dask_hpc.session.ranks import Ranks, caught, first_problem
 from dask_hpc.session.shares import Piece
 from dask_hpc.worker.fetching import ManagerSilentError, Patience, ask, be_patient, is_silent, listens
 from dask_hpc.worker.host_memory import fill, slots_bytes
+from dask_hpc.worker.keeping import keep
 from dask_hpc.worker.managers import reserved
 from dask_hpc.worker.node import node_settings
 from dask_hpc.worker.parities import blobs_of, protect
@@ -303,19 +305,18 @@ class Memory:
                 await self._drop(parities, id, pool)
                 groups, note, passed_over = [], str(error), True
         record = made(id, plan, number, list(written.values()), home_of, tuple(groups))
-        text = await asyncio.to_thread(dump, record)
-        kept = await asyncio.gather(
-            *(ask(pool, home.address, "keep", version=record.id, record=text) for home in domains),
-            return_exceptions=True,
-        )
-        there = [home for home, each in zip(domains, kept, strict=True) if isinstance(each, dict)]
-        if not record.readable(there):
+        there, problem = await keep(pool, record, domains, domains)
+        if problem or not record.readable(there):
             self._undone.append(record)
             await self._drop_record(record, pool)
-            why = next(each for each in kept if isinstance(each, BaseException))
+            lacking = ", ".join(home.address for home in domains if home not in there)
+            why = problem or f"{lacking} cannot be had, and no parities make up for that"
             raise CheckpointError(f"not all hosts keep version {number} of {self._name!r}: {why}")
         before, self._records = list(self._records.values()), {record.id: record}
-        if passed_over and (safer := [each for each in before if each.groups]):
+        pasts = {each.manifest.version: past_of(each.manifest) for each in [*before, record]}
+        line = set(branch(sorted(pasts, reverse=True), pasts.__getitem__))
+        safer = [each for each in before if each.groups and each.manifest.version in line]
+        if passed_over and safer:
             # what survives the loss of a host stays until there is a newer one that does
             newest = max(safer, key=lambda each: each.manifest.version)
             self._records[newest.id] = newest

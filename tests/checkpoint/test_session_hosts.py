@@ -305,6 +305,14 @@ def test_a_version_that_survives_a_host_stays_until_a_newer_one_does() -> None:
     assert tried("passed-over") == 1
 
 
+def test_a_version_that_was_left_does_not_stay_for_its_parities() -> None:
+    assert tried("left") == 1
+
+
+def test_a_version_whose_record_one_host_alone_keeps_is_none() -> None:
+    assert tried("kept-once") == 1
+
+
 def test_what_a_run_has_left_unfinished_is_dropped_by_the_next(memory: Path) -> None:
     with program() as session:
         session.add("field", np.zeros(10))

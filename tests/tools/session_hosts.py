@@ -1,12 +1,13 @@
 """Runs of one program on several hosts of this machine that are all killed, hosts among them, and begun anew.
 
 Arguments: a folder in memory, and what is tried: ``losses SCHEME HOSTS``, ``points``, ``writes N`` (every
-N-th point of them) or ``passed-over``. Prints how many cases there were.
+N-th point of them), ``passed-over``, ``kept-once`` or ``left``. Prints how many cases there were.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -25,7 +26,7 @@ from dask_hpc.checkpoint.record import records
 from dask_hpc.errors import CheckpointError
 from dask_hpc.session import memory as session_memory
 from dask_hpc.session.exchange import FolderExchange
-from dask_hpc.worker import managers, parities
+from dask_hpc.worker import keeping, managers, parities
 from dask_hpc.worker.host_process import HostProcess
 from dask_hpc.worker.left_behind import MANAGER, TARGET
 
@@ -51,7 +52,7 @@ def run(folder: Path, rank: int, hosts: Sequence[str], last: int, options: dict[
     with session:
         field = session.add("field", np.full(stop - start, -1.0), start=start)
         number = session.add("number", np.zeros(3, int))
-        version = session.restart_all() or 0
+        version = session.restart_all(options.get("back")) or 0
         assert version == session.values.get("version", 0)
         assert version == 0 or np.array_equal(field, content(version)[start:stop])
         assert set(number) == {version}
@@ -63,6 +64,8 @@ def run(folder: Path, rank: int, hosts: Sequence[str], last: int, options: dict[
             kill_at_call(last)
         if options.get("alone"):
             session_memory.protect = refused
+        if options.get("kept_once"):
+            keep_once()
         commit = session.commit(version=version + 1)
         assert commit.status()["levels"] == list(options.get("has", levels)), commit.status()
         if rank == 0:
@@ -74,7 +77,7 @@ def run(folder: Path, rank: int, hosts: Sequence[str], last: int, options: dict[
 def kill_at_call(last: int) -> None:
     """Have this process end instead of asking a manager for the time of the number `last`."""
     done = [0]
-    for module in (session_memory, managers, parities):
+    for module in (session_memory, managers, parities, keeping):
         real = module.ask
 
         async def ask(*args: Any, real: Any = real, **more: Any) -> Any:
@@ -230,6 +233,43 @@ def passed_over(folder: Path) -> int:
     return 1
 
 
+def keep_once() -> None:
+    """Have all managers but the first one refuse to keep the record of a version."""
+    real, asked = keeping.ask, []
+
+    async def ask(*args: Any, **more: Any) -> Any:
+        asked.append(args)
+        if len(asked) > 1:
+            raise OSError("no room for a record")
+        return await real(*args, **more)
+
+    keeping.ask = ask
+
+
+def kept_once(folder: Path) -> int:
+    """A version that one host alone knows is none, though its parities make up for the loss of the other."""
+    hosts = ("alpha", "beta")
+    assert ended(folder, hosts, kill=False) == [0, 0]
+    assert ended(folder, hosts, kill=False, kept_once=True) == [2, 2]
+    told = (folder / "error-0").read_text()
+    assert re.search("1 of the 2 hosts that fail apart keep .*: no room for a record", told), told
+    # nothing of it is left, and the one before is where it was
+    assert [len(records(str(place))) for place in folder.glob("dask-hpc-*")] == [1, 1]
+    assert newest(folder) == 1
+    return 1
+
+
+def left(folder: Path) -> int:
+    """A version that was left does not stay for its parities beside one that has none."""
+    hosts, options = ("alpha", "beta"), {"kill": False, "store": folder / "store"}
+    levels = ("L1", "L2", "L3")
+    for _ in range(2):
+        assert ended(folder, hosts, **options, levels=levels) == [0, 0]
+    assert ended(folder, hosts, **options, levels=levels, back=1, alone=True, has=["L1", "L3"]) == [0, 0]
+    assert [len(records(str(place))) for place in folder.glob("dask-hpc-*")] == [1, 1]
+    return 1
+
+
 def points(folder: Path) -> int:
     """Kill the first process before every call of a commit: the newest whole version is there."""
     hosts, point = ("alpha", "beta"), 0
@@ -256,6 +296,10 @@ if __name__ == "__main__":
         print(writes(place, int(sys.argv[3])))
     elif sys.argv[2] == "passed-over":
         print(passed_over(place))
+    elif sys.argv[2] == "kept-once":
+        print(kept_once(place))
+    elif sys.argv[2] == "left":
+        print(left(place))
     else:
         scheme, hosts = sys.argv[3], sys.argv[4].split(",")
         os.environ |= {"DASK_HPC__CHECKPOINT__REDUNDANCY": scheme}
