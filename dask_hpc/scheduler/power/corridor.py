@@ -30,7 +30,7 @@ from dask_hpc.scheduler.power.told import told
 from dask_hpc.scheduler.tables.nodes import Node
 from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc_policies.combine import corridor as rules
-from dask_hpc_policies.combine.limits import SumGuard
+from dask_hpc_policies.combine.limits import SumGuard, VetoGuard
 from dask_hpc_policies.decision import Decision, ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.view import PowerView
@@ -325,7 +325,7 @@ class Corridor:
         free = len(self._state.nodes.free())
         return self._shown.completed(view, policy, self._wanted, self._planner, self._forecaster, free)
 
-    def guards(self) -> Sequence[SumGuard]:
+    def guards(self) -> Sequence[SumGuard | VetoGuard]:
         """What the decision about the last picture is held to."""
         return self._shown.guards
 

@@ -16,7 +16,7 @@ from dask_hpc.scheduler.power.picture import power_of, widened, with_away
 from dask_hpc.scheduler.power.planner import Planner
 from dask_hpc.scheduler.power.request import Wanted
 from dask_hpc_policies.combine import corridor as rules
-from dask_hpc_policies.combine.limits import SumGuard
+from dask_hpc_policies.combine.limits import SumGuard, VetoGuard
 from dask_hpc_policies.decision import ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.question import answered_to, asked_by, mode_of, shown
@@ -38,7 +38,7 @@ class Shown:
         self._beside_w = 0.0
         #: What the last picture said, and what decisions about it are held to.
         self.view: PowerView | None = None
-        self.guards: tuple[SumGuard, ...] = ()
+        self.guards: tuple[SumGuard | VetoGuard, ...] = ()
         self._advised = ""
 
     def forget(self) -> None:

@@ -20,7 +20,7 @@ from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.corridor import Corridor
 from dask_hpc.sim.model.power import NodePower
 from dask_hpc_policies.combine import corridor as rules
-from dask_hpc_policies.combine.limits import SumGuard
+from dask_hpc_policies.combine.limits import SumGuard, VetoGuard
 from dask_hpc_policies.decision import Decision, ReleaseNodes, RequestNodes
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.problem import Problem
@@ -57,7 +57,7 @@ class CorridorTwin:
         self._asked: tuple[int, int] | None = None
         #: What was said of the pool last.
         self._range: PoolRange | None = None
-        self._guards: tuple[SumGuard, ...] = ()
+        self._guards: tuple[SumGuard | VetoGuard, ...] = ()
         #: Answers by question: the policy is asked several times about one state of things.
         self._answers: dict[Problem, Plan] = {}
 
@@ -99,7 +99,7 @@ class CorridorTwin:
         self._guards = rules.guards(seen)
         return seen
 
-    def guards(self) -> Sequence[SumGuard]:
+    def guards(self) -> Sequence[SumGuard | VetoGuard]:
         """What the decision about the last picture is held to."""
         return self._guards
 

@@ -9,10 +9,11 @@ sizes, which comes in the picture, is carried out, the nearest to them of those 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dask_hpc_policies.combine.limits import SumGuard
+from dask_hpc_policies.combine.limits import SumGuard, VetoGuard
 from dask_hpc_policies.decision import (
     RESIZES,
     Action,
@@ -26,23 +27,23 @@ from dask_hpc_policies.decision import (
     Suppressed,
 )
 from dask_hpc_policies.model import ClusterSnapshot, JobView
-from dask_hpc_policies.power.allowed import allowed_w
+from dask_hpc_policies.power.allowed import adds_watts, allowed_w, is_above
 from dask_hpc_policies.power.question import Terms, drawn_w, outside_w
 from dask_hpc_policies.power.view import PowerPlan, PowerView, fits, seen
 from dask_hpc_policies.power.watts import node_w
 from dask_hpc_policies.rules.power_theft import theft
 
-#: Names of the two guards.
-LOWER, UPPER = "corridor, lower bound", "corridor, upper bound"
+#: Names of the guards.
+LOWER, UPPER, ABOVE = "corridor, lower bound", "corridor, upper bound", "corridor, draw above the upper bound"
 _TERMS = Terms()
 
 
-def guards(view: ClusterSnapshot) -> tuple[SumGuard, ...]:
+def guards(view: ClusterSnapshot) -> tuple[SumGuard | VetoGuard, ...]:
     """Guards that keep a decision about `view` inside; none where the corridor is not enforced, or left."""
     return guards_of(view, seen(view))
 
 
-def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard, ...]:
+def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard | VetoGuard, ...]:
     """The same, where what `view` says of power has been read."""
     if power is None or power.mode != "enforce" or not power.bounded or outside_w(power, _TERMS) > 0:
         return ()
@@ -62,10 +63,28 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard,
 
         return cost
 
-    return (
+    sums = (
         SumGuard(name=LOWER, rank="corridor", unit="W", cost=more_w(0), base=base_w, lower=lower_w),
         SumGuard(name=UPPER, rank="corridor", unit="W", cost=more_w(1), base=base_w, upper=upper_w),
     )
+    return (*sums, _nothing_more(power)) if is_above(power, 0.0) else sums
+
+
+def _nothing_more(power: PowerView) -> VetoGuard:
+    """Nobody grows, and nobody starts who draws more than idle nodes, also not in place of another one."""
+
+    def refuses(view: ClusterSnapshot, action: Action, sizes: Mapping[str, int]) -> Reason | None:
+        if isinstance(action, Start):
+            job = next((job for job in view.jobs if job.id == action.job), None)
+            if job is None or not power.may("hold") or not adds_watts(job, power):
+                return None
+        elif not isinstance(action, Expand):
+            return None
+        text = f"the draw is {power.draw_w:g} W, allowed are {power.lower_w:g} to {power.upper_w:g} W: "
+        data = {"draw_w": power.draw_w, "lower_w": power.lower_w, "upper_w": power.upper_w}
+        return Reason(ReasonCode.CORRIDOR, text + "until it has fallen nothing is added to it", data)
+
+    return VetoGuard(name=ABOVE, rank="corridor", refuses=refuses)
 
 
 def amended(view: ClusterSnapshot, decision: Decision, power: PowerView | None = None) -> Decision:

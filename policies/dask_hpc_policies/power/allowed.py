@@ -7,7 +7,9 @@ not enough is known: nothing is moved for it, but nothing is added to it either.
 
 from __future__ import annotations
 
+from dask_hpc_policies.model import JobRequest
 from dask_hpc_policies.power.view import PowerView
+from dask_hpc_policies.power.watts import node_w
 
 #: A draw that is beyond a bound by less than this share of the upper one is on it.
 _TOLERANCE = 1e-6
@@ -33,8 +35,25 @@ def allowed_w(power: PowerView, margin_w: float, now_w: tuple[float, float]) -> 
     if power.draw_w is None:
         return low_w, high_w
     slack_w = _TOLERANCE * max(1.0, power.upper_w)
-    if power.draw_w > high_w + slack_w:
+    if is_above(power, margin_w):
         return min(low_w, now_w[0]), min(high_w, now_w[1])
     if power.draw_w < low_w - slack_w:
         return min(high_w, max(low_w, now_w[0])), high_w
     return low_w, high_w
+
+
+def is_above(power: PowerView, margin_w: float) -> bool:
+    """Whether the draw is above the upper bound less the margin: then nobody grows, whatever jobs say.
+
+    Not even in place of another one: whose draw it is that is too much is not known.
+    """
+    if power.draw_w is None or power.upper_w is None:
+        return False
+    return power.draw_w > power.upper_w - margin_w + _TOLERANCE * max(1.0, power.upper_w)
+
+
+def adds_watts(job: JobRequest, power: PowerView) -> bool:
+    """Whether a node of the job draws more than an idle one, on any size: while `is_above` it is held."""
+    # between the rows of a table no figure is above both
+    sizes = [size for size, _ in job.power_by_nodes] or [job.min_nodes]
+    return any(node_w(job, size, power.busy_w)[1] > power.idle_w for size in sizes)

@@ -19,7 +19,7 @@ from dask_hpc_policies.codec import encode
 from dask_hpc_policies.jobs.constraints import largest_at_most, legal_sizes
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
 from dask_hpc_policies.power.ahead import hungry, leaves_room
-from dask_hpc_policies.power.allowed import allowed_w
+from dask_hpc_policies.power.allowed import adds_watts, allowed_w, is_above
 from dask_hpc_policies.power.problem import Choice, PowerJob, Problem, Rigid
 from dask_hpc_policies.power.program import Plan
 from dask_hpc_policies.power.view import SECTION, Mode, PowerPlan, PowerView
@@ -138,7 +138,7 @@ def off_question(view: ClusterSnapshot, power: PowerView, terms: Terms) -> Probl
     if not (power.acts and power.bounded and power.may("pool")) or view.adapting or most <= 0:
         return None
     jobs = _resizable(view, power)
-    waiting = candidates(view, power, terms) if terms.hold and power.may("hold") else []
+    waiting = _in_turn(view, power, terms) if terms.hold and power.may("hold") else []
     if not outside_w(power, terms):
         # whoever lacks nodes is waited for
         lacking = (at for at, job in enumerate(waiting) if _first_nodes(job) > view.idle_nodes)
@@ -183,8 +183,7 @@ def _about(
     least_w, most_w = _widened(power, terms, low_w, high_w)
     margin_w = kept_w(power, terms)
     lower_w, upper_w = allowed_w(power, margin_w, (least_w, most_w))
-    # not even in place of another one: whose draw it is that is too much is not known
-    grows = upper_w == power.upper_w - margin_w
+    grows = not is_above(power, margin_w)
     if (lower_w, upper_w) == (power.lower_w + margin_w, power.upper_w - margin_w):
         # what is told of a bound is what was set
         lower_w, upper_w = power.lower_w, power.upper_w
@@ -285,6 +284,14 @@ def outside_w(power: PowerView, terms: Terms) -> float:
 
 def candidates(view: ClusterSnapshot, power: PowerView, terms: Terms) -> list[JobView]:
     """Waiting jobs that may start, the first one first."""
+    found = _in_turn(view, power, terms)
+    if power.bounded and is_above(power, kept_w(power, terms)):
+        found = [job for job in found if not adds_watts(job, power)]
+    return found
+
+
+def _in_turn(view: ClusterSnapshot, power: PowerView, terms: Terms) -> list[JobView]:
+    """The same, were the draw not above the upper bound."""
     found = [job for job in view.pending if not job.is_default]
     if terms.malleable_only:
         # where none of them waits the others would wait for ever

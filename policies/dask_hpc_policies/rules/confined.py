@@ -12,6 +12,7 @@ from math import floor
 
 from dask_hpc_policies.decision import Reason, ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
+from dask_hpc_policies.power.allowed import is_above
 from dask_hpc_policies.power.question import drawn_w
 from dask_hpc_policies.power.view import PowerView
 from dask_hpc_policies.power.watts import node_w
@@ -50,6 +51,10 @@ def plain_nodes(
     nodes = floor(room_w / node_more_w + 1e-9)
     if nodes > now:
         nodes = max(now, floor(room_w / node_more_w - _SPARE))
+    above = is_above(power, 0.0)
+    if above:
+        # whoever draws too much: nothing is added to it
+        nodes = min(now, nodes)
     nodes = max(1, min(free, nodes))
     if nodes == free:
         return free, None
@@ -57,5 +62,7 @@ def plain_nodes(
         f"plain work has {counted(nodes)} of {free} that are free: one more would draw {node_more_w:.0f} W, "
         f"and {max(0.0, room_w):.0f} W of {power.upper_w:g} W are left for it"
     )
+    if above:
+        text += f"; while the draw is {power.draw_w:g} W it gets no more"
     data = {"nodes": nodes, "free_nodes": free, "room_w": room_w, "upper_w": power.upper_w}
     return nodes, Reason(ReasonCode.CORRIDOR, text, data)

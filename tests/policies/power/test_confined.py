@@ -47,3 +47,13 @@ def test_a_job_that_waits_for_watts_comes_first():
     assert plain_nodes(picture(large), POWER, 0.0, 130.0, 4, 4)[0] == 2
     assert plain_nodes(view, replace(POWER, mode="advise"), 0.0, 130.0, 4, 4) == (4, None)
     assert plain_nodes(view, replace(POWER, levers=("resize",)), 0.0, 130.0, 4, 4) == (4, None)
+
+
+def test_it_gets_no_node_more_while_the_draw_is_above_the_upper_bound():
+    view = picture(nodes=4)
+    for draw_w, nodes in ((600.0, 4), (601.0, 2)):
+        power = replace(POWER, upper_w=600.0, draw_w=draw_w)
+        assert plain_nodes(view, power, 0.0, 60.0, 4, 2)[0] == nodes
+    reason = plain_nodes(view, power, 0.0, 60.0, 4, 2)[1]
+    assert reason is not None
+    assert "while the draw is 601 W it gets no more" in reason.text

@@ -288,6 +288,12 @@ def test_while_the_draw_is_beyond_a_bound_no_step_goes_further_that_way(mode: st
     both = picture(1000, 2000, job("pi-1", 2), job("heat-2", 4))
     assert steps(decided(drawing(both, 2600.0), mode=mode)) == {}
     assert steps(decided(drawing(picture(1500, 2000, running), 2600.0), mode=mode)) == {}
+    # nor does one that runs make room for one that waits or for another one, whatever jobs are said to draw
+    assert steps(decided(drawing(picture(1000, 2000, job("pi-1", 8), waiting), 2600.0), mode=mode)) == {}
+    full = picture(1000, 2000, job("pi-1", 6), job("heat-2", 4))
+    sizes = steps(decided(drawing(full, 2600.0), mode=mode))
+    assert sizes
+    assert all(sizes.get(id, nodes) <= nodes for id, nodes in (("pi-1", 6), ("heat-2", 4)))
     # a job that draws less than an idle node does may start
     saves = job("pi-2", min_power_w=20.0, max_power_w=20.0)
     assert steps(decided(drawing(picture(1000, 2000, running, saves), 2600.0), mode=mode)) == {"pi-2": 2}
@@ -307,6 +313,14 @@ def test_over_any_policy_no_step_goes_further_while_the_draw_is_beyond_a_bound()
         found = enforcing(drawing(view, draw_w))
         grown, shrunk = (enforced(found, arbitrate(found, one, guards(found))) for one in (wish, less))
         assert (bool(steps(grown)), bool(steps(shrunk))) == (grows, shrinks)
+    # what another one gives is nobody's while the draw is above, though the sum is inside
+    busy = picture(1000, 2000, job("pi-1", 6), job("heat-2", 2), job("heat-3"))
+    give = Shrink(job="pi-1", nodes=1, reason=WHY)
+    for get in (Start(job="heat-3", nodes=2, reason=WHY), Expand(job="heat-2", nodes=4, reason=WHY)):
+        both = Decision(actions=(give, get))
+        for draw_w, found in ((1900.0, {"pi-1": 1, get.job: get.nodes}), (2600.0, {"pi-1": 1})):
+            now = enforcing(drawing(busy, draw_w))
+            assert steps(enforced(now, arbitrate(now, both, guards(now)))) == found
 
 
 @given(data=st.data())
