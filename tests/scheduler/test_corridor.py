@@ -360,7 +360,13 @@ async def test_what_workers_have_measured_counts_in_place_of_the_model(c, s, a, 
         await until(lambda: account.last.t_s > began_s + 0.3, "more samples than are enough")
         assert record(s, job).request.power_by_nodes == (), "idle nodes say nothing of it"
         tasks = [c.submit(gate.wait, number) for number in range(8)]
-        await until(lambda: record(s, job).request.power_by_nodes == ((2, 100.0),), "it is measured")
+
+        def heard() -> bool:
+            say(a, 123)
+            say(b, 77)
+            return record(s, job).request.power_by_nodes == ((2, 100.0),)
+
+        await until(heard, "it is measured")
         gate.open()
         await c.gather(tasks)
     await rt.corridor(clear=True)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc.scheduler.power.account import Account
-from dask_hpc.scheduler.power.draw import Draw
+from dask_hpc.scheduler.power.account import ENOUGH, Account
+from dask_hpc.scheduler.power.books import Books
+from dask_hpc.scheduler.power.draw import Draw, Sample
 from dask_hpc.scheduler.tables.nodes import Away, Node
 from dask_hpc_policies.model import JobRequest
 from dask_hpc_policies.power.load_curve import LoadCurve
@@ -114,6 +115,48 @@ def test_a_worker_that_comes_back_at_an_address_is_heard_anew() -> None:
     assert world.draw.sample(1001.0, None).total_w == 90
     del world.workers["0"]
     assert world.draw.sample(1002.0, None).nodes == 0
+
+
+def test_what_a_node_drew_before_the_job_had_it_is_not_the_jobs() -> None:
+    world = World(2, held=2)
+    table = world.nodes
+    state: Any = world.draw._state
+    table["1"].job = None
+    for name in table:
+        world.workers[name].processing = {"x": 1}
+
+    def seen(t_s: float, *news: str) -> tuple[Any, Any]:
+        for name in news:
+            joules = 70.0 * min(t_s, 12.0) + 170.0 * max(0.0, t_s - 12.0)
+            world.says(name, 170.0, t_s, counted_s=t_s, energy_j=joules)
+        found = world.draw.sample(t_s, CURVE)
+        return found.seen_w.get("a"), found.seen_s.get("a")
+
+    assert seen(0.0) == (None, None)
+    seen(1.0, "0", "1")
+    table["0"].job, state.nodes.version = None, 2
+    seen(10.0, "0", "1")
+    for name in table:
+        table[name].job = "a"
+    state.nodes.version = 3
+    # what is told after the start is of the time before it, in part; and what is told next is not
+    assert seen(12.0) == (None, None)
+    assert seen(14.0, "0", "1") == (None, None)
+    assert seen(18.0, "0") == ((2, 170.0), 18.0)
+    assert seen(19.0) == ((2, 170.0), 18.0)
+    assert seen(20.0, "1") == ((2, 170.0), 20.0)
+
+
+def test_what_was_heard_once_of_a_job_counts_once_however_often_it_is_sampled() -> None:
+    told: list[Any] = []
+    request = JobRequest(name="heat", min_power_w=160.0, max_power_w=180.0)
+    job: Any = SimpleNamespace(id="a", name="heat", state="running", is_default=False, request=request)
+    job.measured = lambda power_by_nodes: told.append(power_by_nodes)
+    state: Any = SimpleNamespace(jobs=SimpleNamespace(active={"a": job}, named=[job]))
+    books = Books(state, lambda: None, tuple)
+    for t_s in range(3 * ENOUGH):
+        books._measure(Sample(float(t_s), seen_w={"a": (8, 100.0)}, seen_s={"a": float(t_s // 3)}))
+        assert bool(told) is (t_s // 3 >= ENOUGH - 1)
 
 
 def test_measured_and_modelled_nodes_add_up() -> None:

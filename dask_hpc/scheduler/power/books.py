@@ -46,6 +46,8 @@ class Books:
         self._history, self._ran = History(), Runs()
         #: Which history, of which jobs, their requests tell of.
         self._shown_of: tuple[int, list[str]] = 0, []
+        #: When what was noted last of each job was heard of.
+        self._heard_s: dict[str, float] = {}
         self._noted, self.recent = Noted(), Recent()
         #: None: nobody keeps one.
         self.account: Account | None = None
@@ -145,10 +147,16 @@ class Books:
         state, history = self._state, self._history
         for id, (nodes, watts) in sample.seen_w.items():
             job = state.jobs.active.get(id)
+            # what was heard once counts once, however often it is sampled
+            heard_s = sample.seen_s[id]
+            if self._heard_s.get(id) == heard_s:
+                continue
             # an adapting job has nodes that do nothing yet, or any more
             if job is not None and job.state == "running" and not job.is_default:
                 history.add(id, job.name, nodes, watts, sample.t_s)
+                self._heard_s[id] = heard_s
         history.keep(state.jobs.active)
+        self._heard_s = {id: heard_s for id, heard_s in self._heard_s.items() if id in state.jobs.active}
         shown_of = history.version, [job.id for job in state.jobs.named]
         if shown_of == self._shown_of:
             return

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
@@ -62,7 +63,10 @@ class Sample:
     nodes: int = 0
     measured_nodes: int = 0
     #: Of jobs with nodes that are measured and execute: all its nodes, and the mean watts of one that does.
+    #: What they drew before the job had them is not the job's.
     seen_w: dict[str, tuple[int, float]] = field(default_factory=dict)
+    #: When the last of that was heard of.
+    seen_s: dict[str, float] = field(default_factory=dict)
     #: Jobs whose nodes are all measured.
     measured: set[str] = field(default_factory=set)
     #: What the model says of these sizes: nodes of jobs busy, all others idle; and whether sizes stand still.
@@ -114,6 +118,9 @@ class Draw:
         self._who, self._others = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
         self._holders: list[str] = []
         self._held_of: tuple[Any, ...] = ()
+        #: Of each node by name its holder, and since when at the latest; and the latter as a column.
+        self._had: dict[str, tuple[str | None, float]] = {}
+        self._since = np.zeros(0)
         self._tops = _Tops()
 
     def sample(self, now_s: float, curve: LoadCurve | None) -> Sample:
@@ -126,11 +133,12 @@ class Draw:
                 self._silent.pop(heard.ws.address, None)
         if not self._nodes:
             return self._with_away(Sample(now_s))
-        self._hold()
+        self._hold(now_s)
         workers, active = self._workers, self._state.jobs.active
         busy, told = workers.executing() / workers.threads, workers.loads(now_s)
         doing = np.where(busy > 0, _COMPUTE, np.where(workers.transfers(), _COMMUNICATE, _IDLE))
         self._special(doing)
+        began_s, heard_s = workers.drawn_s()
         seen = _Seen(
             names=self._names,
             load=np.where(np.isnan(told), busy, told),
@@ -138,6 +146,8 @@ class Draw:
             doing=doing,
             who=self._who + ((self._who == _FREE) & (busy > 0)),
             others=self._others,
+            own=(began_s > self._since) | np.isneginf(self._since),
+            heard_s=heard_s,
         )
         jobs = [active[id] for id in self._holders]
         return self._with_away(_added_up(now_s, seen, jobs, curve, self._tops, self._nic_w()))
@@ -217,7 +227,7 @@ class Draw:
         self._workers = Workers([its for _, its in rows])
         self._silent = {address: None for address, heard in self._heard.items() if heard.silent}
 
-    def _hold(self) -> None:
+    def _hold(self, now_s: float) -> None:
         """Have who holds which nodes; made anew when any has another holder."""
         active = self._state.jobs.active
         held_of = self._state.nodes.version, list(active)
@@ -232,6 +242,14 @@ class Draw:
         self._who = np.array(who, dtype=np.int64)
         others = [node.reserved != 0 or node.role != COMPUTE for node in self._nodes]
         self._others = np.array(others, dtype=bool)
+        # of those that are there at first nobody knows since when
+        had, begun_s = self._had, now_s if self._had else -inf
+        self._had = {}
+        for node in self._nodes:
+            before = had.get(node.id)
+            same = before is not None and before[0] == node.job
+            self._had[node.id] = before if before is not None and same else (node.job, begun_s)
+        self._since = np.array([since_s for _, since_s in self._had.values()])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +267,9 @@ class _Seen:
     who: NDArray[np.int64]
     #: Whether no job may have it now.
     others: NDArray[np.bool_]
+    #: Whether its holder had it all the time in which it drew what was measured; and when that was heard of.
+    own: NDArray[np.bool_]
+    heard_s: NDArray[np.float64]
 
 
 class _Tops:
@@ -315,7 +336,10 @@ def _added_up(
         beside_w = watts[beside]
         beyond_w = np.where(seen.others[beside], beside_w, np.maximum(0.0, beside_w - curve.idle_w))
         found.beside_w = float(beyond_w.sum())
-    resting = is_measured & ~_AT_WORK[seen.doing]
+    working = is_measured & _AT_WORK[seen.doing] & seen.own
+    resting = is_measured & ~working
+    latest_s = np.full(len(nodes), -inf)
+    np.maximum.at(latest_s, seen.who[working], seen.heard_s[working])
     rested = np.bincount(seen.who, resting, len(nodes)).tolist()
     rested_w = np.bincount(seen.who, np.where(resting, seen.watts, 0.0), len(nodes)).tolist()
     for place, job in enumerate(jobs, _JOBS):
@@ -325,6 +349,7 @@ def _added_up(
         found.settled = found.settled and job.state == "running"
         if at_work := measured[place] - rested[place]:
             found.seen_w[job.id] = nodes[place], (measured_w[place] - rested_w[place]) / at_work
+            found.seen_s[job.id] = float(latest_s[place])
         if measured[place] == nodes[place]:
             found.measured.add(job.id)
     return found

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
 #: A measured figure holds for so long without a newer one where its worker says nothing of it; and at most.
 FRESH_S, _MOST_FRESH_S = 30.0, 300.0
-#: Of a worker watts, load, until when both hold, and whether data came or went.
-Columns = tuple[float, float, float, bool]
+#: Of a worker watts, load, until when both hold, whether data came or went, and from when on and until when
+#: it drew these watts.
+Columns = tuple[float, float, float, bool, float, float]
+#: So many are these.
+_WIDTH = 6
 
 
 @dataclass(slots=True)
@@ -45,6 +48,8 @@ class Heard:
     #: When it measured by its clock, when that was heard of, and until when it holds.
     at_s: float | None = None
     heard_s: float = 0.0
+    #: When what it measured before was heard of: no watts of now are of an earlier time.
+    began_s: float = -inf
     until_s: float = 0.0
     #: Which of its workers share a sensor.
     host: str = ""
@@ -90,6 +95,7 @@ class Heard:
         if watts is None or at_s is None or not 0 < watts <= MOST_NODE_W:
             return self.columns()
         if at_s != self.at_s:
+            self.began_s = -inf if self.at_s is None else self.heard_s
             self.at_s, self.heard_s = at_s, now_s
         counted_s, energy_j = said("counted_s"), said("energy_j")
         if type(counted_s) is float and type(energy_j) is float:
@@ -99,12 +105,12 @@ class Heard:
         if governed_w is not None:
             self.governed_w = _number(governed_w)
         self.until_s = until_s = self.heard_s + fresh_s
-        return watts, nan, until_s, self.transfers
+        return watts, nan, until_s, self.transfers, self.began_s, self.heard_s
 
     def columns(self) -> Columns:
-        """Watts, load (nan: not known), until when they hold, whether data came or went."""
-        watts, load = self.watts, self.load
-        return nan if watts is None else watts, nan if load is None else load, self.until_s, self.transfers
+        """Watts, load (nan: not known), and the others of `Columns`."""
+        watts, load = nan if self.watts is None else self.watts, nan if self.load is None else self.load
+        return watts, load, self.until_s, self.transfers, self.began_s, self.heard_s
 
 
 _metrics, _processing = attrgetter("metrics"), attrgetter("processing")
@@ -134,7 +140,8 @@ class Workers:
         #: Threads of each node.
         self.threads = self._by_node(np.add, self._threads)
         #: A row for each of `Heard.columns`.
-        self._told = np.array([heard.columns() for heard in self.heard], dtype=np.float64).reshape(-1, 4).T
+        self._told = np.array([heard.columns() for heard in self.heard], dtype=np.float64)
+        self._told = self._told.reshape(-1, _WIDTH).T
 
     def listen(self, now_s: float) -> list[Heard]:
         """Read what is new, of these workers."""
@@ -144,17 +151,17 @@ class Workers:
         found = [self.heard[i] for i in new]
         if found:
             said = chain.from_iterable([heard.hear(now_s) for heard in found])
-            self._told[:, new] = np.fromiter(said, np.float64, 4 * len(found)).reshape(-1, 4).T
+            self._told[:, new] = np.fromiter(said, np.float64, _WIDTH * len(found)).reshape(-1, _WIDTH).T
         return found
 
     def measured_w(self, now_s: float) -> NDArray[np.float64]:
         """Watts of each node; nan where any of its workers does not measure, or not any more."""
-        watts, _, until_s, _ = self._told
+        watts, _, until_s, *_ = self._told
         return self._by_node(np.add, np.where(until_s < now_s, np.nan, watts))
 
     def loads(self, now_s: float) -> NDArray[np.float64]:
         """Share of CPU time of each node, 0 to 1; nan where a worker does not say it, or not any more."""
-        _, loads, until_s, _ = self._told
+        _, loads, until_s, *_ = self._told
         return self._by_node(np.maximum, np.where(self._shared | (until_s < now_s), np.nan, loads))
 
     def executing(self) -> NDArray[np.int64]:
@@ -165,6 +172,10 @@ class Workers:
     def transfers(self) -> NDArray[np.bool_]:
         """Whether data came to or went from each node as its workers said so last."""
         return self._by_node(np.logical_or, self._told[3] > 0)
+
+    def drawn_s(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """From when on each node drew what it measured, and when the last of it was heard of."""
+        return self._by_node(np.minimum, self._told[4]), self._by_node(np.maximum, self._told[5])
 
     def _by_node(self, together: np.ufunc, column: NDArray[Any]) -> NDArray[Any]:
         return column if self._single else together.reduceat(column, self._first)
