@@ -37,7 +37,8 @@ def allowed_w(power: PowerView, margin_w: float, now_w: tuple[float, float]) -> 
     slack_w = _TOLERANCE * max(1.0, power.upper_w)
     if is_above(power, margin_w):
         return min(low_w, now_w[0]), min(high_w, now_w[1])
-    if power.draw_w < low_w - slack_w:
+    if power.draw_w < low_w - slack_w and now_w[1] <= high_w:
+        # else the upper one asks for less, and nothing between is as narrow as what jobs may draw
         return min(high_w, max(low_w, now_w[0])), high_w
     return low_w, high_w
 

@@ -303,6 +303,14 @@ def test_while_the_draw_is_beyond_a_bound_no_step_goes_further_that_way(mode: st
     assert steps(decided(drawing(full, 900.0), mode=mode)) == {}
 
 
+def test_below_the_lower_bound_jobs_that_may_come_above_the_upper_one_shrink_until_they_do_not() -> None:
+    # 880 to 1,056 W where 600 to 900 are allowed; one node less is still 44 W too many
+    wide = job("pi-1", 8, min_power_w=110.0, max_power_w=132.0)
+    power = replace(seen(picture(600, 900, wide, nodes=8)), idle_w=20.0, draw_w=550.0)  # type: ignore[type-var]
+    view = replace(picture(600, 900, wide, nodes=8), sections={"power": codec.encode(power)})
+    assert steps(decided(view)) == {"pi-1": 6}
+
+
 def test_over_any_policy_no_step_goes_further_while_the_draw_is_beyond_a_bound() -> None:
     view = picture(1000, 2000, job("pi-1", 4), job("heat-2"))
     wish = Decision(
