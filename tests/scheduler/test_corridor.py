@@ -316,24 +316,6 @@ async def test_nodes_that_the_corridor_keeps_idle_are_lent_to_nobody(c, s, *work
         await c.cancel(futures)
 
 
-@live(workers=3)
-async def test_advice_is_told_and_not_taken(c, s, *workers):
-    rt = await dask_hpc.install(c, policy="fcfs", **WATTS)
-    gate = Gate()
-    async with rt.job("heat", nodes=3, min_nodes=1, max_nodes=3) as job:
-        mine = [c.submit(gate.wait, number) for number in range(3)]
-        await started(s, job, 3)
-        await rt.corridor(upper_w=500, mode="advise")
-        await until(lambda: "advised" in str(list(engine(s).controller.decisions)), "advice")
-        assert (await rt.power())["plan"]["nodes"] == {job.id: 2}
-        (row,) = [row for row in await rt.decisions() if "advised" in row["reason"]]
-        assert row["reason"] == f"advised, not done: {job.id} to 2 nodes: inside 0 to 500 W"
-        assert size(s, job) == 3
-        gate.open()
-        assert await c.gather(mine) == [0, 1, 2]
-    await rt.corridor(clear=True)
-
-
 @live(workers=2)
 async def test_what_workers_have_measured_counts_in_place_of_the_model(c, s, a, b):
     rt = await dask_hpc.install(c, **WATTS)

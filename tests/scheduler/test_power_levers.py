@@ -10,7 +10,7 @@ from itertools import pairwise
 import dask
 import pytest
 from distributed import Worker
-from helpers import Gate, engine, live, started
+from helpers import Gate, engine, live, record, started, until
 
 import dask_hpc
 from dask_hpc.report.spans import PowerSpan
@@ -190,4 +190,22 @@ async def test_nodes_that_are_off_and_that_start_draw_and_are_billed(c, s, *work
 
         await until_true(is_told, "the two that start are to come, and no third one")
         await job.cancel()
+    await rt.corridor(clear=True)
+
+
+@live(workers=3)
+async def test_advice_is_told_and_not_taken(c, s, *workers):
+    rt = await dask_hpc.install(c, policy="fcfs", power_model_idle_w=70, power_model_busy_w=200, tick_s=0.05)
+    gate = Gate()
+    async with rt.job("heat", nodes=3, min_nodes=1, max_nodes=3) as job:
+        mine = [c.submit(gate.wait, number) for number in range(3)]
+        await started(s, job, 3)
+        await rt.corridor(upper_w=500, mode="advise")
+        await until(lambda: "advised" in str(list(engine(s).controller.decisions)), "advice")
+        assert (await rt.power())["plan"]["nodes"] == {job.id: 2}
+        (row,) = [row for row in await rt.decisions() if "advised" in row["reason"]]
+        assert row["reason"] == f"advised, not done: {job.id} to 2 nodes: inside 0 to 500 W"
+        assert engine(s).state.nodes_up(record(s, job)) == 3
+        gate.open()
+        assert await c.gather(mine) == [0, 1, 2]
     await rt.corridor(clear=True)
