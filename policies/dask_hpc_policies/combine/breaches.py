@@ -49,6 +49,7 @@ class Breach:
         guard = self.guard
         text = f"{guard.name}: {STATES[self.state]} the decision leads to {self.amount:g} {guard.unit}, "
         text += f"allowed are {guard.allowed}, now it is {self.now:g}"
+        text += f"; {guard.note}" if guard.note else ""
         data: dict[str, Any] = {
             "guard": guard.name,
             "unit": guard.unit,

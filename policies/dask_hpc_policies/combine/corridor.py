@@ -27,7 +27,7 @@ from dask_hpc_policies.decision import (
     Suppressed,
 )
 from dask_hpc_policies.model import ClusterSnapshot, JobView
-from dask_hpc_policies.power.allowed import adds_watts, allowed_w, is_above
+from dask_hpc_policies.power.allowed import adds_watts, allowed_w, is_above, why_narrower
 from dask_hpc_policies.power.question import Terms, drawn_w, outside_w
 from dask_hpc_policies.power.view import PowerPlan, PowerView, fits, seen
 from dask_hpc_policies.power.watts import node_w
@@ -50,6 +50,7 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard 
     held = sum([job.nodes for job in view.jobs if not job.is_default])
     base_w = power.base_w + (view.idle_nodes + held) * power.idle_w
     lower_w, upper_w = allowed_w(power, 0.0, drawn_w(view, power))
+    note = why_narrower(power, 0.0) if (lower_w, upper_w) != (power.lower_w, power.upper_w) else ""
 
     def more_w(which: int) -> Any:
         def cost(job: JobView, nodes: int) -> float:
@@ -63,9 +64,10 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard 
 
         return cost
 
+    fixed: dict[str, Any] = {"rank": "corridor", "unit": "W", "base": base_w, "note": note}
     sums = (
-        SumGuard(name=LOWER, rank="corridor", unit="W", cost=more_w(0), base=base_w, lower=lower_w),
-        SumGuard(name=UPPER, rank="corridor", unit="W", cost=more_w(1), base=base_w, upper=upper_w),
+        SumGuard(name=LOWER, cost=more_w(0), lower=lower_w, **fixed),
+        SumGuard(name=UPPER, cost=more_w(1), upper=upper_w, **fixed),
     )
     return (*sums, _nothing_more(power)) if is_above(power, 0.0) else sums
 

@@ -88,6 +88,8 @@ class SumGuard:
     #: What is allowed, both included; None for no bound.
     lower: float | None = None
     upper: float | None = None
+    #: Where these come from, for messages.
+    note: str = ""
     #: Amount of an action that allots nothing, such as the token of a checkpoint; None: nothing.
     action_cost: Callable[[Action], float] | None = None
 

@@ -19,8 +19,8 @@ def allowed_w(power: PowerView, margin_w: float, now_w: tuple[float, float]) -> 
     """Least and most watts that jobs may be said to draw after a step; within the bounds less the margin.
 
     While the draw is above the upper bound no step leads up, also not one that the lower bound asks for;
-    while it is below the lower one no step leads down, but for what the upper one asks for: jobs that do
-    nothing now draw more once they do.
+    while it is below the lower one what jobs are said to draw does not fall, but for what the upper one asks
+    for: jobs that do nothing now draw more once they do.
 
     Parameters
     ----------
@@ -51,6 +51,15 @@ def is_above(power: PowerView, margin_w: float) -> bool:
     if power.draw_w is None or power.upper_w is None:
         return False
     return power.draw_w > power.upper_w - margin_w + _TOLERANCE * max(1.0, power.upper_w)
+
+
+def why_narrower(power: PowerView, margin_w: float) -> str:
+    """The bounds that are set, and why steps are held to others (`allowed_w`)."""
+    least = "more" if is_above(power, margin_w) else "less"
+    return (
+        f"the corridor is {power.lower_w:g} to {power.upper_w:g} W, and while the draw is {power.draw_w:g} W "
+        f"no step may lead to {least}"
+    )
 
 
 def adds_watts(job: JobRequest, power: PowerView) -> bool:

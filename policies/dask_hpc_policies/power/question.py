@@ -19,7 +19,7 @@ from dask_hpc_policies.codec import encode
 from dask_hpc_policies.jobs.constraints import largest_at_most, legal_sizes
 from dask_hpc_policies.model import ClusterSnapshot, JobRequest, JobView
 from dask_hpc_policies.power.ahead import hungry, leaves_room
-from dask_hpc_policies.power.allowed import adds_watts, allowed_w, is_above
+from dask_hpc_policies.power.allowed import adds_watts, allowed_w, is_above, why_narrower
 from dask_hpc_policies.power.problem import Choice, PowerJob, Problem, Rigid
 from dask_hpc_policies.power.program import Plan
 from dask_hpc_policies.power.view import SECTION, Mode, PowerPlan, PowerView
@@ -104,12 +104,18 @@ def answered_to(
     problem = question(view, power, terms)
     plan = None if problem is None else solve(problem)
     if plan is not None:
-        power = replace(power, plan=answered(view, power, plan))
+        assert problem is not None
+        found = answered(view, power, plan)
+        if found.reason and (problem.lower_w, problem.upper_w) != (power.lower_w, power.upper_w):
+            # its figures are of bounds that nobody has set
+            text = f"{found.reason}; {why_narrower(power, kept_w(power, terms))}"
+            found = replace(found, reason=text)
+        power = replace(power, plan=found)
     further = off_question(view, power, terms)
     if further is not None:
         # one after the other: of several questions at once a planner answers the last alone
-        found = None if problem is not None and plan is None else solve(further)
-        power = replace(power, off_nodes=None if found is None else found.off_nodes)
+        off = None if problem is not None and plan is None else solve(further)
+        power = replace(power, off_nodes=None if off is None else off.off_nodes)
     return power
 
 

@@ -331,6 +331,16 @@ def test_over_any_policy_no_step_goes_further_while_the_draw_is_beyond_a_bound()
             assert steps(enforced(now, arbitrate(now, both, guards(now)))) == found
 
 
+def test_reasons_name_the_bounds_that_are_set() -> None:
+    view = drawing(picture(1600, 1650, job("pi-1", 7, min_nodes=7, max_nodes=7)), 1700.0, min_w=1500.0)
+    text = "the corridor is 1600 to 1650 W, and while the draw is 1700 W no step may lead to more"
+    assert text in str(seen(enforcing(view)))
+    below = enforcing(drawing(picture(1000, 2000, job("pi-1", 4)), 900.0))
+    less = Decision(actions=(Shrink(job="pi-1", nodes=2, reason=WHY),))
+    text = arbitrate(below, less, guards(below)).suppressed[0].reason.text
+    assert "the corridor is 1000 to 2000 W, and while the draw is 900 W no step may lead to less" in text
+
+
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_it_never_leads_further_outside_and_settles(data: st.DataObject) -> None:
