@@ -42,8 +42,11 @@ def leaves_room(
 
 
 def _within(view: ClusterSnapshot, power: PowerView, job: JobView) -> tuple[Step, ...]:
-    """The announced steps before the job's end were it started now; of an unknown one, those in sight."""
-    for length_s in (job.walltime_s, job.remaining_s, power.horizon_s):
+    """The announced steps before the job's end were it started now; of an unknown one, those in sight.
+
+    What is recorded of jobs like it is all that is known of one that has not run yet and has no walltime.
+    """
+    for length_s in (job.walltime_s, job.remaining_s, job.recorded_s, power.horizon_s):
         if length_s is not None:
             return tuple(step for step in power.announced if step[0] < view.now_s + length_s)
     return power.announced

@@ -151,7 +151,8 @@ def test_nobody_waits_for_bounds_that_come_when_it_has_ended() -> None:
     # two nodes of 170 W beside idle ones draw 1,192 W
     assert [starts(later, walltime_s=length_s) for length_s in (60.0, 600.0, 601.0)] == [True, True, False]
     assert starts(later, walltime_s=601.0, remaining_s=60.0) is False
-    assert [starts(later, remaining_s=length_s) for length_s in (60.0, 601.0)] == [True, False]
+    for known in ("remaining_s", "recorded_s"):
+        assert [starts(later, **{known: length_s}) for length_s in (60.0, 601.0)] == [True, False]
     # nobody knows for how long: as far as is looked ahead, else all that is announced
     assert starts(later) is False
     assert [starts({**later, "horizon_s": horizon_s}) for horizon_s in (30.0, 700.0)] == [True, False]
