@@ -73,8 +73,6 @@ class Pages:
 
     def __init__(self, program: Browser) -> None:
         self._context: BrowserContext = (program.contexts or [program.new_context()])[0]
-        # also those that pages open
-        self._context.on("page", self._watch)
         #: Pages that are open.
         self.all: list[Page] = []
         #: Console errors, uncaught exceptions, failed requests, requests that would leave the machine.
@@ -91,20 +89,18 @@ class Pages:
         return page
 
     def _watch(self, page: Page) -> None:
-        if page in self.all:
-            return
         self.all.append(page)
+        # also those that it opens; other tests have pages of theirs in the same context
+        page.on("popup", self._watch)
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.faults.append(f"uncaught: {error}"))
         for kind in ("request", "websocket"):
             page.on(kind, lambda asked: None if _local(asked.url) else self._leaves(asked.url))
 
     def close(self) -> None:
-        """Close all of them, and forget what they have kept."""
-        self._context.remove_listener("page", self._watch)
+        """Close all of them."""
         while self.all:
             self.all.pop().close()
-        self._context.clear_cookies()
 
     def _console(self, message: ConsoleMessage) -> None:
         text = f"{message.type}: {message.text} ({message.location.get('url', '')})"
