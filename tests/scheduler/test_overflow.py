@@ -61,7 +61,8 @@ async def test_who_does_not_borrow_keeps_what_waits(c, s, a, b, why):
     await c.gather([c.submit(inc, 1, key=key) for key in ("first", "second")])
     if why == "far":  # all values are on the job's own node
         s.task_prefixes["first"].duration_average = 1000.0
-        s.bandwidth = 1e6  # longer than all that its node has to do
+        # longer than all that its node has to do; heartbeats tell the scheduler what workers have seen
+        s.bandwidth = a.bandwidth = b.bandwidth = 1e6
     if why == "long":
         s.task_prefixes["second"].duration_average = 60.0
     with dask.config.set({"hpc.lend": "0 s"} if why == "nothing is lent" else {}):
