@@ -325,12 +325,9 @@ class Source:
             self._kept.drop(step)
         if "error" in answer:
             raise (ValueError if answer["user"] else CouplingError)(answer["error"])
-        if again:
-            pass
-        elif slot is None:
-            self.by_comm += 1
-        else:
-            self.by_ring += 1
+        if not again:
+            self.by_comm += slot is None
+            self.by_ring += slot is not None
         return bool(answer["taken"])
 
     async def _make_ring(self, nbytes: int) -> None:

@@ -268,9 +268,11 @@ class Lending:
         if trial is None:
             return True
         age_s = self.state.now_s() - trial.since_s
+        if age_s > limit_s:
+            return False
         most, next_s = _most(age_s, limit_s)
-        if age_s > limit_s or trial.count < most:
-            return age_s <= limit_s
+        if trial.count < most:
+            return True
         if not self._grows:
             self._grows = True
             loop = self.state.scheduler.loop.asyncio_loop  # type: ignore[attr-defined]
