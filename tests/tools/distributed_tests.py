@@ -93,9 +93,13 @@ def main() -> int:
     files = chosen(options.files, there, options.seed)
     print(f"distributed {distributed.__version__}, seed {options.seed}: {' '.join(files)}", flush=True)
     found: dict[str, set[str]] = {}
+    counts = []
     for way, preload in WAYS.items():
         found[way], count = run(folder, preload, [f"tests/{name}" for name in files])
+        counts.append(count)
         print(f"{way}: {count} tests, {len(found[way])} failed", flush=True)
+    if not counts[0] or len(set(counts)) > 1:
+        raise SystemExit("nothing was compared: needed are tests, and as many with the preload as without")
     stock, ours = found.values()
     again = ours - stock
     if again:
