@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from pathlib import Path
 from time import sleep
 
@@ -46,47 +47,45 @@ async def test_writers_are_held_to_the_tokens_learned_and_what_needs_none_passes
     metered = dask_hpc.metered(store, "shared")
     gate = engine(s).admission.gate
     target = ("store", "shared")
-    limits = set()
-    beats = asyncio.create_task(beat(a, gate, limits))
-    async with rt.job("writer", nodes=1) as job:
-        await started(s, job)
-        writers = c.map(write, [metered] * chunks, range(chunks), pure=False)
-        await until(lambda: target in gate.limits, "the first are measured")
-        assert record(s, job).gate is gate
-        # also those have tokens that were on workers before
-        on_workers = {ts.key for ws in s.workers.values() for ts in ws.processing}
-        assert on_workers == gate.holders(target)
-        assert gate.needs == {("writer", "write"): (target,)}
-        # those that are behind it do not wait
-        naps = c.map(nap, range(40))
-        assert await within(c.gather(naps)) == list(range(40))
-        assert not all(future.done() for future in writers)
-        await within(c.gather(writers))
-    found = (await rt.io())["targets"][0]
-    assert (found["tokens"] in limits, found["writers"]) == (True, 0)
-    # four threads write at first; what is found in the end is a matter of time, and of the machine
-    assert min(limits) <= 2
-    # the next of its name is held to them from the first task on
-    store.reset()
-    limits.clear()
-    limits.add(gate.limits[target])
-    async with rt.job("writer", nodes=1) as job:
-        await started(s, job)
-        # a simulation that goes on from here has the file system that was learned
-        view = await rt.snapshot()
-        rate_bytes_s = view.sections["io"]["file_system_bytes_s"]
-        # no write is shorter than 25 ms, and no more than four threads wrote
-        assert 0 < rate_bytes_s <= 4 * CHUNK / 0.025
-        assert simulate_from(view, "fcfs").machine.file_system_bytes_s == rate_bytes_s
-        await within(c.gather(c.map(write, [metered] * 12, range(12), pure=False)))
-    assert 1 <= store.most <= max(limits)
-    # nobody else is
-    store.reset()
-    with dask.annotate(hpc_job=None):
-        await within(c.gather(c.map(write, [metered] * 8, range(8), pure=False)))
-    assert store.most == 4
-    beats.cancel()
-    assert not gate.waiting
+    gate.limits = Kept()
+    async with beating(a):
+        async with rt.job("writer", nodes=1) as job:
+            await started(s, job)
+            writers = c.map(write, [metered] * chunks, range(chunks), pure=False)
+            await until(lambda: target in gate.limits, "the first are measured")
+            assert record(s, job).gate is gate
+            # also those have tokens that were on workers before
+            on_workers = {ts.key for ws in s.workers.values() for ts in ws.processing}
+            assert on_workers == gate.holders(target)
+            assert gate.needs == {("writer", "write"): (target,)}
+            # those that are behind it do not wait
+            naps = c.map(nap, range(40))
+            assert await within(c.gather(naps)) == list(range(40))
+            assert not all(future.done() for future in writers)
+            await within(c.gather(writers))
+        found = (await rt.io())["targets"][0]
+        assert (found["tokens"] in gate.limits.ever, found["writers"]) == (True, 0)
+        # four threads write at first; what is found in the end is a matter of time, and of the machine
+        assert min(gate.limits.ever) <= 2
+        # the next of its name is held to them from the first task on
+        store.reset()
+        gate.limits.ever = {gate.limits[target]}
+        async with rt.job("writer", nodes=1) as job:
+            await started(s, job)
+            # a simulation that goes on from here has the file system that was learned
+            view = await rt.snapshot()
+            rate_bytes_s = view.sections["io"]["file_system_bytes_s"]
+            # no write is shorter than 25 ms, and no more than four threads wrote
+            assert 0 < rate_bytes_s <= 4 * CHUNK / 0.025
+            assert simulate_from(view, "fcfs").machine.file_system_bytes_s == rate_bytes_s
+            await within(c.gather(c.map(write, [metered] * 12, range(12), pure=False)))
+        assert 1 <= store.most <= max(gate.limits.ever)
+        # nobody else is
+        store.reset()
+        with dask.annotate(hpc_job=None):
+            await within(c.gather(c.map(write, [metered] * 8, range(8), pure=False)))
+        assert store.most == 4
+        assert not gate.waiting
 
 
 @live(2, threads=2, clean_kwargs={"threads": False}, config={"hpc.tick": "50 ms"})
@@ -126,9 +125,29 @@ async def test_a_shuffle_of_what_waits_for_tokens_gives_what_stock_does_and_take
     assert not gate.waiting
 
 
-async def beat(worker, gate, limits):
-    """What was measured is told often, for a test that is soon over; notes how many tokens there are."""
-    while True:
-        limits.update(gate.limits.values())
-        await worker.heartbeat()
-        await asyncio.sleep(0.02)
+class Kept(dict):
+    """Limits that remember what they ever were."""
+
+    def __init__(self):
+        self.ever = set()
+
+    def __setitem__(self, target, limit):
+        super().__setitem__(target, limit)
+        self.ever.add(limit)
+
+
+@asynccontextmanager
+async def beating(worker):
+    """What was measured is told often, for a test that is soon over."""
+
+    async def beat():
+        while True:
+            await worker.heartbeat()
+            await asyncio.sleep(0.02)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

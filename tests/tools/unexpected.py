@@ -132,7 +132,8 @@ class Unexpected(logging.Handler):
             self._missing -= found
             if not found and not any(re.search(pattern, text) for pattern in OTHERS):
                 unexpected.append(text)
-        if unexpected:
+        # what failed may leave behind what it would have ended; a failure in teardown is not run again
+        if unexpected and getattr(item, "passed", True):
             pytest.fail("errors were logged that the test did not expect:\n\n" + "\n".join(unexpected), False)
 
 
