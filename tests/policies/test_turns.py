@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_hpc_policies.rules.fair.turns import Virtual, Work, advance, ends, in_turn, taken_over
+from dask_hpc_policies.rules.fair.turns import Virtual, Work, advance, dealt, ends, in_turn, taken_over
 
 #: Step of the served cluster below, in seconds.
 STEP_S = 0.25
@@ -87,6 +87,19 @@ def test_shares_follow_weights_users_and_widths() -> None:
     virtual = advance(new, works, 9, 10.0)
     # dan cannot use more than a thread; eight are divided 2 : 1/2 : 1/2 : 1
     assert virtual.served_s == pytest.approx({"heavy": 40, "bob-1": 10, "bob-2": 10, "eve": 20, "narrow": 10})
+
+
+def test_what_one_leaves_when_it_ends_is_the_others_at_once() -> None:
+    works = [work("short", 2.0, user="a"), work("long", 10.0, user="b")]
+    first = advance(Virtual(), works, 1, 0.0)
+    assert advance(first, works, 1, 6.0).served_s == pytest.approx({"short": 2.0, "long": 4.0})
+    assert advance(first, works, 1, 6.0).clock_s == pytest.approx(4.0)
+
+
+def test_every_slot_goes_to_who_is_next_until_that_can_use_no_more() -> None:
+    most = {"a": 3, "b": 2, "c": 9}
+    assert dealt(["b", "gone", "a", "c"], most, 4) == {"b": 2, "a": 2, "c": 0}
+    assert dealt(["c", "b", "a"], most, 40) == most
 
 
 def test_larger_priorities_come_first_whatever_is_left() -> None:

@@ -175,6 +175,10 @@ async def test_jobs_with_nodes_take_turns_where_the_policy_says_so(c, s, a, b, p
         assert await within(c.gather(answers)) == list(range(40))
         # both nodes served it, as if its user had a priority
         assert (record(s, small).borrowed_tasks > 10) is takes_turns
+        # a simulation that goes on from here is told who takes turns, and who has had more than its share
+        ahead_s = (await rt.snapshot()).sections["lending"]["turns"]
+        assert set(ahead_s) == {large.id, small.id}
+        assert ahead_s[small.id] > 0.05 or not takes_turns
         assert await within(c.gather(backlog)) == list(range(300))
 
 

@@ -39,6 +39,8 @@ class Turns:
         self._order_by = order_by
         self._virtual = Virtual()
         self._at_s = state.now_s()
+        #: Thread-seconds that each job had been served ahead of its share at the last look, by id.
+        self.ahead_s: dict[str, float] = {}
         #: Place of each job in the order of service, by id.
         self._place: dict[str, int] = {}
         #: When each job that has something to do ends, on the virtual cluster's clock, by id.
@@ -53,6 +55,9 @@ class Turns:
         threads = sum([ws.nthreads for ws in self.state.scheduler.running])
         self._virtual = advance(self._virtual, works, threads, now_s - self._at_s)
         self._at_s = now_s
+        self.ahead_s = {
+            work.id: round(work.done_s - self._virtual.served_s[work.id], 3) for work in works
+        }
         self._place = {id: place for place, id in enumerate(in_turn(self._virtual, works))}
         if not self._end:
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dask_hpc.scheduler.internals import crowds
@@ -13,12 +13,17 @@ from dask_hpc.scheduler.tables.state import State
 class LendingTerms:
     """A part that adds the section ``lending`` while slots are lent."""
 
-    def __init__(self, state: State, windows: Windows) -> None:
+    def __init__(self, state: State, windows: Windows, ahead_s: Callable[[], Mapping[str, float]]) -> None:
         self._state = state
+        #: Thread-seconds that jobs had been served ahead of their shares, by id.
+        self._ahead_s = ahead_s
         self._windows = windows
 
     def section(self) -> Mapping[str, Any]:
-        """Seconds of the longest tasks that are lent; tasks sent to a thread; jobs that keep their slots."""
+        """Seconds of the longest tasks that are lent; tasks sent to a thread; jobs that keep their slots.
+
+        And the jobs that take turns, with the thread-seconds that each was served ahead of its share.
+        """
         limit_s = self._state.settings.lend_s
         if limit_s <= 0:
             return {}
@@ -27,4 +32,7 @@ class LendingTerms:
             told["saturation"] = saturation
         if self._windows.producers:
             told["keep"] = sorted(self._windows.producers)
+        ahead_s = self._ahead_s()
+        if turns := {job.id: ahead_s.get(job.id, 0.0) for job in self._state.jobs.named if job.undeclared}:
+            told["turns"] = turns
         return {"lending": told}

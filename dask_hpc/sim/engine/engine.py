@@ -194,7 +194,7 @@ class Engine:
             if news.trigger is not None or news.resized or news.points:
                 self._ask()
         if self._lending is not None:
-            self._lending.settle()
+            self._lending.settle(self.policy)
         if self.progress.file_system.changed:
             self.progress.schedule_io()
         if self._commit and nodes.ends_s:

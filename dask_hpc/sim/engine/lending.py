@@ -8,14 +8,18 @@ ends. The nodes that a job has, and all that is accounted for by them, are as wi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, inf
 
 from dask_hpc.sim.engine.active import ActiveJob
 from dask_hpc.sim.engine.nodes import NodePool
 from dask_hpc.sim.engine.progress import Progress
+from dask_hpc.sim.engine.turns import TurnTaking, shared
 from dask_hpc.sim.engine.world import World
 from dask_hpc.sim.model.job import computing_s
 from dask_hpc.sim.model.lending import EXTRA, Lent
+from dask_hpc_policies.protocol import Policy
+from dask_hpc_policies.rules.fair.turns import Work
 from dask_hpc_policies.rules.lending import Party, slots
 
 #: What a share of work is off by after many changes of speed.
@@ -39,16 +43,50 @@ class Lending:
         #: Share of the work of each job that one of its tasks is, and slots that it runs on, by its key.
         self._task: dict[int, float] = {}
         self._used: dict[int, int] = {}
+        self._turns = TurnTaking(lent.turns)
 
-    def settle(self) -> None:
-        """Something has happened: deal slots out anew."""
+    def settle(self, policy: Policy) -> None:
+        """Something has happened: deal slots out anew, in turns as far as the policy has jobs take them."""
         lent, world = self._lent, self._world
         jobs = [active for active in world.active.values() if self._takes_part(active)]
-        found = slots([self._party(active) for active in jobs], self._nodes.idle * lent.threads)
+        parties = [self._party(active) for active in jobs]
+        idle = self._nodes.idle * lent.threads
+        found = self._in_turn({one.job.id: party for one, party in zip(jobs, parties, strict=True)}, policy)
+        for i, active in enumerate(jobs):
+            if (slots_now := found.get(active.job.id)) is not None:
+                idle += parties[i].own - slots_now
+                parties[i] = replace(parties[i], own=slots_now)
         self._used = {}
-        for active, used in zip(jobs, found, strict=True):
+        for active, used in zip(jobs, slots(parties, idle), strict=True):
             self._used[active.key] = used
             self._pace(active, used)
+
+    def _in_turn(self, parties: dict[str, Party], policy: Policy) -> dict[str, int]:
+        """Slots of the jobs that share theirs, by id."""
+        if not self._lent.turns:
+            return {}
+        works = [self._work(one) for one in self._world.active.values() if self._shares(one)]
+        there = (self._nodes.held + self._nodes.idle) * self._lent.threads
+        order = self._turns.advance(self._world.now_s, works, there)
+        sharing = {id: party for id, party in parties.items() if self._turns.takes(id)}
+        return shared(sharing, order, bool(getattr(policy, "in_turn", False)))
+
+    def _shares(self, active: ActiveJob) -> bool:
+        """Whether the virtual cluster knows the job, also while something holds it up."""
+        return self._turns.takes(active.job.id) and active.job.id in self._lent.tasks
+
+    def _work(self, active: ActiveJob) -> Work:
+        job = active.job
+        return Work(
+            id=job.id,
+            done_s=0.0,
+            left_s=self._progress.left(active) * self._slot_s(active, 1),
+            width=max(1, self._waiting(active)),
+            user=job.user,
+            weight=job.weight,
+            priority=job.priority,
+            submit_s=job.submit_s,
+        )
 
     def _takes_part(self, active: ActiveJob) -> bool:
         """Whether what it runs on is followed here: not while a resize or a commit holds it up."""
@@ -62,14 +100,9 @@ class Lending:
 
     def _party(self, active: ActiveJob) -> Party:
         lent, job = self._lent, active.job
-        left = self._progress.left(active)
-        tasks = lent.tasks[job.id]
-        if active.key not in self._task:
-            self._task[active.key] = left / tasks
-        task = self._task[active.key]
         own = active.nodes * lent.threads
-        waiting = ceil(left / task - _ROUNDING) if task > 0 else 0
-        task_s = task * self._slot_s(active, 1)
+        waiting = self._waiting(active)
+        task_s = self._task[active.key] * self._slot_s(active, 1)
         return Party(
             own=own,
             tasks=max(1, waiting, self._used.get(active.key, 0)),
@@ -79,6 +112,12 @@ class Lending:
             borrows=not job.exclusive and task_s <= lent.limit_s,
             ahead=min(active.nodes * lent.ahead, max(0, waiting - own)),
         )
+
+    def _waiting(self, active: ActiveJob) -> int:
+        """How many of its tasks have not ended."""
+        left = self._progress.left(active)
+        task = self._task.setdefault(active.key, left / self._lent.tasks[active.job.id])
+        return ceil(left / task - _ROUNDING) if task > 0 else 0
 
     def _pace(self, active: ActiveJob, used: int) -> None:
         """Have a job get on as on so many slots."""

@@ -29,6 +29,9 @@ class Lent:
     #: Tasks that the work left of each job at the begin is made of, by its id; a job that is not named
     #: neither lends nor borrows.
     tasks: Mapping[str, int] = field(default_factory=dict)
+    #: Jobs that asked for no nodes of their own and take turns: thread-seconds that each had been served
+    #: ahead of its share when the run began, by its id.
+    turns: Mapping[str, float] = field(default_factory=dict)
 
 
 def lent_from(view: ClusterSnapshot, views: Sequence[JobView], lend_s: float | None = None) -> Lent | None:
@@ -42,9 +45,11 @@ def lent_from(view: ClusterSnapshot, views: Sequence[JobView], lend_s: float | N
     threads = max(1, round(sum(up) / len(up))) if up else 1
     saturation, keep = found.get("saturation"), found.get("keep", ())
     known = float(saturation) if isinstance(saturation, (int, float)) else None
+    turns = found.get("turns")
     return Lent(
         limit_s=float(limit_s),
         threads=threads,
         ahead=int(sent_ahead(threads, known)),
         tasks={job.id: job.unfinished_tasks for job in views if job.unfinished_tasks and job.id not in keep},
+        turns={id: float(ahead_s) for id, ahead_s in turns.items()} if isinstance(turns, Mapping) else {},
     )

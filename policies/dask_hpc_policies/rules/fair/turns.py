@@ -15,7 +15,7 @@ Shares are those of users, by weight, divided among a user's jobs; nobody's is m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dask_hpc_policies.rules.fair.shares import common_level
@@ -53,18 +53,23 @@ class Virtual:
 
 def advance(virtual: Virtual, works: Collection[Work], threads: int, seconds: float) -> Virtual:
     """The virtual cluster `seconds` later. Who has ended there is served no more."""
-    served_s, level = virtual.served_s, 0.0
-    present = [work for work in works if _left_s(work, served_s) > _NOTHING_S and work.width > 0]
+    served_s = virtual.served_s
     after = {work.id: min(served_s.get(work.id, 0.0), work.done_s + work.left_s) for work in works}
-    known = [work for work in present if work.id in served_s]
-    if known and seconds > 0:
+    known = [work for work in works if work.id in served_s and work.width > 0]
+    clock_s = virtual.clock_s
+    while seconds > 0 and (known := [work for work in known if _left_s(work, after) > _NOTHING_S]):
         widths, by_job = [work.width for work in known], _weights(known)
         weights = [by_job[work.id] for work in known]
         level = common_level([0] * len(known), widths, weights, min(threads, sum(widths)))
-        for work, weight in zip(known, weights, strict=True):
-            share = min(weight * level, work.width)
-            after[work.id] = min(after[work.id] + share * seconds, work.done_s + work.left_s)
-    return Virtual(after, virtual.clock_s + level * seconds)
+        shares = [min(weight * level, work.width) for work, weight in zip(known, weights, strict=True)]
+        served = [(work, share) for work, share in zip(known, shares, strict=True) if share > 0]
+        # until the first of them ends
+        step_s = min([seconds, *(_left_s(work, after) / share for work, share in served)])
+        for work, share in served:
+            after[work.id] = min(after[work.id] + share * step_s, work.done_s + work.left_s)
+        seconds -= step_s
+        clock_s += level * step_s
+    return Virtual(after, clock_s)
 
 
 def ends(virtual: Virtual, works: Collection[Work]) -> dict[str, float]:
@@ -100,6 +105,20 @@ def in_turn(virtual: Virtual, works: Collection[Work]) -> list[str]:
         return -work.priority, end_s[work.id], work.submit_s
 
     return [work.id for work in sorted(works, key=key)]
+
+
+def dealt(order: Iterable[str], most: Mapping[str, int], slots: int) -> dict[str, int]:
+    """How many of the slots each job has when each goes to who is next; nobody takes more than its `most`.
+
+    What asking for slot after slot comes to once every slot has changed hands: for forecasts and simulations,
+    which know of no single task.
+    """
+    got = dict.fromkeys(most, 0)
+    for id in order:
+        if id in got:
+            got[id] = min(most[id], slots)
+            slots -= got[id]
+    return got
 
 
 def _left_s(work: Work, served_s: Mapping[str, float]) -> float:
