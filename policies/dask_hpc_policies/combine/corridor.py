@@ -103,10 +103,10 @@ def amended(view: ClusterSnapshot, decision: Decision, power: PowerView | None =
     decision = enforced(view, decision, power)
     if any(isinstance(action, RESIZES) for action in decision.actions):
         return decision
-    found = theft(view, power)
+    found, refused = theft(view, power)
     starting = {action.job for action in found}
     kept = [one for one in decision.actions if not (isinstance(one, Hold) and one.job in starting)]
-    return replace(decision, actions=(*kept, *found))
+    return replace(decision, actions=(*kept, *found), suppressed=(*decision.suppressed, *refused))
 
 
 def enforced(view: ClusterSnapshot, decision: Decision, power: PowerView | None = None) -> Decision:

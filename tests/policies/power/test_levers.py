@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,7 +51,7 @@ def shown(
     power = PowerView(mode=mode, lower_w=lower_w, upper_w=upper_w, idle_w=IDLE_W, busy_w=200.0, levers=levers)
     power = replace(power, **more)
     low_w, high_w = drawn_w(view, power)
-    power = replace(power, draw_w=low_w, min_w=low_w, max_w=high_w)
+    power = replace(power, draw_w=low_w if power.draw_w is None else power.draw_w, min_w=low_w, max_w=high_w)
     view = planned(view, power, Terms(), solve)
     found = seen(view)
     assert found is not None
@@ -81,6 +82,23 @@ def test_a_theft_leads_inside_or_is_left() -> None:
     assert not pulled(shown(0.0, 600.0, job("hungry", 250.0, 3, 1, 4), jobs[1])[0])
     assert not pulled(shown(0.0, 600.0, *jobs, levers=DEFAULT_LEVERS)[0])
     assert not pulled(shown(0.0, 600.0, *jobs, mode="advise")[0])
+
+
+@pytest.mark.parametrize("mode", ["policy", "enforce"])
+def test_a_theft_starts_nobody_above_the_upper_bound_also_where_the_draw_is_more_than_jobs_say(mode) -> None:
+    # by the jobs it leads from 800 to 300 W; the draw has 250 or 350 W more than that
+    jobs = job("hungry", 250.0, 3, 3, 4), job("modest", 100.0, 0, 2, 2)
+    assert pulled(shown(0.0, 600.0, *jobs, mode=mode, draw_w=1050.0)[0])
+    above = amended(shown(0.0, 600.0, *jobs, mode=mode, draw_w=1150.0)[0], Decision())
+    assert not above.actions
+    [refused] = above.suppressed
+    assert (refused.action.job, refused.action.thief) == ("hungry", "modest")  # type: ignore[attr-defined]
+    text = "the draw is 1150 W, and would be 650 W with modest in place of hungry; allowed are 0 to 600 W"
+    assert refused.reason.text == text
+    # nor does one to more watts that the lower bound asks for: then the program asks for none
+    calm = job("hungry", 60.0, 3, 3, 3), job("modest", 200.0, 0, 2, 2)
+    assert pulled(shown(300.0, 600.0, *calm, mode=mode)[0])
+    assert not pulled(shown(300.0, 600.0, *calm, mode=mode, draw_w=700.0)[0])
 
 
 def test_what_sizes_mend_is_not_mended_by_the_pool() -> None:
