@@ -47,6 +47,8 @@ class Setup:
     #: Who keeps the machine's corridor; None: policies that do so by themselves.
     corridor_mode: str | None = None
     corridor_levers: str | None = None
+    #: How far ahead announced bounds count for jobs of unknown length; None: as on a cluster by default.
+    corridor_horizon: float | None = None
     #: Its bounds change by at most so many watts a second; None: they jump as they stand.
     corridor_ramp: float | None = None
 
@@ -125,6 +127,8 @@ class Setup:
         corridor: dict[str, Any] = {} if self.corridor_mode is None else {"mode": self.corridor_mode}
         if self.corridor_levers is not None:
             corridor["levers"] = _levers(self.corridor_levers)
+        if self.corridor_horizon is not None:
+            corridor["horizon_s"] = self.corridor_horizon
         extra = {"corridor": corridor} if corridor else {}
         return Options(seed=self.seed, tick_s=self.tick_s, decision_s=self.decision_s, extra=extra, **more)
 
@@ -222,6 +226,9 @@ _RUN = (
                  "to it; without it, only power-aware is."),
     click.option("--corridor-levers", metavar="WORDS",
                  help="What may be done to keep it, separated by commas, as hpc.power.levers."),
+    click.option("--corridor-horizon", type=FiniteRange(0), metavar="S",
+                 help="With lookahead=yes: how far ahead bounds count for a job of unknown length, "
+                 "as hpc.power.forecast.horizon; without it, 30 s."),
     click.option("--corridor-ramp", type=FiniteRange(0, min_open=True), metavar="W",
                  help="The bounds of that corridor change by at most so many watts a second."),
     click.option("--at", metavar="SECONDS", type=Seconds(),
@@ -262,6 +269,7 @@ def _with(command: Callable[..., Any], decorators: Sequence[Callable[..., Any]])
             power=kwargs.pop("power", {}),
             corridor_mode=kwargs.pop("corridor_mode", None),
             corridor_levers=kwargs.pop("corridor_levers", None),
+            corridor_horizon=kwargs.pop("corridor_horizon", None),
             corridor_ramp=kwargs.pop("corridor_ramp", None),
         )
         return command(*args, setup=setup, **kwargs)

@@ -37,7 +37,7 @@ from dask_hpc_policies.params import (
 )
 from dask_hpc_policies.pool import HOLD, MOST_S, MULTIPLE
 from dask_hpc_policies.power.checks import MOST_NODE_W
-from dask_hpc_policies.power.view import DEFAULT_LEVERS, LEVERS
+from dask_hpc_policies.power.view import DEFAULT_LEVERS, HORIZON_S, LEVERS
 from dask_hpc_policies.resilience.redundancy_sets import MOST_HOSTS, SCHEMES
 
 __all__ = [
@@ -276,7 +276,7 @@ class Settings:
     power_cap_folder: str | None = _row(AbsolutePath("power.cap.folder", None, none_ok=True, live=False,
         help="Folder of this node for old values while caps are written: who is killed leaves them there "
         "(dask hpc power restore). None: /var/tmp."))
-    power_forecast_horizon_s: float = _row(Duration("power.forecast.horizon", 30.0, lo=0.1, hi=3600.0,
+    power_forecast_horizon_s: float = _row(Duration("power.forecast.horizon", HORIZON_S, lo=0.1, hi=3600.0,
         help="How far ahead the measured draw is forecast while a corridor is set, at most 60 ticks."))
     power_levers: tuple[str, ...] = _row(Words("power.levers", DEFAULT_LEVERS, LEVERS,
         help="What is done to keep a corridor. resize: jobs that run get other sizes. hold: jobs wait though "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from dask_hpc.scheduler.power import forecaster as forecasters
 from dask_hpc.scheduler.power import forecasting
 from dask_hpc.scheduler.power.draw import Sample
 from dask_hpc.scheduler.power.forecaster import Forecaster
+from dask_hpc_policies.power import unexplained
 from dask_hpc_policies.power.forecast import forecast
 
 HORIZON_S, TICK_S = 5.0, 1.0
@@ -146,6 +147,20 @@ async def passes(s: Any, above_w: float) -> None:
     await until(enough, f"{PASSES} passes in which more than {above_w} W are expected")
 
 
+async def say(s: Any, workers: Any, watts: Callable[[int], float]) -> None:
+    """Have workers tell so many watts as measured, again and again."""
+    for worker in workers:
+        worker.periodic_callbacks["heartbeat"].stop()
+    number = 0
+    while len(s.workers) == len(workers):
+        number += 1
+        for worker in workers:
+            section = {"watts": watts(number), "label": "measured", "at_s": number, "host": worker.address}
+            ws = s.workers[worker.address]
+            ws.metrics = {**ws.metrics, "hpc": {"power": section}}
+        await asyncio.sleep(0.01)
+
+
 @live(workers=3)
 async def test_what_is_expected_counts_when_proactive_and_not_when_reactive(c, s, *workers):
     rt = await dask_hpc.install(
@@ -153,24 +168,9 @@ async def test_what_is_expected_counts_when_proactive_and_not_when_reactive(c, s
         power_forecast_horizon_s=0.5,
     )  # fmt: skip
     await rt.update(mode="reactive")
-    for worker in workers:
-        worker.periodic_callbacks["heartbeat"].stop()
     assert "power" in await rt.status()
     assert (await rt.power())["forecast"] is None
-    ended = False
-
-    async def say() -> None:
-        number = 0
-        while not ended and len(s.workers) == len(workers):
-            number += 1
-            watts = 100 + 30 * (-1) ** (number // 3)
-            for worker in workers:
-                section = {"watts": watts, "label": "measured", "at_s": number, "host": worker.address}
-                ws = s.workers[worker.address]
-                ws.metrics = {**ws.metrics, "hpc": {"power": section}}
-            await asyncio.sleep(0.01)
-
-    saying = asyncio.create_task(say())
+    saying = asyncio.create_task(say(s, workers, lambda number: 100 + 30 * (-1) ** (number // 3)))
     async with rt.job("heat", nodes=3, min_nodes=1, max_nodes=3) as job:
         await started(s, job, 3)
         await rt.corridor(upper_w=1000, over=5)
@@ -187,7 +187,24 @@ async def test_what_is_expected_counts_when_proactive_and_not_when_reactive(c, s
         await until(lambda: engine(s).state.nodes_up(record(s, job)) < 3, "it is smaller")
         (row, *_) = [row for row in await rt.decisions() if row["action"] == "shrink"]
         assert "expected are" in row["reason"]
-    ended = True
-    await saying
+    saying.cancel()
     await rt.corridor(clear=True)
     assert (await rt.power())["forecast"] is None
+
+
+@live(workers=3)
+async def test_a_draw_of_nobody_is_led_back_under_any_policy(c, s, *workers, monkeypatch):
+    monkeypatch.setattr(unexplained, "STAYS_S", 0.2)
+    rt = await dask_hpc.install(
+        c, policy="fcfs", power_model_idle_w=70, power_model_busy_w=100, tick_s=0.02
+    )
+    saying = asyncio.create_task(say(s, workers, lambda number: 200.0))
+    async with rt.job("heat", nodes=3, min_nodes=1, max_nodes=3, min_power_w=100, max_power_w=100) as job:
+        await started(s, job, 3)
+        # it does nothing, so that nothing is learned of it: 300 W are known, 600 W drawn
+        await rt.corridor(upper_w=550)
+        await until(lambda: engine(s).state.nodes_up(record(s, job)) < 3, "it is smaller")
+        (row, *_) = [row for row in await rt.decisions() if row["action"] == "shrink"]
+        assert "the draw is 600 W (300 W more than is known of jobs and nodes)" in row["reason"]
+    saying.cancel()
+    await rt.corridor(clear=True)

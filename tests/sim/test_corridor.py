@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import run as command
+from sim_worlds import application, malleable
 
 from dask_hpc.errors import SimulationError, TraceError, WorkloadError
 from dask_hpc.report.power import power_report
@@ -18,7 +19,7 @@ from dask_hpc.sim.engine.engine import Engine
 from dask_hpc.sim.engine.recording import recorded
 from dask_hpc.sim.formats import yaml_file, yaml_text
 from dask_hpc.sim.model.corridor import Corridor, corridor
-from dask_hpc.sim.model.job import Job
+from dask_hpc.sim.model.job import Compute, Job, Transfer
 from dask_hpc.sim.model.pool import Pool
 from dask_hpc.sim.model.power import NodePower
 from dask_hpc.sim.workloads.sources import load
@@ -312,6 +313,38 @@ def test_a_waiting_job_takes_the_nodes_of_a_malleable_one_on_request_alone(polic
     without, none = with_levers(work, policy)
     assert none == []
     assert without.metrics()["corridor_outside_s"] > 100
+
+
+def test_a_draw_that_is_no_jobs_is_led_back() -> None:
+    # four nodes send for 200 s: 80 W of their cards beyond what is known, as 8 nodes compute at 200 W
+    sends = application("sends", 4, Transfer(size_bytes=2e12), Compute(work=4.0))
+    other = malleable("other", 4, 1, 4, 400.0)
+    power = NodePower(idle_w=50.0, busy_w=200.0, nic_w=20.0)
+    bounds = corridor(((0.0, 0.0, 1620.0),))
+    machine = Machine(nodes=8, power=power, corridor=bounds, file_system_bytes_s=10e9)
+    work = Workload(name="sends", jobs=(sends, other), machine=machine)
+    options = Options(tick_s=1.0, extra={"corridor": {"mode": "enforce"}})
+    found = simulate(work, "fcfs", machine=machine, options=options)
+    assert 15 < found.metrics()["corridor_outside_s"] < 30
+    assert [run.shrinks for run in found.runs] == [0, 1]
+
+
+def test_bounds_that_come_later_than_is_looked_ahead_hold_nobody_of_unknown_length() -> None:
+    job = Job(id="a", submit_s=0.0, start_nodes=2, min_nodes=2, max_nodes=2, runtime_s=100.0,
+              power_by_nodes=((2, 200.0),))  # fmt: skip
+    # two of four nodes draw 500 W, from 300 s on 450 W are allowed, from 400 s on all again
+    steps = corridor(((0.0, 0.0, 900.0), (300.0, 0.0, 450.0), (400.0, 0.0, 900.0)))
+    machine = Machine(nodes=4, power=NodePower(idle_w=50.0, busy_w=200.0), corridor=steps)
+    work = Workload(name="ahead", jobs=(job,), machine=machine)
+
+    def starts_s(**given: float) -> float | None:
+        options = Options(extra={"corridor": given})
+        return simulate(work, create("power-aware", lookahead="yes"), options=options).runs[0].start_s
+
+    assert starts_s() == 0
+    assert starts_s(horizon_s=301.0) == 400
+    with pytest.raises(SimulationError, match="horizon_s is -1; allowed: at least 0 s"):
+        starts_s(horizon_s=-1.0)
 
 
 def test_a_lever_that_there_is_not_is_refused_by_name() -> None:

@@ -72,10 +72,14 @@ def with_away(power: PowerView, away: Away, settings: Settings) -> PowerView:
 
 
 def widened(power: PowerView, forecast_w: tuple[float, float] | None) -> PowerView:
-    """`power`; what is expected reaches as far as the forecast, and as what jobs say of themselves.
+    """`power` with the forecast; what is expected reaches as far as it, and as what jobs say of themselves.
 
-    A forecast of what jobs have drawn so far does not know what they may draw.
+    A forecast of what jobs have drawn so far does not know what they may draw. Over a policy that is only
+    held to the corridor it counts against steps alone (`combine.corridor`).
     """
     if forecast_w is None or power.min_w is None or power.max_w is None:
         return power
-    return replace(power, min_w=min(power.min_w, forecast_w[0]), max_w=max(power.max_w, forecast_w[1]))
+    if power.mode == "enforce":
+        return replace(power, forecast_w=forecast_w)
+    least_w, most_w = min(power.min_w, forecast_w[0]), max(power.max_w, forecast_w[1])
+    return replace(power, forecast_w=forecast_w, min_w=least_w, max_w=most_w)

@@ -20,8 +20,12 @@ from dask_hpc_policies.combine.limits import SumGuard, VetoGuard
 from dask_hpc_policies.decision import ReasonCode
 from dask_hpc_policies.model import ClusterSnapshot
 from dask_hpc_policies.power.question import answered_to, asked_by, mode_of, shown
+from dask_hpc_policies.power.unexplained import Unexplained, counted, noted
 from dask_hpc_policies.power.view import PowerPlan, PowerView
 from dask_hpc_policies.protocol import Policy
+
+#: Samples of passes that follow each other within this share of a tick say nothing new.
+_OFTEN = 0.9
 
 
 class Shown:
@@ -40,10 +44,13 @@ class Shown:
         self.view: PowerView | None = None
         self.guards: tuple[SumGuard | VetoGuard, ...] = ()
         self._advised = ""
+        #: What is drawn beyond all that is known.
+        self._unexplained = Unexplained()
 
     def forget(self) -> None:
         """There is no corridor any more."""
         self.view, self.guards, self._advised = None, (), ""
+        self._unexplained = Unexplained()
 
     def completed(
         self,
@@ -73,8 +80,11 @@ class Shown:
         if planner is None or planner.failure or planner.off_failure:
             # nobody answers which nodes would better be off
             power = replace(power, max_off_nodes=0)
-        # what another policy decides is held to what is known of the jobs alone
-        if last is not None and forecaster is not None and mode != "enforce":
+        sampled = None if last is None or last.label == "unavailable" else last.total_w
+        every_s = _OFTEN * books.settings.tick_s
+        self._unexplained = noted(self._unexplained, view, power, sampled, every_s)
+        power = counted(power, self._unexplained)
+        if last is not None and forecaster is not None:
             power = widened(power, forecaster.range_w(last))
         if planner is not None:
             power = answered_to(view, power, asked_by(policy, power.mode), planner.solve)

@@ -4,13 +4,15 @@ Rules of the file: it is a twin (`twins`), so that a run without a corridor is a
 is asked for here, before the policy is, and comes with the picture: `decide` stays pure, and a trace of the
 run replays without a solver. How the mode is chosen: ``Options.extra["corridor"]["mode"]``, ``monitor`` or
 ``enforce``; without one, only a policy that keeps the corridor by itself does. ``["corridor"]["levers"]`` are
-those that may be pulled.
+those that may be pulled, ``["corridor"]["horizon_s"]`` is how far ahead announced bounds count for a job of
+which nobody knows how long it runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from dask_hpc.errors import SimulationError
 from dask_hpc.processes import load_solver
@@ -27,13 +29,14 @@ from dask_hpc_policies.power.problem import Problem
 from dask_hpc_policies.power.program import Plan, solve
 from dask_hpc_policies.power.question import asked_by, drawn_w, mode_of, planned
 from dask_hpc_policies.power.states import NETWORKED
-from dask_hpc_policies.power.view import DEFAULT_LEVERS, LEVERS, Mode, PowerView, seen
+from dask_hpc_policies.power.unexplained import Unexplained, counted, noted
+from dask_hpc_policies.power.view import DEFAULT_LEVERS, HORIZON_S, LEVERS, Mode, PowerView, seen
 from dask_hpc_policies.power.watts import mean_w
 from dask_hpc_policies.protocol import Policy
 from dask_hpc_policies.rules.pool_range import PoolRange, pool_range, pool_step
 
 #: The key in `Options.extra`, and its setting.
-EXTRA, MODE, LEVERS_GIVEN = "corridor", "mode", "levers"
+EXTRA, MODE, LEVERS_GIVEN, HORIZON = "corridor", "mode", "levers", "horizon_s"
 #: Answers of the program that are kept.
 _KEPT = 1000
 
@@ -53,11 +56,16 @@ class CorridorTwin:
         self._levers = tuple(given.get(LEVERS_GIVEN, DEFAULT_LEVERS))
         if unknown := [lever for lever in self._levers if lever not in LEVERS]:
             raise SimulationError(f"corridor: lever {unknown[0]!r}; allowed: {', '.join(LEVERS)}")
+        self._horizon_s = float(given.get(HORIZON, HORIZON_S))
+        if not 0 <= self._horizon_s < inf:
+            raise SimulationError(f"corridor: horizon_s is {self._horizon_s:g}; allowed: at least 0 s")
         #: What was asked of the pool last: from how many nodes to how many.
         self._asked: tuple[int, int] | None = None
         #: What was said of the pool last.
         self._range: PoolRange | None = None
         self._guards: tuple[SumGuard | VetoGuard, ...] = ()
+        #: What is drawn beyond all that is known.
+        self._unexplained = Unexplained()
         #: Answers by question: the policy is asked several times about one state of things.
         self._answers: dict[Problem, Plan] = {}
 
@@ -77,6 +85,7 @@ class CorridorTwin:
             lower_w=None if now is None else now[1],
             upper_w=None if now is None else now[2],
             announced=self._corridor.after(view.now_s),
+            horizon_s=self._horizon_s,
             idle_w=self._power.watts("idle"),
             busy_w=self._power.watts("busy"),
             off_w=self._power.off_w,
@@ -95,6 +104,8 @@ class CorridorTwin:
             jobs = self._world.active.values()
             draw_w += nic_w * sum([len(one.node_ids) for one in jobs if doing(one) in NETWORKED])
         power = replace(power, draw_w=draw_w, min_w=low_w, max_w=high_w)
+        self._unexplained = noted(self._unexplained, view, power, draw_w)
+        power = counted(power, self._unexplained)
         seen = planned(view, power, asked_by(policy, power.mode), self._solve)
         self._guards = rules.guards(seen)
         return seen

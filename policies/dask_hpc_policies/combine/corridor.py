@@ -1,10 +1,11 @@
 """The corridor over a policy that knows nothing of it: what of its decision may be, and what is done instead.
 
 Rules of the file: pure, the same live and simulated. Inside the corridor the arbiter cuts or refuses steps
-that lead outside: the sum of watts is bounded on both sides (`guards`). Outside, nothing of the policy's
-steps counts, for two that pull different ways would resize for ever: the program's plan for its present
-sizes, which comes in the picture, is carried out, the nearest to them of those that leave the corridor least
-(`enforced`). What the levers do that no policy knows of comes on top (`amended`).
+that lead outside: the sum of watts is bounded on both sides (`guards`), with what the forecast expects
+beyond them. For a forecast alone nothing is moved: it trembles, and the policy would move it back. Outside,
+nothing of the policy's steps counts, for two that pull different ways would resize for ever: the program's
+plan for its present sizes, which comes in the picture, is carried out, the nearest to them of those that
+leave the corridor least (`enforced`). What the levers do that no policy knows of comes on top (`amended`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from dask_hpc_policies.decision import (
 )
 from dask_hpc_policies.model import ClusterSnapshot, JobView
 from dask_hpc_policies.power.allowed import adds_watts, allowed_w, is_above, why_narrower
-from dask_hpc_policies.power.question import Terms, drawn_w, outside_w
+from dask_hpc_policies.power.question import Terms, drawn_w, expected_w, outside_w
+from dask_hpc_policies.power.unexplained import unexplained
 from dask_hpc_policies.power.view import PowerPlan, PowerView, fits, seen
 from dask_hpc_policies.power.watts import node_w
 from dask_hpc_policies.rules.power_theft import theft
@@ -49,8 +51,12 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard 
         return ()
     held = sum([job.nodes for job in view.jobs if not job.is_default])
     base_w = power.base_w + (view.idle_nodes + held) * power.idle_w
-    lower_w, upper_w = allowed_w(power, 0.0, drawn_w(view, power))
+    known_w = drawn_w(view, power)
+    least_w, most_w = _foreseen_w(view, power, known_w)
+    lower_w, upper_w = allowed_w(power, 0.0, (least_w, most_w))
     note = why_narrower(power, 0.0) if (lower_w, upper_w) != (power.lower_w, power.upper_w) else ""
+    if (least_w, most_w) != known_w:
+        note += f"{'; ' * bool(note)}the forecast reaches from {least_w:g} to {most_w:g} W now"
 
     def more_w(which: int) -> Any:
         def cost(job: JobView, nodes: int) -> float:
@@ -64,12 +70,26 @@ def guards_of(view: ClusterSnapshot, power: PowerView | None) -> tuple[SumGuard 
 
         return cost
 
-    fixed: dict[str, Any] = {"rank": "corridor", "unit": "W", "base": base_w, "note": note}
+    low_w, high_w = (
+        base_w + steady_w + reach_w - now_w
+        for steady_w, reach_w, now_w in zip(power.unexplained_w, (least_w, most_w), known_w, strict=True)
+    )
+    fixed: dict[str, Any] = {"rank": "corridor", "unit": "W", "note": note}
     sums = (
-        SumGuard(name=LOWER, cost=more_w(0), lower=lower_w, **fixed),
-        SumGuard(name=UPPER, cost=more_w(1), upper=upper_w, **fixed),
+        SumGuard(name=LOWER, cost=more_w(0), base=low_w, lower=lower_w, **fixed),
+        SumGuard(name=UPPER, cost=more_w(1), base=high_w, upper=upper_w, **fixed),
     )
     return (*sums, _nothing_more(power)) if is_above(power, 0.0) else sums
+
+
+def _foreseen_w(
+    view: ClusterSnapshot, power: PowerView, known_w: tuple[float, float]
+) -> tuple[float, float]:
+    """Least and most watts at the present sizes, with the forecast as `power-aware` has it."""
+    if power.forecast_w is None:
+        return known_w
+    least_w, most_w = power.forecast_w
+    return expected_w(view, replace(power, min_w=least_w, max_w=most_w), _TERMS)
 
 
 def _nothing_more(power: PowerView) -> VetoGuard:
@@ -148,7 +168,7 @@ def _steps(view: ClusterSnapshot, power: PowerView, plan: PowerPlan) -> list[Sta
 
 def _why(power: PowerView, plan: PowerPlan | None) -> Reason:
     """The watts, and what could be done about them."""
-    draw = "not measured" if power.draw_w is None else f"{power.draw_w:g} W"
+    draw = "not measured" if power.draw_w is None else f"{power.draw_w:g} W{unexplained(power)}"
     text = f"the draw is {draw}, allowed are {power.lower_w:g} to {power.upper_w:g} W: "
     if plan is None:
         text += "nothing is resized or started before there is a plan for the present sizes"

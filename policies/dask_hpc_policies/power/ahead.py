@@ -33,7 +33,7 @@ def leaves_room(
     if not steps:
         return True
     low_w = min(step[2] for step in steps)
-    total, most_w = view.pool_nodes, power.base_w
+    total, most_w = view.pool_nodes, power.base_w + power.unexplained_w[1]
     for one in (*view.running, *view.adapting, *starting, job):
         least = _least_nodes(one)
         total -= least

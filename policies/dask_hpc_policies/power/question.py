@@ -226,7 +226,7 @@ def answered(view: ClusterSnapshot, power: PowerView, plan: Plan) -> PowerPlan:
 
 
 def drawn_w(view: ClusterSnapshot, power: PowerView) -> tuple[float, float]:
-    """Least and most watts at the sizes of `view`, by what is known of its jobs.
+    """Least and most watts at the sizes of `view`, by what is known of its jobs and what stays unexplained.
 
     Plain work has the nodes that are idle: what it draws there beyond them is in `PowerView.base_w`.
     """
@@ -239,7 +239,8 @@ def drawn_w(view: ClusterSnapshot, power: PowerView) -> tuple[float, float]:
             low_w += nodes * least_w
             high_w += nodes * most_w
     idle_w = power.base_w + view.idle_nodes * power.idle_w
-    return idle_w + low_w, idle_w + high_w
+    least_w, most_w = power.unexplained_w
+    return idle_w + low_w + least_w, idle_w + high_w + most_w
 
 
 def expected_w(view: ClusterSnapshot, power: PowerView, terms: Terms) -> tuple[float, float]:
@@ -381,7 +382,8 @@ def _tried(waiting: Iterable[JobView], runs: bool) -> list[JobView]:
 def _rigid(jobs: Iterable[JobView], power: PowerView, beyond_w: tuple[float, float]) -> Rigid:
     """What is not resized; `beyond_w`: how far a forecast reaches beyond what jobs say."""
     # watts below nothing are none
-    nodes, low, high = 0, max(0.0, power.base_w + beyond_w[0]), power.base_w + beyond_w[1]
+    least_w, most_w = (power.base_w + watts for watts in power.unexplained_w)
+    nodes, low, high = 0, max(0.0, least_w + beyond_w[0]), most_w + beyond_w[1]
     for job in jobs:
         least_w, most_w = node_w(job, job.nodes, power.busy_w)
         nodes, low, high = nodes + job.nodes, low + job.nodes * least_w, high + job.nodes * most_w

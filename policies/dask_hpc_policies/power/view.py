@@ -24,6 +24,8 @@ Mode = Literal["monitor", "advise", "policy", "enforce"]
 #: What may be done to keep a corridor, and what is where nobody says it.
 LEVERS = ("resize", "hold", "start", "pool", "steal", "cap")
 DEFAULT_LEVERS = ("resize", "hold", "start")
+#: So far ahead the draw is forecast, and announced bounds count for a job of unknown length, by default.
+HORIZON_S = 30.0
 #: From when on (on the clock of `now_s`), lower and upper bound in watts.
 Step = tuple[float, float, float]
 
@@ -73,6 +75,10 @@ class PowerView:
     boot_nodes: int = 0
     #: What is drawn beside the nodes that jobs may get: other roles, nodes that start, switches.
     base_w: float = 0.0
+    #: What is drawn steadily beyond all that is known, at least and at most (`power.unexplained`).
+    unexplained_w: tuple[float, float] = (0.0, 0.0)
+    #: What the forecast expects at the present sizes; None: there is none.
+    forecast_w: tuple[float, float] | None = None
     #: So many of the nodes may be given back (lever ``pool``).
     max_off_nodes: int = 0
     #: So many idle ones the program would rather have off, for what jobs then may have; None: it is being

@@ -43,6 +43,7 @@ from dask_hpc_policies.power.question import (
     terms_of,
     wanted_nodes,
 )
+from dask_hpc_policies.power.unexplained import unexplained
 from dask_hpc_policies.power.view import PowerView, fits, seen
 from dask_hpc_policies.power.watts import node_w
 from dask_hpc_policies.rules.admission import Pass, needed_nodes
@@ -220,7 +221,7 @@ def _reason(power: PowerView, drawn: str, text: str, data: dict[str, Any]) -> Re
 
 
 def _drawn(view: ClusterSnapshot, power: PowerView, terms: Terms) -> str:
-    now = "not measured" if power.draw_w is None else f"{power.draw_w:g} W"
+    now = "not measured" if power.draw_w is None else f"{power.draw_w:g} W{unexplained(power)}"
     expected = ""
     if power.min_w is not None and power.max_w is not None:
         expected = f", expected are {power.min_w:g} to {power.max_w:g} W"
