@@ -50,12 +50,16 @@ def carried(version: str, counts_io: bool = False) -> WorkerPlugin:
                 version,
             )
 
-        def teardown(self, worker: Any) -> None:
+        def teardown(self, worker: Any) -> Any:
+            """Have it tell no more; what takes its time is awaited by whoever closes the worker."""
+            import asyncio
             import sys
 
+            waits = []
             for name in ("heartbeat", "small", "power.switch", "coupling.receiver", "io.switch"):
                 module = sys.modules.get(f"dask_hpc.worker.{name}")
-                if module is not None:
-                    module.stop(worker)
+                if module is not None and (wait := module.stop(worker)) is not None:
+                    waits.append(wait)
+            return asyncio.gather(*waits) if waits else None
 
     return HPCWorkerPlugin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -107,6 +108,32 @@ async def test_a_dry_run_tells_what_would_be_written_and_nobody_is_asked_without
     assert all(new < 130_000_000 for _, new in row["values"].values())
     assert settable(machine) == before
     assert any("would be capped" in one["reason"] for one in await rt.decisions())
+
+
+@live(workers=1, config=FAST)
+async def test_a_device_that_takes_its_time_keeps_no_worker_from_closing_beside_its_loop(
+    c, s, a, machine, monkeypatch
+):
+    monkeypatch.setenv("DASK_HPC__POWER__CAP__WRITE", "true")
+    before = settable(machine)
+    rt = await dask_hpc.install(c)
+    await rt.update(**MODEL, power_levers="cap")
+    await rt.corridor(upper_w=120)
+    await state_is(rt, "written")
+    keeper = asked._caps[a]._keeper
+    assert keeper is not None
+    keeper.send_signal(signal.SIGSTOP)
+    try:
+        closing = asyncio.create_task(a.close())
+        await until(lambda: a not in asked._caps, "it gives its caps back")
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+        assert not closing.done()
+        assert settable(machine) != before
+    finally:
+        keeper.send_signal(signal.SIGCONT)
+    await closing
+    assert settable(machine) == before
 
 
 class _Obeys(dict[str, float]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Awaitable
 from typing import Any
 
 from distributed.core import Status
@@ -65,10 +66,13 @@ def switch(worker: Any, *, on: bool) -> dict[str, Any]:
     return {}
 
 
-def stop(worker: Any) -> None:
-    """Have it answer no more, and cap nothing; the heartbeats end their sections themselves."""
+def stop(worker: Any) -> Awaitable[None] | None:
+    """Have it answer no more, and cap nothing; the heartbeats end their sections themselves.
+
+    Devices may take their time to have their old values back: where there are caps that is to be awaited.
+    """
     if worker.status != Status.closing:
         for name in (POWER, CAP):
             worker.handlers.pop(name, None)
-    if (asked := sys.modules.get(f"{__package__}.caps.asked")) is not None:
-        asked.stop(worker)
+    asked = sys.modules.get(f"{__package__}.caps.asked")
+    return None if asked is None else asked.stop(worker)

@@ -16,6 +16,7 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -67,6 +68,7 @@ class Caps:
         self._turn = asyncio.Lock()
         #: What it can be capped at, from before it was.
         self._said: dict[str, Any] = {}
+        self._ended = False
 
     async def cap(self, watts: float | None, *, look: bool = False) -> dict[str, Any]:
         """Cap the host at so many watts; None: not any more.
@@ -85,6 +87,8 @@ class Caps:
         """
         async with self._turn:
             try:
+                if self._ended:
+                    raise SensorError("its worker closes")
                 return await asyncio.to_thread(self._look if look else self._cap, watts)
             except SensorError as error:
                 await asyncio.to_thread(self.stop)
@@ -173,8 +177,18 @@ class Caps:
             raise SensorError("the cap had just ended, as nobody had asked for it again")
         return found
 
+    async def end(self) -> SensorError | None:
+        """`stop` beside the loop, after what is under way; nothing is capped any more."""
+        self._ended = True
+        async with self._turn:
+            try:
+                return await asyncio.to_thread(self.stop)
+            except RuntimeError:
+                # the interpreter ends, and has no more threads
+                return self.stop()
+
     def stop(self) -> SensorError | None:
-        """Have the old values back; returns when they are, or why they are not."""
+        """Have the old values back; returns when they are, or why they are not. It may block for seconds."""
         keeper, self._keeper = self._keeper, None
         if keeper is None:
             return None
@@ -202,8 +216,12 @@ async def cap(worker: Any, watts: float | None, look: bool) -> dict[str, Any]:
     return await _caps[worker].cap(watts, look=look)
 
 
-def stop(worker: Any) -> None:
-    """Have the old values back."""
+def stop(worker: Any) -> Awaitable[None] | None:
+    """Have the old values back, which is to be awaited; None: nobody has asked for a cap."""
     caps = _caps.pop(worker, None)
-    if caps is not None and (failed := caps.stop()) is not None:
+    return None if caps is None else _stopped(caps)
+
+
+async def _stopped(caps: Caps) -> None:
+    if (failed := await caps.end()) is not None:
         logger.warning("The caps of this host: %s; %s", failed.reason, failed.remedy)
