@@ -27,8 +27,8 @@ def test_what_is_outside_is_counted_from_sample_to_sample():
     assert found.energy_j == 150 + 125 + 225 + 250 + 225
 
 
-def done(outside_ws: float, energy_j: float = 1000.0) -> Kept:
-    return Kept(outside_ws=outside_ws, outside_s=1.0, energy_j=energy_j, tasks=7)
+def done(outside_ws: float, energy_j: float = 1000.0, tasks: int = 600, begun: bool = True) -> Kept:
+    return Kept(outside_ws=outside_ws, outside_s=1.0, energy_j=energy_j, tasks=tasks, begun=begun)
 
 
 def test_what_was_gained_is_quoted_and_what_was_not_is_said():
@@ -46,6 +46,20 @@ def test_what_was_gained_is_quoted_and_what_was_not_is_said():
     worse = found(100.0, 2000.0)
     assert not worse.quote
     assert "no better than by chance" in worse.unpaid[0]
+
+
+def test_of_a_machine_that_was_too_busy_it_is_said_in_place_of_a_verdict():
+    def unpaid(tasks: int, outside_ws: float = 2000.0, begun: bool = True) -> str:
+        stock, ours = done(2000.0, tasks=tasks), done(outside_ws, tasks=tasks, begun=begun)
+        run = DemoRun(stock=[{corridor.NAME: stock}], managed=[{corridor.NAME: ours}], records=[])
+        return " ".join(corridor.verdict(run).unpaid)
+
+    # six nodes have time for 480 tasks of 0.15 s in 12 s
+    assert unpaid(240).startswith("the power corridor was kept no better than by chance: 2000 to 2000 W s")
+    assert unpaid(239).startswith("this machine was too busy for the power corridor: 2000 to 2000 W s;")
+    assert unpaid(239).endswith("stock Dask did 50% of the tasks that there was time for")
+    assert unpaid(600, begun=False).endswith("it was not inside 20 s after its jobs were there")
+    assert unpaid(100, outside_ws=1000.0) == unpaid(600, outside_ws=1000.0, begun=False) == ""
 
 
 def test_a_node_draws_what_the_job_of_its_task_does():
