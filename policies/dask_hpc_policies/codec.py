@@ -65,9 +65,9 @@ def encode(value: Any) -> Any:
         tag = getattr(type(value), "TAG", None)
         return data if tag is None else {"kind": tag, **data}
     if isinstance(value, Mapping):
-        return {str(k): encode(v) for k, v in value.items()}
+        return {str(k): v if type(v) in _PLAIN else encode(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [encode(v) for v in value]
+        return [v if type(v) in _PLAIN else encode(v) for v in value]
     raise TypeError(f"cannot encode {type(value).__name__}: {value!r}")
 
 

@@ -156,7 +156,8 @@ class Books:
                 history.add(id, job.name, nodes, watts, sample.t_s)
                 self._heard_s[id] = heard_s
         history.keep(state.jobs.active)
-        self._heard_s = {id: heard_s for id, heard_s in self._heard_s.items() if id in state.jobs.active}
+        if not self._heard_s.keys() <= state.jobs.active.keys():
+            self._heard_s = {id: at_s for id, at_s in self._heard_s.items() if id in state.jobs.active}
         shown_of = history.version, [job.id for job in state.jobs.named]
         if shown_of == self._shown_of:
             return

@@ -349,12 +349,14 @@ class Corridor:
 
     def _pool(self, view: ClusterSnapshot, power: PowerView) -> PoolRange | None:
         """The nodes that an adaptive cluster may have (lever ``pool``); tells of it when they are others."""
-        found, wished = pool_range(view, power, self._state.pool_range), wished_nodes(view)
+        found = pool_range(view, power, self._state.pool_range)
         if power.off_nodes is None:
             # it is being asked: what was told holds until that is known
             return found
-        limits = found is not None and found.bounded(wished) != wished
-        step = pool_step(view, found) if found is not None and limits else None
+        step = None
+        # whoever looks at the pool looks at all of its nodes
+        if found is not None and found.bounded(wished := wished_nodes(view)) != wished:
+            step = pool_step(view, found)
         told, self._pool_told = self._pool_told, None if step is None else step.nodes
         if step is not None and step.nodes != told:
             self._engine.controller.note("", ReasonCode.CORRIDOR, step.reason.text)

@@ -336,23 +336,32 @@ def _added_up(
         beside_w = watts[beside]
         beyond_w = np.where(seen.others[beside], beside_w, np.maximum(0.0, beside_w - curve.idle_w))
         found.beside_w = float(beyond_w.sum())
-    working = is_measured & _AT_WORK[seen.doing] & seen.own
-    resting = is_measured & ~working
-    latest_s = np.full(len(nodes), -inf)
-    np.maximum.at(latest_s, seen.who[working], seen.heard_s[working])
-    rested = np.bincount(seen.who, resting, len(nodes)).tolist()
-    rested_w = np.bincount(seen.who, np.where(resting, seen.watts, 0.0), len(nodes)).tolist()
     for place, job in enumerate(jobs, _JOBS):
         if curve is None and not measured[place]:
             continue
         found.jobs_w[job.id] = by_who[place]
         found.settled = found.settled and job.state == "running"
-        if at_work := measured[place] - rested[place]:
-            found.seen_w[job.id] = nodes[place], (measured_w[place] - rested_w[place]) / at_work
-            found.seen_s[job.id] = float(latest_s[place])
         if measured[place] == nodes[place]:
             found.measured.add(job.id)
+    working = np.flatnonzero(is_measured & _AT_WORK[seen.doing] & seen.own & (seen.who >= _JOBS))
+    if len(working):
+        _see(found, seen, working, jobs, nodes)
     return found
+
+
+def _see(
+    found: Sample, seen: _Seen, working: NDArray[np.int64], jobs: Sequence[JobRecord], nodes: list[int]
+) -> None:
+    """Put in what is seen of jobs by their nodes that are measured and at work."""
+    who = seen.who[working]
+    count = np.bincount(who, minlength=len(nodes)).tolist()
+    watts = np.bincount(who, seen.watts[working], len(nodes)).tolist()
+    latest_s = np.full(len(nodes), -inf)
+    np.maximum.at(latest_s, who, seen.heard_s[working])
+    for place, job in enumerate(jobs, _JOBS):
+        if at_work := count[place]:
+            found.seen_w[job.id] = nodes[place], watts[place] / at_work
+            found.seen_s[job.id] = float(latest_s[place])
 
 
 def _asleep(state: State) -> Iterable[Node]:
