@@ -33,7 +33,7 @@ import numpy as np
 import psutil
 from coupling_rank import END, NEXT
 from coupling_ranks import FLOWS, PATIENCE_S, Case, Ranks, Took, closed_loop, installed, mpiexec
-from distributed import Client, LocalCluster
+from distributed import Client, Future, LocalCluster
 from harness import Options, Row, listed, local_cluster, main, percentile, row
 from machine import SEED
 
@@ -226,8 +226,19 @@ def stepped(work: Coroutine[Any, Any, Any], took_us: list[float]) -> Generator[A
             step = partial(work.throw, error)
 
 
+async def scattered(dask_worker: Any, number: int, client: str) -> str:
+    """Have a worker tell its scheduler of data as stock's `scatter` does within a task; its key."""
+    key, address = f"stock-{number}-{dask_worker.name}", dask_worker.address
+    dask_worker.update_data({key: bytes(64)}, stimulus_id="benchmark")
+    await dask_worker.scheduler.update_data(who_has={key: [address]}, nbytes={key: 64}, client=client)
+    return key
+
+
 def many_ranks(options: Options) -> Iterator[Row]:
-    """Keys and messages of a step of many ranks, and what a key costs the scheduler's loop."""
+    """Keys and messages of a step of many ranks, and what a key costs the scheduler's loop.
+
+    Beside that, in the same loop and between the same steps: what stock takes for a key that is scattered.
+    """
     ranks, steps = options.pick((64, 200), (64, 60), (8, 10))
     with (
         LocalCluster(n_workers=4, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
@@ -235,7 +246,8 @@ def many_ranks(options: Options) -> Iterator[Row]:
     ):
         runtime = dask_hpc.install(client)
         handlers = cluster.scheduler.handlers
-        handler = handlers[RPC]
+        handler, stock = handlers[RPC], handlers["update_data"]
+        stock_us: list[float] = []
         #: Microseconds of each message, by what it is.
         took_us: dict[str, list[float]] = {method: [] for method in ("flow_begin", "flow_whole", "flow_done")}
 
@@ -243,18 +255,27 @@ def many_ranks(options: Options) -> Iterator[Row]:
             work = handler(*args, method=method, **more)
             return await (stepped(work, took_us[method]) if method in took_us else work)
 
+        def timed_stock(*args: Any, **more: Any) -> Any:
+            began_s = time.thread_time()
+            answer = stock(*args, **more)
+            stock_us.append((time.thread_time() - began_s) * 1e6)
+            return answer
+
         flow = runtime.couple("many", {"T": (("y", "x"), (ranks, 8), "float64")})
         with sources("many", cluster.scheduler_address, ranks, (1, 8)) as send:
             send(4)
             while flow.status()["done"] < 4:  # theirs are not counted
                 time.sleep(0.01)
-            handlers[RPC] = timed
-            for _ in range(steps):
+            handlers[RPC], handlers["update_data"] = timed, timed_stock
+            for step in range(steps):
                 send(1)
+                keys_there = client.run(scattered, number=step, client=client.id).values()
+                for future in [Future(key, client) for key in keys_there]:
+                    future.release()
             time_s = time.monotonic()
             while len(took_us["flow_done"]) < steps and time.monotonic() < time_s + PATIENCE_S:
                 time.sleep(0.01)
-            handlers[RPC] = handler
+            handlers[RPC], handlers["update_data"] = handler, stock
         flow.close()
     keys, asked = took_us["flow_whole"], took_us["flow_begin"]
     messages = [(len(keys) + len(asked)) / steps]
@@ -266,6 +287,9 @@ def many_ranks(options: Options) -> Iterator[Row]:
     note += f"; of it {shared_us:.0f} us a share of the client's word that the step is done"
     each_us = [us + shared_us for us in keys]
     yield row("loop time of the scheduler for a key", each_us, "us", bar=KEY_US, note=note)
+    yield row("loop time of stock's scheduler for a key that is scattered", stock_us, "us")
+    ratio = statistics.median(each_us) / statistics.median(stock_us)
+    yield row("loop time for a key, ratio to stock's for one that is scattered", [ratio], "")
 
 
 def flat(options: Options) -> Iterator[Row]:

@@ -105,7 +105,7 @@ class HPCSchedulerPlugin(SchedulerPlugin):
         """Keep the counts of the task's job; note slots that may have opened."""
         if start == finish == "waiting":  # stock has found that it has to be queued: that comes next
             return
-        if start == "processing":
+        if start == "processing" and startstops is not writes.NO_RUN:
             self._admission.freed(worker, lane)
         if lane is None:
             return

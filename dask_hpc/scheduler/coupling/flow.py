@@ -202,11 +202,12 @@ class Flow:
     def begun(self, given: int) -> None:
         """Tell the client of turns that have begun since so many were given."""
         assert self.turns is not None
-        if self.turns.given > given:
-            now_s = stopwatch_s()
-            if self.begun_s is not None:
-                self.longest_s = max(self.longest_s, now_s - self.begun_s)
-            self.begun_s = now_s
+        if self.turns.given == given:
+            return
+        now_s = stopwatch_s()
+        if self.begun_s is not None:
+            self.longest_s = max(self.longest_s, now_s - self.begun_s)
+        self.begun_s = now_s
         for turn in range(given, self.turns.given):
             step = self.turns.flight[turn]
             self.steps.begun(turn, step)
@@ -221,6 +222,8 @@ class Flow:
 
     def lacked(self, step: int) -> int | None:
         """A rank that has left without sending a step; None: there is none."""
+        if not self.gone:
+            return None
         return next((rank for rank, sent in self.gone.items() if sent is None or sent < step), None)
 
     def laid_out(self, place: int, layout: Sequence[tuple[str, Sequence[int], Sequence[int]]] | None) -> str:

@@ -10,8 +10,8 @@ Rules of the file: nothing is kept for a step that is done, and nothing at all w
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from dask_hpc.errors import CouplingError
 from dask_hpc.scheduler.core.engine import Engine
@@ -31,21 +31,21 @@ _LOOK_S = 1.0
 #: A client is answered by then, whether there is news or not, in seconds.
 _NEWS_S = 10.0
 
-#: What makes awaited data a result of a worker: its address, size and type by key (`Awaited.provide`).
-Provide = Callable[[str, Mapping[Any, tuple[int, str]]], Awaitable[dict[str, list[Any]]]]
+#: What makes awaited data a result of a worker: its address, the key, size and type (`Awaited.bring`).
+Bring = Callable[[str, Any, int, str], Literal["", "refused", "later"]]
 
 
 class Flows:
     """The flows of one scheduler."""
 
     def __init__(
-        self, engine: Engine, watched: Watched, provide: Provide, give_up: Callable[[Sequence[Any]], None]
+        self, engine: Engine, watched: Watched, bring: Bring, give_up: Callable[[Sequence[Any]], None]
     ) -> None:
         self._again = Again(engine, give_up)
         self._scheduler, self._watched = engine.scheduler, watched
         self._workers = Workers(engine)
         self._values = Values(engine.scheduler, watched)
-        self._provide = provide
+        self._bring = bring
         self._named: dict[str, Flow] = {}
         self._by_id: dict[str, Flow] = {}
         self.splits = Splits(engine, self._workers, self._by_id.get)
@@ -297,8 +297,10 @@ class Flows:
         found, arrived = self._by_id.get(flow), Arrived(**told)
         if found is None or not await self._whole(found, arrived):
             return {"kept": False, "room": 0}
-        await found.room_for(arrived.turn + 1, _LOOK_S)
-        return {"kept": True, "room": found.room()}
+        if (room := found.room()) <= arrived.turn + 1:
+            await found.room_for(arrived.turn + 1, _LOOK_S)
+            room = found.room()
+        return {"kept": True, "room": room}
 
     async def _whole(self, found: Flow, arrived: Arrived) -> bool:
         turn, step, place, worker, nbytes, type_name, layout = arrived
@@ -311,10 +313,10 @@ class Flows:
             return False
         key = found.key(turn, place)
         self.splits.aim(found, turn)
-        while (answer := await self._provide(worker, {key: (nbytes, type_name)}))["later"]:
+        while why := self._bring(worker, key, nbytes, type_name):
+            if why == "refused":
+                return False
             await found.changes(0.01)
-        if answer["refused"]:
-            return False
         if not found.turns.has(place, turn):  # sent again they are no more
             found.bytes += nbytes
         if found.turns.whole(place, turn):

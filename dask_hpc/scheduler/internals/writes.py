@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: States in which a worker gives up a task it was asked back, and states in which it never had it.
 GIVEN_UP = frozenset({"ready", "constrained", "waiting"})
 NOT_THERE = frozenset({"released", None})
+#: What is said of the runs of a task whose data has arrived, always this very list: it has had none.
+NO_RUN: list[Any] = []
 #: Span of tasks that no user has put into one.
 _DEFAULT_SPAN = ("default",)
 
@@ -124,7 +126,7 @@ def arrive(
             nbytes=nbytes,
             type=b"",
             typename=type_name,
-            startstops=[],
+            startstops=NO_RUN,
         )
     finally:
         vars(scheduler).pop("_TRANSITIONS_TABLE", None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from dask_hpc.scheduler.core.engine import Engine
 from dask_hpc.scheduler.internals import writes
@@ -18,6 +18,8 @@ from dask_hpc.scheduler.tables.parts import Method
 from dask_hpc.scheduler.tables.watched import Watched
 
 _STIMULUS = "hpc-data"
+#: Why data is no result yet: see `Awaited.provide`; nothing: it is one.
+NotYet = Literal["", "refused", "later"]
 
 
 class Awaited:
@@ -83,18 +85,21 @@ class Awaited:
             ``refused``: keys that nobody awaits (any more); ``later``: keys that the worker cannot have now,
             because it is paused or leaves, or because they are announced and not submitted yet.
         """
-        scheduler = self._engine.scheduler
         answer: dict[str, list[Any]] = {"refused": [], "later": []}
-        ws = scheduler.workers.get(worker)
         for key, (nbytes, type_name) in data.items():
-            ts = scheduler.tasks.get(key)
-            if key in self._announced:
-                answer["later"].append(key)
-            elif key not in self._awaited or ts is None or ts.state != "no-worker" or ws is None:
-                answer["refused"].append(key)
-            elif not writes.arrive(scheduler, ts, ws, nbytes, type_name, _STIMULUS):
-                answer["later"].append(key)
+            if why := self.bring(worker, key, nbytes, type_name):
+                answer[why].append(key)
         return answer
+
+    def bring(self, worker: str, key: Any, nbytes: int, type_name: str) -> NotYet:
+        """The same of one key; nothing: the worker has it. Runs once for each part of a step of a flow."""
+        if key in self._announced:
+            return "later"
+        scheduler = self._engine.scheduler
+        ts, ws = scheduler.tasks.get(key), scheduler.workers.get(worker)
+        if key not in self._awaited or ts is None or ts.state != "no-worker" or ws is None:
+            return "refused"
+        return "" if writes.arrive(scheduler, ts, ws, nbytes, type_name, _STIMULUS) else "later"
 
     def give_up(self, keys: Sequence[Any]) -> None:
         """Nobody will provide these any more: their tasks, and what depends on them, fail."""

@@ -73,6 +73,8 @@ class Turns:
     def __init__(self, queue: int, when_full: str, places: int) -> None:
         self._queue, self._when_full, self._places = queue, when_full, places
         self._steps: dict[int, _Step] = {}
+        #: The same by their turns, those that are left out left out.
+        self._taken: dict[int, _Step] = {}
         self._last: int | None = None
         self._ended = 0
         self._computed: set[int] = set()
@@ -116,11 +118,12 @@ class Turns:
         return Verdict(turn, ousted)
 
     def _begin(self, place: int, step: int, turn: int | None) -> None:
+        began = self._steps[step] = _Step(turn, {place}, set())
         if turn is not None:
             self.given += 1
             self.flight[turn] = step
+            self._taken[turn] = began
         self._last = step
-        self._steps[step] = _Step(turn, {place}, set())
         self._forget()
 
     @property
@@ -150,15 +153,16 @@ class Turns:
 
     def whole(self, place: int, turn: int) -> bool:
         """A place has all its blocks of a turn; whether all places have theirs now, for the first time."""
-        for found in self._steps.values():
-            if found.turn == turn and place not in found.whole:
-                found.whole.add(place)
-                return len(found.whole) == self._places
-        return False
+        found = self._taken.get(turn)
+        if found is None or place in found.whole:
+            return False
+        found.whole.add(place)
+        return len(found.whole) == self._places
 
     def has(self, place: int, turn: int) -> bool:
         """Whether a place has had all its blocks of a turn."""
-        return any(found.turn == turn and place in found.whole for found in self._steps.values())
+        found = self._taken.get(turn)
+        return found is not None and place in found.whole
 
     def computed(self, turn: int) -> None:
         """All values of a turn are there, and wait for whoever reads."""
@@ -192,9 +196,8 @@ class Turns:
     def lose(self, turn: int) -> None:
         """A turn will never be whole: blocks of it that still come are left out."""
         self.done(turn)
-        for found in self._steps.values():
-            if found.turn == turn:
-                found.turn = None
+        if (found := self._taken.pop(turn, None)) is not None:
+            found.turn = None
 
     def lacking(self, place: int, after: int | None) -> int | None:
         """The first step after one that has begun, and of which a place has not all blocks; None: none."""
@@ -212,3 +215,5 @@ class Turns:
             found = self._steps[step]
             if len(found.asked) == self._places and found.turn not in self.flight:
                 del self._steps[step]
+                if found.turn is not None:
+                    del self._taken[found.turn]
