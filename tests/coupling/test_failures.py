@@ -304,6 +304,8 @@ async def test_a_step_goes_over_the_connection_while_the_ring_is_full(c, s, a):
         await opened(made)
         # it has a ring of four slots by now; this analysis holds more steps than that
         await asked(made[0], "send", step=0)
+        # an analysis begins with the next step that its client has not heard of
+        await until(lambda: flow._done == 1, "the step is done")
         await flow.analyse(lambda ds: ds["T"][:, 0, 0].values.tolist(), name="all", window=5)
         values = flow.results("all", timeout=30)
         made[0].tell("many", first=1, last=9)
